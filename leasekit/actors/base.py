@@ -1,0 +1,316 @@
+"""What the three actors share: the clock, timers, counters, what is dirty, what is owed to whom, and the Ready.
+
+A role adds records, message handlers and commands. A record is any object with ``id``, ``timer`` and ``row()``; the
+role says when it next concerns time (``_due_at``) and what happens then (``_on_due``). Timers live in one heap with
+lazy deletion: a record that nothing concerns costs nothing.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Final, Protocol, TypeVar
+
+from leasekit.actors.settings import ActorSettings, Peer
+from leasekit.core.claims.keys import Scheme, Signer, fingerprint
+from leasekit.core.claims.verify import TicketVerifier
+from leasekit.core.errors import CommandError, LeasekitError, RemoteError
+from leasekit.core.leases.machine import Machine
+from leasekit.core.protocol.messages import ErrorReply, Message
+from leasekit.core.schema import Change, Row
+from leasekit.core.steps import (
+    Action,
+    ActionDone,
+    Command,
+    Connected,
+    Input,
+    Outgoing,
+    Ready,
+    Received,
+    Reply,
+    Tick,
+    Turn,
+    TurnDone,
+)
+from leasekit.core.time import Duration, Instant
+
+CLOCK: Final = "clock"
+COUNTERS: Final = ("lease", "serial", "action", "turn", "slice")
+
+T = TypeVar("T")
+
+
+class Record(Protocol):
+    """What the base knows of a record. ``timer`` is the instant it is scheduled for, ``table`` where its row goes."""
+
+    id: str
+    table: ClassVar[str]
+    timer: Instant | None
+
+    def row(self) -> Row: ...
+
+
+class StateRecord(Record, Protocol):
+    """A record that a state machine moves."""
+
+    state: str
+    pending: str
+    reason: str
+
+
+class Actor:
+    """The common part of an actor; see :mod:`leasekit.core.steps` for the contract with its shell."""
+
+    role: str = ""
+
+    def __init__(
+        self, name: str, signer: Signer, scheme: Scheme, peers: Iterable[Peer], settings: ActorSettings
+    ) -> None:
+        self.name = name
+        self.signer = signer
+        self.scheme = scheme
+        self.peers: dict[str, Peer] = {peer.name: peer for peer in peers}
+        self.tag = fingerprint(signer.public)
+        self.now: Instant = 0
+        self.verifier = TicketVerifier(scheme)
+        self._base = settings
+        self._counters: dict[str, int] = dict.fromkeys(COUNTERS, 0)
+        self._timers: list[tuple[Instant, int, Record]] = []
+        self._timer_seq = 0
+        self._dirty: dict[str, Record] = {}
+        self._changes: list[Change] = []
+        self._messages: list[Outgoing] = []
+        self._replies: list[Reply] = []
+        self._actions: list[Action] = []
+        self._owed: dict[str, dict[str, Record]] = {}
+        self._counted = False
+        self._handlers: dict[type, Callable[[str, Any], None]] = {}
+        self._commands: dict[str, Callable[[Mapping[str, Any]], Any]] = {}
+        self._queries: dict[str, Callable[[Mapping[str, Any]], Any]] = {}
+        self._inputs: dict[type, Callable[[Any], None]] = {
+            Tick: self._tick,
+            Received: self._received,
+            ActionDone: self._action_done,
+            TurnDone: self._turn_done,
+            Command: self._command,
+            Connected: self._connected,
+        }
+
+    # -- the contract with the shell ---------------------------------------------------------------------------
+
+    def step(self, input: Input) -> None:
+        """Take one input. Never raises for anything that a peer, an operator, a driver or a mapper can cause."""
+        self._inputs[type(input)](input)
+
+    def ready(self) -> Ready | None:
+        """What is to be done since the last call, or None. The caller must do it before it steps on."""
+        if self._dirty:
+            self._settle()
+        if not (self._changes or self._messages or self._replies or self._actions):
+            return None
+        if self._changes:
+            self._save_counters()
+        ready = Ready(self._changes, self._messages, self._replies, self._actions)
+        self._changes, self._messages, self._replies, self._actions = [], [], [], []
+        return ready
+
+    def wake_at(self) -> Instant | None:
+        """The next instant at which a tick would do anything, or None."""
+        if self._dirty:
+            self._settle()
+        timers = self._timers
+        while timers and timers[0][2].timer != timers[0][0]:
+            heapq.heappop(timers)
+        at = timers[0][0] if timers else None
+        turn_at = self._turn_at()
+        if at is None or (turn_at is not None and turn_at < at):
+            return turn_at
+        return at
+
+    def turn(self) -> Turn | None:
+        """The mapper's turn, if one is due and none is running."""
+        raise NotImplementedError
+
+    def query(self, name: str, arguments: Mapping[str, Any]) -> Any:
+        """Read-only answers for the operator; plain data. Raises ``CommandError``."""
+        handler = self._queries.get(name)
+        if handler is None:
+            raise CommandError(f"a {self.role} has no query {name!r}; it has {', '.join(sorted(self._queries))}")
+        return handler(arguments)
+
+    def restore(self, tables: Mapping[str, Sequence[Row]]) -> None:
+        """Take up the state that a store kept; afterwards all that is due is due at once."""
+        for key, value in tables.get("meta", ()):
+            if key == CLOCK:
+                self.now = max(self.now, value)
+            elif key in self._counters:
+                self._counters[key] = value
+        self._restore(tables)
+
+    # -- for the roles to fill in ------------------------------------------------------------------------------
+
+    def _restore(self, tables: Mapping[str, Sequence[Row]]) -> None:
+        raise NotImplementedError
+
+    def _due_at(self, record: Any) -> Instant | None:
+        raise NotImplementedError
+
+    def _on_due(self, record: Any) -> None:
+        raise NotImplementedError
+
+    def _turn_at(self) -> Instant | None:
+        raise NotImplementedError
+
+    def _send_owed(self, record: Any, peer: str) -> None:
+        """Send again what ``record`` still owes ``peer``."""
+        raise NotImplementedError
+
+    def _owes(self, record: Any, peer: str) -> bool:
+        raise NotImplementedError
+
+    def _action_done(self, done: ActionDone) -> None:
+        raise NotImplementedError
+
+    def _turn_done(self, done: TurnDone) -> None:
+        raise NotImplementedError
+
+    # -- inputs ------------------------------------------------------------------------------------------------
+
+    def _tick(self, tick: Tick) -> None:
+        if tick.now > self.now:
+            self.now = tick.now
+        if self._dirty:
+            self._settle()
+        timers, now = self._timers, self.now
+        if not timers or timers[0][0] > now:
+            return
+        due = []
+        while timers and timers[0][0] <= now:
+            at, _, record = heapq.heappop(timers)
+            if record.timer == at:
+                record.timer = None
+                due.append(record)
+        for record in due:
+            self._on_due(record)
+            self._dirty.setdefault(record.id, record)
+
+    def _received(self, received: Received) -> None:
+        peer, message = received
+        handler = self._handlers.get(type(message))
+        try:
+            if handler is None:
+                raise RemoteError("unexpected", f"a {self.role} does not take {type(message).__name__}")
+            handler(peer, message)
+        except RemoteError as error:
+            self._refuse_message(peer, message, error)
+
+    def _refuse_message(self, peer: str, message: Message, error: RemoteError) -> None:
+        """Say so to the sender; nothing is written, so that a hostile peer can't fill the store."""
+        if not isinstance(message, ErrorReply):
+            subject = getattr(message, "lease", "") or getattr(message, "delegation", "")
+            number = getattr(message, "number", 0)
+            self._messages.append(Outgoing(peer, ErrorReply(subject, number, error.code, error.text)))
+
+    def _command(self, command: Command) -> None:
+        handler = self._commands.get(command.name)
+        try:
+            if handler is None:
+                raise CommandError(
+                    f"a {self.role} has no command {command.name!r}; it has {', '.join(sorted(self._commands))}"
+                )
+            self._replies.append(Reply(command.id, handler(command.arguments)))
+        except LeasekitError as error:
+            self._replies.append(Reply(command.id, error=str(error)))
+
+    def _connected(self, connected: Connected) -> None:
+        """What is owed to the peer is sent at once instead of at the end of its backoff."""
+        owed = self._owed.get(connected.peer)
+        for record in list(owed.values()) if owed else ():
+            if self._owes(record, connected.peer):
+                self._send_owed(record, connected.peer)
+                self._touch(record)
+            elif owed is not None:
+                owed.pop(record.id, None)
+
+    # -- helpers for the roles ---------------------------------------------------------------------------------
+
+    def _touch(self, record: Record) -> None:
+        self._dirty[record.id] = record
+
+    def _schedule(self, record: Record, at: Instant | None) -> None:
+        if at is None:
+            record.timer = None
+        elif at != record.timer:
+            record.timer = at
+            self._timer_seq += 1
+            heapq.heappush(self._timers, (at, self._timer_seq, record))
+
+    def _settle(self) -> None:
+        """Turn what was touched into rows and timers."""
+        dirty, self._dirty = self._dirty, {}
+        changes = self._changes
+        for record in dirty.values():
+            self._schedule(record, self._due_at(record))
+            row = record.row()
+            changes.append(Change(record.table, row[0], row))
+        if len(self._timers) > 64 and len(self._timers) > 4 * self._live_records():
+            self._timers = [entry for entry in self._timers if entry[2].timer == entry[0]]
+            heapq.heapify(self._timers)
+
+    def _live_records(self) -> int:
+        """Roughly how many records there are: bounds the timers that were superseded but not yet dropped."""
+        raise NotImplementedError
+
+    def _next(self, counter: str) -> int:
+        self._counted = True
+        self._counters[counter] += 1
+        return self._counters[counter]
+
+    def _save_counters(self) -> None:
+        self._changes.append(Change("meta", CLOCK, (CLOCK, self.now)))
+        if self._counted:
+            self._counted = False
+            self._changes.extend(Change("meta", key, (key, value)) for key, value in self._counters.items())
+
+    def _fire(self, machine: Machine, record: Any, event: str, why: str = "") -> None:
+        """Move ``record`` by ``event`` and write the log. Raises ``ProtocolError``, and changes nothing, if the table
+        has no such row.
+        """
+        before = (record.state, record.pending)
+        after = machine.next(before, event)
+        record.state, record.pending = after
+        self._note(record.id, event, f"{before[0]}/{before[1]}", f"{after[0]}/{after[1]}", why)
+        self._dirty[record.id] = record
+
+    def _note(self, subject: str, event: str, before: str, after: str, why: str) -> None:
+        self._changes.append(Change("log", "", (self.now, subject, event, before, after, why)))
+
+    def _owe(self, record: Record, peer: str) -> None:
+        owed = self._owed.get(peer)
+        if owed is None:
+            owed = self._owed[peer] = {}
+        owed[record.id] = record
+
+    def _forget_owed(self, record: Record, peer: str) -> None:
+        owed = self._owed.get(peer)
+        if owed is not None:
+            owed.pop(record.id, None)
+
+    def _backoff(self, tries: int) -> Duration:
+        return min(self._base.retry_max, self._base.retry_first << min(tries, 20))
+
+    def _peer_key(self, name: str) -> bytes:
+        peer = self.peers.get(name)
+        if peer is None:
+            raise RemoteError("unknown_peer", f"{self.name} knows no peer named {name!r}")
+        return peer.key
+
+
+def earliest(one: Instant | None, two: Instant | None, three: Instant | None = None) -> Instant | None:
+    """The earliest of those that are set."""
+    least = one
+    if two is not None and (least is None or two < least):
+        least = two
+    if three is not None and (least is None or three < least):
+        least = three
+    return least

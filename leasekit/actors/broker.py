@@ -1,0 +1,634 @@
+"""The broker: arbitrates requests over what sites have delegated to it (:mod:`leasekit.core.leases.broker`).
+
+It keeps one timetable for each delegation, asks its mapper what to grant, checks the answer against the timetables
+and the requests, and cuts tickets. Nothing that a mapper says can overbook.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from leasekit.actors.base import earliest
+from leasekit.actors.broker_book import Book
+from leasekit.actors.served import FRESH, OLD, Server
+from leasekit.actors.settings import BrokerSettings, Peer
+from leasekit.actors.turns import run_turn
+from leasekit.core.claims.keys import Scheme, Signer
+from leasekit.core.claims.statements import RECEIPT, TRUNCATION, check_statement, decode_statement, state
+from leasekit.core.claims.ticket import decode_ticket, delegate
+from leasekit.core.errors import CommandError, LeasekitError, RemoteError, TicketError
+from leasekit.core.leases import broker as br
+from leasekit.core.leases import delegation as deleg
+from leasekit.core.leases.machine import NONE
+from leasekit.core.leases.records import Asked, BrokerLease, Delegation, Granted
+from leasekit.core.mappers import (
+    BrokerCycle,
+    BrokerDecision,
+    BrokerMapper,
+    Defer,
+    Grant,
+    GrantGroup,
+    PendingRequest,
+    Reject,
+    Wake,
+)
+from leasekit.core.properties import digest_properties
+from leasekit.core.protocol.messages import (
+    EXTEND,
+    MODIFY,
+    NEW,
+    Accepted,
+    Offer,
+    OfferAnswer,
+    RequestTicket,
+    ReturnTicket,
+    TicketUpdate,
+    Withdraw,
+)
+from leasekit.core.requests import Options, parse_options
+from leasekit.core.schema import Change, Row
+from leasekit.core.steps import Outgoing, Turn, TurnDone
+from leasekit.core.time import Instant, Term
+from leasekit.core.timetable import Shortfall
+
+_OPS = {NEW: br.TICKETING, EXTEND: br.EXTENDING_TICKET, MODIFY: br.MODIFYING}
+
+
+class Broker(Server):
+    """A broker's actor."""
+
+    role = "broker"
+
+    def __init__(
+        self,
+        name: str,
+        signer: Signer,
+        scheme: Scheme,
+        peers: Iterable[Peer],
+        mapper: BrokerMapper,
+        settings: BrokerSettings | None = None,
+    ) -> None:
+        self.settings = settings or BrokerSettings()
+        super().__init__(name, signer, scheme, peers, self.settings)
+        self.leases: dict[str, BrokerLease] = {}
+        self.book = Book()
+        self.errors: list[str] = []
+        self._mapper = mapper
+        self._pending: dict[str, BrokerLease] = {}
+        self._options: dict[str, Options] = {}
+        self._wanted = False
+        self._wake: Instant | None = None
+        self._running = 0
+        self._closings = 0
+        self._handlers.update(
+            {
+                RequestTicket: self._on_request,
+                Withdraw: self._on_withdraw,
+                ReturnTicket: self._on_return,
+                Offer: self._on_offer,
+            }
+        )
+        self._queries.update(
+            leases=self._query_leases, lease=self._query_lease, sources=self._query_sources, status=self._query_status
+        )
+
+    # -- requests ----------------------------------------------------------------------------------------------
+
+    def _on_request(self, peer: str, message: RequestTicket) -> None:
+        lease = self.leases.get(message.lease)
+        fresh = self._freshness(lease, peer, message.number)
+        if fresh == OLD:
+            return
+        if fresh != FRESH:
+            assert lease is not None, "a repeat has a record"
+            self._repeat(lease, message.number)
+            return
+        if message.op not in _OPS:
+            raise RemoteError("bad_op", f"op: found {message.op!r}, allowed are {', '.join(_OPS)}")
+        try:
+            options = parse_options(message.properties, message.term)
+        except CommandError as error:
+            raise RemoteError("bad_properties", str(error)) from error
+        self._admit(message)
+        asked = Asked(message.op, message.units, message.term, message.site, message.properties)
+        if message.op == NEW:
+            if lease is not None:
+                raise RemoteError(
+                    "exists", f"lease {lease.id} is {lease.state}: it can be extended, not asked for again"
+                )
+            lease = self._open(peer, message, asked, options)
+        else:
+            lease = self._reopen(lease, message, asked)
+        self._options[lease.id] = options
+        self._pending[lease.id] = lease
+        self._wanted = True
+        self._accept(lease, message.number)
+        self._touch(lease)
+
+    def _admit(self, message: RequestTicket) -> None:
+        """Refuse what can never be granted, by the answer that fits: type, site, size and time are different."""
+        if len(self._pending) >= self.settings.pending_max:
+            raise RemoteError(
+                "busy", f"{self.name} has {len(self._pending)} requests waiting, its limit: try again later"
+            )
+        if message.term.end <= self.now - self._base.clock_skew:
+            raise RemoteError("past", f"term ends at {message.term.end}, it is {self.now} at {self.name}")
+        sources = self.book.of_type(message.type)
+        if not sources:
+            known = ", ".join(self.book.types()) or "(none yet)"
+            raise RemoteError("unknown_type", f"type: found {message.type!r}, {self.name} has {known}")
+        if message.site:
+            sources = [source for source in sources if source.site == message.site]
+            if not sources:
+                known = ", ".join(sorted({source.site for source in self.book.of_type(message.type)}))
+                raise RemoteError("unknown_site", f"site: {message.site!r} offers no {message.type!r} here; {known} do")
+
+    def _open(self, peer: str, message: RequestTicket, asked: Asked, options: Options) -> BrokerLease:
+        most = max(source.units for source in self.book.of_type(message.type))
+        if message.units > most and not options.elastic:
+            raise RemoteError(
+                "too_large", f"units: found {message.units}, no site here has more than {most} of {message.type!r}"
+            )
+        lease = BrokerLease(
+            message.lease, peer, message.slice, message.type, br.NASCENT, br.TICKETING, asked, message.number,
+            message.number, self.now, self._deadline(options), group=options.group,
+        )  # fmt: skip
+        self.leases[lease.id] = lease
+        self._note(lease.id, "request", "", f"{lease.state}/{lease.pending}", f"{peer}: {asked.units} {lease.type}")
+        if options.group:
+            self.book.join_group(peer, options.group, lease.id, options.lease_count)
+        return lease
+
+    def _deadline(self, options: Options) -> Instant:
+        if options.latest_start:
+            return options.latest_start
+        if options.request_timeout:
+            return self.now + options.request_timeout
+        if options.group:
+            return self.now + self.settings.group_timeout
+        return self.now + (self.settings.defer_max if options.deferrable else self.settings.request_timeout)
+
+    def _reopen(self, lease: BrokerLease | None, message: RequestTicket, asked: Asked) -> BrokerLease:
+        if lease is None or not lease.claims:
+            raise RemoteError("unknown_lease", f"{self.name} has granted no lease {message.lease}")
+        last = lease.claims[-1]
+        if message.claim != last.digest:
+            raise RemoteError("wrong_claim", f"lease {lease.id}'s last claim is another one than the request names")
+        if message.op == EXTEND and message.term.start != last.until:
+            raise RemoteError(
+                "wrong_term", f"an extend starts where the lease ends: at {last.until}, not {message.term.start}"
+            )
+        if message.op == MODIFY and not last.term.start <= message.term.start < last.until:
+            raise RemoteError("wrong_term", f"a modify starts within the term, before {last.until}")
+        self._fire(br.MACHINE, lease, message.op)
+        lease.asked, lease.number, lease.request, lease.arrived = asked, message.number, message.number, self.now
+        lease.deadline = (
+            last.until if message.op == EXTEND else min(last.until, self.now + self.settings.request_timeout)
+        )
+        return lease
+
+    def _on_withdraw(self, peer: str, message: Withdraw) -> None:
+        lease = self.leases.get(message.lease)
+        if lease is None:
+            raise RemoteError("unknown_lease", f"{self.name} knows no lease {message.lease}")
+        fresh = self._freshness(lease, peer, message.number)
+        if fresh == OLD:
+            return
+        lease.number = message.number
+        if lease.request != message.request or lease.pending == NONE:
+            self._repeat(lease, message.number)
+            return
+        self._fire(br.MACHINE, lease, "withdraw", "its guest gave the request up")
+        self._settle_request(lease, "closed", "the request was withdrawn")
+        self._refuse_group(lease, "a member of its group was withdrawn")
+
+    # -- the mapper's turns ------------------------------------------------------------------------------------
+
+    def _turn_at(self) -> Instant | None:
+        if self._running or not self._pending:
+            return None
+        return self.now if self._wanted else self._wake
+
+    def turn(self) -> Turn | None:
+        """The mapper's turn, if requests wait and something has changed since it saw them."""
+        at = self._turn_at()
+        if at is None or at > self.now:
+            return None
+        self._wanted, self._wake = False, None
+        cycle = self._cycle()
+        if not cycle.requests and not cycle.groups:
+            return None
+        self._running = number = self._next("turn")
+        return Turn(number, lambda: run_turn(number, lambda: self._mapper.allocate(cycle)))
+
+    def _cycle(self) -> BrokerCycle:
+        requests: list[PendingRequest] = []
+        members: dict[str, PendingRequest] = {}
+        for lease in self._pending.values():
+            view = self._view(lease)
+            if lease.group and lease.asked.op == NEW:
+                members[lease.id] = view
+            else:
+                requests.append(view)
+        groups = [
+            tuple(members[id_] for id_ in ids) for ids in self.book.complete_groups() if all(i in members for i in ids)
+        ]
+        return BrokerCycle(self.now, requests, groups, self.book.turn_sources())
+
+    def _view(self, lease: BrokerLease) -> PendingRequest:
+        asked, options = lease.asked, self._options[lease.id]
+        last = lease.claims[-1] if lease.claims else None
+        start = asked.term.start
+        if asked.op == NEW and options.deferrable:
+            start = max(start, self.now)
+        latest = options.latest_start or (max(lease.deadline, start) if options.deferrable else start)
+        return PendingRequest(
+            lease=lease.id,
+            holder=lease.holder,
+            op=asked.op,
+            type=lease.type,
+            units=asked.units,
+            min_units=min(options.min_units or asked.units, asked.units),
+            term=Term(start, start + asked.term.length),
+            latest_start=latest if asked.op == NEW else start,
+            deadline=lease.deadline,
+            arrived=lease.arrived,
+            site=asked.site,
+            exclude_sites=options.exclude_sites,
+            source=last.source if last is not None and asked.op != NEW else "",
+            held=last.units if last is not None else 0,
+            group=lease.group,
+            priority=self.settings.priorities.get(lease.holder, 0) + options.priority,
+            preemptible=options.preemptible,
+            properties=asked.properties,
+        )
+
+    def _turn_done(self, done: TurnDone) -> None:
+        if done.number != self._running:
+            return
+        self._running = 0
+        if done.error:
+            waiting = ", ".join(list(self._pending)[:5])
+            self._complain(f"broker mapper: {done.error} (waiting: {waiting})")
+        for decision in done.decisions:
+            try:
+                self._decide(decision)
+            except (LeasekitError, ValueError, TypeError, AttributeError) as error:
+                self._complain(f"broker mapper's {type(decision).__name__} is not carried out: {error}")
+
+    def _complain(self, text: str) -> None:
+        self.errors = [*self.errors[-19:], text]
+        self._note("", "mapper", "", "", text)
+
+    def _decide(self, decision: BrokerDecision) -> None:
+        if isinstance(decision, Wake):
+            self._wake = earliest(self._wake, decision.at)
+        elif isinstance(decision, Grant):
+            self._grant_all((decision,))
+        elif isinstance(decision, GrantGroup):
+            self._grant_all(decision.grants)
+        elif isinstance(decision, Reject):
+            self._reject(self._waiting(decision.lease), decision.reason, decision.earliest)
+        elif isinstance(decision, Defer):
+            self._waiting(decision.lease).defer_reason = decision.reason
+        else:
+            raise CommandError(f"{decision!r:.80} is no decision of a broker mapper")
+
+    def _waiting(self, lease: str) -> BrokerLease:
+        waiting = self._pending.get(lease)
+        if waiting is None:
+            raise CommandError(f"no request of lease {lease!r} is waiting (any more)")
+        return waiting
+
+    # -- granting ----------------------------------------------------------------------------------------------
+
+    def _grant_all(self, grants: Sequence[Grant]) -> None:
+        """Reserve for all, or for none; then cut the tickets."""
+        leases = [self._waiting(grant.lease) for grant in grants]
+        self._check_group(leases, grants)
+        for lease, grant in zip(leases, grants, strict=True):
+            self._check_grant(lease, grant)
+        reserved: list[tuple[BrokerLease, Grant, str]] = []
+        try:
+            for lease, grant in zip(leases, grants, strict=True):
+                reserved.append((lease, grant, self._reserve(lease, grant)))
+        except Shortfall as short:
+            for _, grant, key in reserved:
+                self.book.table(grant.source).release(key)
+            raise CommandError(f"it would overbook: {short.free} units are free over {tuple(short.term)}") from short
+        for lease, grant, key in reserved:
+            self._cut(lease, grant, key)
+
+    def _check_group(self, leases: Sequence[BrokerLease], grants: Sequence[Grant]) -> None:
+        group = {lease.group for lease in leases if lease.asked.op == NEW}
+        if group == {""} or not group:
+            if len(leases) != 1:
+                raise CommandError("only the members of a request group are granted together")
+            return
+        whole = self.book.group_of(leases[0].id)
+        if {lease.id for lease in leases} != set(whole) or len({grant.term for grant in grants}) != 1:
+            raise CommandError(f"request group {leases[0].group!r} is granted whole and over one term, or not at all")
+
+    def _check_grant(self, lease: BrokerLease, grant: Grant) -> None:
+        view = self._view(lease)
+        source = self.book.get(grant.source)
+        if source is None or source.type != lease.type:
+            raise CommandError(f"source {grant.source!r} holds no {lease.type!r}")
+        if not view.min_units <= grant.units <= view.units:
+            raise CommandError(f"{grant.units} units were granted, {view.min_units} to {view.units} were asked for")
+        length, start = grant.term.end - grant.term.start, grant.term.start
+        if length != view.term.length or not min(view.term.start, lease.asked.term.start) <= start <= view.latest_start:
+            raise CommandError(
+                f"term {tuple(grant.term)} is not what was asked for: {view.term}, latest {view.latest_start}"
+            )
+        if lease.asked.op != NEW and grant.source != view.source:
+            raise CommandError(f"lease {lease.id} continues from {view.source!r}, not {grant.source!r}")
+        if (view.site and source.peer != view.site) or source.peer in view.exclude_sites:
+            raise CommandError(f"lease {lease.id} can't be at {source.peer!r}")
+        if not source.term.contains(grant.term):
+            raise CommandError(f"the delegation covers {tuple(source.term)}, not {tuple(grant.term)}")
+
+    def _reserve(self, lease: BrokerLease, grant: Grant) -> str:
+        """Book the grant; a modify first gives up the rest of the claim it replaces. Raises ``Shortfall`` with
+        nothing changed.
+        """
+        table = self.book.table(grant.source)
+        key = f"{lease.id}#{lease.number}"
+        if lease.asked.op != MODIFY:
+            table.reserve(key, grant.units, grant.term)
+            return key
+        last = lease.claims[-1]
+        self.book.end_early(last, grant.term.start)
+        try:
+            table.reserve(key, grant.units, grant.term)
+        except Shortfall:
+            self.book.restore(last)
+            raise
+        return key
+
+    def _cut(self, lease: BrokerLease, grant: Grant, key: str) -> None:
+        source = self.book.get(grant.source)
+        assert source is not None, "checked before"
+        ticket = delegate(
+            self.book.ticket(grant.source),
+            self.signer,
+            holder=self._peer_key(lease.holder),
+            units=grant.units,
+            term=grant.term,
+            serial=self._next("serial"),
+            constraints={"preemptible": "true"} if grant.preemptible else {},
+        )
+        truncation = b""
+        if lease.asked.op == MODIFY:
+            last = lease.claims[-1]
+            truncation = state(self.signer, TRUNCATION, last.digest, grant.term.start, lease.id).encode()
+            lease.claims = (*lease.claims[:-1], last._replace(until=grant.term.start))
+        lease.claims = (
+            *(claim for claim in lease.claims if claim.until > self.now),
+            Granted(ticket.leaf.digest, grant.source, key, grant.units, grant.term, grant.term.end),
+        )
+        lease.reason = ""
+        self._fire(br.MACHINE, lease, "grant", f"{grant.units} units of {source.peer} over {tuple(grant.term)}")
+        self._settle_request(lease, "granted", "", ticket=ticket.encode(), source=source, truncation=truncation)
+
+    def _settle_request(
+        self,
+        lease: BrokerLease,
+        status: str,
+        reason: str,
+        *,
+        ticket: bytes = b"",
+        source: Delegation | None = None,
+        truncation: bytes = b"",
+        fits: Instant | None = None,
+    ) -> None:
+        number, lease.defer_reason = lease.request, ""
+        lease.request = 0
+        self._pending.pop(lease.id, None)
+        self._options.pop(lease.id, None)
+        if status == "granted":
+            self.book.leave_group(lease.id)
+        if lease.state in (br.CLOSED, br.FAILED):
+            lease.ended, lease.reason = self.now, reason
+        site, properties = ("", {}) if source is None else (source.peer, source.properties)
+        self._publish(
+            lease,
+            lambda update: TicketUpdate(
+                lease.id,
+                update,
+                number,
+                status,
+                ticket,
+                site,
+                properties,
+                truncation,
+                reason,
+                -1 if fits is None else fits,
+            ),
+        )
+
+    def _reject(self, lease: BrokerLease, reason: str, fits: Instant | None = None, event: str = "refuse") -> None:
+        self._fire(br.MACHINE, lease, event, reason)
+        lease.reason = reason
+        self._settle_request(lease, "refused", reason, fits=fits)
+        self._refuse_group(lease, f"a member of its group was refused: {reason}")
+
+    def _refuse_group(self, lease: BrokerLease, reason: str) -> None:
+        for member in self.book.dissolve_group(lease.id):
+            other = self._pending.get(member)
+            if other is not None and other is not lease:
+                self._fire(br.MACHINE, other, "refuse", reason)
+                self._settle_request(other, "refused", reason)
+
+    # -- returns and delegations -------------------------------------------------------------------------------
+
+    def _on_return(self, peer: str, message: ReturnTicket) -> None:
+        lease = self.leases.get(message.lease)
+        if lease is not None and lease.holder != peer:
+            raise RemoteError("not_yours", f"lease {lease.id} is not held by {peer}")
+        subject = decode_statement(message.receipt).subject
+        claim = next((c for c in lease.claims if c.digest == subject), None) if lease is not None else None
+        if lease is not None and claim is not None:
+            self._take_back(lease, claim, message.receipt)
+        self._messages.append(Outgoing(peer, Accepted(message.lease, message.number)))
+
+    def _take_back(self, lease: BrokerLease, claim: Granted, data: bytes) -> None:
+        source = self.book.get(claim.source)
+        if source is None:
+            return
+        receipt = check_statement(self.scheme, data, RECEIPT, signer=self._peer_key(source.peer), subject=claim.digest)
+        if receipt.at >= claim.until:
+            return
+        ended = claim._replace(until=max(receipt.at, claim.term.start))
+        self.book.end_early(claim, receipt.at)
+        lease.claims = tuple(ended if c is claim else c for c in lease.claims)
+        over = all(c.until <= max(self.now, c.term.start) for c in lease.claims)
+        if lease.state == br.TICKETED:
+            why = f"{claim.units} units from {receipt.at} on"
+            self._fire(br.MACHINE, lease, "returned" if over else "return", why)
+            if over:
+                self._over(lease, "given back by its guest")
+        self._wanted = True
+        self._touch(lease)
+
+    def _over(self, lease: BrokerLease, reason: str) -> None:
+        lease.ended, lease.reason = self.now, reason
+        self._pending.pop(lease.id, None)
+        self._options.pop(lease.id, None)
+        self._closings += 1
+        if self._closings % 256 == 0:
+            self.book.forget_before(self.now)
+
+    def _on_offer(self, peer: str, message: Offer) -> None:
+        known = self.book.get(message.delegation)
+        if known is not None and known.peer != peer:
+            raise RemoteError("not_yours", f"delegation {message.delegation} is not {peer}'s")
+        if known is not None and known.ticket == message.ticket:
+            self._messages.append(Outgoing(peer, OfferAnswer(message.delegation, message.number, "")))
+            return
+        reason = ""
+        try:
+            if known is not None:
+                raise TicketError("exists", f"{self.name} holds another claim under this name until {known.term.end}")
+            self._take_offer(peer, message)
+        except TicketError as error:
+            reason = error.text
+        self._messages.append(Outgoing(peer, OfferAnswer(message.delegation, message.number, reason)))
+
+    def _take_offer(self, peer: str, message: Offer) -> None:
+        ticket = decode_ticket(message.ticket)
+        leaf = self.verifier.check(
+            ticket, root=self._peer_key(peer), holder=self.signer.public, now=self.now, skew=self._base.clock_skew
+        )
+        if leaf.properties != digest_properties(message.properties):
+            raise TicketError("wrong_properties", "the resource properties are not those that the claim names")
+        source = Delegation(
+            message.delegation, peer, leaf.type, leaf.units, leaf.term, message.ticket, message.properties,
+            message.number, deleg.HELD,
+        )  # fmt: skip
+        self.book.add(source, ticket)
+        self._note(source.id, "taken", "", deleg.HELD, f"{leaf.units} {leaf.type} of {peer} to {leaf.term.end}")
+        self._touch(source)
+        self._wanted = True
+
+    # -- time and state ----------------------------------------------------------------------------------------
+
+    def _served(self, lease: str) -> BrokerLease | None:
+        return self.leases.get(lease)
+
+    def _is_settled(self, lease: Any, number: int) -> bool:
+        return bool(lease.request != number)
+
+    def _live_records(self) -> int:
+        return len(self.leases) + 64
+
+    def _due_at(self, record: Any) -> Instant | None:
+        if isinstance(record, Delegation):
+            return record.term.end if record.state == deleg.HELD else None
+        lease: BrokerLease = record
+        if lease.ended >= 0:
+            return earliest(lease.send_at if lease.unacked else None, self._drop_at(lease))
+        waiting = lease.deadline if lease.request else None
+        ends = lease.claims[-1].until if lease.claims else None
+        return earliest(lease.send_at if lease.unacked else None, waiting, ends)
+
+    def _on_due(self, record: Any) -> None:
+        if isinstance(record, Delegation):
+            self._fire(deleg.MACHINE, record, "end", "its term is over")
+            self.book.remove(record.id)
+            return
+        lease: BrokerLease = record
+        if lease.ended >= 0 and self._drop_at(lease) <= self.now:
+            self._drop(lease)
+            return
+        if lease.request and lease.deadline <= self.now:
+            self._reject(lease, self._why_expired(lease), event="expire")
+        if lease.unacked and lease.send_at <= self.now:
+            self._send_updates(lease)
+        if lease.ended < 0 and lease.claims and lease.claims[-1].until <= self.now:
+            self._fire(br.MACHINE, lease, "end", "its term is over")
+            self._over(lease, "its term is over")
+
+    def _why_expired(self, lease: BrokerLease) -> str:
+        if lease.group and lease.asked.op == NEW:
+            have, count = self.book.group_size(lease.id)
+            if have < count or not count:
+                wanted = count or "an unknown number of"
+                return f"only {have} of {wanted} requests of group {lease.group!r} arrived in time"
+        return f"not granted in time{': ' + lease.defer_reason if lease.defer_reason else ''}"
+
+    def _drop(self, lease: BrokerLease) -> None:
+        del self.leases[lease.id]
+        lease.timer, lease.unacked = None, []
+        self._dirty.pop(lease.id, None)
+        self._forget_owed(lease, lease.holder)
+        self._changes.append(Change("leases", lease.id, lease.row() if self.settings.keep_closed else None))
+
+    def _restore(self, tables: Mapping[str, Sequence[Row]]) -> None:
+        for row in tables.get("delegations", ()):
+            source = Delegation.from_row(row)
+            if source.state == deleg.HELD:
+                self.book.add(source, decode_ticket(source.ticket))
+                self._schedule(source, source.term.end)
+        for row in tables.get("leases", ()):
+            lease = BrokerLease.from_row(row)
+            self.leases[lease.id] = lease
+            for claim in lease.claims:
+                self.book.reserve_again(claim)
+            if lease.unacked:
+                self._owe(lease, lease.holder)
+            self._schedule(lease, self.now if lease.unacked else self._due_at(lease))
+        for lease in sorted((x for x in self.leases.values() if x.request), key=lambda x: (x.arrived, x.id)):
+            options = parse_options(lease.asked.properties, lease.asked.term)
+            self._options[lease.id] = options
+            self._pending[lease.id] = lease
+            if lease.group and lease.asked.op == NEW:
+                self.book.join_group(lease.holder, lease.group, lease.id, options.lease_count)
+            self._wanted = True
+
+    # -- queries -----------------------------------------------------------------------------------------------
+
+    def _describe(self, lease: BrokerLease) -> dict[str, Any]:
+        return {
+            "id": lease.id,
+            "holder": lease.holder,
+            "slice": lease.slice,
+            "type": lease.type,
+            "state": lease.state,
+            "pending": lease.pending,
+            "requested": {"op": lease.asked.op, "units": lease.asked.units, "term": list(lease.asked.term)},
+            "claims": [
+                {"claim": c.digest.hex(), "source": c.source, "units": c.units, "term": [c.term.start, c.until]}
+                for c in lease.claims
+            ],
+            "reason": lease.defer_reason or lease.reason,
+        }
+
+    def _query_leases(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
+        every = arguments.get("all", False)
+        return [self._describe(lease) for lease in self.leases.values() if every or lease.ended < 0]
+
+    def _query_lease(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        lease = self.leases.get(str(arguments.get("lease", "")))
+        if lease is None:
+            raise CommandError(f"no lease {arguments.get('lease')!r} here")
+        return self._describe(lease)
+
+    def _query_sources(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
+        return self.book.describe(self.now)
+
+    def _query_status(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        states: dict[str, int] = {}
+        for lease in self.leases.values():
+            states[lease.state] = states.get(lease.state, 0) + 1
+        return {
+            "name": self.name,
+            "role": self.role,
+            "key": self.signer.public.hex(),
+            "now": self.now,
+            "leases": states,
+            "waiting": len(self._pending),
+            "sources": len(self.book),
+            "mapper_errors": self.errors[-5:],
+        }

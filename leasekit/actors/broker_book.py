@@ -1,0 +1,199 @@
+"""The broker's book: what it holds (delegations, each with a timetable), what it has given from it, and which
+requests form groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from leasekit.core.claims.ticket import Ticket
+from leasekit.core.leases.records import Delegation, Granted
+from leasekit.core.mappers import Source
+from leasekit.core.time import DAY, Instant, Term
+from leasekit.core.timetable import Timetable
+
+
+class _Group:
+    __slots__ = ("count", "members")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.members: dict[str, None] = {}
+
+
+class Book:
+    """Delegations by id and by type, their timetables, and request groups scoped to their holder."""
+
+    def __init__(self) -> None:
+        self._sources: dict[str, Delegation] = {}
+        self._tables: dict[str, Timetable] = {}
+        self._tickets: dict[str, Ticket] = {}
+        self._by_type: dict[str, list[Delegation]] = {}
+        self._groups: dict[tuple[str, str], _Group] = {}
+        self._group_of: dict[str, tuple[str, str]] = {}
+
+    def __len__(self) -> int:
+        return len(self._sources)
+
+    # -- delegations -------------------------------------------------------------------------------------------
+
+    def add(self, source: Delegation, ticket: Ticket) -> None:
+        """Take up a delegation."""
+        table = Timetable(0)
+        table.add_capacity(source.term, ticket.leaf.capacity)
+        self._sources[source.id], self._tables[source.id], self._tickets[source.id] = source, table, ticket
+        self._by_type.setdefault(source.type, []).append(source)
+        self._by_type[source.type].sort(key=lambda s: s.id)
+
+    def remove(self, id_: str) -> None:
+        """Let go of a delegation whose term is over."""
+        source = self._sources.pop(id_)
+        del self._tables[id_], self._tickets[id_]
+        self._by_type[source.type].remove(source)
+
+    def get(self, id_: str) -> Delegation | None:
+        """The delegation, or None."""
+        return self._sources.get(id_)
+
+    def table(self, id_: str) -> Timetable:
+        """The timetable of a delegation. Raises ``KeyError``."""
+        return self._tables[id_]
+
+    def ticket(self, id_: str) -> Ticket:
+        """The ticket that a delegation consists of. Raises ``KeyError``."""
+        return self._tickets[id_]
+
+    def types(self) -> list[str]:
+        """The types that can be asked for, sorted."""
+        return sorted(type_ for type_, sources in self._by_type.items() if sources)
+
+    def of_type(self, type_: str) -> Sequence[SourceLike]:
+        """Delegations of a type, with the names of their sites."""
+        return [SourceLike(source) for source in self._by_type.get(type_, ())]
+
+    def turn_sources(self) -> Callable[[str], Sequence[Source]]:
+        """Views of the delegations for one mapper turn; what the mapper books in them stays in them."""
+        made: dict[str, list[Source]] = {}
+
+        def sources(type_: str) -> list[Source]:
+            if type_ not in made:
+                made[type_] = [
+                    Source(s.id, s.peer, s.type, s.units, s.term, s.properties, self._tables[s.id].overlay())
+                    for s in self._by_type.get(type_, ())
+                ]
+            return made[type_]
+
+        return sources
+
+    def describe(self, now: Instant) -> list[dict[str, Any]]:
+        """Every delegation as plain data for an operator."""
+        rows = []
+        for source in self._sources.values():
+            table = self._tables[source.id]
+            day = Term(now, min(now + DAY, source.term.end)) if now < source.term.end else source.term
+            rows.append(
+                {
+                    "source": source.id,
+                    "site": source.peer,
+                    "type": source.type,
+                    "units": source.units,
+                    "free_now": table.free_at(now),
+                    "free_for_a_day": table.available(day),
+                    "reservations": len(table),
+                    "term": list(source.term),
+                    "properties": dict(source.properties),
+                }
+            )
+        return rows
+
+    # -- reservations ------------------------------------------------------------------------------------------
+
+    def end_early(self, claim: Granted, at: Instant) -> None:
+        """Free the rest of a claim from ``at`` on."""
+        table = self._tables.get(claim.source)
+        if table is None or claim.key not in table:
+            return
+        if at <= claim.term.start:
+            table.release(claim.key)
+        elif at < claim.until:
+            table.change(claim.key, term=Term(claim.term.start, at))
+
+    def restore(self, claim: Granted) -> None:
+        """Undo :meth:`end_early` at once, before anything else was booked."""
+        table = self._tables[claim.source]
+        term = Term(claim.term.start, claim.until)
+        if claim.key in table:
+            table.change(claim.key, term=term)
+        else:
+            table.reserve(claim.key, claim.units, term)
+
+    def reserve_again(self, claim: Granted) -> None:
+        """Book a claim that a restored record holds: it was granted, so it is booked even if a delegation shrank
+        meanwhile.
+        """
+        table = self._tables.get(claim.source)
+        if table is not None and claim.until > claim.term.start:
+            table.reserve(claim.key, claim.units, Term(claim.term.start, claim.until), force=True)
+
+    def forget_before(self, instant: Instant) -> None:
+        """Drop what is past, so that the book doesn't grow for ever."""
+        for table in self._tables.values():
+            table.forget_before(instant)
+
+    # -- groups ------------------------------------------------------------------------------------------------
+
+    def join_group(self, holder: str, group: str, lease: str, count: int) -> None:
+        """A request of a group has arrived; ``count`` is the leader's, 0 for the others."""
+        key = (holder, group)
+        entry = self._groups.get(key)
+        if entry is None:
+            entry = self._groups[key] = _Group()
+        entry.members[lease] = None
+        entry.count = max(entry.count, count)
+        self._group_of[lease] = key
+
+    def group_of(self, lease: str) -> list[str]:
+        """All members of a lease's group that are here, in order of arrival."""
+        key = self._group_of.get(lease)
+        return list(self._groups[key].members) if key is not None else []
+
+    def group_size(self, lease: str) -> tuple[int, int]:
+        """How many members have arrived, and how many there are to be (0: the leader isn't here)."""
+        key = self._group_of.get(lease)
+        return (len(self._groups[key].members), self._groups[key].count) if key is not None else (0, 0)
+
+    def complete_groups(self) -> list[list[str]]:
+        """Groups of which every member has arrived."""
+        return [
+            list(group.members) for group in self._groups.values() if group.count and len(group.members) == group.count
+        ]
+
+    def leave_group(self, lease: str) -> None:
+        """A member was granted; the last one takes the group with it."""
+        key = self._group_of.pop(lease, None)
+        if key is not None:
+            group = self._groups[key]
+            group.members.pop(lease, None)
+            if not group.members:
+                del self._groups[key]
+
+    def dissolve_group(self, lease: str) -> list[str]:
+        """The group is off: its members, which nothing holds together any more."""
+        key = self._group_of.get(lease)
+        if key is None:
+            return []
+        members = list(self._groups.pop(key).members)
+        for member in members:
+            self._group_of.pop(member, None)
+        return members
+
+
+class SourceLike:
+    """A delegation with its site's name, as admission sees it."""
+
+    __slots__ = ("site", "units")
+
+    def __init__(self, source: Delegation) -> None:
+        self.site = source.peer
+        self.units = source.units

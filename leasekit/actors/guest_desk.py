@@ -1,0 +1,338 @@
+"""What a service manager is told to do, by its operator's commands and by its mapper's decisions: both take the same
+way.
+
+A decision is checked before anything happens; one that can't be carried out changes nothing and says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from leasekit.actors.turns import run_turn
+from leasekit.core.errors import CommandError, LeasekitError
+from leasekit.core.leases import service_manager as sm
+from leasekit.core.leases.machine import NONE
+from leasekit.core.leases.records import Asked, GuestLease, Slice
+from leasekit.core.mappers import (
+    CloseLeaseEarly,
+    ExtendLease,
+    Go,
+    GuestCycle,
+    GuestDecision,
+    GuestMapper,
+    Hold,
+    ModifyLease,
+    RequestLease,
+    Wake,
+)
+from leasekit.core.properties import Properties, check_properties
+from leasekit.core.protocol.messages import EXTEND, MODIFY, NEW
+from leasekit.core.requests import parse_options
+from leasekit.core.steps import Turn, TurnDone
+from leasekit.core.time import Instant, Term, make_term
+
+if TYPE_CHECKING:
+    from leasekit.actors.service_manager import ServiceManager
+
+NAME_MAX = 128
+T = TypeVar("T")
+
+
+class GuestDesk:
+    """Commands and mapper turns of one service manager."""
+
+    def __init__(self, manager: ServiceManager, mapper: GuestMapper) -> None:
+        self._manager = manager
+        self._mapper = mapper
+        self._wake: Instant | None = 0
+        self._running = 0
+        self.errors: list[str] = []
+        self._call_unblock: Callable[..., Go | Hold] | None = getattr(mapper, "unblock", None)
+        manager._commands.update(
+            {
+                "lease.request": lambda a: self._named(self.request(_structure(RequestLease, a, term=True))),
+                "lease.extend": lambda a: self._named(self.extend(_structure(ExtendLease, a))),
+                "lease.modify": lambda a: self._named(self.modify(_structure(ModifyLease, a))),
+                "lease.close": lambda a: self._named(self.close(_structure(CloseLeaseEarly, a))),
+                "slice.create": self._create_slice,
+                "slice.close": self._close_slice,
+            }
+        )
+
+    # -- the mapper's turns ------------------------------------------------------------------------------------
+
+    def turn_at(self) -> Instant | None:
+        """When the mapper wants to be called next; None while it runs."""
+        return None if self._running else self._wake
+
+    def turn(self) -> Turn | None:
+        """The mapper's turn, if it is due."""
+        manager = self._manager
+        if self._running or self._wake is None or self._wake > manager.now:
+            return None
+        self._wake = None
+        self._running = number = manager._next("turn")
+        cycle = GuestCycle(manager.now, [manager.view(lease) for lease in manager.open_leases()])
+        return Turn(number, lambda: run_turn(number, lambda: self._mapper.plan(cycle)))
+
+    def turn_done(self, done: TurnDone) -> None:
+        """Carry out what the mapper decided; each decision by itself."""
+        if done.number != self._running:
+            return
+        self._running = 0
+        if done.error:
+            self._complain(f"guest mapper: {done.error}")
+        for decision in done.decisions:
+            try:
+                self._decide(decision)
+            except LeasekitError as error:
+                self._complain(f"guest mapper's {type(decision).__name__}: {error}")
+            except ValueError as error:
+                self._complain(f"guest mapper's {type(decision).__name__}: {error}")
+
+    def _decide(self, decision: GuestDecision) -> None:
+        if isinstance(decision, Wake):
+            self._wake = decision.at if self._wake is None else min(self._wake, decision.at)
+        elif isinstance(decision, RequestLease):
+            self.request(decision)
+        elif isinstance(decision, ExtendLease):
+            self.extend(decision)
+        elif isinstance(decision, ModifyLease):
+            self.modify(decision)
+        elif isinstance(decision, CloseLeaseEarly):
+            self.close(decision)
+        else:
+            raise CommandError(f"{decision!r:.80} is no decision of a guest mapper")
+
+    def _complain(self, text: str) -> None:
+        self.errors = [*self.errors[-19:], text]
+        self._manager._note("", "mapper", "", "", text)
+
+    def upcall(self, lease: GuestLease, predecessor: GuestLease) -> Go | Hold:
+        """Ask the mapper before a blocked lease goes on; a mapper that fails holds it for a minute, and says so."""
+        if self._call_unblock is None:
+            return Go()
+        unblock, manager = self._call_unblock, self._manager
+        done = run_turn(0, lambda: [unblock(manager.view(lease), manager.view(predecessor))])
+        if done.error or not isinstance(done.decisions[0], Go | Hold):
+            self._complain(f"guest mapper's unblock for {lease.id}: {done.error or 'it returned neither Go nor Hold'}")
+            return Hold(manager.now + 60_000)
+        answer: Go | Hold = done.decisions[0]
+        return answer
+
+    # -- decisions ---------------------------------------------------------------------------------------------
+
+    def request(self, wish: RequestLease) -> GuestLease:
+        """Ask for a new lease. Raises ``CommandError`` that names the field."""
+        manager = self._manager
+        term = self._check_wish(wish)
+        options = parse_options(wish.properties, term)
+        slice_ = wish.slice or "default"
+        if slice_ not in manager.slices:
+            manager.slices[slice_] = Slice(slice_)
+            manager._touch(manager.slices[slice_])
+        if wish.name and (slice_, wish.name) in manager._names:
+            other = manager.leases[manager._names[slice_, wish.name]]
+            if other.state not in (sm.CLOSED, sm.FAILED):
+                raise CommandError(
+                    f"name: slice {slice_!r} has a lease {wish.name!r} already ({other.id}, {other.state})"
+                )
+        lease = GuestLease(
+            id=f"{manager.tag}-{manager._next('lease')}",
+            name=wish.name,
+            slice=slice_,
+            type=wish.type,
+            broker=self._broker(wish.broker),
+            asked=Asked(NEW, wish.units, term, wish.site, dict(wish.properties)),
+            configuration=dict(wish.configuration),
+            redeem_predecessor=self._predecessor("redeem_predecessor", wish.redeem_predecessor, slice_),
+            join_predecessor=self._predecessor("join_predecessor", wish.join_predecessor, slice_),
+            proceed=wish.if_predecessor_fails == "proceed",
+        )
+        manager._adopt(lease)
+        timeout = options.request_timeout or manager.settings.request_timeout
+        deadline = options.latest_start if options.deferrable and options.latest_start else manager.now + timeout
+        manager.ask(lease, "ask", min(max(deadline, manager.now + timeout), term.end + (deadline - term.start)))
+        return lease
+
+    def _check_wish(self, wish: RequestLease) -> Term:
+        manager = self._manager
+        _check_name("slice", wish.slice)
+        _check_name("name", wish.name)
+        if not wish.type or len(wish.type) > NAME_MAX:
+            raise CommandError(f"type: found {wish.type!r}, expected the name of a resource type")
+        _check_units(wish.units)
+        term = _check_term(wish.term)
+        if term.end <= manager.now:
+            raise CommandError(f"term: it ends at {term.end}, which is past: it is {manager.now} here")
+        if wish.if_predecessor_fails not in ("fail", "proceed"):
+            raise CommandError(
+                f"if_predecessor_fails: found {wish.if_predecessor_fails!r}, allowed are 'fail' and 'proceed'"
+            )
+        if wish.site and getattr(manager.peers.get(wish.site), "role", "") != "authority":
+            known = sorted(peer.name for peer in manager.peers.values() if peer.role == "authority")
+            raise CommandError(f"site: found {wish.site!r}, known sites are {', '.join(known) or '(none)'}")
+        _check_properties("properties", wish.properties)
+        _check_properties("configuration", wish.configuration)
+        return term
+
+    def _broker(self, name: str) -> str:
+        manager = self._manager
+        known = [peer.name for peer in manager.peers.values() if peer.role == "broker"]
+        name = name or manager.settings.default_broker or (known[0] if known else "")
+        if name not in known:
+            raise CommandError(f"broker: found {name!r}, known brokers are {', '.join(sorted(known)) or '(none)'}")
+        return name
+
+    def _predecessor(self, field: str, name: str, slice_: str) -> str:
+        """The id of a predecessor. It must be there already, so that there can't be a cycle (paper section 3.5)."""
+        if not name:
+            return ""
+        known = self._manager._names.get((slice_, name), name)
+        if known not in self._manager.leases:
+            raise CommandError(f"{field}: found {name!r}, expected a lease that was requested before this one")
+        return known
+
+    def extend(self, wish: ExtendLease) -> GuestLease:
+        """Renew a lease, growing or shrinking it. Raises ``CommandError``."""
+        manager = self._manager
+        lease = manager.find(wish.lease)
+        self._must_allow(lease, "extend")
+        units = self._new_units(lease, wish.units, wish.victims)
+        if wish.end <= lease.end:
+            raise CommandError(f"end: found {wish.end}, it must be later than the lease's end, {lease.end}")
+        _check_properties("properties", wish.properties)
+        give_up = lease.end - manager.settings.leave_time
+        if give_up <= manager.now:
+            raise CommandError(f"lease {lease.id} ends at {lease.end}: too late to extend it")
+        lease.asked = Asked(EXTEND, units, Term(lease.end, wish.end), lease.site, dict(wish.properties))
+        lease.victims = wish.victims
+        manager.ask(lease, "extend", give_up)
+        return lease
+
+    def modify(self, wish: ModifyLease) -> GuestLease:
+        """Change a lease in mid-term: by a replacement ticket if units or end change, at the site alone otherwise."""
+        manager = self._manager
+        lease = manager.find(wish.lease)
+        self._must_allow(lease, "modify")
+        if wish.configuration is not None:
+            _check_properties("configuration", wish.configuration)
+        held = lease.approved
+        assert held is not None, "an active lease has a ticket"
+        units = self._new_units(lease, wish.units, wish.victims)
+        end = wish.end if wish.end is not None else lease.end
+        if end <= manager.now:
+            raise CommandError(f"end: found {end}, it is {manager.now} here: close the lease instead")
+        if wish.configuration is None and units == held.units and end == lease.end:
+            raise CommandError("nothing to modify: give configuration, units or end")
+        lease.next_configuration = None if wish.configuration is None else {**lease.configuration, **wish.configuration}
+        lease.victims = wish.victims
+        if units == held.units and end == lease.end:
+            manager._fire(sm.MACHINE, lease, "modify", "configuration")
+            manager._redeem(lease, MODIFY)
+        else:
+            lease.asked = Asked(MODIFY, units, Term(max(manager.now, held.term.start), end), lease.site, {})
+            manager.ask(lease, "modify", lease.end - manager.settings.leave_time)
+        return lease
+
+    def close(self, wish: CloseLeaseEarly) -> GuestLease:
+        """End a lease early. Closing one that is over, or closing already, is an error that says so."""
+        lease = self._manager.find(wish.lease)
+        if lease.state in (sm.CLOSED, sm.FAILED):
+            raise CommandError(f"lease {lease.id} is {lease.state} already: {lease.reason or 'no reason recorded'}")
+        if lease.closing or lease.pending in (sm.CLOSING, sm.CLOSE_WAIT):
+            raise CommandError(f"lease {lease.id} is being closed already")
+        self._manager.close(lease, wish.reason or "closed by its guest")
+        return lease
+
+    def _must_allow(self, lease: GuestLease, event: str) -> None:
+        if not sm.MACHINE.allows((lease.state, lease.pending), event) or lease.closing:
+            now = lease.state if lease.pending == NONE else f"{lease.state}, {lease.pending}"
+            raise CommandError(f"lease {lease.id} is {now}: only an active lease with nothing pending can {event}")
+
+    def _new_units(self, lease: GuestLease, units: int | None, victims: tuple[str, ...]) -> int:
+        assert lease.approved is not None, "an active lease has a ticket"
+        held = lease.approved.units
+        if units is None:
+            units = held - len(victims) if victims else held
+        _check_units(units)
+        unknown = [name for name in victims if name not in lease.units]
+        if unknown:
+            raise CommandError(
+                f"victims: {unknown[0]!r} is no unit of lease {lease.id}; it has {', '.join(lease.units)}"
+            )
+        if len(set(victims)) != len(victims) or len(victims) > max(0, len(lease.units) - units):
+            raise CommandError(
+                f"victims: {len(victims)} units are named, going from {len(lease.units)} to {units} units gives up "
+                f"{max(0, len(lease.units) - units)}, each named once"
+            )
+        return units
+
+    # -- commands ----------------------------------------------------------------------------------------------
+
+    def _named(self, lease: GuestLease) -> dict[str, Any]:
+        return self._manager.describe(lease)
+
+    def _create_slice(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        name, hold = arguments.get("name", ""), arguments.get("hold", 0)
+        _check_name("name", name)
+        if not name or name in self._manager.slices:
+            raise CommandError(f"name: found {name!r}, expected a name that no slice has yet")
+        if type(hold) is not int or not 0 <= hold <= 10_000:
+            raise CommandError(f"hold: found {hold!r}, expected how many leases to wait for (0: none)")
+        record = Slice(name, hold, hold == 0)
+        self._manager.slices[name] = record
+        self._manager._touch(record)
+        return {"slice": name, "hold": hold}
+
+    def _close_slice(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        name = arguments.get("name", "")
+        if name not in self._manager.slices:
+            raise CommandError(f"name: no slice {name!r} here; there are {', '.join(self._manager.slices) or '(none)'}")
+        closed = []
+        for lease in list(self._manager.open_leases()):
+            if lease.slice == name and not lease.closing and lease.pending not in (sm.CLOSING, sm.CLOSE_WAIT):
+                self._manager.close(lease, arguments.get("reason") or "its slice was closed")
+                closed.append(lease.id)
+        return {"slice": name, "closed": closed}
+
+
+def _structure(kind: Callable[..., T], arguments: Mapping[str, Any], *, term: bool = False) -> T:
+    values = dict(arguments)
+    if term and isinstance(values.get("term"), list | tuple) and len(values["term"]) == 2:
+        values["term"] = Term(*values["term"])
+    if "victims" in values:
+        values["victims"] = tuple(values["victims"] or ())
+    try:
+        return kind(**values)
+    except TypeError as error:
+        raise CommandError(str(error).replace("__new__()", "arguments")) from error
+
+
+def _check_name(field: str, value: Any) -> None:
+    if not isinstance(value, str) or len(value) > NAME_MAX or "/" in value or not value.isprintable():
+        raise CommandError(
+            f"{field}: found {value!r:.80}, expected up to {NAME_MAX} printable characters without a slash"
+        )
+
+
+def _check_units(units: Any) -> None:
+    if type(units) is not int or not 0 < units < 2**31:
+        raise CommandError(f"units: found {units!r}, expected a whole number of at least 1")
+
+
+def _check_term(term: Any) -> Term:
+    if not isinstance(term, tuple) or len(term) != 2 or any(type(at) is not int for at in term):
+        raise CommandError(f"term: found {term!r:.80}, expected [start, end) in milliseconds")
+    try:
+        return make_term(*term)
+    except ValueError as error:
+        raise CommandError(f"term: {error}") from error
+
+
+def _check_properties(field: str, value: Properties) -> None:
+    try:
+        check_properties(value, field)
+    except ValueError as error:
+        raise CommandError(str(error)) from error

@@ -1,0 +1,256 @@
+"""What a service manager keeps: its leases, their units, its slices and the tickets on their way back; and views of
+them.
+
+This layer knows nothing of the protocol. It restores records, finds them, and shows them to mappers and operators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from leasekit.actors.base import Actor
+from leasekit.actors.settings import GuestSettings, Peer
+from leasekit.core.claims.keys import Scheme, Signer
+from leasekit.core.errors import CommandError
+from leasekit.core.leases import service_manager as sm
+from leasekit.core.leases.records import GuestLease, GuestUnit, Return, Slice
+from leasekit.core.mappers import GuestUnitView, LeaseView
+from leasekit.core.schema import Change, Row
+
+OPEN = (sm.NASCENT, sm.TICKETED, sm.ACTIVE, sm.ACTIVE_TICKETED)
+
+
+class GuestState(Actor):
+    """The records of a service manager."""
+
+    role = "guest"
+
+    def __init__(
+        self, name: str, signer: Signer, scheme: Scheme, peers: Iterable[Peer], settings: GuestSettings
+    ) -> None:
+        super().__init__(name, signer, scheme, peers, settings)
+        self.settings = settings
+        self.leases: dict[str, GuestLease] = {}
+        self.slices: dict[str, Slice] = {}
+        self.returns: dict[str, Return] = {}
+        self._open: dict[str, GuestLease] = {}
+        self._names: dict[tuple[str, str], str] = {}
+        self._dependents: dict[str, list[str]] = {}
+        self._queries.update(
+            leases=self._query_leases,
+            lease=self._query_lease,
+            slices=self._query_slices,
+            status=self._query_status,
+            returns=self._query_returns,
+        )
+
+    # -- records -----------------------------------------------------------------------------------------------
+
+    def _restore(self, tables: Mapping[str, Sequence[Row]]) -> None:
+        for row in tables.get("slices", ()):
+            record = Slice.from_row(row)
+            self.slices[record.id] = record
+        for row in sorted(tables.get("leases", ()), key=lambda row: _order(row[0])):
+            self._adopt(GuestLease.from_row(row))
+        for row in tables.get("units", ()):
+            unit = GuestUnit.from_row(row)
+            lease = self.leases.get(unit.lease)
+            if lease is not None:
+                lease.units[unit.name] = unit
+        for row in tables.get("returns", ()):
+            giving = Return.from_row(row)
+            self.returns[giving.id] = giving
+            self._schedule(giving, self.now)
+
+    def _adopt(self, lease: GuestLease) -> None:
+        self.leases[lease.id] = lease
+        if lease.name:
+            self._names[lease.slice, lease.name] = lease.id
+        for predecessor in {lease.redeem_predecessor, lease.join_predecessor} - {""}:
+            self._dependents.setdefault(predecessor, []).append(lease.id)
+        if lease.state in OPEN:
+            self._open[lease.id] = lease
+        self._schedule(lease, self.now)
+
+    def _drop(self, lease: GuestLease) -> None:
+        """Forget a lease that has been over for long enough; its row stays as history, or goes if none is wanted."""
+        del self.leases[lease.id]
+        self._dependents.pop(lease.id, None)
+        if self._names.get((lease.slice, lease.name)) == lease.id:
+            del self._names[lease.slice, lease.name]
+        for peer in (lease.broker, lease.site):
+            self._forget_owed(lease, peer)
+        self._dirty.pop(lease.id, None)
+        lease.timer = None
+        row = lease.row() if self.settings.keep_closed else None
+        self._changes.append(Change("leases", lease.id, row))
+        self._changes.extend(Change("units", unit.id, None) for unit in lease.units.values())
+
+    def _live_records(self) -> int:
+        return len(self.leases) + len(self.returns)
+
+    def find(self, name: str) -> GuestLease:
+        """The lease with this id, or this ``SLICE/NAME``, or this name where only one slice has it. Raises
+        ``CommandError``.
+        """
+        lease = self.leases.get(name)
+        if lease is not None:
+            return lease
+        if "/" in name:
+            slice_, _, short = name.partition("/")
+            found = self._names.get((slice_, short))
+            matches = [found] if found else []
+        else:
+            matches = [id_ for (_, short), id_ in self._names.items() if short == name]
+        if len(matches) == 1:
+            return self.leases[matches[0]]
+        if matches:
+            raise CommandError(f"lease name {name!r} is used in {len(matches)} slices: write SLICE/{name}, or the id")
+        raise CommandError(f"no lease {name!r} here; `leasekit lease list` shows those there are")
+
+    # -- views -------------------------------------------------------------------------------------------------
+
+    def view(self, lease: GuestLease) -> LeaseView:
+        """The lease as mappers see it."""
+        held = lease.approved
+        renewal = lease.renewal
+        return LeaseView(
+            id=lease.id,
+            name=lease.name,
+            slice=lease.slice,
+            type=lease.type,
+            site=lease.site,
+            state=lease.state,
+            pending=lease.pending,
+            join=lease.join,
+            requested=lease.asked.units,
+            units=held.units if held is not None else 0,
+            term=lease.granted or (held.term if held is not None else lease.asked.term),
+            next_term=renewal.term if renewal is not None else None,
+            next_units=renewal.units if renewal is not None else 0,
+            closing=lease.closing,
+            reason=lease.reason,
+            properties=lease.asked.properties,
+            members=lambda: [GuestUnitView(u.name, u.state, u.properties, u.reason) for u in lease.units.values()],
+        )
+
+    def open_leases(self) -> Iterator[GuestLease]:
+        """Leases that are neither closed nor failed, in order of request."""
+        return iter(self._open.values())
+
+    def describe(self, lease: GuestLease) -> dict[str, Any]:
+        """The lease as plain data for an operator."""
+        held, renewal, asked = lease.approved, lease.renewal, lease.asked
+        return {
+            "id": lease.id,
+            "name": lease.name,
+            "slice": lease.slice,
+            "type": lease.type,
+            "broker": lease.broker,
+            "site": lease.site,
+            "state": lease.state,
+            "pending": lease.pending,
+            "join": lease.join,
+            "reason": lease.reason,
+            "closing": lease.closing,
+            "requested": {
+                "op": asked.op,
+                "units": asked.units,
+                "term": list(asked.term),
+                "properties": asked.properties,
+            },
+            "approved": None
+            if held is None
+            else {"units": held.units, "term": list(held.term), "claim": held.digest.hex()},
+            "renewal": None if renewal is None else {"units": renewal.units, "term": list(renewal.term)},
+            "granted": None if lease.granted is None else {"term": list(lease.granted), "units": len(lease.units)},
+            "end": lease.end,
+            "configuration": dict(lease.configuration),
+            "resource": dict(lease.resource),
+            "units": [
+                {"unit": u.name, "state": u.state, "reason": u.reason, "properties": dict(u.properties)}
+                for u in lease.units.values()
+            ],
+            "redeem_predecessor": lease.redeem_predecessor,
+            "join_predecessor": lease.join_predecessor,
+        }
+
+    def _query_leases(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
+        wanted = arguments.get("slice", "")
+        every = arguments.get("all", False)
+        return [
+            _summary(lease)
+            for lease in self.leases.values()
+            if (not wanted or lease.slice == wanted) and (every or lease.state in OPEN)
+        ]
+
+    def _query_lease(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        return self.describe(self.find(str(arguments.get("lease", ""))))
+
+    def _query_slices(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
+        rows = []
+        for record in self.slices.values():
+            members = [lease for lease in self.leases.values() if lease.slice == record.id]
+            rows.append(
+                {
+                    "slice": record.id,
+                    "leases": len(members),
+                    "open": sum(lease.state in OPEN for lease in members),
+                    "units": sum(len(lease.units) for lease in members if lease.state in OPEN),
+                    "hold": record.hold,
+                    "released": record.released,
+                    "refused": record.refused,
+                }
+            )
+        return rows
+
+    def _query_status(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        states: dict[str, int] = {}
+        for lease in self.leases.values():
+            states[lease.state] = states.get(lease.state, 0) + 1
+        return {
+            "name": self.name,
+            "role": self.role,
+            "key": self.signer.public.hex(),
+            "now": self.now,
+            "leases": states,
+            "units": sum(len(lease.units) for lease in self._open.values()),
+            "returns": len(self.returns),
+        }
+
+    def _query_returns(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
+        return [
+            {
+                "claim": r.id,
+                "lease": r.lease,
+                "stage": r.state,
+                "units": r.held.units,
+                "from": r.at,
+                "end": r.held.term.end,
+            }
+            for r in self.returns.values()
+        ]
+
+
+def _summary(lease: GuestLease) -> dict[str, Any]:
+    held = lease.approved
+    return {
+        "id": lease.id,
+        "name": lease.name,
+        "slice": lease.slice,
+        "type": lease.type,
+        "site": lease.site,
+        "state": lease.state,
+        "pending": lease.pending,
+        "join": lease.join,
+        "units": len(lease.units) or (held.units if held is not None else lease.asked.units),
+        "end": lease.end,
+        "reason": lease.reason,
+    }
+
+
+def _order(identifier: str) -> tuple[int, str]:
+    """Ids end in a counter: order by it, so that the order of request survives a restart."""
+    tail = identifier.rpartition("-")[2]
+    return (int(tail) if tail.isdigit() else 0, identifier)

@@ -1,0 +1,145 @@
+"""Membership: units of a guest's leases join its application and leave it again.
+
+Each unit has one action at a time, under a number; the end of an older action changes nothing. A unit whose join
+fails stays in the lease, marked, with the reason. What happens to the lease when all have joined or left is for the
+layer above (:meth:`_all_joined`, :meth:`_all_left`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from leasekit.actors.guest_state import GuestState
+from leasekit.core.leases import service_manager as sm
+from leasekit.core.leases.records import GuestLease, GuestUnit
+from leasekit.core.properties import Properties
+from leasekit.core.protocol.messages import UnitState
+from leasekit.core.schema import Change, Row
+from leasekit.core.steps import Action, ActionDone
+
+WAITING, UNIT_JOINING, UNIT_JOINED, UNIT_LEAVING, LEFT, UNIT_FAILED = (
+    "waiting", "joining", "joined", "leaving", "left", "failed",
+)  # fmt: skip
+BUSY = (UNIT_JOINING, UNIT_LEAVING)
+
+
+class GuestUnits(GuestState):
+    """Joins and leaves."""
+
+    def _all_joined(self, lease: GuestLease) -> None:
+        raise NotImplementedError
+
+    def _all_left(self, lease: GuestLease) -> None:
+        raise NotImplementedError
+
+    def _restore(self, tables: Mapping[str, Sequence[Row]]) -> None:
+        super()._restore(tables)
+        for lease in self._open.values():
+            for unit in lease.units.values():
+                if unit.state in BUSY:
+                    self._act(lease, unit, "join" if unit.state == UNIT_JOINING else "leave", unit.action)
+
+    def _take_units(self, lease: GuestLease, units: Iterable[UnitState]) -> None:
+        """Make the lease's units those that the site says it has: new ones wait to join, lost ones are gone."""
+        given = {unit.unit: unit for unit in units if unit.state == "active"}
+        for name in [name for name in lease.units if name not in given]:
+            gone = lease.units.pop(name)
+            lease.busy -= gone.action != 0
+            self._changes.append(Change("units", gone.id, None))
+        for name, state in given.items():
+            unit = lease.units.get(name)
+            if unit is None:
+                unit = lease.units[name] = GuestUnit(f"{lease.id}/{name}", lease.id, name, lease.type)
+            elif unit.properties == state.properties and unit.state != LEFT:
+                continue
+            if unit.state == LEFT:
+                unit.state = WAITING
+            unit.properties = state.properties
+            self._save(unit)
+
+    def _start_joins(self, lease: GuestLease) -> None:
+        """Join all units that wait; tells :meth:`_all_joined` at once if none does."""
+        lease.join = sm.JOINING
+        for unit in lease.units.values():
+            if unit.state == WAITING:
+                unit.state = UNIT_JOINING
+                self._act(lease, unit, "join", self._next("action"))
+        self._check_joined(lease)
+
+    def _start_leaves(self, lease: GuestLease, names: Iterable[str]) -> None:
+        """Let the named units leave; those that never joined have left already."""
+        for name in names:
+            unit = lease.units.get(name)
+            if unit is None or unit.state in (UNIT_LEAVING, LEFT):
+                continue
+            if unit.state == WAITING:
+                unit.state = LEFT
+                self._save(unit)
+            else:
+                unit.state = UNIT_LEAVING
+                self._act(lease, unit, "leave", self._next("action"))
+
+    def _act(self, lease: GuestLease, unit: GuestUnit, op: str, number: int) -> None:
+        lease.busy += unit.action == 0 or number == unit.action
+        unit.action = number
+        self._save(unit)
+        self._actions.append(Action(number, op, unit.id, unit.type, lease.id, self._context(lease, unit)))
+
+    def _context(self, lease: GuestLease, unit: GuestUnit) -> Properties:
+        context = {
+            **lease.resource,
+            **lease.configuration,
+            **unit.properties,
+            "lease.id": lease.id,
+            "lease.name": lease.name,
+            "lease.site": lease.site,
+            "lease.end": str(lease.end),
+            "slice.name": lease.slice,
+            "unit.name": unit.name,
+        }
+        predecessor = self.leases.get(lease.join_predecessor) if lease.join_predecessor else None
+        if predecessor is not None:
+            context["predecessor.units"] = " ".join(predecessor.units)
+        return context
+
+    def _action_done(self, done: ActionDone) -> None:
+        lease_id, _, name = done.unit.partition("/")
+        lease = self.leases.get(lease_id)
+        unit = lease.units.get(name) if lease is not None else None
+        if lease is None or unit is None or unit.action != done.number:
+            return
+        unit.action = 0
+        lease.busy -= 1
+        if unit.state == UNIT_JOINING:
+            unit.state = UNIT_JOINED if done.ok else UNIT_FAILED
+            unit.reason = "" if done.ok else f"join failed: {done.reason}"
+            if done.ok and done.properties:
+                unit.properties = {**unit.properties, **done.properties}
+            self._save(unit)
+            self._check_joined(lease)
+        elif unit.state == UNIT_LEAVING:
+            unit.state = LEFT
+            unit.reason = "" if done.ok else f"leave failed: {done.reason}"
+            self._save(unit)
+            self._check_left(lease)
+
+    def _check_joined(self, lease: GuestLease) -> None:
+        if lease.join == sm.JOINING and not lease.busy:
+            lease.join = sm.JOINED
+            failed = [unit for unit in lease.units.values() if unit.state == UNIT_FAILED]
+            lease.reason = (
+                f"{len(failed)} of {len(lease.units)} units did not join: {failed[0].reason}" if failed else ""
+            )
+            self._touch(lease)
+            self._all_joined(lease)
+
+    def _check_left(self, lease: GuestLease) -> None:
+        if lease.join == sm.LEAVING and not lease.busy:
+            self._all_left(lease)
+
+    def _save(self, unit: GuestUnit) -> None:
+        self._changes.append(Change("units", unit.id, unit.row()))
+
+    def _clear_units(self, lease: GuestLease) -> None:
+        self._changes.extend(Change("units", unit.id, None) for unit in lease.units.values())
+        lease.units = {}

@@ -1,0 +1,124 @@
+"""What broker and authority share as servers: numbered requests in, numbered updates out.
+
+A request with the number last seen is a repeat and is answered from the record; a lower one is dropped; a higher one is
+new. An update is due, in order, until the client acknowledges it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, Protocol
+
+from leasekit.actors.base import Actor
+from leasekit.core.errors import RemoteError
+from leasekit.core.leases.records import Update
+from leasekit.core.protocol.messages import Accepted, Ack, ErrorReply, LeaseUpdate, TicketUpdate
+from leasekit.core.steps import Outgoing, Ready
+from leasekit.core.time import Instant
+
+FRESH, REPEAT, OLD = "fresh", "repeat", "old"
+
+
+class ServedLease(Protocol):
+    """What a server's lease record must have."""
+
+    id: str
+    table: ClassVar[str]
+    holder: str
+    number: int
+    update: int
+    unacked: list[Update]
+    ended: Instant
+    timer: Instant | None
+    send_at: Instant
+    tries: int
+
+    def row(self) -> tuple[Any, ...]: ...
+
+
+class Server(Actor):
+    """An actor that answers requests about leases."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._to_accept: dict[str, tuple[ServedLease, int]] = {}
+        self._handlers.update({Ack: self._on_ack, ErrorReply: self._on_error})
+
+    def _served(self, lease: str) -> ServedLease | None:
+        raise NotImplementedError
+
+    def _is_settled(self, lease: Any, number: int) -> bool:
+        """Whether an update that answers request ``number`` is out."""
+        raise NotImplementedError
+
+    def ready(self) -> Ready | None:
+        """As the base's; requests that this Ready does not settle are acknowledged with ``Accepted``."""
+        if self._to_accept:
+            accept, self._to_accept = self._to_accept, {}
+            for lease, number in accept.values():
+                if not self._is_settled(lease, number):
+                    self._messages.append(Outgoing(lease.holder, Accepted(lease.id, number)))
+        return super().ready()
+
+    def _freshness(self, lease: ServedLease | None, peer: str, number: int) -> str:
+        """Whether a request is new, a repeat or old. Raises ``RemoteError`` if the lease is another holder's."""
+        if number <= 0:
+            raise RemoteError("bad_number", f"request number is {number}, it must be positive")
+        if lease is None:
+            return FRESH
+        if lease.holder != peer:
+            raise RemoteError("not_yours", f"lease {lease.id} is not held by {peer}")
+        if number > lease.number:
+            return FRESH
+        return REPEAT if number == lease.number else OLD
+
+    def _repeat(self, lease: ServedLease, number: int) -> None:
+        """Answer a repeat from the record: what is settled again, or that it is being worked on."""
+        if lease.unacked:
+            self._send_updates(lease)
+        else:
+            self._messages.append(Outgoing(lease.holder, Accepted(lease.id, number)))
+
+    def _accept(self, lease: ServedLease, number: int) -> None:
+        self._to_accept[lease.id] = (lease, number)
+
+    def _publish(self, lease: ServedLease, make: Callable[[int], TicketUpdate | LeaseUpdate]) -> None:
+        """Number an update, remember it, send it."""
+        lease.update += 1
+        message = make(lease.update)
+        lease.unacked.append(Update(lease.update, message))
+        self._messages.append(Outgoing(lease.holder, message))
+        lease.tries = 0
+        lease.send_at = self.now + self._backoff(0)
+        self._owe(lease, lease.holder)
+        self._touch(lease)
+
+    def _send_updates(self, lease: ServedLease) -> None:
+        for update in lease.unacked:
+            self._messages.append(Outgoing(lease.holder, update.message))
+        lease.tries += 1
+        lease.send_at = self.now + self._backoff(lease.tries)
+        self._touch(lease)
+
+    def _on_ack(self, peer: str, message: Ack) -> None:
+        lease = self._served(message.lease)
+        if lease is None or lease.holder != peer or not lease.unacked or message.update < lease.unacked[0].number:
+            return
+        lease.unacked = [update for update in lease.unacked if update.number > message.update]
+        if not lease.unacked:
+            self._forget_owed(lease, peer)
+        self._touch(lease)
+
+    def _on_error(self, peer: str, message: ErrorReply) -> None:
+        """A client could not take an update: it stays due, backed off, until its term is over."""
+
+    def _drop_at(self, lease: ServedLease) -> Instant:
+        """When a lease that is over may be forgotten: after the retention, later if its last word was not heard."""
+        return lease.ended + self._base.retention * (10 if lease.unacked else 1)
+
+    def _owes(self, record: Any, peer: str) -> bool:
+        return bool(record.unacked) and record.holder == peer
+
+    def _send_owed(self, record: Any, peer: str) -> None:
+        record.tries = 0
+        self._send_updates(record)

@@ -1,0 +1,717 @@
+"""The service manager: a guest's actor. What it does in each state is told in
+:mod:`leasekit.core.leases.service_manager`.
+
+This layer speaks the protocol and keeps time: requests to the broker, redeems to sites, what is sent again and what
+is too late. Commands and mapper decisions come in through :mod:`.guest_desk`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from leasekit.actors.base import earliest
+from leasekit.actors.guest_desk import GuestDesk
+from leasekit.actors.guest_units import GuestUnits
+from leasekit.actors.settings import GuestSettings, Peer
+from leasekit.core.claims.keys import Scheme, Signer
+from leasekit.core.claims.statements import CONTRACT, RELINQUISHMENT, check_statement, state
+from leasekit.core.claims.ticket import decode_ticket
+from leasekit.core.errors import RemoteError, TicketError
+from leasekit.core.leases import returns
+from leasekit.core.leases import service_manager as sm
+from leasekit.core.leases.machine import NONE
+from leasekit.core.leases.records import GuestLease, Held, Return, Slice
+from leasekit.core.mappers import GuestMapper, Hold
+from leasekit.core.properties import digest_properties
+from leasekit.core.protocol.messages import (
+    EXTEND,
+    MODIFY,
+    NEW,
+    Accepted,
+    Ack,
+    CloseLease,
+    ErrorReply,
+    LeaseUpdate,
+    Message,
+    Redeem,
+    Relinquish,
+    Relinquished,
+    RequestTicket,
+    ReturnTicket,
+    TicketUpdate,
+    Withdraw,
+)
+from leasekit.core.schema import Change
+from leasekit.core.steps import Outgoing, Turn, TurnDone
+from leasekit.core.time import Instant, Term
+
+CLOSE = "close"
+
+
+class ServiceManager(GuestUnits):
+    """A guest's actor."""
+
+    def __init__(
+        self,
+        name: str,
+        signer: Signer,
+        scheme: Scheme,
+        peers: Iterable[Peer],
+        mapper: GuestMapper,
+        settings: GuestSettings | None = None,
+    ) -> None:
+        super().__init__(name, signer, scheme, peers, settings or GuestSettings())
+        self.desk = GuestDesk(self, mapper)
+        self._handlers = {
+            Accepted: self._on_accepted,
+            TicketUpdate: self._on_ticket_update,
+            LeaseUpdate: self._on_lease_update,
+            Relinquished: self._on_relinquished,
+            ErrorReply: self._on_error,
+        }
+        self._sites_by_key = {peer.key: peer.name for peer in self.peers.values() if peer.role == "authority"}
+
+    def turn(self) -> Turn | None:
+        """The guest mapper's turn, if it is due."""
+        return self.desk.turn()
+
+    def _turn_done(self, done: TurnDone) -> None:
+        self.desk.turn_done(done)
+
+    def _turn_at(self) -> Instant | None:
+        return self.desk.turn_at()
+
+    # -- asking the broker -------------------------------------------------------------------------------------
+
+    def ask(self, lease: GuestLease, event: str, deadline: Instant) -> None:
+        """Send what ``lease.asked`` says to the broker; ``event`` is ``ask``, ``extend`` or ``modify``."""
+        self._fire(sm.MACHINE, lease, event)
+        lease.number += 1
+        lease.ask, lease.ask_accepted, lease.ask_deadline, lease.ask_tries = lease.number, False, deadline, 0
+        self._send_ask(lease)
+
+    def _send_ask(self, lease: GuestLease) -> None:
+        asked = lease.asked
+        message: Message
+        if lease.pending == sm.CLOSE_WAIT and lease.state == sm.NASCENT:
+            message = Withdraw(lease.id, lease.number, lease.ask)
+        else:
+            claim = lease.approved.digest if asked.op != NEW and lease.approved is not None else b""
+            message = RequestTicket(
+                lease.id, lease.ask, asked.op, lease.slice, lease.type, asked.units, asked.term, asked.site,
+                asked.properties, claim,
+            )  # fmt: skip
+        self._messages.append(Outgoing(lease.broker, message))
+        lease.ask_at = self.now + (self._base.retry_max if lease.ask_accepted else self._backoff(lease.ask_tries))
+        lease.ask_tries += 1
+        self._owe(lease, lease.broker)
+        self._touch(lease)
+
+    def _on_ticket_update(self, peer: str, message: TicketUpdate) -> None:
+        lease = self.leases.get(message.lease)
+        if lease is None or lease.broker != peer:
+            if lease is None:
+                self._give_back_unknown(peer, message)
+            self._messages.append(Outgoing(peer, Ack(message.lease, message.update)))
+            return
+        if message.update > lease.broker_seen + 1:
+            return  # an earlier one is on its way and due until it arrives
+        self._messages.append(Outgoing(peer, Ack(lease.id, message.update)))
+        if message.update <= lease.broker_seen:
+            return
+        lease.broker_seen = message.update
+        self._touch(lease)
+        settles = message.number != 0 and message.number == lease.ask
+        if settles:
+            lease.ask, lease.ask_accepted = 0, False
+            self._forget_owed(lease, peer)
+        if message.status == "granted":
+            self._on_ticket(lease, message, settles)
+        elif message.status in ("refused", "closed") and settles:
+            self._on_no_ticket(lease, message.reason or "the broker gave no reason", message.earliest)
+
+    def _on_ticket(self, lease: GuestLease, message: TicketUpdate, wanted: bool) -> None:
+        try:
+            held, site = self._check_ticket(lease, message)
+        except TicketError as error:
+            if wanted:
+                self._on_no_ticket(lease, f"the broker's ticket can't be believed: {error.text}", -1)
+            return
+        if not wanted or not sm.MACHINE.allows((lease.state, lease.pending), "ticket"):
+            self.give_back(lease, held, site)
+            return
+        before, op = (lease.state, lease.pending), lease.asked.op
+        self._fire(sm.MACHINE, lease, "ticket", f"{held.units} units at {site}")
+        if before == (sm.NASCENT, sm.CLOSE_WAIT):
+            lease.site = site
+            self.give_back(lease, held, site)
+            self._end(lease)
+        elif op == NEW:
+            lease.site, lease.approved, lease.resource = site, held, dict(message.properties)
+            self._settle_hold(lease)
+        else:
+            lease.renewal, lease.truncation = held, message.truncation
+            if op == MODIFY:
+                self._redeem(lease, MODIFY)
+        self.advance(lease)
+
+    def _check_ticket(self, lease: GuestLease, message: TicketUpdate) -> tuple[Held, str]:
+        ticket = decode_ticket(message.ticket)
+        site = self._sites_by_key.get(ticket.root.issuer, "")
+        if not site:
+            raise TicketError("unknown_site", f"its root is no site known here (the broker calls it {message.site!r})")
+        leaf = self.verifier.check(
+            ticket, root=None, holder=self.signer.public, now=self.now, skew=self._base.clock_skew,
+            issuer=self._peer_key(lease.broker),
+        )  # fmt: skip
+        asked = lease.asked
+        if leaf.type != lease.type:
+            raise TicketError("wrong_type", f"it is for {leaf.type!r}, not {lease.type!r}")
+        if leaf.properties != digest_properties(message.properties):
+            raise TicketError("wrong_properties", "the resource properties are not those that its claims name")
+        if asked.op != NEW and lease.approved is not None and (leaf.units > asked.units or site != lease.site):
+            raise TicketError("wrong_terms", f"{leaf.units} units at {site} were not asked for")
+        if asked.op == EXTEND and leaf.term.start != lease.end:
+            raise TicketError("wrong_terms", f"its term starts at {leaf.term.start}, the lease ends at {lease.end}")
+        return Held(message.ticket, leaf.digest, leaf.units, leaf.term), site
+
+    def _on_no_ticket(self, lease: GuestLease, reason: str, fits: Instant) -> None:
+        if not sm.MACHINE.allows((lease.state, lease.pending), "ticket_refused"):
+            return
+        lease.reason = reason if fits < 0 else f"{reason}; it would fit at {fits}"
+        self._fire(sm.MACHINE, lease, "ticket_refused", lease.reason)
+        if lease.state in (sm.FAILED, sm.CLOSED):
+            self._end(lease)
+        self.advance(lease)
+
+    # -- redeeming at the site ---------------------------------------------------------------------------------
+
+    def _redeem(self, lease: GuestLease, op: str) -> None:
+        lease.number += 1
+        lease.op, lease.op_number, lease.op_accepted, lease.op_tries = op, lease.number, False, 0
+        self._send_op(lease)
+
+    def _send_op(self, lease: GuestLease) -> None:
+        self._messages.append(Outgoing(lease.site, self._op_message(lease)))
+        lease.op_at = self.now + (self._base.retry_max if lease.op_accepted else self._backoff(lease.op_tries))
+        lease.op_tries += 1
+        self._owe(lease, lease.site)
+        self._touch(lease)
+
+    def _op_message(self, lease: GuestLease) -> Message:
+        if lease.op == CLOSE:
+            return CloseLease(lease.id, lease.op_number, self._relinquish_rest(lease))
+        held = lease.approved if lease.op == NEW else lease.renewal
+        configuration = lease.next_configuration if lease.next_configuration is not None else lease.configuration
+        return Redeem(
+            lease.id, lease.op_number, lease.op, lease.slice, held.ticket if held is not None else b"", lease.resource,
+            configuration, lease.victims, lease.truncation,
+        )  # fmt: skip
+
+    def _relinquish_rest(self, lease: GuestLease) -> bytes:
+        held = lease.approved
+        if held is None or held.term.end <= self.now:
+            return b""
+        return state(self.signer, RELINQUISHMENT, held.digest, self.now, lease.id).encode()
+
+    def _on_lease_update(self, peer: str, message: LeaseUpdate) -> None:
+        lease = self.leases.get(message.lease)
+        if lease is None:
+            self._messages.append(Outgoing(peer, Ack(message.lease, message.update)))
+            return
+        if lease.site != peer:
+            raise RemoteError("wrong_site", f"lease {lease.id} is at {lease.site or 'no site yet'}, not at {peer}")
+        if message.update > lease.site_seen + 1:
+            return
+        if message.update > lease.site_seen:
+            self._take_update(lease, message)
+        self._messages.append(Outgoing(peer, Ack(lease.id, message.update)))
+
+    def _take_update(self, lease: GuestLease, message: LeaseUpdate) -> None:
+        settles = lease.op_number != 0 and message.number >= lease.op_number
+        if message.state == "active":
+            self._check_contract(lease, message)
+        lease.site_seen = message.update
+        self._touch(lease)
+        if settles:
+            self._forget_owed(lease, lease.site)
+        if message.state in ("closed", "failed"):
+            self._on_over(lease, message, settles)
+        elif message.state == "refused":
+            if settles:
+                self._on_op_refused(lease, message.reason)
+        elif message.state == "noticed":
+            lease.noticed, lease.reason = message.term.end, message.reason
+        elif settles:
+            self._on_lease(lease, message)
+        elif sm.MACHINE.allows((lease.state, lease.pending), "changed"):
+            self._take_units(lease, message.units)
+            lease.reason = message.reason or lease.reason
+            self._fire(sm.MACHINE, lease, "changed", message.reason)
+            self._join(lease)
+        self.advance(lease)
+
+    def _check_contract(self, lease: GuestLease, message: LeaseUpdate) -> None:
+        """The site's signed lease must name one of the tickets in hand."""
+        contract = check_statement(self.scheme, message.contract, CONTRACT, signer=self._peer_key(lease.site))
+        known = {held.digest for held in (lease.approved, lease.renewal) if held is not None}
+        if contract.subject not in known or not contract.detail.startswith(f"{lease.id} "):
+            raise TicketError("wrong_contract", "the site's contract is for another claim or lease")
+
+    def _on_lease(self, lease: GuestLease, message: LeaseUpdate) -> None:
+        if not sm.MACHINE.allows((lease.state, lease.pending), "lease"):
+            return
+        lease.op, lease.op_number = "", 0
+        if lease.renewal is not None and lease.asked.op != NEW:
+            lease.approved, lease.renewal, lease.truncation = lease.renewal, None, b""
+        if lease.next_configuration is not None:
+            lease.configuration, lease.next_configuration = lease.next_configuration, None
+        lease.granted, lease.contract, lease.victims, lease.reason = message.term, message.contract, (), message.reason
+        self._fire(sm.MACHINE, lease, "lease", f"{len(message.units)} units to {message.term.end}")
+        self._take_units(lease, message.units)
+        self._join(lease)
+        self._wake_dependents(lease)
+
+    def _on_op_refused(self, lease: GuestLease, reason: str) -> None:
+        if not sm.MACHINE.allows((lease.state, lease.pending), "lease_refused"):
+            return
+        renewal = lease.renewal
+        lease.op, lease.op_number, lease.renewal, lease.truncation = "", 0, None, b""
+        lease.next_configuration, lease.victims, lease.reason = None, (), reason
+        self._fire(sm.MACHINE, lease, "lease_refused", reason)
+        if renewal is not None:
+            self.give_back(lease, renewal, lease.site)
+        if lease.state == sm.FAILED:
+            if lease.approved is not None:
+                self.give_back(lease, lease.approved, lease.site)
+            self._end(lease)
+
+    def _on_over(self, lease: GuestLease, message: LeaseUpdate, settles: bool) -> None:
+        """The site's last word on the lease: closed as asked, or lost."""
+        joint = (lease.state, lease.pending)
+        if settles and lease.op == CLOSE and sm.MACHINE.allows(joint, "closed"):
+            event = "closed"
+        elif settles and sm.MACHINE.allows(joint, "lease_refused") and lease.state == sm.TICKETED:
+            self._on_op_refused(lease, message.reason)
+            return
+        elif sm.MACHINE.allows(joint, "lost"):
+            event = "lost"
+        else:
+            return
+        lease.reason = lease.close_reason if event == "closed" and lease.close_reason else message.reason
+        self._fire(sm.MACHINE, lease, event, lease.reason)
+        held, renewal = lease.approved, lease.renewal
+        if message.receipt and held is not None:
+            self.give_back(lease, held, lease.site, message.receipt)
+        if renewal is not None:
+            lease.renewal = None
+            self.give_back(lease, renewal, lease.site)
+        self._end(lease)
+
+    def _on_accepted(self, peer: str, message: Accepted) -> None:
+        giving = self._return_numbered(message.lease, message.number)
+        lease = self.leases.get(message.lease)
+        if giving is not None and giving.state == returns.RETURNING:
+            self._end_return(giving, "accepted")
+        elif lease is None:
+            return
+        elif message.number == lease.ask and peer == lease.broker and not lease.ask_accepted:
+            lease.ask_accepted, lease.ask_at = True, self.now + self._base.retry_max
+            self._touch(lease)
+        elif message.number == lease.op_number and peer == lease.site and not lease.op_accepted:
+            lease.op_accepted, lease.op_at = True, self.now + self._base.retry_max
+            self._touch(lease)
+
+    def _on_error(self, peer: str, message: ErrorReply) -> None:
+        """A server refused to take a message at all: that settles what the message asked for."""
+        reason = f"{peer}: {message.text}"
+        giving = self._return_numbered(message.lease, message.number)
+        lease = self.leases.get(message.lease)
+        if giving is not None:
+            self._end_return(giving, "refused", reason)
+        elif lease is None or message.number == 0:
+            return
+        elif message.number == lease.ask and peer == lease.broker:
+            lease.ask = 0
+            self._on_no_ticket(lease, reason, -1)
+        elif message.number == lease.op_number and peer == lease.site:
+            if lease.op == CLOSE and sm.MACHINE.allows((lease.state, lease.pending), "closed"):
+                lease.reason = reason
+                self._fire(sm.MACHINE, lease, "closed", reason)
+                self._end(lease)
+            else:
+                self._on_op_refused(lease, reason)
+                self.advance(lease)
+
+    # -- joining, leaving, closing -----------------------------------------------------------------------------
+
+    def _join(self, lease: GuestLease) -> None:
+        if lease.state not in (sm.ACTIVE, sm.ACTIVE_TICKETED) or lease.pending in (sm.CLOSING, sm.CLOSE_WAIT):
+            return
+        if lease.join in (sm.NOT_JOINED, sm.BLOCKED_REDEEM, sm.BLOCKED_JOIN):
+            predecessor = self._predecessor(lease, lease.join_predecessor, lambda p: p.join == sm.JOINED)
+            if predecessor == "failed":
+                self.close(lease, f"its join predecessor {lease.join_predecessor} did not become active")
+                return
+            if predecessor == "wait":
+                lease.join = sm.BLOCKED_JOIN
+                return
+        self._start_joins(lease)
+
+    def _all_joined(self, lease: GuestLease) -> None:
+        self._note(lease.id, "joined", lease.state, lease.state, lease.reason)
+        self._wake_dependents(lease)
+
+    def _all_left(self, lease: GuestLease) -> None:
+        if lease.pending == sm.CLOSING:
+            self._fire(sm.MACHINE, lease, "left")
+            lease.join = sm.NOT_JOINED
+            self._redeem(lease, CLOSE)
+
+    def close(self, lease: GuestLease, reason: str) -> None:
+        """End the lease before its time; what can't be done now is remembered."""
+        if lease.closing:
+            return
+        before = (lease.state, lease.pending)
+        self._fire(sm.MACHINE, lease, "close", reason)
+        lease.closing, lease.close_reason, lease.reason = True, reason, reason
+        self._after_close(lease, before)
+
+    def _expire(self, lease: GuestLease, reason: str) -> None:
+        before = (lease.state, lease.pending)
+        self._fire(sm.MACHINE, lease, "expire", reason)
+        lease.reason = lease.reason if lease.closing and lease.reason else reason
+        self._after_close(lease, before)
+
+    def _after_close(self, lease: GuestLease, before: tuple[str, str]) -> None:
+        if lease.pending == sm.CLOSING:
+            if lease.ask:
+                self._forget_owed(lease, lease.broker)
+                lease.ask = 0
+            if lease.renewal is not None:
+                self.give_back(lease, lease.renewal, lease.site)
+                lease.renewal = None
+            lease.op, lease.op_number, lease.join = "", 0, sm.LEAVING
+            self._start_leaves(lease, list(lease.units))
+            self._check_left(lease)
+        elif lease.pending == sm.CLOSE_WAIT and before == (sm.NASCENT, sm.TICKETING):
+            lease.number += 1
+            lease.ask_tries = 0
+            self._send_ask(lease)
+        elif lease.state in (sm.CLOSED, sm.FAILED):
+            if lease.approved is not None and before[0] == sm.TICKETED:
+                self.give_back(lease, lease.approved, lease.site)
+            self._end(lease)
+
+    def _end(self, lease: GuestLease) -> None:
+        """The lease is over: nothing is owed for it any more, and those that waited for it are told."""
+        lease.ended = self.now
+        lease.ask = lease.op_number = 0
+        lease.join = sm.NOT_JOINED
+        self._clear_units(lease)
+        self._open.pop(lease.id, None)
+        self._forget_owed(lease, lease.broker)
+        self._forget_owed(lease, lease.site)
+        self._touch(lease)
+        self._settle_hold(lease)
+        self._wake_dependents(lease)
+
+    # -- groups ------------------------------------------------------------------------------------------------
+
+    def _predecessor(self, lease: GuestLease, name: str, done: Callable[[GuestLease], bool]) -> str:
+        """``ready``, ``wait`` or ``failed``; asks the mapper's upcall before it says ``ready``."""
+        if not name or lease.unblocked:
+            return "ready"
+        predecessor = self.leases.get(name)
+        if predecessor is None or predecessor.state in (sm.CLOSED, sm.FAILED):
+            return "ready" if lease.proceed else "failed"
+        if not done(predecessor) or self.now < lease.hold_until:
+            return "wait"
+        answer = self.desk.upcall(lease, predecessor)
+        if isinstance(answer, Hold):
+            lease.hold_until = max(answer.until, self.now + 1)
+            self._touch(lease)
+            return "wait"
+        if answer.configuration:
+            lease.configuration = {**lease.configuration, **answer.configuration}
+            self._touch(lease)
+        return "ready"
+
+    def _wake_dependents(self, lease: GuestLease) -> None:
+        for name in self._dependents.get(lease.id, ()):
+            dependent = self.leases.get(name)
+            if dependent is None:
+                continue
+            if dependent.join == sm.BLOCKED_JOIN:
+                self._join(dependent)
+                self._touch(dependent)
+            elif dependent.state == sm.TICKETED and dependent.pending == NONE:
+                self.advance(dependent)
+
+    def _settle_hold(self, lease: GuestLease) -> None:
+        """A slice that holds its redeems goes on when every ticket is there, and closes when one was refused."""
+        record = self.slices.get(lease.slice)
+        if record is None or record.released or not record.hold:
+            return
+        members = [other for other in self.leases.values() if other.slice == record.id]
+        lost = next((other for other in members if other.state in (sm.FAILED, sm.CLOSED)), None)
+        if lost is not None:
+            record.refused = f"lease {lost.id}: {lost.reason or lost.state}"
+            record.released = True
+            self._touch(record)
+            for other in members:
+                if sm.MACHINE.allows((other.state, other.pending), "close"):
+                    self.close(other, f"its slice holds for all, and {record.refused}")
+        elif sum(other.approved is not None for other in members) >= record.hold:
+            record.released = True
+            self._touch(record)
+            for other in members:
+                if other is not lease:
+                    self.advance(other)
+
+    # -- giving back -------------------------------------------------------------------------------------------
+
+    def give_back(self, lease: GuestLease, held: Held, site: str, receipt: bytes = b"") -> None:
+        """What is left of a ticket goes back to its broker, by way of the site."""
+        if held.term.end <= self.now or held.digest.hex() in self.returns:
+            return
+        lease.number += 1
+        at = max(self.now, held.term.start)
+        giving = Return(held.digest.hex(), lease.id, site, lease.broker, held, lease.number, at)
+        self.returns[giving.id] = giving
+        self._note(lease.id, "give_back", "", returns.RELINQUISHING, f"claim {giving.id[:16]} from {at}")
+        self._touch(lease)
+        self._touch(giving)
+        if receipt:
+            self._returning(giving, receipt)
+        else:
+            self._send_return(giving)
+
+    def _give_back_unknown(self, peer: str, message: TicketUpdate) -> None:
+        """A ticket for a lease that nobody knows here (its record was lost or dropped) is given back all the same."""
+        if message.status != "granted" or peer not in self.peers:
+            return
+        ticket = decode_ticket(message.ticket)
+        site = self._sites_by_key.get(ticket.root.issuer)
+        leaf = ticket.leaf
+        if site is None or leaf.holder != self.signer.public or leaf.digest.hex() in self.returns:
+            return
+        held = Held(message.ticket, leaf.digest, leaf.units, leaf.term)
+        number = message.number + 1
+        giving = Return(leaf.digest.hex(), message.lease, site, peer, held, number, max(self.now, leaf.term.start))
+        self.returns[giving.id] = giving
+        self._touch(giving)
+        self._send_return(giving)
+
+    def _send_return(self, giving: Return) -> None:
+        if giving.state == returns.RELINQUISHING:
+            note = state(self.signer, RELINQUISHMENT, giving.held.digest, giving.at, giving.lease).encode()
+            message: Message = Relinquish(giving.lease, giving.number, giving.held.ticket, note)
+            peer = giving.site
+        else:
+            message, peer = ReturnTicket(giving.lease, giving.number, giving.receipt), giving.broker
+        self._messages.append(Outgoing(peer, message))
+        self._owe(giving, peer)
+        giving.send_at = self.now + self._backoff(giving.tries)
+        giving.tries += 1
+
+    def _on_relinquished(self, peer: str, message: Relinquished) -> None:
+        giving = self._return_numbered(message.lease, message.number)
+        if giving is None or giving.site != peer or giving.state != returns.RELINQUISHING:
+            return
+        if message.receipt:
+            self._returning(giving, message.receipt)
+        else:
+            self._end_return(giving, "refused", message.reason)
+
+    def _returning(self, giving: Return, receipt: bytes) -> None:
+        self._forget_owed(giving, giving.site)
+        giving.receipt, giving.tries = receipt, 0
+        self._fire(returns.MACHINE, giving, "receipt")
+        self._send_return(giving)
+
+    def _end_return(self, giving: Return, event: str, why: str = "") -> None:
+        self._fire(returns.MACHINE, giving, event, why)
+        self._forget_owed(giving, giving.site)
+        self._forget_owed(giving, giving.broker)
+        del self.returns[giving.id]
+        self._dirty.pop(giving.id, None)
+        giving.timer = None
+        self._changes.append(Change("returns", giving.id, None))
+
+    def _return_numbered(self, lease: str, number: int) -> Return | None:
+        if not self.returns:
+            return None
+        return next((r for r in self.returns.values() if r.number == number and r.lease == lease), None)
+
+    # -- time --------------------------------------------------------------------------------------------------
+
+    def _due_at(self, record: Any) -> Instant | None:
+        if isinstance(record, Return):
+            return min(record.send_at, record.held.term.end)
+        if isinstance(record, Slice):
+            return None
+        lease: GuestLease = record
+        if lease.state in (sm.CLOSED, sm.FAILED):
+            return lease.ended + self.settings.retention
+        sending: Instant | None = None
+        if lease.ask:
+            sending = lease.ask_at
+        elif lease.op_number:
+            sending = lease.op_at
+        return earliest(sending, self._limit(lease))
+
+    def _limit(self, lease: GuestLease) -> Instant | None:
+        """When the lease's state itself makes something happen, if no message does."""
+        leave = self.settings.leave_time
+        match (lease.state, lease.pending):
+            case (sm.NASCENT, sm.TICKETING | sm.CLOSE_WAIT):
+                return lease.ask_deadline
+            case (sm.TICKETED, sm.REDEEMING):
+                return lease.end + self._base.clock_skew
+            case (sm.TICKETED, _):
+                return lease.end if self._is_held(lease) else max(self._redeem_at(lease), lease.hold_until)
+            case (sm.ACTIVE_TICKETED, sm.EXTENDING_LEASE):
+                assert lease.renewal is not None
+                if not lease.op_accepted:
+                    return lease.end - leave
+                victims_leave = lease.end - leave
+                return victims_leave if self._leaving_victims(lease) else lease.renewal.term.end - leave
+            case (sm.ACTIVE_TICKETED, _):
+                return lease.end - max(self.settings.extend_lead, leave)
+            case (sm.ACTIVE, sm.CLOSING):
+                return lease.end
+            case (sm.ACTIVE, sm.CLOSE_WAIT):
+                return lease.end + self.settings.close_timeout
+            case (sm.ACTIVE, _):
+                limit = lease.end if lease.noticed < 0 else min(lease.end, lease.noticed)
+                return earliest(limit - leave, lease.hold_until if lease.join == sm.BLOCKED_JOIN else None)
+        return None
+
+    def _redeem_at(self, lease: GuestLease) -> Instant:
+        assert lease.approved is not None
+        return lease.approved.term.start - self.settings.redeem_lead
+
+    def _is_held(self, lease: GuestLease) -> bool:
+        record = self.slices.get(lease.slice)
+        if record is not None and not record.released:
+            return True
+        return lease.join == sm.BLOCKED_REDEEM and lease.hold_until <= self.now
+
+    def _leaving_victims(self, lease: GuestLease) -> list[str]:
+        return [
+            name for name in lease.victims if name in lease.units and lease.units[name].state not in ("leaving", "left")
+        ]
+
+    def _on_due(self, record: Any) -> None:
+        if isinstance(record, Return):
+            if record.held.term.end <= self.now:
+                self._end_return(record, "end", "the claim's term is over")
+            elif record.send_at <= self.now:
+                self._send_return(record)
+        elif isinstance(record, GuestLease):
+            if record.state in (sm.CLOSED, sm.FAILED):
+                if record.ended + self.settings.retention <= self.now:
+                    self._drop(record)
+                return
+            self._resend(record)
+            self._check_limit(record)
+            self.advance(record)
+
+    def _resend(self, lease: GuestLease) -> None:
+        if lease.ask and lease.ask_at <= self.now < lease.ask_deadline:
+            self._send_ask(lease)
+        if lease.op_number and lease.op_at <= self.now:
+            self._send_op(lease)
+
+    def _check_limit(self, lease: GuestLease) -> None:
+        limit = self._limit(lease)
+        if limit is None or limit > self.now:
+            return
+        match (lease.state, lease.pending):
+            case (sm.NASCENT, _):
+                self._expire(lease, f"no answer from broker {lease.broker} in time")
+            case (sm.TICKETED, sm.REDEEMING):
+                self._expire(lease, f"site {lease.site} did not make the lease before its term ended")
+            case (sm.TICKETED, _):
+                if lease.end <= self.now:
+                    self._expire(lease, "its term ended before it could be redeemed")
+            case (sm.ACTIVE_TICKETED, sm.EXTENDING_LEASE):
+                if lease.op_accepted and self._leaving_victims(lease):
+                    self._start_leaves(lease, lease.victims)
+                    self._touch(lease)
+                else:
+                    self._expire(lease, f"site {lease.site} did not extend the lease in time")
+            case (sm.ACTIVE, sm.CLOSING):
+                for unit in lease.units.values():
+                    unit.action = 0
+                lease.busy = 0
+                self._all_left(lease)
+            case (sm.ACTIVE, sm.CLOSE_WAIT):
+                self._expire(lease, f"site {lease.site} never confirmed the close")
+            case (sm.ACTIVE, _):
+                if (
+                    min(lease.end, lease.noticed if lease.noticed >= 0 else lease.end) - self.settings.leave_time
+                    <= self.now
+                ):
+                    self._expire(lease, "its term ended" if lease.noticed < 0 else lease.reason)
+
+    def advance(self, lease: GuestLease) -> None:
+        """Do what the lease's state allows now: redeem, or close if that was asked for meanwhile."""
+        if lease.closing and lease.state == sm.ACTIVE and lease.pending == NONE:
+            lease.closing = False
+            self.close(lease, lease.close_reason)
+        elif (lease.state, lease.pending) == (sm.TICKETED, NONE):
+            self._advance_ticketed(lease)
+        elif (lease.state, lease.pending) == (sm.ACTIVE_TICKETED, NONE):
+            if lease.end - max(self.settings.extend_lead, self.settings.leave_time) <= self.now:
+                self._fire(sm.MACHINE, lease, "redeem")
+                self._redeem(lease, EXTEND)
+        elif lease.join == sm.BLOCKED_JOIN and lease.hold_until <= self.now:
+            self._join(lease)
+
+    def _advance_ticketed(self, lease: GuestLease) -> None:
+        record = self.slices.get(lease.slice)
+        if record is not None and not record.released:
+            return
+        predecessor = self._predecessor(
+            lease, lease.redeem_predecessor, lambda p: p.state in (sm.ACTIVE, sm.ACTIVE_TICKETED)
+        )
+        if predecessor == "failed":
+            self._expire(lease, f"its redeem predecessor {lease.redeem_predecessor} did not become active")
+        elif predecessor == "wait":
+            if lease.join != sm.BLOCKED_REDEEM:
+                lease.join = sm.BLOCKED_REDEEM
+                self._note(lease.id, "blocked_redeem", "", "", f"waits for {lease.redeem_predecessor}")
+            self._touch(lease)
+        elif self._redeem_at(lease) <= self.now:
+            lease.join = sm.NOT_JOINED
+            self._fire(sm.MACHINE, lease, "redeem")
+            self._redeem(lease, NEW)
+
+    def _owes(self, record: Any, peer: str) -> bool:
+        if isinstance(record, Return):
+            return record.id in self.returns and peer == (
+                record.site if record.state == returns.RELINQUISHING else record.broker
+            )
+        return bool((record.ask and record.broker == peer) or (record.op_number and record.site == peer))
+
+    def _send_owed(self, record: Any, peer: str) -> None:
+        if isinstance(record, Return):
+            record.tries = 0
+            self._send_return(record)
+            return
+        if record.ask and record.broker == peer:
+            record.ask_tries = 0
+            self._send_ask(record)
+        if record.op_number and record.site == peer:
+            record.op_tries = 0
+            self._send_op(record)
+
+
+def term_of(lease: GuestLease) -> Term:
+    """The term that the lease has now, or would have."""
+    if lease.granted is not None:
+        return lease.granted
+    return lease.approved.term if lease.approved is not None else lease.asked.term

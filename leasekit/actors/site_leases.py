@@ -1,0 +1,554 @@
+"""Leases at a site, from the start of their term to the end of their units' teardown.
+
+What is due at one instant is done in order: leases that end give up their units, then shrinking extends, growing
+extends, replacements for units that failed, and new leases get theirs, in one mapper turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from leasekit.actors.base import earliest
+from leasekit.actors.served import Server
+from leasekit.actors.settings import AuthoritySettings, Peer
+from leasekit.actors.site_units import Units, summary
+from leasekit.actors.turns import run_turn
+from leasekit.core.claims.keys import Scheme, Signer
+from leasekit.core.claims.statements import CONTRACT, state
+from leasekit.core.errors import CommandError, LeasekitError
+from leasekit.core.leases import authority as au
+from leasekit.core.leases.machine import NONE
+from leasekit.core.leases.records import SiteLease, SiteUnit
+from leasekit.core.mappers import (
+    Assign,
+    AuthorityCycle,
+    AuthorityDecision,
+    AuthorityMapper,
+    Demand,
+    Refuse,
+    Release,
+    Wake,
+)
+from leasekit.core.properties import Properties
+from leasekit.core.protocol.messages import EXTEND, LeaseUpdate, UnitState
+from leasekit.core.schema import Change, Row
+from leasekit.core.steps import Action, ActionDone, Turn, TurnDone
+from leasekit.core.time import INSTANT_MAX, Instant, Term
+from leasekit.core.timetable import Timetable
+
+SHRINK, GROW, REPLACE, NEW = "shrink", "grow", "replace", "new"
+_ORDER = {SHRINK: 0, GROW: 1, REPLACE: 2, NEW: 3}
+
+
+class SiteLeases(Server):
+    """The units' side of an authority."""
+
+    role = "authority"
+
+    def __init__(
+        self,
+        name: str,
+        signer: Signer,
+        scheme: Scheme,
+        peers: Iterable[Peer],
+        mapper: AuthorityMapper,
+        settings: AuthoritySettings,
+    ) -> None:
+        super().__init__(name, signer, scheme, peers, settings)
+        self.settings = settings
+        self.leases: dict[str, SiteLease] = {}
+        self.units = Units(settings.failures_max, self._fire_unit, self._act)
+        self.errors: list[str] = []
+        self._calendars: dict[str, Timetable] = {}
+        self._holding: dict[str, int] = {}
+        self._mapper = mapper
+        self._queue: dict[str, str] = {}
+        self._look = False
+        self._wake: Instant | None = None
+        self._running = 0
+        self._endings = 0
+        self._declare()
+        self._queries.update(
+            leases=self._query_leases, lease=self._query_lease, units=self._query_units, status=self._query_status
+        )
+
+    def _declare(self) -> None:
+        for group in self.settings.inventory:
+            for unit in self.units.declare(group.type, group.names, group.properties):
+                self._touch(unit)
+            self._calendars[group.type] = Timetable(self.units.in_service(group.type))
+
+    def calendar(self, type_: str) -> Timetable:
+        """How many units of a type are spoken for, over time."""
+        return self._calendars[type_]
+
+    # -- a lease's life ----------------------------------------------------------------------------------------
+
+    def start_lease(self, lease: SiteLease) -> None:
+        """Its term has started: it needs units."""
+        self._queue[lease.id] = NEW
+        self._look = True
+
+    def apply_next(self, lease: SiteLease) -> None:
+        """Go on with what was accepted for now: an extend at the old end, or a modify."""
+        later = lease.next
+        assert later is not None, "only called with something accepted"
+        if lease.pending == au.PRIMING and lease.state == au.ACTIVE:
+            return  # applied when what is being set up has settled
+        modified = later.claim == lease.claim
+        lease.next = None
+        if not modified:
+            self.end_reservation(lease, later.term.start)
+        lease.claim, lease.wanted, lease.settles = later.claim, later.units, later.number
+        lease.term = Term(lease.term.start, later.term.end)
+        changed = later.properties != lease.properties
+        lease.properties = later.properties
+        self._fire(au.MACHINE, lease, "apply", later.op)
+        lease.waiting = 0
+        if changed and later.op != EXTEND:
+            lease.waiting = sum(
+                self.units.change(self.units[name]) for name in lease.units if name not in later.victims
+            )
+        for name in later.victims:
+            if name in lease.units and len(lease.units) > lease.wanted:
+                self._take(lease, self.units[name])
+        self._demand(lease)
+
+    def _demand(self, lease: SiteLease) -> None:
+        """What the lease lacks, or has too many of, is for the mapper; if it is even, it is ready when all have
+        settled.
+        """
+        more = lease.wanted - len(lease.units)
+        if more:
+            self._queue[lease.id] = GROW if more > 0 else SHRINK
+            self._look = True
+        else:
+            self._check_primed(lease)
+
+    def withdraw_next(self, lease: SiteLease) -> None:
+        """The extend that was accepted is given back before it began."""
+        later = lease.next
+        if later is None:
+            return
+        lease.next = None
+        if later.claim in self.calendar(lease.type):
+            self.calendar(lease.type).release(later.claim)
+        if lease.pending == au.EXTENDING:
+            self._fire(au.MACHINE, lease, "withdraw", "its guest gave the extend back")
+        self._touch(lease)
+
+    def close_lease(self, lease: SiteLease, event: str, reason: str) -> None:
+        """End the lease now: every unit goes. ``event`` is ``close`` or ``end``."""
+        self._fire(au.MACHINE, lease, event, reason)
+        lease.reason = reason
+        self._queue.pop(lease.id, None)
+        self.end_reservation(lease, self.now)
+        if lease.next is not None:
+            later, lease.next = lease.next, None
+            if later.claim in self.calendar(lease.type):
+                self.calendar(lease.type).release(later.claim)
+        for name in list(lease.units):
+            self._take(lease, self.units[name])
+        self._check_down(lease)
+
+    def end_reservation(self, lease: SiteLease, at: Instant) -> None:
+        """Free the lease's current claim in the calendar from ``at`` on."""
+        table = self.calendar(lease.type)
+        booked = table.get(lease.claim)
+        if booked is None:
+            return
+        _, term = booked
+        if at <= term.start:
+            table.release(lease.claim)
+        elif at < term.end:
+            table.change(lease.claim, term=Term(term.start, at))
+
+    def _take(self, lease: SiteLease, unit: SiteUnit) -> None:
+        lease.units.remove(unit.id)
+        self.units.take(unit, lease.id)
+        self._touch(lease)
+
+    def _check_primed(self, lease: SiteLease) -> None:
+        if lease.pending != au.PRIMING or lease.waiting or lease.id in self._queue:
+            return
+        if not lease.units and lease.state == au.TICKETED:
+            lease.reason = lease.reason or "no unit came up"
+            self._fire(au.MACHINE, lease, "fail", lease.reason)
+            self.end_reservation(lease, self.now)
+            self._finish(lease, "failed")
+            return
+        short = lease.wanted - len(lease.units)
+        lease.reason = f"{short} of {lease.wanted} units are missing: {lease.reason}" if short else ""
+        self._fire(au.MACHINE, lease, "primed", lease.reason)
+        self.publish(lease, "active", lease.settles)
+        if lease.next is not None:
+            self._fire(au.MACHINE, lease, lease.next.op, "accepted meanwhile")
+            if lease.next.term.start <= self.now:
+                self.apply_next(lease)
+
+    def _check_down(self, lease: SiteLease) -> None:
+        """A lease that closes is closed when the last unit that it held has been torn down."""
+        if lease.pending == NONE:
+            if lease.ended < 0 and lease.state == au.CLOSED:
+                self._finish(lease, "closed")
+            return
+        if lease.pending == au.CLOSING and not self._holding.get(lease.id):
+            self._fire(au.MACHINE, lease, "down")
+            self._finish(lease, "closed")
+
+    def _finish(self, lease: SiteLease, word: str) -> None:
+        lease.ended = self.now
+        self._queue.pop(lease.id, None)
+        self.publish(lease, word, max(lease.settles, lease.number))
+        self._endings += 1
+        if self._endings % 256 == 0:
+            for table in self._calendars.values():
+                table.forget_before(self.now)
+
+    def publish(self, lease: SiteLease, word: str, number: int) -> None:
+        """Tell the guest how the lease stands."""
+        units: tuple[UnitState, ...] = ()
+        contract = b""
+        if word == "active":
+            units = tuple(self._unit_state(self.units[name]) for name in lease.units)
+            detail = f"{lease.id} {len(units)} {lease.term.start} {lease.term.end}"
+            contract = state(self.signer, CONTRACT, lease.claim, self.now, detail).encode()
+        self._publish(
+            lease,
+            lambda update: LeaseUpdate(
+                lease.id, update, number, word, lease.term, units, lease.reason, contract, lease.receipt
+            ),
+        )
+
+    @staticmethod
+    def _unit_state(unit: SiteUnit) -> UnitState:
+        return UnitState(unit.id, "active", unit.given, unit.reason)
+
+    # -- units -------------------------------------------------------------------------------------------------
+
+    def _fire_unit(self, unit: SiteUnit, event: str, why: str) -> None:
+        before, held = unit.state, unit.state not in (au.FREE, au.OUT)
+        if event:
+            after = au.UNIT_MACHINE.next((unit.state, NONE), event)[0]
+            self._note(unit.lease or unit.id, f"unit {event}", before, after, f"{unit.id} {why}".rstrip())
+            unit.state = after
+            if event == "setup":
+                self._holding[unit.lease] = self._holding.get(unit.lease, 0) + 1
+        assert held or unit.state != au.TEARDOWN or before == au.OUT, "only a unit that was held is torn down"
+        self._touch(unit)
+
+    def _act(self, unit: SiteUnit, op: str, number: int) -> None:
+        unit.action = number or self._next("action")
+        lease = self.leases.get(unit.lease)
+        self._actions.append(Action(unit.action, op, unit.id, unit.type, unit.lease, self._context(unit, lease)))
+        self._touch(unit)
+
+    def _context(self, unit: SiteUnit, lease: SiteLease | None) -> Properties:
+        context = {**self.units.properties(unit.type), **unit.given, "unit.name": unit.id, "site.name": self.name}
+        if lease is None:
+            return context
+        return {
+            **lease.properties,
+            **context,
+            "lease.id": lease.id,
+            "lease.holder": lease.holder,
+            "lease.end": str(lease.term.end),
+            "slice.name": lease.slice,
+        }
+
+    def _action_done(self, done: ActionDone) -> None:
+        ended = self.units.done(done)
+        if ended is None:
+            return
+        what, unit, lease_id = ended
+        self._touch(unit)
+        lease = self.leases.get(lease_id)
+        if what == "down":
+            self._unit_down(unit, lease_id, lease)
+        elif lease is None:
+            return
+        elif what == "failed":
+            self._unit_failed(lease, unit)
+        else:
+            lease.waiting -= 1
+            self._check_primed(lease)
+
+    def _unit_down(self, unit: SiteUnit, lease_id: str, lease: SiteLease | None) -> None:
+        left = self._holding.get(lease_id, 1) - 1
+        if left > 0:
+            self._holding[lease_id] = left
+        else:
+            self._holding.pop(lease_id, None)
+        if unit.state == au.OUT:
+            self._calendars[unit.type].add_capacity(Term(self.now, INSTANT_MAX), -1)
+            if unit.promised:
+                promised, unit.promised = self.leases.get(unit.promised), ""
+                if promised is not None and unit.id in promised.units:
+                    self._replace(promised, unit)
+        elif unit.state == au.FREE and self._queue:
+            self._look = True
+        if lease is not None:
+            self._check_down(lease)
+
+    def _unit_failed(self, lease: SiteLease, unit: SiteUnit) -> None:
+        lease.reason = f"unit {unit.id}: {unit.reason}"
+        if unit.id in lease.units:
+            self._replace(lease, unit)
+
+    def _replace(self, lease: SiteLease, unit: SiteUnit) -> None:
+        """Deficit correction: another unit in place of one that failed, unless the lease accepts fewer."""
+        lease.units.remove(unit.id)
+        lease.waiting -= 1
+        self._touch(lease)
+        if lease.pending != au.PRIMING:
+            return
+        if lease.properties.get("deficit", "correct") != "accept":
+            self._queue[lease.id] = REPLACE if self._queue.get(lease.id) is None else self._queue[lease.id]
+            self._look = True
+        else:
+            self._check_primed(lease)
+
+    # -- the mapper's turns ------------------------------------------------------------------------------------
+
+    def look_again(self) -> None:
+        """Something has changed that the mapper may want to know."""
+        self._look = bool(self._queue)
+
+    def _turn_at(self) -> Instant | None:
+        if self._running or not self._queue:
+            return None
+        return self.now if self._look else self._wake
+
+    def turn(self) -> Turn | None:
+        """The mapper's turn, if leases wait for units and something has changed since it looked."""
+        at = self._turn_at()
+        if at is None or at > self.now:
+            return None
+        self._look, self._wake = False, None
+        ordered = sorted(self._queue.items(), key=lambda item: _ORDER[item[1]])
+        demands = [self._view(self.leases[id_], op) for id_, op in ordered]
+        self._running = number = self._next("turn")
+        cycle = AuthorityCycle(self.now, demands, self.units.free, self.units.view)
+        return Turn(number, lambda: run_turn(number, lambda: self._mapper.assign(cycle)))
+
+    def _view(self, lease: SiteLease, op: str) -> Demand:
+        return Demand(
+            lease.id, lease.holder, op, lease.type, lease.wanted - len(lease.units), tuple(lease.units), (), lease.term,
+            lease.properties,
+        )  # fmt: skip
+
+    def _turn_done(self, done: TurnDone) -> None:
+        if done.number != self._running:
+            return
+        self._running = 0
+        if done.error:
+            self._complain(f"authority mapper: {done.error} (waiting: {', '.join(list(self._queue)[:5])})")
+        for decision in done.decisions:
+            try:
+                self._decide(decision)
+            except (LeasekitError, ValueError, TypeError, AttributeError) as error:
+                self._complain(f"authority mapper's {type(decision).__name__} is not carried out: {error}")
+
+    def _complain(self, text: str) -> None:
+        self.errors = [*self.errors[-19:], text]
+        self._note("", "mapper", "", "", text)
+
+    def _decide(self, decision: AuthorityDecision) -> None:
+        if isinstance(decision, Wake):
+            self._wake = earliest(self._wake, decision.at)
+            return
+        if not isinstance(decision, Assign | Release | Refuse):
+            raise CommandError(f"{decision!r:.80} is no decision of an authority mapper")
+        lease = self.leases.get(decision.lease)
+        op = self._queue.get(decision.lease)
+        if lease is None or op is None:
+            raise CommandError(f"lease {decision.lease!r} waits for nothing (any more)")
+        if isinstance(decision, Refuse):
+            self._refuse(lease, op, decision.reason)
+        elif isinstance(decision, Assign):
+            self._assign(lease, op, decision.units)
+        else:
+            self._release(lease, op, decision.units)
+
+    def _assign(self, lease: SiteLease, op: str, names: tuple[str, ...]) -> None:
+        if op == SHRINK:
+            raise CommandError(f"lease {lease.id} shrinks: it is to give up units, not to get any")
+        if not names or len(set(names)) != len(names) or len(names) > lease.wanted - len(lease.units):
+            raise CommandError(
+                f"lease {lease.id} needs {lease.wanted - len(lease.units)} units, each once; got {names!r:.120}"
+            )
+        for name in names:
+            if (
+                name not in self.units
+                or self.units[name].type != lease.type
+                or not self.units.is_available(self.units[name])
+            ):
+                raise CommandError(f"unit {name!r} is not a free unit of type {lease.type!r}")
+        del self._queue[lease.id]
+        if op == NEW:
+            self._fire(au.MACHINE, lease, "assign", f"{len(names)} units")
+        for name in names:
+            lease.units.append(name)
+            lease.waiting += 1
+            self.units.give(self.units[name], lease.id)
+        self._touch(lease)
+
+    def _release(self, lease: SiteLease, op: str, names: tuple[str, ...]) -> None:
+        if op != SHRINK or len(set(names)) != len(names) or len(names) != len(lease.units) - lease.wanted:
+            raise CommandError(
+                f"lease {lease.id} is to give up {len(lease.units) - lease.wanted} units; got {names!r:.120}"
+            )
+        for name in names:
+            if name not in lease.units:
+                raise CommandError(f"unit {name!r} is not one of lease {lease.id}")
+        del self._queue[lease.id]
+        for name in names:
+            self._take(lease, self.units[name])
+        self._check_primed(lease)
+
+    def _refuse(self, lease: SiteLease, op: str, reason: str) -> None:
+        del self._queue[lease.id]
+        lease.reason = lease.reason or reason
+        if op == NEW:
+            self._fire(au.MACHINE, lease, "refuse", reason)
+            self.end_reservation(lease, self.now)
+            self._finish(lease, "failed")
+        elif op == SHRINK:
+            raise CommandError(f"lease {lease.id} must give up units: that can't be refused")
+        else:
+            self._check_primed(lease)
+
+    # -- time --------------------------------------------------------------------------------------------------
+
+    def lease_due_at(self, lease: SiteLease) -> Instant | None:
+        """When time next concerns the lease."""
+        sending = lease.send_at if lease.unacked else None
+        if lease.ended >= 0:
+            return earliest(sending, self._drop_at(lease))
+        if lease.pending == au.CLOSING:
+            return sending
+        starts = lease.term.start if lease.pending == au.REDEEMING and lease.id not in self._queue else None
+        later = lease.next
+        if later is not None and lease.pending in (au.EXTENDING, au.MODIFYING):
+            return earliest(sending, later.term.start)
+        ends = (
+            None
+            if later is not None and later.term.start <= lease.term.end and lease.pending == au.PRIMING
+            else lease.term.end
+        )
+        return earliest(sending, starts, ends)
+
+    def lease_due(self, lease: SiteLease) -> None:
+        """Do what is due: end, go on, start, send again, or forget."""
+        now = self.now
+        if lease.ended >= 0:
+            if self._drop_at(lease) <= now:
+                self._drop(lease)
+                return
+        elif lease.pending == au.CLOSING:
+            pass
+        elif lease.next is not None and lease.next.term.start <= now and lease.pending in (au.EXTENDING, au.MODIFYING):
+            self.apply_next(lease)
+        elif lease.term.end <= now and lease.next is None:
+            self.close_lease(lease, "end", "its term is over")
+        elif lease.pending == au.REDEEMING and lease.term.start <= now and lease.id not in self._queue:
+            self.start_lease(lease)
+        if lease.unacked and lease.send_at <= now:
+            self._send_updates(lease)
+
+    def _drop(self, lease: SiteLease) -> None:
+        del self.leases[lease.id]
+        lease.timer, lease.unacked = None, []
+        self._dirty.pop(lease.id, None)
+        self._forget_owed(lease, lease.holder)
+        self._changes.append(Change("leases", lease.id, lease.row() if self.settings.keep_closed else None))
+
+    def _served(self, lease: str) -> SiteLease | None:
+        return self.leases.get(lease)
+
+    def _is_settled(self, lease: Any, number: int) -> bool:
+        return any(getattr(update.message, "number", 0) >= number for update in lease.unacked)
+
+    def restore_leases(self, tables: Mapping[str, Sequence[Row]]) -> None:
+        """Leases and units as a store kept them; what was under way goes on under the same action numbers."""
+        self.units = Units(self.settings.failures_max, self._fire_unit, self._act)
+        self._holding = {}
+        self.units.restore(tables.get("units", ()))
+        self._declare()
+        for unit in self.units:
+            if unit.lease:
+                self._holding[unit.lease] = self._holding.get(unit.lease, 0) + 1
+        for row in tables.get("leases", ()):
+            lease = SiteLease.from_row(row)
+            self.leases[lease.id] = lease
+            if lease.ended < 0:
+                self._reserve_again(lease)
+                lease.waiting = sum(self._unsettled(lease, self.units[name]) for name in lease.units)
+                if lease.pending == au.PRIMING and len(lease.units) != lease.wanted:
+                    self._demand(lease)
+            if lease.unacked:
+                self._owe(lease, lease.holder)
+            self._schedule(lease, self.now if lease.unacked else self.lease_due_at(lease))
+        self.units.resume()
+
+    @staticmethod
+    def _unsettled(lease: SiteLease, unit: SiteUnit) -> bool:
+        return unit.promised == lease.id or unit.state in (au.SETUP, au.CHANGE)
+
+    def _reserve_again(self, lease: SiteLease) -> None:
+        if lease.pending == au.CLOSING or not lease.type:
+            return
+        table = self.calendar(lease.type)
+        table.reserve(lease.claim, lease.wanted, lease.term, force=True)
+        if lease.next is not None and lease.next.claim != lease.claim:
+            if lease.next.term.start < lease.term.end:
+                table.change(lease.claim, term=Term(lease.term.start, lease.next.term.start))
+            table.reserve(lease.next.claim, lease.next.units, lease.next.term, force=True)
+
+    # -- queries -----------------------------------------------------------------------------------------------
+
+    def _describe(self, lease: SiteLease) -> dict[str, Any]:
+        return {
+            "id": lease.id,
+            "holder": lease.holder,
+            "slice": lease.slice,
+            "type": lease.type,
+            "state": lease.state,
+            "pending": lease.pending,
+            "wanted": lease.wanted,
+            "units": list(lease.units),
+            "term": list(lease.term),
+            "next": None
+            if lease.next is None
+            else {"op": lease.next.op, "units": lease.next.units, "term": list(lease.next.term)},
+            "reason": lease.reason,
+        }
+
+    def _query_leases(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
+        every = arguments.get("all", False)
+        return [self._describe(lease) for lease in self.leases.values() if every or lease.ended < 0]
+
+    def _query_lease(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        lease = self.leases.get(str(arguments.get("lease", "")))
+        if lease is None:
+            raise CommandError(f"no lease {arguments.get('lease')!r} here")
+        return self._describe(lease)
+
+    def _query_units(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
+        return self.units.describe()
+
+    def _query_status(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        states: dict[str, int] = {}
+        for lease in self.leases.values():
+            states[lease.state] = states.get(lease.state, 0) + 1
+        return {
+            "name": self.name,
+            "role": self.role,
+            "key": self.signer.public.hex(),
+            "now": self.now,
+            "leases": states,
+            "units": {type_: dict(counts) for type_, counts in summary(self.units).items()},
+            "waiting": len(self._queue),
+            "mapper_errors": self.errors[-5:],
+        }

@@ -1,0 +1,289 @@
+"""A site's units: who has each, what is being done to it, and which are free.
+
+One unit has one action at a time, under a number that says which; the end of an older action changes nothing. What a
+settled unit means for its lease is for the layer above (``on_up``, ``on_failed``, ``on_down``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from sortedcontainers import SortedList
+
+from leasekit.core.errors import CommandError
+from leasekit.core.leases import authority as au
+from leasekit.core.leases.records import SiteUnit
+from leasekit.core.mappers import UnitView
+from leasekit.core.properties import EMPTY, Properties
+from leasekit.core.schema import Row
+from leasekit.core.steps import ActionDone
+
+Act = Callable[[SiteUnit, str, int], None]
+"""Have ``op`` done to a unit under a number; 0 means a new number."""
+
+
+class Units:
+    """All units of a site, by id and by type; free ones in the order in which they are best given out."""
+
+    def __init__(self, failures_max: int, fire: Callable[[SiteUnit, str, str], None], act: Act) -> None:
+        self._failures_max = failures_max
+        self._fire = fire
+        self._act = act
+        self._units: dict[str, SiteUnit] = {}
+        self._types: dict[str, Properties] = {}
+        self._count: dict[str, int] = {}
+        self._free: dict[str, SortedList] = {}
+        self._tearing: dict[str, dict[str, SiteUnit]] = {}
+
+    # -- inventory ---------------------------------------------------------------------------------------------
+
+    def declare(self, type_: str, names: Iterable[str], properties: Properties) -> list[SiteUnit]:
+        """Units that the site's settings name; returns those that were not known before. Raises ``ValueError`` for a
+        name used twice.
+        """
+        self._types[type_] = properties
+        self._free.setdefault(type_, SortedList())
+        self._tearing.setdefault(type_, {})
+        new = []
+        for name in names:
+            known = self._units.get(name)
+            if known is None:
+                unit = SiteUnit(name, type_, index=len(self._units))
+                self._units[name] = unit
+                self._count[type_] = self._count.get(type_, 0) + 1
+                self._put_free(unit)
+                new.append(unit)
+            elif known.type != type_:
+                raise ValueError(
+                    f"unit {name!r} is of type {known.type!r} and of type {type_!r}: unit names are unique at a site"
+                )
+        return new
+
+    def restore(self, rows: Iterable[Row]) -> None:
+        """Units as a store kept them, before :meth:`declare` (which adds those that are new)."""
+        for row in rows:
+            unit = SiteUnit.from_row(row)
+            unit.index = len(self._units)
+            self._units[unit.id] = unit
+            self._count[unit.type] = self._count.get(unit.type, 0) + 1
+            self._free.setdefault(unit.type, SortedList())
+            self._tearing.setdefault(unit.type, {})
+            if unit.state == au.FREE:
+                self._put_free(unit)
+            elif unit.state == au.TEARDOWN and not unit.promised:
+                self._tearing[unit.type][unit.id] = unit
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._units
+
+    def __getitem__(self, name: str) -> SiteUnit:
+        return self._units[name]
+
+    def __iter__(self) -> Iterator[SiteUnit]:
+        return iter(self._units.values())
+
+    def types(self) -> list[str]:
+        """The types that the site has."""
+        return list(self._types)
+
+    def properties(self, type_: str) -> Properties:
+        """The resource properties of a type."""
+        return self._types.get(type_, EMPTY)
+
+    def in_service(self, type_: str) -> int:
+        """How many units of the type aren't out of service."""
+        return sum(unit.state != au.OUT and not unit.retire for unit in self._units.values() if unit.type == type_)
+
+    def total(self, type_: str) -> int:
+        """How many units of the type there are, in service or not."""
+        return self._count.get(type_, 0)
+
+    # -- what mappers see --------------------------------------------------------------------------------------
+
+    def view(self, name: str) -> UnitView:
+        """One unit. Raises ``KeyError``."""
+        unit = self._units[name]
+        return UnitView(unit.id, unit.type, unit.state, unit.lease, unit.failures, self._types.get(unit.type, EMPTY))
+
+    def free(self, type_: str) -> Iterator[UnitView]:
+        """Units that can be given out: clean ones first (fewest failures, then inventory order), then those in
+        teardown.
+        """
+        for _, _, name in self._free.get(type_, ()):
+            yield self.view(name)
+        for unit in list(self._tearing.get(type_, {}).values()):
+            if not unit.retire:
+                yield self.view(unit.id)
+
+    def is_available(self, unit: SiteUnit) -> bool:
+        """Whether the unit can be given out now."""
+        return unit.state == au.FREE or (unit.state == au.TEARDOWN and not unit.promised and not unit.retire)
+
+    # -- what happens to units ---------------------------------------------------------------------------------
+
+    def give(self, unit: SiteUnit, lease: str) -> None:
+        """Give an available unit to a lease: set it up now, or when its teardown has ended."""
+        if unit.state == au.FREE:
+            self._free[unit.type].remove((unit.failures, unit.index, unit.id))
+            unit.lease = lease
+            self._fire(unit, "setup", "")
+            self._act(unit, "setup", 0)
+        else:
+            unit.promised = lease
+            self._tearing[unit.type].pop(unit.id, None)
+            self._fire_nothing(unit)
+
+    def take(self, unit: SiteUnit, lease: str) -> bool:
+        """Take a unit from a lease. Returns whether its teardown is now under way for that lease (else it never had
+        it).
+        """
+        if unit.promised == lease:
+            unit.promised = ""
+            self._tearing[unit.type][unit.id] = unit
+            self._fire_nothing(unit)
+            return False
+        if unit.lease != lease or unit.state == au.TEARDOWN:
+            return unit.lease == lease
+        self._fire(unit, "teardown", "")
+        self._tearing[unit.type][unit.id] = unit
+        self._act(unit, "teardown", 0)
+        return True
+
+    def change(self, unit: SiteUnit) -> bool:
+        """Bring a running unit to its lease's new properties. Returns whether that is under way."""
+        if unit.state != au.UP:
+            return False
+        self._fire(unit, "modify", "")
+        self._act(unit, "modify", 0)
+        return True
+
+    def done(self, done: ActionDone) -> tuple[str, SiteUnit, str] | None:
+        """An action has ended: ``up``, ``failed``, ``changed`` or ``down``, with the unit and the lease concerned;
+        None for an old one.
+        """
+        unit = self._units.get(done.unit)
+        if unit is None or unit.action != done.number or done.number == 0:
+            return None
+        unit.action = 0
+        lease = unit.lease
+        if unit.state == au.SETUP:
+            if done.ok:
+                return self._came_up(unit, done, lease)
+            self._failed(unit, f"setup failed: {done.reason}")
+            self._fire(unit, "failed", unit.reason)
+            self._tearing[unit.type][unit.id] = unit
+            self._act(unit, "teardown", 0)
+            return "failed", unit, lease
+        if unit.state == au.CHANGE:
+            unit.reason = "" if done.ok else f"modify failed: {done.reason}"
+            if done.ok and done.properties:
+                unit.given = done.properties
+            self._fire(unit, "up", unit.reason)
+            return "changed", unit, lease
+        return self._went_down(unit, done, lease)
+
+    def _came_up(self, unit: SiteUnit, done: ActionDone, lease: str) -> tuple[str, SiteUnit, str]:
+        unit.given, unit.failures, unit.reason = done.properties, 0, ""
+        self._fire(unit, "up", "")
+        return "up", unit, lease
+
+    def _went_down(self, unit: SiteUnit, done: ActionDone, lease: str) -> tuple[str, SiteUnit, str]:
+        self._tearing[unit.type].pop(unit.id, None)
+        unit.given = EMPTY
+        if not done.ok:
+            unit.retire = f"teardown failed: {done.reason}"
+        unit.lease = ""
+        if unit.retire:
+            unit.reason = unit.retire
+            self._fire(unit, "out", unit.retire)
+        elif unit.promised:
+            unit.lease, unit.promised = unit.promised, ""
+            self._fire(unit, "setup", "")
+            self._act(unit, "setup", 0)
+        else:
+            self._fire(unit, "down", "")
+            self._put_free(unit)
+        return "down", unit, lease
+
+    def _failed(self, unit: SiteUnit, reason: str) -> None:
+        unit.failures += 1
+        unit.reason = reason
+        if unit.failures >= self._failures_max:
+            unit.retire = f"failed {unit.failures} times in a row; {reason}"
+
+    def _put_free(self, unit: SiteUnit) -> None:
+        self._free[unit.type].add((unit.failures, unit.index, unit.id))
+
+    def _fire_nothing(self, unit: SiteUnit) -> None:
+        """The unit's row changes, its state doesn't."""
+        self._fire(unit, "", "")
+
+    def resume(self) -> None:
+        """After a restart: have done again, under the same number, what was under way."""
+        ops = {au.SETUP: "setup", au.CHANGE: "modify", au.TEARDOWN: "teardown"}
+        for unit in self._units.values():
+            if unit.action and unit.state in ops:
+                self._act(unit, ops[unit.state], unit.action)
+
+    # -- the operator's ----------------------------------------------------------------------------------------
+
+    def retire(self, name: str, reason: str) -> SiteUnit:
+        """Take a unit out of service: at once if it is free, else when its lease has given it up. Raises
+        ``CommandError``.
+        """
+        unit = self._find(name)
+        if unit.state == au.OUT or unit.retire:
+            raise CommandError(f"unit {name} is out of service already: {unit.reason or unit.retire}")
+        unit.retire = reason
+        if unit.state == au.FREE:
+            self._free[unit.type].remove((unit.failures, unit.index, unit.id))
+            unit.reason = reason
+            self._fire(unit, "out", reason)
+        else:
+            self._fire_nothing(unit)
+        return unit
+
+    def bring_back(self, name: str) -> SiteUnit:
+        """Put a unit into service again. Raises ``CommandError``."""
+        unit = self._find(name)
+        if unit.state == au.OUT:
+            unit.failures = 0
+            self._fire(unit, "back", "")
+            self._put_free(unit)
+        elif not unit.retire:
+            raise CommandError(f"unit {name} is in service: it is {unit.state}")
+        unit.retire = unit.reason = ""
+        self._fire_nothing(unit)
+        return unit
+
+    def _find(self, name: str) -> SiteUnit:
+        unit = self._units.get(name)
+        if unit is None:
+            raise CommandError(f"no unit {name!r} here; `leasekit site units` shows those there are")
+        return unit
+
+    def describe(self) -> list[dict[str, Any]]:
+        """Every unit as plain data for an operator."""
+        return [
+            {
+                "unit": unit.id,
+                "type": unit.type,
+                "state": unit.state,
+                "lease": unit.lease,
+                "promised": unit.promised,
+                "failures": unit.failures,
+                "reason": unit.reason or unit.retire,
+                "properties": dict(unit.given),
+            }
+            for unit in self._units.values()
+        ]
+
+
+def summary(units: Iterable[SiteUnit]) -> Mapping[str, Mapping[str, int]]:
+    """How many units of each type are in each state."""
+    counts: dict[str, dict[str, int]] = {}
+    for unit in units:
+        of_type = counts.setdefault(unit.type, {})
+        of_type[unit.state] = of_type.get(unit.state, 0) + 1
+    return counts

@@ -1,0 +1,108 @@
+"""Keys and signature schemes.
+
+An actor's identity is its Ed25519 public key (32 bytes). The scheme is an object so that an experiment can
+switch signatures off and say so; a daemon always runs :data:`ED25519`. Nothing here is random: keys are made
+by the command line, the core only uses them.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from hashlib import sha256
+from typing import Final, Protocol
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+KEY_BYTES: Final = 32
+SIGNATURE_BYTES: Final = 64
+
+
+class Signer(Protocol):
+    """Signs as one actor. ``public`` is its key as others know it."""
+
+    @property
+    def public(self) -> bytes: ...
+
+    def sign(self, data: bytes) -> bytes: ...
+
+
+class Scheme(Protocol):
+    """How signatures are checked."""
+
+    name: str
+
+    def verify(self, key: bytes, signature: bytes, data: bytes) -> bool: ...
+
+
+@lru_cache(maxsize=4096)
+def _public_key(raw: bytes) -> Ed25519PublicKey:
+    return Ed25519PublicKey.from_public_bytes(raw)
+
+
+class Ed25519:
+    """The scheme that daemons run."""
+
+    name = "ed25519"
+
+    def verify(self, key: bytes, signature: bytes, data: bytes) -> bool:
+        """Whether ``signature`` over ``data`` was made by ``key``'s owner."""
+        if len(signature) != SIGNATURE_BYTES or len(key) != KEY_BYTES:
+            return False
+        try:
+            _public_key(key).verify(signature, data)
+        except InvalidSignature:
+            return False
+        return True
+
+
+class Unsigned:
+    """No signatures at all, for emulations and benchmarks that say so: every check of a signature passes."""
+
+    name = "unsigned"
+
+    def verify(self, key: bytes, signature: bytes, data: bytes) -> bool:
+        """Always true, but only for the empty signature: signed and unsigned worlds don't mix by accident."""
+        return signature == b""
+
+
+ED25519: Final = Ed25519()
+UNSIGNED: Final = Unsigned()
+
+
+class Keypair:
+    """An actor's own key pair, from its 32 secret bytes. Never printed: its repr shows the fingerprint only."""
+
+    __slots__ = ("_secret", "public")
+
+    def __init__(self, secret: bytes) -> None:
+        """Raises ``ValueError`` if ``secret`` is not 32 bytes."""
+        if len(secret) != KEY_BYTES:
+            raise ValueError(f"a secret key has {KEY_BYTES} bytes, found {len(secret)}")
+        self._secret = Ed25519PrivateKey.from_private_bytes(secret)
+        self.public: bytes = self._secret.public_key().public_bytes_raw()
+
+    def sign(self, data: bytes) -> bytes:
+        """The 64-byte signature over ``data``."""
+        return self._secret.sign(data)
+
+    def __repr__(self) -> str:
+        return f"<Keypair {fingerprint(self.public)}>"
+
+
+class UnsignedIdentity:
+    """An identity of the :data:`UNSIGNED` scheme: a key that is only a name."""
+
+    __slots__ = ("public",)
+
+    def __init__(self, name: str) -> None:
+        self.public: bytes = sha256(b"leasekit unsigned identity " + name.encode()).digest()
+
+    def sign(self, data: bytes) -> bytes:
+        """The empty signature."""
+        return b""
+
+
+def fingerprint(key: bytes) -> str:
+    """The short name of a key: the first 8 hex digits of its SHA-256."""
+    return sha256(key).hexdigest()[:8]

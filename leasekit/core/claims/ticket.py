@@ -1,0 +1,112 @@
+"""Tickets: the chain of claims from a site's root to the holder.
+
+A ticket covers one term. What a guest holds after an extend is two tickets that touch in time, and the lease
+names both; each is checked by itself. Depth counts the root: site to broker is 1, site to broker to guest is 2.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import attrs
+import msgpack
+
+from leasekit.core.claims.claim import BODY_MAX, DEGREE_ONE, Claim, decode_claim, issue
+from leasekit.core.claims.keys import SIGNATURE_BYTES, Signer
+from leasekit.core.errors import TicketError
+from leasekit.core.properties import EMPTY, Properties
+from leasekit.core.time import Term
+
+DEPTH_MAX: Final = 32
+"""More than any setting may allow: what a decoder accepts before it looks at settings."""
+
+
+@attrs.frozen(slots=True, eq=False)
+class Ticket:
+    """``chain`` runs from the root claim to the holder's own (the leaf)."""
+
+    chain: tuple[Claim, ...]
+
+    @property
+    def leaf(self) -> Claim:
+        """The holder's own claim."""
+        return self.chain[-1]
+
+    @property
+    def root(self) -> Claim:
+        """The site's claim; its issuer is the site's key."""
+        return self.chain[0]
+
+    def encode(self) -> bytes:
+        """The ticket as it travels and is stored: bodies as they were signed."""
+        packed: bytes = msgpack.packb([(claim.body, claim.signature) for claim in self.chain])
+        return packed
+
+
+def decode_ticket(data: bytes) -> Ticket:
+    """The ticket in ``data``; signatures are not checked. Raises ``TicketError`` (code ``malformed``)."""
+    try:
+        links = msgpack.unpackb(
+            data, use_list=False, max_array_len=DEPTH_MAX, max_bin_len=BODY_MAX, max_map_len=0, max_ext_len=0,
+            max_str_len=0
+        )  # fmt: skip
+    except (ValueError, RecursionError, msgpack.exceptions.ExtraData) as error:
+        raise TicketError("malformed", f"ticket is not msgpack: {error}") from error
+    if not isinstance(links, tuple) or not links or any(not _is_link(link) for link in links):
+        raise TicketError("malformed", "ticket: expected an array of pairs of claim body and signature")
+    return Ticket(tuple(decode_claim(body, signature) for body, signature in links))
+
+
+def _is_link(link: object) -> bool:
+    if not isinstance(link, tuple) or len(link) != 2:
+        return False
+    body, signature = link
+    return isinstance(body, bytes) and isinstance(signature, bytes) and len(signature) in (0, SIGNATURE_BYTES)
+
+
+def delegate(
+    ticket: Ticket,
+    signer: Signer,
+    *,
+    holder: bytes,
+    units: int,
+    term: Term,
+    serial: int,
+    degree: int = DEGREE_ONE,
+    constraints: Properties = EMPTY,
+) -> Ticket:
+    """A child of ``ticket``, signed by its holder: the same type and properties, fewer units, a term inside.
+
+    The caller keeps the book of what else it has given from ``ticket``. Raises ``TicketError`` when the child could
+    not be valid whatever the book says.
+    """
+    parent = ticket.leaf
+    if signer.public != parent.holder:
+        raise TicketError("not_holder", "only the holder of a claim can delegate it")
+    if not parent.term.contains(term) or units > parent.capacity:
+        raise TicketError(
+            "exceeds_parent", f"{units} units over {term} do not fit in {parent.units} over {parent.term}"
+        )
+    child = issue(
+        signer, holder=holder, type=parent.type, units=units, term=term, serial=serial, degree=degree,
+        properties=parent.properties, parent=parent.digest, constraints=constraints,
+    )  # fmt: skip
+    return Ticket((*ticket.chain, child))
+
+
+def delegate_root(
+    signer: Signer,
+    *,
+    holder: bytes,
+    type: str,
+    units: int,
+    term: Term,
+    serial: int,
+    degree: int = DEGREE_ONE,
+    properties: bytes = b"",
+) -> Ticket:
+    """A new chain of depth 1: a site gives part of what it has to a broker (or straight to a guest)."""
+    claim = issue(
+        signer, holder=holder, type=type, units=units, term=term, serial=serial, degree=degree, properties=properties
+    )  # fmt: skip
+    return Ticket((claim,))

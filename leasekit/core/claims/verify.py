@@ -1,0 +1,107 @@
+"""What an actor checks before it believes a ticket.
+
+Complete, root to leaf: every signature including the root's own, the issuer of each claim is the holder of its
+parent, units and term inside the parent's, type and properties digest equal, root signed by the site expected,
+not expired, presented by its holder. A prefix that passed is remembered by the digest of its last claim, which
+covers everything above it through the parent digests; a new ticket of a known broker costs one signature check.
+What the verifier does not know is history: whether a claim was returned or redeemed before is the authority's to say.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from itertools import pairwise
+
+from leasekit.core.claims.claim import Claim
+from leasekit.core.claims.keys import Scheme, fingerprint
+from leasekit.core.claims.ticket import Ticket
+from leasekit.core.errors import TicketError
+from leasekit.core.time import Duration, Instant
+
+DEPTH_DEFAULT = 8
+CACHE_DEFAULT = 10_000
+
+
+class TicketVerifier:
+    """Checks tickets; remembers at most ``cache_size`` verified claims that were parents."""
+
+    def __init__(self, scheme: Scheme, *, depth_max: int = DEPTH_DEFAULT, cache_size: int = CACHE_DEFAULT) -> None:
+        self._scheme = scheme
+        self._depth_max = depth_max
+        self._cache_size = cache_size
+        self._verified: OrderedDict[bytes, None] = OrderedDict()
+
+    def check(
+        self,
+        ticket: Ticket,
+        *,
+        root: bytes | None,
+        holder: bytes,
+        now: Instant,
+        skew: Duration,
+        issuer: bytes | None = None,
+    ) -> Claim:
+        """The ticket's leaf, if all holds.
+
+        ``root`` is the key that the chain must begin with (None: any site will do), ``holder`` the key of who
+        presents it, ``issuer`` who must have signed the leaf (None: whoever the chain says). Raises ``TicketError``
+        whose code names the first check that failed.
+        """
+        chain, leaf = ticket.chain, ticket.leaf
+        if len(chain) > self._depth_max:
+            raise TicketError("too_deep", f"chain of {len(chain)} claims, at most {self._depth_max} are accepted")
+        if root is not None and ticket.root.issuer != root:
+            raise TicketError(
+                "wrong_site", f"root claim is issued by {fingerprint(ticket.root.issuer)}, not by this site"
+            )
+        if ticket.root.parent:
+            raise TicketError("wrong_root", "root claim names a parent")
+        if leaf.holder != holder:
+            raise TicketError(
+                "not_holder", f"claim is held by {fingerprint(leaf.holder)}, presented by {fingerprint(holder)}"
+            )
+        if issuer is not None and leaf.issuer != issuer:
+            raise TicketError(
+                "wrong_issuer", f"claim is issued by {fingerprint(leaf.issuer)}, not {fingerprint(issuer)}"
+            )
+        if leaf.term.end <= now - skew:
+            raise TicketError("expired", f"claim ended at {leaf.term.end}, it is {now} here")
+        for parent, child in pairwise(chain):
+            _check_link(parent, child)
+        self._check_signatures(chain)
+        return leaf
+
+    def _check_signatures(self, chain: tuple[Claim, ...]) -> None:
+        known = 0
+        for index in range(len(chain) - 1, -1, -1):
+            if chain[index].digest in self._verified:
+                self._verified.move_to_end(chain[index].digest)
+                known = index + 1
+                break
+        for claim in chain[known:]:
+            if not self._scheme.verify(claim.issuer, claim.signature, claim.body):
+                raise TicketError(
+                    "bad_signature", f"signature of {fingerprint(claim.issuer)} on a claim does not verify"
+                )
+        for claim in chain[known:-1] or (chain if len(chain) == 1 else ()):
+            self._remember(claim.digest)
+
+    def _remember(self, digest: bytes) -> None:
+        self._verified[digest] = None
+        if len(self._verified) > self._cache_size:
+            self._verified.popitem(last=False)
+
+
+def _check_link(parent: Claim, child: Claim) -> None:
+    if child.parent != parent.digest:
+        raise TicketError("wrong_parent", "a claim does not name the claim above it as its parent")
+    if child.issuer != parent.holder:
+        raise TicketError("broken_chain", "a claim's issuer is not the holder of its parent")
+    if child.type != parent.type:
+        raise TicketError("type_changed", f"type {child.type!r} was delegated from {parent.type!r}")
+    if child.properties != parent.properties:
+        raise TicketError("properties_changed", "the digest of the resource properties differs from the parent's")
+    if child.units > parent.capacity:
+        raise TicketError("exceeds_units", f"{child.units} units were delegated from {parent.units}")
+    if not parent.term.contains(child.term):
+        raise TicketError("exceeds_term", f"term {tuple(child.term)} is outside the parent's {tuple(parent.term)}")

@@ -1,0 +1,64 @@
+"""The broker's side of a lease.
+
+Theory of operation. A request makes the record (*nascent*/*ticketing*), which waits for the mapper until it is
+granted, refused, withdrawn or too late. A granted lease (*ticketed*) holds one claim for each term that it was given;
+the time that each takes is in the timetable of the delegation it was cut from. Extend and modify requests wait in the
+same way, and their refusal changes nothing. The record closes when its last claim's term ends, or when the holder has
+given back all of it, which counts only with the site's receipt.
+
+The broker settles each request with one numbered update, which is due until the guest acknowledges it; a repeat of a
+request is answered from the record, an older one is dropped.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from leasekit.core.leases.machine import NONE, Machine
+
+NASCENT: Final = "nascent"
+TICKETED: Final = "ticketed"
+CLOSED: Final = "closed"
+FAILED: Final = "failed"
+
+TICKETING: Final = "ticketing"
+EXTENDING_TICKET: Final = "extending_ticket"
+MODIFYING: Final = "modifying"
+
+TABLE: Final = {
+    (NASCENT, TICKETING): {
+        "grant": (TICKETED, NONE),
+        "refuse": (FAILED, NONE),
+        "withdraw": (CLOSED, NONE),
+        "expire": (FAILED, NONE),
+    },
+    (TICKETED, NONE): {
+        "extend": (TICKETED, EXTENDING_TICKET),
+        "modify": (TICKETED, MODIFYING),
+        "return": (TICKETED, NONE),
+        "returned": (CLOSED, NONE),
+        "end": (CLOSED, NONE),
+    },
+    (TICKETED, EXTENDING_TICKET): {
+        "grant": (TICKETED, NONE),
+        "refuse": (TICKETED, NONE),
+        "withdraw": (TICKETED, NONE),
+        "expire": (TICKETED, NONE),
+        "return": (TICKETED, EXTENDING_TICKET),
+        "returned": (CLOSED, NONE),
+        "end": (CLOSED, NONE),
+    },
+    (TICKETED, MODIFYING): {
+        "grant": (TICKETED, NONE),
+        "refuse": (TICKETED, NONE),
+        "withdraw": (TICKETED, NONE),
+        "expire": (TICKETED, NONE),
+        "return": (TICKETED, MODIFYING),
+        "returned": (CLOSED, NONE),
+        "end": (CLOSED, NONE),
+    },
+    (CLOSED, NONE): {},
+    (FAILED, NONE): {},
+}
+
+MACHINE: Final = Machine("broker", TABLE)

@@ -1,0 +1,516 @@
+"""The records that the actors keep, one class per table and role, and how each becomes a row.
+
+A record is everything that must survive a crash, and a few transient fields (timers and how often a message was sent)
+that need not: after a restart all that is due is due at once. The ``body`` of a row is a msgpack array of the
+persistent fields in the order of ``FIELDS``; a new field goes at the end and gets a default, so that old rows still
+load.
+"""
+
+from __future__ import annotations
+
+from operator import attrgetter
+from typing import Any, ClassVar, NamedTuple, Self
+
+import attrs
+import msgpack
+
+from leasekit.core.leases import authority as site
+from leasekit.core.leases import delegation as deleg
+from leasekit.core.leases import returns
+from leasekit.core.leases import service_manager as guest
+from leasekit.core.leases.machine import NONE
+from leasekit.core.properties import EMPTY, Properties
+from leasekit.core.protocol.codec import decode_message, encode_message
+from leasekit.core.protocol.messages import LeaseUpdate, TicketUpdate
+from leasekit.core.schema import Row
+from leasekit.core.time import Instant, Term
+
+_PACKER = msgpack.Packer()
+
+
+def _pack(value: object) -> bytes:
+    """One packer for all rows: making one costs more than a row does. Rows are made by the actor's own thread only."""
+    packed: bytes = _PACKER.pack(value)
+    return packed
+
+
+def _unpack(body: bytes) -> tuple[Any, ...]:
+    fields: tuple[Any, ...] = msgpack.unpackb(body, use_list=False, strict_map_key=False)
+    return fields
+
+
+class Held(NamedTuple):
+    """A ticket that a guest holds: its encoded chain, its leaf's digest, and what it gives."""
+
+    ticket: bytes
+    digest: bytes
+    units: int
+    term: Term
+
+
+class Asked(NamedTuple):
+    """What a guest asked a broker for: the *requested* slot of a lease, which no grant overwrites."""
+
+    op: str
+    units: int
+    term: Term
+    site: str
+    properties: Properties
+
+
+def _held(value: Any) -> Held | None:
+    return None if value is None else Held(value[0], value[1], value[2], Term(*value[3]))
+
+
+def _asked(value: Any) -> Asked:
+    return Asked(value[0], value[1], Term(*value[2]), value[3], value[4])
+
+
+@attrs.define(slots=True, eq=False)
+class GuestUnit:
+    """One unit of a guest's lease. ``state``: ``waiting``, ``joining``, ``joined``, ``leaving``, ``left`` or
+    ``failed``.
+    """
+
+    id: str
+    lease: str
+    name: str
+    type: str
+    state: str = "waiting"
+    action: int = 0
+    properties: Properties = EMPTY
+    reason: str = ""
+    timer: Instant | None = None
+
+    table: ClassVar[str] = "units"
+
+    def row(self) -> Row:
+        return (
+            self.id,
+            self.lease,
+            self.type,
+            self.state,
+            self.action,
+            self.reason,
+            _pack((self.name, self.properties)),
+        )
+
+    @classmethod
+    def from_row(cls, row: Row) -> Self:
+        id_, lease, type_, state, action, reason, body = row
+        name, properties = _unpack(body)
+        return cls(id_, lease, name, type_, state, action, properties, reason)
+
+
+@attrs.define(slots=True, eq=False)
+class GuestLease:
+    """The service manager's record of a lease (:mod:`.service_manager`).
+
+    Three slots never overwrite each other: ``asked`` (requested), ``approved`` with ``renewal`` (tickets in hand), and
+    ``granted`` (what the site gave). ``ask`` numbers the request that the broker owes an answer to, ``op_number`` the
+    site's (``op`` says what kind), 0 for none; ``number`` is the last one used.
+    """
+
+    id: str
+    name: str
+    slice: str
+    type: str
+    broker: str
+    asked: Asked
+    site: str = ""
+    state: str = guest.NASCENT
+    pending: str = NONE
+    join: str = guest.NOT_JOINED
+    reason: str = ""
+    number: int = 0
+    ask: int = 0
+    ask_accepted: bool = False
+    ask_deadline: Instant = 0
+    op: str = ""
+    op_number: int = 0
+    op_accepted: bool = False
+    broker_seen: int = 0
+    site_seen: int = 0
+    approved: Held | None = None
+    renewal: Held | None = None
+    truncation: bytes = b""
+    granted: Term | None = None
+    contract: bytes = b""
+    configuration: Properties = EMPTY
+    next_configuration: Properties | None = None
+    resource: Properties = EMPTY
+    victims: tuple[str, ...] = ()
+    redeem_predecessor: str = ""
+    join_predecessor: str = ""
+    proceed: bool = False
+    unblocked: bool = False
+    closing: bool = False
+    close_reason: str = ""
+    noticed: Instant = -1
+    ended: Instant = -1
+
+    units: dict[str, GuestUnit] = attrs.Factory(dict)
+    timer: Instant | None = None
+    busy: int = 0
+    ask_at: Instant = 0
+    ask_tries: int = 0
+    op_at: Instant = 0
+    op_tries: int = 0
+    hold_until: Instant = 0
+
+    table: ClassVar[str] = "leases"
+
+    @property
+    def end(self) -> Instant:
+        """When the lease ends as far as the site has promised, milliseconds."""
+        if self.granted is not None:
+            return self.granted.end
+        return self.approved.term.end if self.approved is not None else self.asked.term.end
+
+    def row(self) -> Row:
+        term = self.granted or (self.approved.term if self.approved is not None else self.asked.term)
+        units = self.approved.units if self.approved is not None else self.asked.units
+        live = 0 if self.ended >= 0 and self.state in (guest.CLOSED, guest.FAILED) else 1
+        return (
+            self.id, live, self.slice, self.site or self.broker, self.type, self.state, self.pending, units,
+            term.start, term.end, self.reason, max(self.ended, 0), _pack(_GUEST_FIELDS(self)),
+        )  # fmt: skip
+
+    @classmethod
+    def from_row(cls, row: Row) -> Self:
+        fields = list(_unpack(row[-1]))
+        id_, name, slice_, type_, broker = fields[:5]
+        lease = cls(id_, name, slice_, type_, broker, _asked(fields[5]))
+        for field, value in zip(_GUEST_NAMES[6:], fields[6:], strict=False):
+            setattr(lease, field, value)
+        lease.approved, lease.renewal = _held(lease.approved), _held(lease.renewal)
+        lease.granted = Term(*lease.granted) if lease.granted is not None else None
+        return lease
+
+
+_GUEST_NAMES = tuple(field.name for field in attrs.fields(GuestLease))
+_GUEST_NAMES = _GUEST_NAMES[: _GUEST_NAMES.index("units")]
+_GUEST_FIELDS = attrgetter(*_GUEST_NAMES)
+
+
+@attrs.define(slots=True, eq=False)
+class Slice:
+    """A group of a guest's leases. With ``hold`` its redeems wait until that many tickets have arrived, all or none."""
+
+    id: str
+    hold: int = 0
+    released: bool = True
+    refused: str = ""
+    live: bool = True
+    timer: Instant | None = None
+
+    table: ClassVar[str] = "slices"
+
+    def row(self) -> Row:
+        return (self.id, self.id, int(self.live), _pack((self.hold, self.released, self.refused)))
+
+    @classmethod
+    def from_row(cls, row: Row) -> Self:
+        hold, released, refused = _unpack(row[-1])[:3]
+        return cls(row[0], hold, released, refused, bool(row[2]))
+
+
+@attrs.define(slots=True, eq=False)
+class Return:
+    """A claim on its way back (:mod:`.returns`)."""
+
+    id: str
+    lease: str
+    site: str
+    broker: str
+    held: Held
+    number: int
+    at: Instant
+    state: str = returns.RELINQUISHING
+    pending: str = NONE
+    reason: str = ""
+    receipt: bytes = b""
+    timer: Instant | None = None
+    send_at: Instant = 0
+    tries: int = 0
+
+    table: ClassVar[str] = "returns"
+
+    def row(self) -> Row:
+        body = (self.site, self.broker, self.held, self.number, self.at, self.receipt)
+        return (self.id, self.lease, self.state, _pack(body))
+
+    @classmethod
+    def from_row(cls, row: Row) -> Self:
+        site_, broker_, held, number, at, receipt = _unpack(row[-1])[:6]
+        taken = _held(held)
+        assert taken is not None, "a return always has a ticket"
+        return cls(row[0], row[1], site_, broker_, taken, number, at, row[2], receipt=receipt)
+
+
+class Update(NamedTuple):
+    """A numbered update that a server owes its client until it is acknowledged."""
+
+    number: int
+    message: TicketUpdate | LeaseUpdate
+
+
+def _pack_updates(unacked: list[Update]) -> list[bytes]:
+    return [encode_message(update.message) for update in unacked]
+
+
+def _unpack_updates(packed: Any) -> list[Update]:
+    updates = []
+    for data in packed:
+        message = decode_message(data)
+        assert isinstance(message, TicketUpdate | LeaseUpdate), "only updates are kept"
+        updates.append(Update(message.update, message))
+    return updates
+
+
+class Granted(NamedTuple):
+    """A claim that a broker cut for a lease: ``until`` is where it really ends (its term's end, unless truncated or
+    returned).
+    """
+
+    digest: bytes
+    source: str
+    key: str
+    units: int
+    term: Term
+    until: Instant
+
+
+@attrs.define(slots=True, eq=False)
+class BrokerLease:
+    """The broker's record of a lease (:mod:`.broker`). ``request`` is the number that waits for the mapper,
+    ``number`` the last seen.
+    """
+
+    id: str
+    holder: str
+    slice: str
+    type: str
+    state: str
+    pending: str
+    asked: Asked
+    number: int
+    request: int
+    arrived: Instant
+    deadline: Instant
+    reason: str = ""
+    claims: tuple[Granted, ...] = ()
+    update: int = 0
+    unacked: list[Update] = attrs.Factory(list)
+    group: str = ""
+    ended: Instant = -1
+
+    timer: Instant | None = None
+    send_at: Instant = 0
+    tries: int = 0
+    defer_reason: str = ""
+
+    table: ClassVar[str] = "leases"
+
+    def row(self) -> Row:
+        term = Term(self.claims[0].term.start, self.claims[-1].until) if self.claims else self.asked.term
+        units = self.claims[-1].units if self.claims else self.asked.units
+        body = (
+            self.asked, self.number, self.request, self.arrived, self.deadline, self.claims, self.update,
+            _pack_updates(self.unacked), self.group, self.ended,
+        )  # fmt: skip
+        return (
+            self.id, int(self.ended < 0 or bool(self.unacked)), self.slice, self.holder, self.type, self.state,
+            self.pending, units, term.start, term.end, self.reason, max(self.ended, 0), _pack(body),
+        )  # fmt: skip
+
+    @classmethod
+    def from_row(cls, row: Row) -> Self:
+        asked, number, request, arrived, deadline, claims, update, unacked, group, ended = _unpack(row[-1])[:10]
+        granted = tuple(Granted(c[0], c[1], c[2], c[3], Term(*c[4]), c[5]) for c in claims)
+        return cls(
+            row[0], row[3], row[2], row[4], row[5], row[6], _asked(asked), number, request, arrived, deadline, row[10],
+            granted, update, _unpack_updates(unacked), group, ended,
+        )  # fmt: skip
+
+
+@attrs.define(slots=True, eq=False)
+class SiteUnit:
+    """One unit of a site's inventory. ``lease`` holds it now, ``promised`` gets it when its teardown has ended.
+
+    ``given`` are the properties that its driver returned; ``failures`` counts failures in a row.
+    """
+
+    id: str
+    type: str
+    state: str = site.FREE
+    pending: str = NONE
+    lease: str = ""
+    promised: str = ""
+    action: int = 0
+    given: Properties = EMPTY
+    reason: str = ""
+    failures: int = 0
+    retire: str = ""
+    timer: Instant | None = None
+    index: int = 0
+
+    table: ClassVar[str] = "units"
+
+    def row(self) -> Row:
+        body = _pack((self.promised, self.given, self.failures, self.retire))
+        return (self.id, self.lease, self.type, self.state, self.action, self.reason, body)
+
+    @classmethod
+    def from_row(cls, row: Row) -> Self:
+        id_, lease, type_, state, action, reason, body = row
+        promised, given, failures, retire = _unpack(body)[:4]
+        return cls(id_, type_, state, NONE, lease, promised, action, given, reason, failures, retire)
+
+
+class Change(NamedTuple):
+    """What a site has accepted for later: from ``term.start`` on the lease goes on with these (extend, or modify)."""
+
+    op: str
+    number: int
+    claim: bytes
+    units: int
+    term: Term
+    victims: tuple[str, ...]
+    properties: Properties
+
+
+@attrs.define(slots=True, eq=False)
+class SiteLease:
+    """The authority's record of a lease (:mod:`.authority`).
+
+    ``wanted`` is how many units it is to have now; ``units`` those it has, in order; ``next`` what was accepted for
+    later. ``settles`` is the request that the next update answers.
+    """
+
+    id: str
+    holder: str
+    slice: str
+    type: str
+    state: str
+    pending: str
+    claim: bytes
+    term: Term
+    wanted: int
+    number: int
+    resource: Properties = EMPTY
+    properties: Properties = EMPTY
+    reason: str = ""
+    units: list[str] = attrs.Factory(list)
+    settles: int = 0
+    next: Change | None = None
+    update: int = 0
+    unacked: list[Update] = attrs.Factory(list)
+    receipt: bytes = b""
+    ended: Instant = -1
+    root: bytes = b""
+    preemptible: bool = False
+
+    timer: Instant | None = None
+    send_at: Instant = 0
+    tries: int = 0
+    waiting: int = 0
+
+    table: ClassVar[str] = "leases"
+
+    def row(self) -> Row:
+        body = (
+            self.claim, self.term, self.wanted, self.number, self.resource, self.properties, self.units, self.settles,
+            self.next, self.update, _pack_updates(self.unacked), self.receipt, self.ended, self.root,
+            self.preemptible,
+        )  # fmt: skip
+        return (
+            self.id, int(self.ended < 0 or bool(self.unacked)), self.slice, self.holder, self.type, self.state,
+            self.pending, self.wanted, self.term.start, self.term.end, self.reason, max(self.ended, 0), _pack(body),
+        )  # fmt: skip
+
+    @classmethod
+    def from_row(cls, row: Row) -> Self:
+        (
+            claim, term, wanted, number, resource, properties, units, settles, next_, update, unacked, receipt, ended,
+            root, preemptible,
+        ) = _unpack(row[-1])[:15]  # fmt: skip
+        later = None
+        if next_ is not None:
+            op, request, digest, count, (start, end), victims, configuration = next_
+            later = Change(op, request, digest, count, Term(start, end), victims, configuration)
+        return cls(
+            row[0], row[3], row[2], row[4], row[5], row[6], claim, Term(*term), wanted, number, resource, properties,
+            row[10], list(units), settles, later, update, _unpack_updates(unacked), receipt, ended, root, preemptible,
+        )  # fmt: skip
+
+
+@attrs.define(slots=True, eq=False)
+class SiteClaim:
+    """A leaf claim that a site has seen: ``redeemed`` for a lease, or ``void`` (given back) as of ``at``."""
+
+    id: str
+    lease: str
+    parent: str
+    issuer: str
+    holder: str
+    type: str
+    units: int
+    term: Term
+    state: str
+    at: Instant
+    body: bytes
+    signature: bytes
+    live: bool = True
+    timer: Instant | None = None
+
+    table: ClassVar[str] = "claims"
+
+    def row(self) -> Row:
+        return (
+            self.id, int(self.live), self.parent, self.lease, self.issuer, self.holder, self.type, self.units,
+            self.term.start, self.term.end, self.state, _pack((self.at, self.body, self.signature)),
+        )  # fmt: skip
+
+    @classmethod
+    def from_row(cls, row: Row) -> Self:
+        at, body, signature = _unpack(row[-1])[:3]
+        return cls(
+            row[0], row[3], row[2], row[4], row[5], row[6], row[7], Term(row[8], row[9]), row[10], at, body,
+            signature, bool(row[1])
+        )  # fmt: skip
+
+
+@attrs.define(slots=True, eq=False)
+class Delegation:
+    """A delegation as its giver or its taker keeps it (:mod:`.delegation`). ``peer`` is the other side."""
+
+    id: str
+    peer: str
+    type: str
+    units: int
+    term: Term
+    ticket: bytes
+    properties: Properties
+    number: int
+    state: str = deleg.OFFERING
+    pending: str = NONE
+    reason: str = ""
+    timer: Instant | None = None
+    send_at: Instant = 0
+    tries: int = 0
+
+    table: ClassVar[str] = "delegations"
+
+    def row(self) -> Row:
+        return (
+            self.id, self.peer, self.type, self.units, self.term.start, self.term.end, self.state, self.reason,
+            _pack((self.ticket, self.properties, self.number)),
+        )  # fmt: skip
+
+    @classmethod
+    def from_row(cls, row: Row) -> Self:
+        ticket, properties, number = _unpack(row[-1])[:3]
+        return cls(
+            row[0], row[1], row[2], row[3], Term(row[4], row[5]), ticket, properties, number, row[6], reason=row[7]
+        )

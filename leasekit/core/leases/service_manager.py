@@ -1,0 +1,135 @@
+"""The guest's side of a lease: the largest machine, because tickets and leases are tracked apart.
+
+Theory of operation. A lease begins as a wish (*nascent*). The service manager asks a broker for a ticket; with the
+ticket in hand (*ticketed*) it waits for the term to come near, and for the redeem predecessor if there is one, and
+redeems the ticket at the site. When the site says that the units are there the lease is *active*, and its units are
+joined to the guest's application. Before the term ends the mapper may extend: a ticket for the next term makes the
+lease *active_ticketed*, redeeming that makes it active again. In mid-term it may be modified. At the end, or when it
+is closed early, the units leave the application first (*closing*), then the site is told (*close_wait*), and its last
+word closes the lease. What is left of a ticket's term goes back to the broker by way of the site (:mod:`.returns`).
+
+What is due follows from the record: ``ask`` is the request that the broker has not settled, ``claim_op`` that
+at the site; each is sent now, and again with backoff, until it is answered or useless. A reply to any other number
+changes nothing. A refused extend or modify never harms the lease.
+
+Events: *ask* (the mapper wants it), *ticket*, *ticket_refused* (from the broker), *redeem* (due), *lease*,
+*lease_refused* (the site settled what was asked of it), *changed* (the site changed something by itself), *lost* (the
+site or broker ended it), *extend*, *modify*, *close* (the mapper or operator), *left* (every unit has left, or its
+time is up), *closed* (the site's last word), *expire* (too late to be useful).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from leasekit.core.leases.machine import NONE, Machine
+
+NASCENT: Final = "nascent"
+TICKETED: Final = "ticketed"
+ACTIVE: Final = "active"
+ACTIVE_TICKETED: Final = "active_ticketed"
+CLOSED: Final = "closed"
+FAILED: Final = "failed"
+
+TICKETING: Final = "ticketing"
+REDEEMING: Final = "redeeming"
+EXTENDING_TICKET: Final = "extending_ticket"
+EXTENDING_LEASE: Final = "extending_lease"
+MODIFYING: Final = "modifying"
+CLOSING: Final = "closing"
+CLOSE_WAIT: Final = "close_wait"
+
+# join states
+NOT_JOINED: Final = "-"
+BLOCKED_REDEEM: Final = "blocked_redeem"
+BLOCKED_JOIN: Final = "blocked_join"
+JOINING: Final = "joining"
+JOINED: Final = "joined"
+LEAVING: Final = "leaving"
+
+TABLE: Final = {
+    (NASCENT, NONE): {
+        "ask": (NASCENT, TICKETING),
+        "close": (CLOSED, NONE),
+    },
+    (NASCENT, TICKETING): {
+        "ticket": (TICKETED, NONE),
+        "ticket_refused": (FAILED, NONE),
+        "expire": (FAILED, NONE),
+        "close": (NASCENT, CLOSE_WAIT),
+    },
+    (NASCENT, CLOSE_WAIT): {
+        "ticket": (CLOSED, NONE),
+        "ticket_refused": (CLOSED, NONE),
+        "closed": (CLOSED, NONE),
+        "expire": (CLOSED, NONE),
+    },
+    (TICKETED, NONE): {
+        "redeem": (TICKETED, REDEEMING),
+        "close": (CLOSED, NONE),
+        "lost": (FAILED, NONE),
+        "expire": (FAILED, NONE),
+    },
+    (TICKETED, REDEEMING): {
+        "lease": (ACTIVE, NONE),
+        "lease_refused": (FAILED, NONE),
+        "close": (TICKETED, REDEEMING),
+        "lost": (FAILED, NONE),
+        "expire": (FAILED, NONE),
+    },
+    (ACTIVE, NONE): {
+        "changed": (ACTIVE, NONE),
+        "extend": (ACTIVE, EXTENDING_TICKET),
+        "modify": (ACTIVE, MODIFYING),
+        "close": (ACTIVE, CLOSING),
+        "lost": (CLOSED, NONE),
+        "expire": (ACTIVE, CLOSING),
+    },
+    (ACTIVE, EXTENDING_TICKET): {
+        "changed": (ACTIVE, EXTENDING_TICKET),
+        "ticket": (ACTIVE_TICKETED, NONE),
+        "ticket_refused": (ACTIVE, NONE),
+        "close": (ACTIVE, CLOSING),
+        "lost": (CLOSED, NONE),
+        "expire": (ACTIVE, CLOSING),
+    },
+    (ACTIVE_TICKETED, NONE): {
+        "changed": (ACTIVE_TICKETED, NONE),
+        "redeem": (ACTIVE_TICKETED, EXTENDING_LEASE),
+        "close": (ACTIVE, CLOSING),
+        "lost": (CLOSED, NONE),
+    },
+    (ACTIVE_TICKETED, EXTENDING_LEASE): {
+        "changed": (ACTIVE_TICKETED, EXTENDING_LEASE),
+        "lease": (ACTIVE, NONE),
+        "lease_refused": (ACTIVE, NONE),
+        "close": (ACTIVE, CLOSING),
+        "lost": (CLOSED, NONE),
+        "expire": (ACTIVE, CLOSING),
+    },
+    (ACTIVE, MODIFYING): {
+        "changed": (ACTIVE, MODIFYING),
+        "ticket": (ACTIVE, MODIFYING),
+        "ticket_refused": (ACTIVE, NONE),
+        "lease": (ACTIVE, NONE),
+        "lease_refused": (ACTIVE, NONE),
+        "close": (ACTIVE, CLOSING),
+        "lost": (CLOSED, NONE),
+        "expire": (ACTIVE, CLOSING),
+    },
+    (ACTIVE, CLOSING): {
+        "changed": (ACTIVE, CLOSING),
+        "left": (ACTIVE, CLOSE_WAIT),
+        "lost": (CLOSED, NONE),
+    },
+    (ACTIVE, CLOSE_WAIT): {
+        "changed": (ACTIVE, CLOSE_WAIT),
+        "closed": (CLOSED, NONE),
+        "lost": (CLOSED, NONE),
+        "expire": (CLOSED, NONE),
+    },
+    (CLOSED, NONE): {},
+    (FAILED, NONE): {},
+}
+
+MACHINE: Final = Machine("service manager", TABLE)

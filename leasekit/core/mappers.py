@@ -1,0 +1,325 @@
+"""What a mapper is, what it is shown, and what it may decide.
+
+A mapper is a plain object that an actor calls once per cycle with a read-only view; it returns decisions. No I/O, no
+clock, nothing to inherit from. The actor checks every decision against its own state before it acts, so a wrong
+mapper can be unfair but can't overbook, and one that raises loses its turn, not its actor. A mapper that sets
+``inline = True`` promises to be quick and is called on the actor's own step; others are run in a thread under a time
+limit.
+
+This module is all that a mapper may rely on, and :data:`VERSION` says when it changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
+
+from leasekit.core.properties import EMPTY, Properties
+from leasekit.core.time import Instant, Term
+from leasekit.core.timetable import Timetable
+
+VERSION: Final = 1
+
+
+class Wake(NamedTuple):
+    """Call me again at ``at``, whatever happens (any role)."""
+
+    at: Instant
+
+
+# -- broker ------------------------------------------------------------------------------------------------------
+
+
+class PendingRequest(NamedTuple):
+    """One request that waits for the broker's mapper.
+
+    ``op`` is ``new``, ``extend`` or ``modify``; the last two must be filled from ``source`` and keep their start.
+    ``min_units`` is below ``units`` for an elastic request, ``latest_start`` above ``term.start`` for a deferrable
+    one. ``held`` is what the lease holds now. ``deadline`` is the last instant at which an answer is of use.
+    ``priority`` is the request's own wish.
+    """
+
+    lease: str
+    holder: str
+    op: str
+    type: str
+    units: int
+    min_units: int
+    term: Term
+    latest_start: Instant
+    deadline: Instant
+    arrived: Instant
+    site: str
+    exclude_sites: frozenset[str]
+    source: str
+    held: int
+    group: str
+    priority: int
+    preemptible: bool
+    properties: Properties
+
+
+class Source(NamedTuple):
+    """A delegation that the broker holds and can grant from.
+
+    ``free`` is a what-if view of its timetable for this turn: reserve in it what you decide, to see what is left. It is
+    thrown away afterwards.
+    """
+
+    id: str
+    site: str
+    type: str
+    units: int
+    term: Term
+    properties: Properties
+    free: Timetable
+
+
+class BrokerCycle(NamedTuple):
+    """What a broker's mapper is shown: requests in order of arrival, complete groups, and sources by type."""
+
+    now: Instant
+    requests: Sequence[PendingRequest]
+    groups: Sequence[tuple[PendingRequest, ...]]
+    sources: Callable[[str], Sequence[Source]]
+
+
+class Grant(NamedTuple):
+    """Give ``lease`` that many ``units`` of ``source`` over ``term``."""
+
+    lease: str
+    source: str
+    units: int
+    term: Term
+    preemptible: bool = False
+
+
+class GrantGroup(NamedTuple):
+    """Give all or nothing: one grant for each member of ``group``, over one term."""
+
+    group: str
+    grants: tuple[Grant, ...]
+
+
+class Defer(NamedTuple):
+    """Keep the request for a later turn; ``reason`` is shown to who asks."""
+
+    lease: str
+    reason: str = ""
+
+
+class Reject(NamedTuple):
+    """Refuse the request (a group: any member names it); ``earliest`` is when it would fit, if that is known."""
+
+    lease: str
+    reason: str
+    earliest: Instant | None = None
+
+
+BrokerDecision: TypeAlias = Grant | GrantGroup | Defer | Reject | Wake
+
+
+class BrokerMapper(Protocol):
+    """Decides which requests are filled, from where and when."""
+
+    def allocate(self, cycle: BrokerCycle) -> Iterable[BrokerDecision]: ...
+
+
+# -- authority ---------------------------------------------------------------------------------------------------
+
+
+class UnitView(NamedTuple):
+    """One unit of a site. ``state`` is ``free``, ``teardown`` (promised to nobody) or the state in which its lease
+    has it.
+    """
+
+    id: str
+    type: str
+    state: str
+    lease: str
+    failures: int
+    properties: Properties
+
+
+class Demand(NamedTuple):
+    """What one lease needs of its site now.
+
+    ``units`` is how many more it gets (growing extends, new redeems, replacements for failed ones: ``op`` says
+    which), negative when it shrinks without having named all its victims. ``held`` are the units that it has.
+    ``wanted`` names units that the ticket ties it to.
+    """
+
+    lease: str
+    holder: str
+    op: str
+    type: str
+    units: int
+    held: tuple[str, ...]
+    wanted: tuple[str, ...]
+    term: Term
+    properties: Properties
+
+
+class AuthorityCycle(NamedTuple):
+    """What an authority's mapper is shown: demands in the order in which they must be filled (shrinking extends,
+    growing extends, replacements, new redeems), and units: ``free(type)`` yields clean ones first, then those that
+    are still in teardown.
+    """
+
+    now: Instant
+    demands: Sequence[Demand]
+    free: Callable[[str], Iterator[UnitView]]
+    unit: Callable[[str], UnitView]
+
+
+class Assign(NamedTuple):
+    """Give ``lease`` these units."""
+
+    lease: str
+    units: tuple[str, ...]
+
+
+class Release(NamedTuple):
+    """Take these units of a shrinking lease."""
+
+    lease: str
+    units: tuple[str, ...]
+
+
+class Refuse(NamedTuple):
+    """The demand can't be filled; an extend keeps what it has, a redeem fails, a replacement is done without."""
+
+    lease: str
+    reason: str
+
+
+AuthorityDecision: TypeAlias = Assign | Release | Refuse | Wake
+
+
+class AuthorityMapper(Protocol):
+    """Decides which units of a site a lease gets."""
+
+    def assign(self, cycle: AuthorityCycle) -> Iterable[AuthorityDecision]: ...
+
+
+# -- guest -------------------------------------------------------------------------------------------------------
+
+
+class GuestUnitView(NamedTuple):
+    """One unit of a guest's lease. ``state`` is ``waiting``, ``joining``, ``joined``, ``leaving``, ``left`` or
+    ``failed``.
+    """
+
+    id: str
+    state: str
+    properties: Properties
+    reason: str
+
+
+class LeaseView(NamedTuple):
+    """One lease as its guest has it. ``next_term`` is the term of the renewal in hand, if any; ``units`` how many it
+    holds or has tickets for; ``members()`` yields the units themselves.
+    """
+
+    id: str
+    name: str
+    slice: str
+    type: str
+    site: str
+    state: str
+    pending: str
+    join: str
+    requested: int
+    units: int
+    term: Term
+    next_term: Term | None
+    next_units: int
+    closing: bool
+    reason: str
+    properties: Properties
+    members: Callable[[], Sequence[GuestUnitView]]
+
+
+class GuestCycle(NamedTuple):
+    """What a guest's mapper is shown: its open leases (none that is closed or failed), in order of request."""
+
+    now: Instant
+    leases: Sequence[LeaseView]
+
+
+class RequestLease(NamedTuple):
+    """Ask for a new lease. Properties are the request's; ``configuration`` goes to the site with the redeem."""
+
+    type: str
+    units: int
+    term: Term
+    slice: str = ""
+    name: str = ""
+    broker: str = ""
+    site: str = ""
+    properties: Properties = EMPTY
+    configuration: Properties = EMPTY
+    redeem_predecessor: str = ""
+    join_predecessor: str = ""
+    if_predecessor_fails: str = "fail"
+
+
+class ExtendLease(NamedTuple):
+    """Renew ``lease`` to ``end`` with ``units`` (None: as many as now), giving up ``victims`` if it shrinks."""
+
+    lease: str
+    end: Instant
+    units: int | None = None
+    victims: tuple[str, ...] = ()
+    properties: Properties = EMPTY
+
+
+class ModifyLease(NamedTuple):
+    """Change ``lease`` in mid-term: its configuration, its number of units, its end (None: as it is)."""
+
+    lease: str
+    configuration: Properties | None = None
+    units: int | None = None
+    end: Instant | None = None
+    victims: tuple[str, ...] = ()
+
+
+class CloseLeaseEarly(NamedTuple):
+    """End ``lease`` before its time."""
+
+    lease: str
+    reason: str = ""
+
+
+GuestDecision: TypeAlias = RequestLease | ExtendLease | ModifyLease | CloseLeaseEarly | Wake
+
+
+class GuestMapper(Protocol):
+    """Decides what a guest asks for, renews and gives up.
+
+    A mapper may also have ``unblock(lease, predecessor) -> Go | Hold``, called before a lease that waited for its
+    predecessor goes on (paper section 3.5).
+    """
+
+    def plan(self, cycle: GuestCycle) -> Iterable[GuestDecision]: ...
+
+
+class Go(NamedTuple):
+    """The blocked lease may go on, with these configuration properties added."""
+
+    configuration: Properties = EMPTY
+
+
+class Hold(NamedTuple):
+    """The blocked lease waits on; ask again at ``until``."""
+
+    until: Instant
+
+
+class Unblocks(Protocol):
+    """A guest mapper that wants the upcall before a blocked lease goes on."""
+
+    def unblock(self, lease: LeaseView, predecessor: LeaseView) -> Go | Hold: ...
+
+
+MapperSettings: TypeAlias = Mapping[str, Any]

@@ -1,0 +1,53 @@
+"""Property lists: what passes between plug-ins through the core, which does not look inside.
+
+Four kinds, told apart by where they travel (paper section 3.1): *request* properties go from guest to
+broker, *resource* properties from site to broker to guest, *configuration* properties from guest to site,
+and *unit* properties come back from the site with each unit. All are flat lists of string pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from hashlib import sha256
+from typing import Final, TypeAlias
+
+import msgpack
+
+Properties: TypeAlias = Mapping[str, str]
+"""Read-only string pairs."""
+
+EMPTY: Final[Properties] = {}
+
+PROPERTIES_MAX = 256
+"""The most pairs in one list."""
+KEY_MAX = 128
+"""The longest key, in characters."""
+VALUE_MAX = 16_384
+"""The longest value, in characters (a public key or a short script fits; an image does not)."""
+
+
+def check_properties(value: object, where: str) -> dict[str, str]:
+    """``value`` as a property list of its own.
+
+    Raises ``ValueError`` that names ``where``, the key, what was found and what is allowed.
+    """
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{where}: found {type(value).__name__}, expected a table of string pairs")
+    if len(value) > PROPERTIES_MAX:
+        raise ValueError(f"{where}: found {len(value)} pairs, at most {PROPERTIES_MAX} are allowed")
+    for key, text in value.items():
+        if not isinstance(key, str) or not 0 < len(key) <= KEY_MAX:
+            raise ValueError(f"{where}: key {key!r} must be text of 1 to {KEY_MAX} characters")
+        if not isinstance(text, str):
+            raise ValueError(f"{where}.{key}: found {text!r} ({type(text).__name__}), property values are strings")
+        if len(text) > VALUE_MAX:
+            raise ValueError(f"{where}.{key}: found {len(text)} characters, at most {VALUE_MAX} are allowed")
+    return dict(value)
+
+
+def digest_properties(properties: Properties) -> bytes:
+    """SHA-256 over the sorted pairs: what a claim carries in place of its site-defined properties; empty for none."""
+    if not properties:
+        return b""
+    packed: bytes = msgpack.packb(sorted(properties.items()))
+    return sha256(packed).digest()

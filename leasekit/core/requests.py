@@ -1,0 +1,105 @@
+"""What a request can say, by its request properties (paper section 3.1; the names are a convention that core keeps).
+
+=================  =====================================================================================
+property           meaning
+=================  =====================================================================================
+elastic            ``true``: fewer units are fine, down to ``min_units`` (1 if not given)
+min_units          the fewest units of an elastic request
+deferrable         ``true``: a later start is fine, up to ``latest_start``
+latest_start       the latest start, in milliseconds of the guest's clock
+request_timeout    how long an answer is of use, a duration such as ``30s``
+group_id           the request group; scoped to its holder
+lease_count        on the group's leader only: how many requests the group has
+priority           the request's own class, a whole number; higher goes first
+preemptible        ``true``: the broker may end the lease early
+exclude_sites      names of sites that won't do, separated by commas
+=================  =====================================================================================
+
+Anything else passes through untouched.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from leasekit.core.errors import CommandError
+from leasekit.core.properties import Properties
+from leasekit.core.time import Duration, Instant, Term, parse_duration
+
+TRUE, FALSE = "true", "false"
+
+
+class Options(NamedTuple):
+    """The request properties of one request, read. ``latest_start`` and ``request_timeout`` are 0 where not given."""
+
+    elastic: bool
+    min_units: int
+    deferrable: bool
+    latest_start: Instant
+    request_timeout: Duration
+    group: str
+    lease_count: int
+    priority: int
+    preemptible: bool
+    exclude_sites: frozenset[str]
+
+
+_PLAIN = Options(False, 0, False, 0, 0, "", 0, 0, False, frozenset())
+
+
+def parse_options(properties: Properties, term: Term) -> Options:
+    """Read the request properties. Raises ``CommandError`` that names the property, what was found and what is
+    allowed.
+    """
+    if not properties:
+        return _PLAIN
+    elastic, deferrable = _flag(properties, "elastic"), _flag(properties, "deferrable")
+    group = properties.get("group_id", "")
+    latest = _number(properties, "latest_start", 0)
+    if "min_units" in properties and not elastic:
+        raise CommandError("properties.min_units: goes with elastic = 'true'")
+    if "latest_start" in properties and not deferrable:
+        raise CommandError("properties.latest_start: goes with deferrable = 'true'")
+    if latest and latest < term.start:
+        raise CommandError(f"properties.latest_start: found {latest}, which is before the start, {term.start}")
+    if "lease_count" in properties and not group:
+        raise CommandError("properties.lease_count: goes with group_id, on the group's leader")
+    if group and elastic:
+        raise CommandError("properties.elastic: a request of a group is never elastic")
+    timeout = 0
+    if "request_timeout" in properties:
+        try:
+            timeout = parse_duration(properties["request_timeout"])
+        except ValueError as error:
+            raise CommandError(f"properties.request_timeout: {error}") from error
+    excluded = frozenset(name.strip() for name in properties.get("exclude_sites", "").split(",") if name.strip())
+    return Options(
+        elastic=elastic,
+        min_units=_number(properties, "min_units", 1) if elastic else 0,
+        deferrable=deferrable or bool(group),
+        latest_start=latest,
+        request_timeout=timeout,
+        group=group,
+        lease_count=_number(properties, "lease_count", 1) if "lease_count" in properties else 0,
+        priority=_number(properties, "priority", None) if "priority" in properties else 0,
+        preemptible=_flag(properties, "preemptible"),
+        exclude_sites=excluded,
+    )
+
+
+def _flag(properties: Properties, name: str) -> bool:
+    value = properties.get(name, FALSE)
+    if value not in (TRUE, FALSE):
+        raise CommandError(f"properties.{name}: found {value!r}, allowed are 'true' and 'false'")
+    return value == TRUE
+
+
+def _number(properties: Properties, name: str, least: int | None) -> int:
+    value = properties.get(name, "" if least is None else str(least))
+    try:
+        number = int(value)
+    except ValueError:
+        raise CommandError(f"properties.{name}: found {value!r}, expected a whole number") from None
+    if least is not None and number < least:
+        raise CommandError(f"properties.{name}: found {number}, expected at least {least}")
+    return number

@@ -1,0 +1,125 @@
+"""The tables that every store keeps, and what a store is.
+
+An actor's state is rows. Columns are for people and for indexes; ``body`` holds the whole record in msgpack, and is
+what an actor restores itself from. A row with ``live = 0`` belongs to the past: it stays for history, and is not
+loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
+
+from leasekit.core.errors import LeasekitError
+
+SCHEMA_VERSION: Final = 1
+
+Row: TypeAlias = tuple[Any, ...]
+"""Values in the order of the table's columns: int, str, bytes or None."""
+
+
+class Table(NamedTuple):
+    """``columns`` maps names to ``int``, ``str`` or ``bytes``; the first column is the key."""
+
+    columns: Mapping[str, type]
+    indexes: tuple[str, ...] = ()
+    archived: bool = False
+    """Whether rows with ``live = 0`` are kept, and left out when the actor's state is loaded."""
+
+
+TABLES: Final[Mapping[str, Table]] = {
+    "meta": Table({"key": str, "value": int}),
+    "slices": Table({"id": str, "name": str, "live": int, "body": bytes}, archived=True),
+    "leases": Table(
+        {
+            "id": str, "live": int, "slice": str, "peer": str, "type": str, "state": str, "pending": str,
+            "units": int, "term_start": int, "term_end": int, "reason": str, "updated": int, "body": bytes,
+        },
+        indexes=("live", "slice"),
+        archived=True,
+    ),
+    "units": Table(
+        {"id": str, "lease": str, "type": str, "state": str, "action": int, "reason": str, "body": bytes},
+        indexes=("lease",),
+    ),
+    "claims": Table(
+        {
+            "id": str, "live": int, "parent": str, "lease": str, "issuer": str, "holder": str, "type": str,
+            "units": int, "term_start": int, "term_end": int, "state": str, "body": bytes,
+        },
+        indexes=("live", "parent", "lease"),
+        archived=True,
+    ),
+    "delegations": Table(
+        {
+            "id": str, "peer": str, "type": str, "units": int, "term_start": int, "term_end": int, "state": str,
+            "reason": str, "body": bytes,
+        }
+    ),
+    "returns": Table({"id": str, "lease": str, "stage": str, "body": bytes}),
+}  # fmt: skip
+"""Every table but the log, by name."""
+
+LOG_COLUMNS: Final[Mapping[str, type]] = {
+    "at": int, "lease": str, "event": str, "from_state": str, "to_state": str, "why": str,
+}  # fmt: skip
+"""The transition log: append only, numbered by the store in a column ``seq`` that comes first."""
+LOG: Final = "log"
+
+
+class Change(NamedTuple):
+    """One row to write (``row`` holds all columns), or to delete (``row`` is None, ``key`` says which); log rows are
+    appended, their key is empty.
+    """
+
+    table: str
+    key: str
+    row: Row | None
+
+
+class LogRow(NamedTuple):
+    """One line of the transition log."""
+
+    seq: int
+    at: int
+    lease: str
+    event: str
+    from_state: str
+    to_state: str
+    why: str
+
+
+class StoreError(LeasekitError):
+    """A store that can't be opened or written: its text names the file, what was found and what to do."""
+
+
+class Store(Protocol):
+    """Keeps one actor's rows. Not thread-safe; the shell calls it from one place."""
+
+    def load(self) -> dict[str, list[Row]]:
+        """All rows of every table but the log; archived tables without the rows whose ``live`` is 0. In key order."""
+        ...
+
+    def commit(self, changes: Sequence[Change]) -> None:
+        """Apply all in one durable transaction, or none. Later changes to the same key win. Raises ``StoreError``."""
+        ...
+
+    def history(self, lease: str) -> list[LogRow]:
+        """The transitions of one lease, in order."""
+        ...
+
+    def log(self, after: int = 0, limit: int | None = None) -> list[LogRow]:
+        """Transitions with ``seq > after``, in order."""
+        ...
+
+    def archived(self, table: str, limit: int | None = None) -> list[Row]:
+        """Rows of an archived table whose ``live`` is 0, newest first."""
+        ...
+
+    def get(self, table: str, key: str) -> Row | None:
+        """One row, live or not."""
+        ...
+
+    def close(self) -> None:
+        """Release what the store holds; nothing may be called after."""
+        ...

@@ -1,0 +1,353 @@
+"""The timetable of capacity over time: how many units of one type are free when.
+
+Two step functions say everything: what is free and what there is. What is reserved is the difference. A
+reservation is taken from the first over its term; putting units in or out of service adds to both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, MutableMapping
+from typing import TypeAlias
+
+from leasekit.core.time import Duration, Instant, Term
+from leasekit.core.timetable.ends import Ends
+from leasekit.core.timetable.layer import Layer
+from leasekit.core.timetable.profile import FOREVER, Profile, StepFunction, coalesced
+
+Held: TypeAlias = tuple[int, Term]
+"""A reservation: units and term."""
+
+
+class Shortfall(Exception):
+    """A reservation doesn't fit.
+
+    ``term`` is the first stretch of the wanted term that is short, from its first short instant until enough is
+    free again or the wanted term ends; ``free`` is the least number of units that could be had there (negative
+    where it is overcommitted); ``wanted`` is what was asked for.
+    """
+
+    def __init__(self, term: Term, free: int, wanted: int) -> None:
+        super().__init__(term, free, wanted)
+        self.term = term
+        self.free = free
+        self.wanted = wanted
+
+    def __str__(self) -> str:
+        return f"{self.wanted} units wanted, {self.free} free in [{self.term.start}, {self.term.end})"
+
+
+class Timetable:
+    """Units of one type over half-open terms: what is reserved, what is free, and when something fits.
+
+    Terms that touch don't collide. Reserving, releasing, changing and asking about a point or a term cost
+    O(log n) in the number of reservations stored. Keys are the caller's and must be hashable.
+
+    Methods raise ``ValueError`` for empty or reversed terms and for units below 1.
+    """
+
+    __slots__ = ("_capacity", "_ends", "_free", "_held")
+
+    def __init__(self, capacity: int = 0) -> None:
+        """A timetable with ``capacity`` units in service at all times; more is added with :meth:`add_capacity`."""
+        if capacity < 0:
+            raise ValueError(f"capacity is {capacity}: it must be 0 or more")
+        self._free: StepFunction = Profile(capacity)
+        self._capacity: StepFunction = Profile(capacity)
+        self._held: MutableMapping[Hashable, Held] = {}
+        # Made when history is first forgotten: who never does that doesn't pay for it.
+        self._ends: Ends | None = None
+
+    @classmethod
+    def _of(cls, free: StepFunction, capacity: StepFunction, held: MutableMapping[Hashable, Held]) -> Timetable:
+        made = cls.__new__(cls)
+        made._free, made._capacity, made._held, made._ends = free, capacity, held, None
+        return made
+
+    # -- changing it --------------------------------------------------------------------------------------------
+
+    def add_capacity(self, term: Term, units: int) -> None:
+        """Put ``units`` more in service over ``term``, or out of service if negative.
+
+        Never refused: that a site has less than was promised is a fact; :meth:`overcommitted` says where.
+        """
+        start, end = _checked(term)
+        self._free.add(start, end, units)
+        self._capacity.add(start, end, units)
+
+    def reserve(self, key: Hashable, units: int, term: Term, *, force: bool = False) -> None:
+        """Hold ``units`` over ``term`` under ``key``, even beyond what is free if ``force`` is set.
+
+        Raises :class:`Shortfall` if it doesn't fit and ``KeyError`` if the key is in use; nothing changes then.
+        ``ValueError`` also for a term that ends before the history that was forgotten.
+        """
+        if key in self._held:
+            raise KeyError(f"{key!r} is reserved already: change or release it")
+        start, end = term
+        if end <= start or units < 1 or end <= self._free.horizon:
+            self._refuse(units, term)
+        if not force and self._free.below(start, end, units):
+            raise self._shortfall(units, [(start, end, units, 0)])
+        self._free.add(start, end, -units)
+        self._held[key] = (units, term)
+        if self._ends is not None:
+            self._note_end(key, end)
+
+    def release(self, key: Hashable) -> None:
+        """Give up a reservation. Raises ``KeyError`` if there is none of that key."""
+        units, (start, end) = self._held.pop(key)
+        self._free.add(start, end, units)
+
+    def change(self, key: Hashable, *, units: int | None = None, term: Term | None = None, force: bool = False) -> None:
+        """Change the units or the term of a reservation, or both at once; it may use what it holds itself.
+
+        Only what it would hold in addition must be free: to shrink or shorten is always possible, also where capacity
+        was lost. Raises :class:`Shortfall`, whose ``free`` counts the reservation's own units, or ``KeyError``;
+        nothing changes then.
+        """
+        had, was = self._held[key]
+        units = had if units is None else units
+        term = was if term is None else term
+        start, end = term
+        if end <= start or units < 1 or end <= self._free.horizon:
+            self._refuse(units, term)
+        if not force:
+            pieces = _increments(had, was, units, term)
+            if any(self._free.below(lo, hi, more) for lo, hi, more, _ in pieces):
+                raise self._shortfall(units, pieces)
+        self._free.add(was.start, was.end, had)
+        self._free.add(start, end, -units)
+        self._held[key] = (units, term)
+        if self._ends is not None:
+            self._note_end(key, end)
+
+    def forget_before(self, instant: Instant) -> None:
+        """Drop history, so that a long run doesn't grow: reservations that end at or before ``instant`` vanish.
+
+        Time before ``instant`` reads as ``instant`` does from now on. Raises ``TypeError`` on an overlay.
+        """
+        self._free.forget_before(instant)
+        self._capacity.forget_before(instant)
+        if self._ends is None:
+            self._ends = self._index()
+        for key in self._ends.pop_until(instant, self._end_of):
+            del self._held[key]
+
+    # -- reservations -------------------------------------------------------------------------------------------
+
+    def get(self, key: Hashable) -> Held | None:
+        """The units and the term held under ``key``, or None."""
+        return self._held.get(key)
+
+    def __contains__(self, key: Hashable) -> bool:
+        return key in self._held
+
+    def __len__(self) -> int:
+        """The number of reservations."""
+        return len(self._held)
+
+    def __iter__(self) -> Iterator[Hashable]:
+        """The keys, in the order in which they were reserved."""
+        return iter(self._held)
+
+    # -- asking -------------------------------------------------------------------------------------------------
+
+    def available(self, term: Term) -> int:
+        """The units free throughout ``term``: negative where it is overcommitted."""
+        start, end = _checked(term)
+        return self._free.min(start, end)
+
+    def free_at(self, instant: Instant) -> int:
+        """The units free at an instant: negative where it is overcommitted."""
+        return self._free.value(instant)
+
+    def reserved_at(self, instant: Instant) -> int:
+        """The units reserved at an instant."""
+        return self._capacity.value(instant) - self._free.value(instant)
+
+    def capacity_at(self, instant: Instant) -> int:
+        """The units in service at an instant."""
+        return self._capacity.value(instant)
+
+    def earliest(self, units: int, duration: Duration, not_before: Instant, not_after: Instant) -> Instant | None:
+        """The earliest start in ``[not_before, not_after]`` with ``units`` free for ``duration`` ms; None if none is.
+
+        After a failed start the last obstacle in its term is looked for, not the first, so that each two
+        attempts get on by at least ``duration``: O(window / duration * log n) at worst, whatever the load.
+        """
+        if units < 1 or duration < 1:
+            raise ValueError(f"earliest fit of {units} units for {duration} ms: both must be 1 or more")
+        free = self._free
+        start = free.first_at_least(not_before, units)
+        while start <= not_after:
+            end = start + duration
+            clear = free.last_below(start, end, units)
+            if clear <= start:
+                return start
+            start = clear if clear < end else free.first_at_least(clear, units)
+        return None
+
+    def free_periods(self, units: int, window: Term) -> Iterator[Term]:
+        """The maximal periods within ``window`` in which at least ``units`` are free throughout, in order.
+
+        Don't change the timetable while the iterator is in use.
+        """
+        start, end = _checked(window)
+        start = self._free.first_at_least(start, units)
+        while start < end:
+            stop = min(self._free.first_below(start, units), end)
+            yield Term(start, stop)
+            start = self._free.first_at_least(stop, units)
+
+    def overcommitted(self) -> list[Term]:
+        """The maximal periods in which more is reserved than is in service, in order."""
+        found, start = [], self._free.first_below(self._free.horizon, 0)
+        while start < FOREVER:
+            stop = self._free.first_at_least(start, 0)
+            found.append(Term(start, stop))
+            start = self._free.first_below(stop, 0)
+        return found
+
+    def steps(self, window: Term) -> Iterator[tuple[Term, int, int]]:
+        """Maximal stretches of constant figures within ``window``: term, units reserved, units in service.
+
+        Don't change the timetable while the iterator is in use.
+        """
+        start, end = _checked(window)
+        for lo, hi, capacity in self._capacity.segments(start, end):
+            for a, b, reserved in coalesced((a, b, capacity - free) for a, b, free in self._free.segments(lo, hi)):
+                yield Term(a, b), reserved, capacity
+
+    def utilisation(self, window: Term) -> float:
+        """Unit-milliseconds reserved over unit-milliseconds in service; 0 where nothing is in service.
+
+        Above 1 if overcommitted. O(steps in the window).
+        """
+        start, end = _checked(window)
+        free = sum((hi - lo) * value for lo, hi, value in self._free.segments(start, end))
+        capacity = sum((hi - lo) * value for lo, hi, value in self._capacity.segments(start, end))
+        return (capacity - free) / capacity if capacity > 0 else 0.0
+
+    # -- planning -----------------------------------------------------------------------------------------------
+
+    def overlay(self) -> Timetable:
+        """A what-if view in O(1): reads this timetable through, keeps its own changes, and never changes this one.
+
+        It sees later changes of this timetable too, so a plan is good until then. Reservations of this
+        timetable can be released and changed in the view. It is fast as long as its own changes are few.
+        """
+        return Timetable._of(Layer(self._free), Layer(self._capacity), _LayeredMap(self._held))
+
+    def copy(self) -> Timetable:
+        """An independent copy, in O(n). The copy of an overlay is another overlay of the same timetable."""
+        held = self._held
+        copied = held.copy() if isinstance(held, (_LayeredMap, dict)) else dict(held)
+        return Timetable._of(self._free.copy(), self._capacity.copy(), copied)
+
+    # -- parts --------------------------------------------------------------------------------------------------
+
+    def _refuse(self, units: int, term: Term) -> None:
+        """Raise what is wrong with a reservation."""
+        _checked(term)
+        if units < 1:
+            raise ValueError(f"{units} units over [{term.start}, {term.end}): a reservation holds 1 or more")
+        raise ValueError(
+            f"term [{term.start}, {term.end}) lies in forgotten history: it must end after {self._free.horizon}"
+        )
+
+    def _index(self) -> Ends:
+        return Ends((term.end, key) for key, (_, term) in self._held.items())
+
+    def _end_of(self, key: Hashable) -> Instant | None:
+        held = self._held.get(key)
+        return None if held is None else held[1].end
+
+    def _note_end(self, key: Hashable, end: Instant) -> None:
+        assert self._ends is not None
+        if len(self._ends) > 2 * len(self._held) + 64:
+            # Most entries are stale: begin afresh, which the changes that made them stale have paid for.
+            self._ends = self._index()
+        else:
+            self._ends.push(end, key)
+
+    def _shortfall(self, units: int, pieces: list[tuple[Instant, Instant, int, int]]) -> Shortfall:
+        """What to raise when one of the pieces (start, end, units wanted in addition, units held already) is short."""
+        begin, stop, least = FOREVER, FOREVER, FOREVER
+        for lo, hi, more, own in pieces:
+            if begin == FOREVER:
+                at = self._free.first_below(lo, more)
+                if at >= hi:
+                    continue
+                begin = at
+            elif lo == stop and self._free.value(lo) < more:
+                at = lo
+            else:
+                break
+            stop = min(self._free.first_at_least(at, more), hi)
+            least = min(least, self._free.min(at, stop) + own)
+            if stop < hi:
+                break
+        return Shortfall(Term(begin, stop), least, units)
+
+
+class _LayeredMap(MutableMapping[Hashable, Held]):
+    """A mapping read through, with own entries over it and removals of its entries hidden."""
+
+    __slots__ = ("_base", "_hidden", "_own")
+
+    def __init__(self, base: MutableMapping[Hashable, Held]) -> None:
+        self._base = base
+        self._own: dict[Hashable, Held] = {}
+        # Keys of the base that are gone or replaced here; a dict for its order.
+        self._hidden: dict[Hashable, None] = {}
+
+    def __getitem__(self, key: Hashable) -> Held:
+        if key in self._own:
+            return self._own[key]
+        if key in self._hidden:
+            raise KeyError(key)
+        return self._base[key]
+
+    def __setitem__(self, key: Hashable, held: Held) -> None:
+        if key in self._base:
+            self._hidden[key] = None
+        self._own[key] = held
+
+    def __delitem__(self, key: Hashable) -> None:
+        if key in self._own:
+            del self._own[key]
+        elif key in self._hidden:
+            raise KeyError(key)
+        else:
+            if key not in self._base:
+                raise KeyError(key)
+            self._hidden[key] = None
+
+    def __len__(self) -> int:
+        return len(self._base) - sum(key in self._base for key in self._hidden.keys() | self._own) + len(self._own)
+
+    def __iter__(self) -> Iterator[Hashable]:
+        yield from (key for key in self._base if key not in self._hidden and key not in self._own)
+        yield from self._own
+
+    def copy(self) -> _LayeredMap:
+        """An independent layer over the same base."""
+        twin = _LayeredMap(self._base)
+        twin._own, twin._hidden = self._own.copy(), self._hidden.copy()
+        return twin
+
+
+def _checked(term: Term) -> Term:
+    if term.end <= term.start:
+        what = "empty" if term.end == term.start else "reversed"
+        raise ValueError(f"term [{term.start}, {term.end}) is {what}: its end must be later than its start")
+    return term
+
+
+def _increments(had: int, was: Term, units: int, term: Term) -> list[tuple[Instant, Instant, int, int]]:
+    """Where a changed reservation needs more than it has: start, end, units more, units it has, in order of time."""
+    pieces = [
+        (term.start, min(term.end, was.start), units, 0),
+        (max(term.start, was.start), min(term.end, was.end), units - had, had),
+        (max(term.start, was.end), term.end, units, 0),
+    ]
+    return [piece for piece in pieces if piece[0] < piece[1] and piece[2] > 0]

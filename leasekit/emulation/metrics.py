@@ -1,0 +1,213 @@
+"""What an experiment is judged by: error, fidelity, usage and flips, over step functions of time.
+
+All of it is pure, and takes any :class:`~leasekit.core.signals.StepFunction`: a load signal or a recorded
+:class:`Series`. Windows are half-open terms in milliseconds; units are whatever the series count (nodes, say).
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TextIO
+
+from leasekit.core.signals import StepFunction
+from leasekit.core.time import SECOND, Duration, Instant, Term
+
+
+class Series(StepFunction):
+    """What was recorded of one quantity: an append-only step function, 16 bytes per change."""
+
+    __slots__ = ("_latest",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._latest: Instant | None = None
+
+    def append(self, at: Instant, value: float) -> None:
+        """Records that the quantity is ``value`` from ``at`` on.
+
+        A second value at the same instant replaces the first, and a value that changes nothing is not stored.
+        Raises ``ValueError`` when ``at`` is earlier than an instant given before, or the value is not finite.
+        """
+        if not math.isfinite(value):
+            raise ValueError(f"value {value} at {at} must be a finite number")
+        if self._latest is not None and at < self._latest:
+            raise ValueError(f"instant {at} must not be earlier than the one before it, {self._latest}")
+        self._latest = at
+        instants, values = self._instants, self._values
+        if instants and instants[-1] == at:
+            instants.pop()
+            values.pop()
+        if not values or values[-1] != value:
+            instants.append(at)
+            values.append(value)
+
+    def add(self, at: Instant, change: float) -> float:
+        """Records that the quantity changes by ``change`` at ``at``; returns what it is then."""
+        value = (self._values[-1] if self._values else 0.0) + change
+        self.append(at, value)
+        return value
+
+    def at(self, instant: Instant) -> float:
+        """The value at an instant; 0 before the first record."""
+        return self.value(instant)
+
+    def write_csv(self, out: TextIO, name: str = "value") -> None:
+        """Writes every change as a row of ``instant_ms`` and ``name``."""
+        rows = csv.writer(out, lineterminator="\n")
+        rows.writerow(["instant_ms", name])
+        rows.writerows([at, number_text(value)] for at, value in self)
+
+
+def write_csv(
+    path: Path, columns: Mapping[str, StepFunction], window: Term, interval: Duration, *, time_name: str = "instant_ms"
+) -> int:
+    """Writes step functions side by side, sampled at the window's start and every interval; returns the rows.
+
+    The same input gives the same bytes on every machine: whole numbers are written without a point, others
+    with the fewest digits that read back to the same value, lines end in a line feed.
+    """
+    samples = [column.sampled(window.start, window.end, interval) for column in columns.values()]
+    count = 0
+    with path.open("w", encoding="utf-8", newline="") as out:
+        rows = csv.writer(out, lineterminator="\n")
+        rows.writerow([time_name, *columns])
+        for at, *values in _side_by_side(range(window.start, window.end, interval), samples):
+            rows.writerow([at, *map(number_text, values)])
+            count += 1
+    return count
+
+
+def _side_by_side(
+    instants: Iterable[Instant], samples: Sequence[Iterable[tuple[Instant, float]]]
+) -> Iterable[tuple[float, ...]]:
+    for at, *pairs in zip(instants, *samples, strict=True):
+        yield (at, *(value for _, value in pairs))
+
+
+def number_text(value: float) -> str:
+    """A number as CSV cells show it: ``12``, not ``12.0``."""
+    return str(int(value)) if value == int(value) else repr(float(value))
+
+
+def rmse(demand: StepFunction, holdings: StepFunction, window: Term, interval: Duration | None = None) -> float:
+    """Root mean square error between demand and holdings, in units (Shirako, section 5.2; 0 is a perfect match).
+
+    Sampled at the window's start and every ``interval`` after it; without an interval it is exact, weighted by
+    time. Raises ``ValueError`` on an empty window or an interval that is not positive.
+    """
+    _check(window)
+    if interval is None:
+        squares = (
+            (wanted - held) ** 2 * (end - start) for start, end, wanted, held in _pieces(demand, holdings, window)
+        )
+        return math.sqrt(math.fsum(squares) / window.length)
+    errors = [
+        (wanted - held) ** 2
+        for (_, wanted), (_, held) in zip(
+            demand.sampled(window.start, window.end, interval),
+            holdings.sampled(window.start, window.end, interval),
+            strict=True,
+        )
+    ]
+    return math.sqrt(math.fsum(errors) / len(errors))
+
+
+def unserved(demand: StepFunction, holdings: StepFunction, window: Term) -> float:
+    """The share of demand (unit-milliseconds) that holdings did not serve: 0 to 1; 0 where nothing was wanted."""
+    _check(window)
+    wanted_total = demand.integral(window)
+    short = math.fsum(
+        max(0.0, wanted - held) * (end - start) for start, end, wanted, held in _pieces(demand, holdings, window)
+    )
+    return short / wanted_total if wanted_total > 0 else 0.0
+
+
+def idle(demand: StepFunction, holdings: StepFunction, window: Term) -> float:
+    """The share of what was held (unit-milliseconds) beyond demand: 0 to 1; 0 where nothing was held."""
+    return unserved(holdings, demand, window)
+
+
+def fidelity(usable: StepFunction, leased: StepFunction, window: Term) -> float | None:
+    """The share of the leased unit-milliseconds in which the guest could use its units (Shirako, figure 5).
+
+    ``leased`` counts units from their term's start to its end, ``usable`` from joined to the start of their
+    leaving. None where nothing was leased. Raises ``ValueError`` when more was usable than leased.
+    """
+    _check(window)
+    leased_total, usable_total = leased.integral(window), usable.integral(window)
+    if leased_total <= 0:
+        return None
+    if usable_total > leased_total * (1 + 1e-9):
+        raise ValueError(f"usable unit-ms {usable_total} exceed leased unit-ms {leased_total}: the series don't match")
+    return min(1.0, usable_total / leased_total)
+
+
+def expected_fidelity(term: Duration, overhead: Duration) -> float:
+    """The fidelity of one lease of length ``term`` of which ``overhead`` goes to setup, join, leave and teardown.
+
+    As Shirako charges it: a lease pays its own setup and join, its leave, and its predecessor's teardown.
+    0 where the overhead eats the whole term. Raises ``ValueError`` on a term below 1 ms or a negative overhead.
+    """
+    if term < 1 or overhead < 0:
+        raise ValueError(f"term {term} ms must be at least 1, overhead {overhead} ms at least 0")
+    return max(0.0, 1.0 - overhead / term)
+
+
+def usage(held: StepFunction, capacity: StepFunction | float, window: Term) -> float | None:
+    """The share of a site's capacity (unit-milliseconds) that was held; None where it had none."""
+    _check(window)
+    available = capacity.integral(window) if isinstance(capacity, StepFunction) else capacity * window.length
+    return held.integral(window) / available if available > 0 else None
+
+
+def flips_per_s(flips: int, elapsed_ms: float) -> float:
+    """Units that changed hands per second. Raises ``ValueError`` where no time has passed."""
+    if elapsed_ms <= 0:
+        raise ValueError(f"elapsed {elapsed_ms} ms must be more than 0 to give a rate")
+    return flips * SECOND / elapsed_ms
+
+
+def minimum_term_ms(alpha_ms: float, term_ticks: int) -> float:
+    """The shortest lease term, in ms of real time, that an implementation sustains (Shirako, section 5.3).
+
+    ``alpha_ms`` is its mean overhead per tick when every node flips once in each term of ``term_ticks`` ticks:
+    the whole overhead of a term. Flips per second at saturation are ``flips_per_s(nodes, minimum_term_ms(...))``.
+    """
+    return alpha_ms * term_ticks
+
+
+def summed(parts: Iterable[StepFunction]) -> Series:
+    """The sum of step functions, as a series of its own."""
+    changes: list[tuple[Instant, float]] = []
+    for part in parts:
+        before = 0.0
+        for at, value in part:
+            changes.append((at, value - before))
+            before = value
+    total = Series()
+    changes.sort(key=lambda change: change[0])
+    for at, change in changes:
+        total.add(at, change)
+    return total
+
+
+def _pieces(one: StepFunction, other: StepFunction, window: Term) -> Iterable[tuple[Instant, Instant, float, float]]:
+    """The pieces of the window over which both functions are constant: (start, end, one's value, other's)."""
+    right = other.steps(window)
+    right_end, right_value = window.start, 0.0
+    for start, end, value in one.steps(window):
+        at = start
+        while at < end:
+            if at >= right_end:
+                _, right_end, right_value = next(right)
+            until = min(end, right_end)
+            yield at, until, value, right_value
+            at = until
+
+
+def _check(window: Term) -> None:
+    if window.end <= window.start:
+        raise ValueError(f"window [{window.start}, {window.end}) is empty: its end must be later than its start")

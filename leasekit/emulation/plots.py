@@ -1,0 +1,405 @@
+"""Pictures of an experiment, each as PNG and SVG: the figures of Shirako's sections 5.1 to 5.3, and site usage.
+
+Every function takes ``stem``, the path of the pictures without a suffix, makes its folder, and returns the two
+files that it wrote. The same input gives the same bytes with the same matplotlib: no date, no random ids, no
+style of the user's. Only ``Figure`` objects are used, so nothing depends on a display or on global figures.
+Time is in ms; the x axis of curves over time is in days since the window's start. Colours are those of Okabe
+and Ito, which the colour-blind can tell apart; curves differ in marker or dash as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import attrs
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import (
+    FixedLocator,
+    FuncFormatter,
+    LogLocator,
+    MaxNLocator,
+    NullFormatter,
+    NullLocator,
+    PercentFormatter,
+)
+
+from leasekit.core.signals import StepFunction
+from leasekit.core.time import DAY, HOUR, MINUTE, SECOND, WEEK, Duration, Term, format_duration
+from leasekit.emulation.metrics import summed
+
+BLUE, VERMILION, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
+ORANGE, SKY, BLACK = "#E69F00", "#56B4E9", "#000000"
+PALETTE = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, BLACK)
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+DASHES = ("-", "--", "-.", ":")
+DEMAND_FILL, DEMAND_EDGE = "#CFCFCF", "#8C8C8C"
+
+STYLE: Mapping[str, Any] = {
+    "figure.dpi": 100,
+    "savefig.dpi": 150,
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],
+    "font.size": 10,
+    "axes.titlesize": 12,
+    "axes.titlelocation": "left",
+    "axes.titlepad": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#E4E4E4",
+    "grid.linewidth": 0.7,
+    "legend.frameon": False,
+    "legend.fontsize": 9,
+    "lines.linewidth": 1.6,
+    # Names are the user's: a dollar sign in one is a dollar sign.
+    "text.parse_math": False,
+    "svg.hashsalt": "leasekit",
+    "svg.fonttype": "none",
+}
+WIDTH = 10.0
+"""Inches."""
+
+DURATION_TICKS = (
+    SECOND, 10 * SECOND, MINUTE, 5 * MINUTE, 15 * MINUTE, HOUR, 3 * HOUR, 12 * HOUR, DAY, 3 * DAY, WEEK, 4 * WEEK
+)  # fmt: skip
+
+
+@attrs.frozen(kw_only=True)
+class Load:
+    """What one guest wanted and what it held, under a name for titles and legends (a guest's, or a term's)."""
+
+    name: str
+    demand: StepFunction
+    holdings: StepFunction
+    smoothed: StepFunction | None = None
+    rmse: float | None = None
+
+
+Curves = Mapping[str, Sequence[tuple[float, float]]]
+"""Named curves of (x, y) points."""
+
+
+def demand_and_holdings(stem: Path, load: Load, window: Term, *, units: str = "nodes") -> tuple[Path, Path]:
+    """One guest's demand against its holdings over time."""
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        _load(axes, load, window)
+        axes.set_title(_titled(load, "demand and holdings"))
+        _time_axis(axes, window)
+        _amount_axis(axes, units)
+        _legend_above(axes)
+
+    return _drawn(stem, (WIDTH, 4.2), draw)
+
+
+def terms_side_by_side(
+    stem: Path, loads: Sequence[Load], window: Term, *, title: str, units: str = "nodes"
+) -> tuple[Path, Path]:
+    """The same demand under several lease terms, one panel each, all to one scale (Shirako, figure 7).
+
+    Raises ``ValueError`` without loads.
+    """
+    _some(loads, "loads")
+
+    def draw(figure: Figure) -> None:
+        panels = _panels(figure, len(loads))
+        for axes, load in zip(panels, loads, strict=True):
+            _load(axes, load, window)
+            axes.set_title(_titled(load, None), fontsize=10)
+            _amount_axis(axes, units)
+        _time_axis(panels[-1], window)
+        _head(figure, title, panels[0])
+
+    return _drawn(stem, (WIDTH, 1.0 + 1.9 * len(loads)), draw)
+
+
+def stacked_guests(
+    stem: Path,
+    panels: Mapping[str, Mapping[str, StepFunction]],
+    window: Term,
+    *,
+    title: str,
+    capacity: float | None = None,
+    units: str = "nodes",
+) -> tuple[Path, Path]:
+    """The holdings of competing guests stacked, a panel for each lease term (Shirako, figures 8 and 9).
+
+    ``panels`` maps a panel's name to its guests' holdings, the first guest at the bottom; the same guest has the
+    same colour in every panel. Raises ``ValueError`` without panels or guests.
+    """
+    _some(panels, "panels")
+    names = list(dict.fromkeys(name for guests in panels.values() for name in guests))
+    _some(names, "guests")
+
+    def draw(figure: Figure) -> None:
+        rows = _panels(figure, len(panels))
+        for axes, (panel, guests) in zip(rows, panels.items(), strict=True):
+            _stack(axes, guests, names, window)
+            if capacity is not None:
+                axes.axhline(capacity, color=BLACK, linestyle="--", linewidth=1.0, label=f"capacity ({capacity:g})")
+            axes.set_title(panel, fontsize=10)
+            _amount_axis(axes, units)
+        _time_axis(rows[-1], window)
+        _head(figure, title, rows[0])
+
+    return _drawn(stem, (WIDTH, 1.2 + 2.4 * len(panels)), draw)
+
+
+def site_usage(
+    stem: Path, sites: Mapping[str, tuple[StepFunction, StepFunction | float]], window: Term, *, units: str = "nodes"
+) -> tuple[Path, Path]:
+    """What is held at each site against its capacity, one panel each. Raises ``ValueError`` without sites."""
+    _some(sites, "sites")
+
+    def draw(figure: Figure) -> None:
+        rows = _panels(figure, len(sites))
+        for axes, (name, (held, capacity)) in zip(rows, sites.items(), strict=True):
+            _site(axes, held, capacity, window)
+            axes.set_title(name, fontsize=10)
+            _amount_axis(axes, units)
+        _time_axis(rows[-1], window)
+        _head(figure, "Site usage", rows[0])
+
+    return _drawn(stem, (WIDTH, 1.2 + 1.9 * len(sites)), draw)
+
+
+def fidelity_against_term(stem: Path, curves: Curves, *, measured: Curves | None = None) -> tuple[Path, Path]:
+    """The usable share of the lease term against its length (Shirako, figure 5).
+
+    ``curves`` are points (term in ms, fidelity from 0 to 1) by kind of resource; ``measured`` adds points without a
+    line, in the colour of the curve of that name, from an emulation. Raises ``ValueError`` without curves.
+    """
+    _some(curves, "curves")
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        for index, (name, points) in enumerate(curves.items()):
+            _curve(axes, index, name, points, marker=measured is None)
+            if measured is not None and measured.get(name):
+                _curve(axes, index, f"{name}, emulated", measured[name], line=False)
+        axes.set_title("Fidelity: usable share of the lease term")
+        _duration_axis(axes, "lease term")
+        axes.set_ylabel("fidelity")
+        axes.set_ylim(0, 1.03)
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+        axes.legend(loc="lower right")
+
+    return _drawn(stem, (7.5, 4.5), draw)
+
+
+def alpha_curves(
+    stem: Path, curves: Curves, *, x: str = "lease term (ticks)", title: str | None = None
+) -> tuple[Path, Path]:
+    """Overhead per tick, in ms, against the lease term or the number of leases (Shirako, figure 10); log axes.
+
+    ``curves`` are points (x, alpha in ms, both above 0). Raises ``ValueError`` without curves.
+    """
+    _some(curves, "curves")
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        for index, (name, points) in enumerate(curves.items()):
+            _curve(axes, index, name, points)
+        axes.set_title(title or f"Overhead per tick against {x.split(' (')[0]}")
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        _plain_log_axis(axes, [point[0] for points in curves.values() for point in points])
+        axes.set_xlabel(x)
+        axes.set_ylabel("alpha (ms per tick)")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.yaxis.set_minor_formatter(NullFormatter())
+        axes.legend()
+
+    return _drawn(stem, (7.5, 4.5), draw)
+
+
+def rmse_against_term(stem: Path, curves: Curves, *, units: str = "nodes") -> tuple[Path, Path]:
+    """Root mean square error between demand and holdings against the lease term, a curve for each guest.
+
+    ``curves`` are points (term in ms, error in units). Raises ``ValueError`` without curves.
+    """
+    _some(curves, "curves")
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        for index, (name, points) in enumerate(curves.items()):
+            _curve(axes, index, name, points)
+            for term, error in points:
+                axes.annotate(
+                    f"{error:.1f}", (term, error), textcoords="offset points", xytext=(0, 7), ha="center", fontsize=8
+                )
+        axes.set_title("Error between demand and holdings")
+        _duration_axis(axes, "lease term", [point[0] for points in curves.values() for point in points])
+        axes.set_ylabel(f"root mean square error ({units})")
+        highest = max((error for points in curves.values() for _, error in points), default=0.0)
+        axes.set_ylim(0, 1.15 * highest or 1.0)
+        axes.legend()
+
+    return _drawn(stem, (7.5, 4.5), draw)
+
+
+# --- parts of figures -----------------------------------------------------------------------------------------
+
+
+def _xy(function: StepFunction, window: Term) -> tuple[list[float], list[float]]:
+    """Points for a step plot: days since the window's start, and values; the last value is drawn to the end."""
+    days: list[float] = []
+    values: list[float] = []
+    for start, _, value in function.steps(window):
+        if not values or value != values[-1]:
+            days.append((start - window.start) / DAY)
+            values.append(value)
+    days.append(window.length / DAY)
+    values.append(values[-1])
+    return days, values
+
+
+def _load(axes: Axes, load: Load, window: Term) -> None:
+    days, wanted = _xy(load.demand, window)
+    # The edge keeps spikes of a few minutes visible, which as a fill are narrower than a pixel.
+    axes.fill_between(
+        days, wanted, step="post", facecolor=DEMAND_FILL, edgecolor=DEMAND_EDGE, linewidth=0.6, label="demand"
+    )
+    if load.smoothed is not None:
+        axes.step(*_xy(load.smoothed, window), where="post", color=VERMILION, linewidth=1.0, label="smoothed demand")
+    axes.step(*_xy(load.holdings, window), where="post", color=BLUE, label="holdings")
+
+
+def _stack(axes: Axes, guests: Mapping[str, StepFunction], names: Sequence[str], window: Term) -> None:
+    below: list[StepFunction] = []
+    instants = sorted({start for held in guests.values() for start, _, _ in held.steps(window)} | {window.end})
+    days = [(at - window.start) / DAY for at in instants]
+    floor = [0.0] * len(instants)
+    for name in (name for name in names if name in guests):
+        below.append(guests[name])
+        total = summed(below)
+        # The last instant is the window's end, which belongs to what comes after: draw what held before it.
+        top = [total.value(min(at, window.end - 1)) for at in instants]
+        colour = PALETTE[names.index(name) % len(PALETTE)]
+        axes.fill_between(days, floor, top, step="post", color=colour, alpha=0.85, linewidth=0, label=name)
+        floor = top
+
+
+def _site(axes: Axes, held: StepFunction, capacity: StepFunction | float, window: Term) -> None:
+    days, units = _xy(held, window)
+    axes.fill_between(days, units, step="post", color=SKY, linewidth=0, label="held")
+    if isinstance(capacity, StepFunction):
+        axes.step(*_xy(capacity, window), where="post", color=BLACK, linestyle="--", linewidth=1.0, label="capacity")
+    else:
+        axes.axhline(capacity, color=BLACK, linestyle="--", linewidth=1.0, label="capacity")
+
+
+def _curve(
+    axes: Axes,
+    index: int,
+    name: str,
+    points: Sequence[tuple[float, float]],
+    *,
+    marker: bool = True,
+    line: bool = True,
+) -> None:
+    points = sorted(points)
+    axes.plot(
+        [x for x, _ in points],
+        [y for _, y in points],
+        color=PALETTE[index % len(PALETTE)],
+        linestyle=DASHES[index % len(DASHES)] if line else "none",
+        marker=MARKERS[index % len(MARKERS)] if marker else None,
+        markersize=5,
+        label=name,
+    )
+
+
+def _panels(figure: Figure, count: int) -> list[Axes]:
+    """``count`` panels below each other that share both axes."""
+    grid = figure.subplots(count, 1, sharex=True, sharey=True, squeeze=False)
+    return [row[0] for row in grid]
+
+
+def _titled(load: Load, what: str | None) -> str:
+    title = load.name if what is None else f"{load.name}: {what}"
+    return title if load.rmse is None else f"{title} (RMSE {load.rmse:.2f})"
+
+
+def _time_axis(axes: Axes, window: Term) -> None:
+    axes.set_xlim(0, window.length / DAY)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=12, steps=[1, 2, 5, 10]))
+    axes.set_xlabel("days since the start")
+
+
+def _amount_axis(axes: Axes, units: str) -> None:
+    axes.set_ylim(bottom=0)
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
+    axes.set_ylabel(units)
+
+
+def _duration_axis(axes: Axes, label: str, at: Sequence[float] = ()) -> None:
+    """A logarithmic axis of durations: ticks at round durations, or at the given ones where they are few."""
+    axes.set_xscale("log")
+    low, high = axes.get_xlim()
+    few = sorted(set(at)) if 0 < len(set(at)) <= 8 else [tick for tick in DURATION_TICKS if low <= tick <= high]
+    axes.xaxis.set_major_locator(FixedLocator(few))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _short(round(value))))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xlabel(label)
+
+
+def _short(duration: Duration) -> str:
+    return format_duration(duration) if duration != 4 * WEEK else "4w"
+
+
+def _plain_log_axis(axes: Axes, at: Sequence[float]) -> None:
+    """A logarithmic x axis with plain numbers, at the points themselves where they are few."""
+    points = sorted(set(at))
+    if 0 < len(points) <= 8:
+        axes.xaxis.set_major_locator(FixedLocator(points))
+        axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+
+
+def _legend_above(axes: Axes) -> None:
+    """A legend at the top right above the axes, where it hides nothing."""
+    axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=4, borderaxespad=0.2)
+
+
+def _head(figure: Figure, title: str, axes: Axes) -> None:
+    """The figure's title at the left, and one legend for all its panels at the right."""
+    figure.suptitle(title, x=0.01, ha="left", fontsize=12)
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="upper right", ncols=4)
+
+
+def _some(things: Sequence[object] | Mapping[str, object], what: str) -> None:
+    if not things:
+        raise ValueError(f"nothing to draw: found no {what}, allowed is at least one")
+
+
+@contextmanager
+def _style() -> Iterator[None]:
+    """leasekit's own style, whatever the user's configuration says; put back afterwards."""
+    with mpl.rc_context():
+        mpl.rcdefaults()
+        cast(Any, mpl.rcParams).update(STYLE)
+        yield
+
+
+def _drawn(stem: Path, size: tuple[float, float], draw: Callable[[Figure], None]) -> tuple[Path, Path]:
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    png, svg = stem.with_name(f"{stem.name}.png"), stem.with_name(f"{stem.name}.svg")
+    with _style():
+        figure = Figure(figsize=size, layout="constrained")
+        FigureCanvasAgg(figure)
+        draw(figure)
+        figure.savefig(png, format="png", metadata={"Software": "leasekit"})
+        figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": "leasekit"})
+    return png, svg

@@ -1,0 +1,269 @@
+"""The virtual-time shell: any number of production actors on one event queue.
+
+Events are ordered by (instant, actor, sequence), and the clock jumps from one to the next: the same inputs and seed
+give the same run, byte for byte. Messages are copied through the wire encoding and arrive after the network's delay;
+actions end after the driver's latency model says so; everything else is the code that a daemon runs. What may fail on
+purpose (the network, an actor, a store) is a subclass's to say: here nothing does.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, NamedTuple, Protocol
+
+import attrs
+
+from leasekit.core.protocol.codec import UnknownKind, decode_batch, encode_batch
+from leasekit.core.protocol.messages import Message
+from leasekit.core.schema import Change, Store
+from leasekit.core.steps import (
+    Action,
+    ActionDone,
+    ActorLike,
+    Command,
+    Input,
+    Outgoing,
+    Received,
+    Reply,
+    Tick,
+    Turn,
+    TurnDone,
+)
+from leasekit.core.time import SECOND, Duration, Instant
+
+BATCH_MESSAGES: Final = 2048
+
+
+class Outcome(NamedTuple):
+    """How an action ends: after ``latency`` milliseconds, with these properties, or failed for ``reason``."""
+
+    latency: Duration
+    ok: bool
+    properties: dict[str, str]
+    reason: str
+
+
+class ActionModel(Protocol):
+    """Says how an action ends, as a pure function of the action: what takes a driver's place in virtual time."""
+
+    def __call__(self, action: Action) -> Outcome: ...
+
+
+class Delay(Protocol):
+    """The network's delay for one batch of messages, in milliseconds."""
+
+    def __call__(self, sender: str, receiver: str) -> Duration: ...
+
+
+def instant(action: Action) -> Outcome:
+    """The action model that takes no time and never fails."""
+    return Outcome(0, True, {}, "")
+
+
+def no_delay(sender: str, receiver: str) -> Duration:
+    """The network that takes no time."""
+    return 0
+
+
+@attrs.define(slots=True, eq=False)
+class Node:
+    """One actor in the world, with what a daemon would have around it."""
+
+    index: int
+    actor: ActorLike
+    store: Store
+    model: ActionModel
+    inbox: list[Input] = attrs.Factory(list)
+    wake: Instant | None = None
+    scheduled: Instant | None = None
+
+
+WAKE: Final = 0
+INPUTS: Final = 1
+
+
+class World:
+    """Actors, the event queue and the clock."""
+
+    def __init__(
+        self,
+        *,
+        tick: Duration = SECOND,
+        delay: Delay = no_delay,
+        every_tick: bool = False,
+        observe: Callable[[Instant, str, Sequence[Change]], None] | None = None,
+        start: Instant = 0,
+    ) -> None:
+        """``tick`` is the period of the actors' clock; with ``every_tick`` each of them is executed, else idle ones
+        are skipped.
+        """
+        if tick <= 0:
+            raise ValueError(f"tick: found {tick}, expected a period of at least 1 ms")
+        self.now: Instant = start
+        self.nodes: dict[str, Node] = {}
+        self.events = 0
+        self.ticks = 0
+        self.messages = 0
+        self.actions = 0
+        self.replies: dict[int, Reply] = {}
+        self._tick = tick
+        self._delay = delay
+        self._every_tick = every_tick
+        self._observe = observe
+        self._queue: list[tuple[Instant, int, int, int, Any]] = []
+        self._sequence = 0
+        self._command = 0
+
+    # -- building ----------------------------------------------------------------------------------------------
+
+    def add(self, actor: ActorLike, store: Store, model: ActionModel = instant) -> Node:
+        """Put an actor into the world; it takes up what its store holds and is ticked at once."""
+        node = Node(len(self.nodes), actor, store, model)
+        self.nodes[actor.name] = node
+        actor.restore(store.load())
+        self._schedule_wake(node, self.now)
+        return node
+
+    # -- running -----------------------------------------------------------------------------------------------
+
+    def run_until(self, until: Instant) -> None:
+        """Let time pass up to and including ``until``."""
+        if self._every_tick:
+            self._run_every_tick(until)
+        else:
+            self._run_events(until)
+        self.now = max(self.now, until)
+
+    def _run_events(self, until: Instant) -> None:
+        queue = self._queue
+        while queue and queue[0][0] <= until:
+            self._take()
+
+    def _run_every_tick(self, until: Instant) -> None:
+        """Every actor is ticked at every tick, due or not; events in between are taken in their order."""
+        nodes, queue, period = list(self.nodes.values()), self._queue, self._tick
+        at = self.now + (-self.now) % period
+        while at <= until:
+            while queue and queue[0][0] < at:
+                self._take()
+            self.now = at
+            tick = Tick(at)
+            for node in nodes:
+                wake = node.wake
+                node.actor.step(tick)
+                if wake is not None and wake <= at:
+                    self._handle(node)
+            while queue and queue[0][0] <= at:
+                self._take()
+            self.ticks += 1
+            at += period
+
+    def _take(self) -> None:
+        """The next event, and all inputs of the same actor at the same instant with it."""
+        queue = self._queue
+        at, index, _, kind, payload = heapq.heappop(queue)
+        node: Node = payload[0]
+        if kind == WAKE:
+            if node.scheduled != at:
+                return
+            node.scheduled = None
+        else:
+            node.inbox.extend(payload[1])
+        while queue and queue[0][0] == at and queue[0][1] == index:
+            _, _, _, kind, payload = heapq.heappop(queue)
+            if kind == INPUTS:
+                node.inbox.extend(payload[1])
+            elif node.scheduled == at:
+                node.scheduled = None
+        self.now = at
+        self.events += 1
+        node.actor.step(Tick(at))
+        self._handle(node)
+
+    def _handle(self, node: Node) -> None:
+        """Step what is in the inbox, run mapper turns in line, and do what is wanted: commit, send, start."""
+        actor = node.actor
+        inbox, node.inbox = node.inbox, []
+        for item in inbox:
+            actor.step(item)
+        while (turn := actor.turn()) is not None:
+            actor.step(self._run_turn(turn))
+        ready = actor.ready()
+        if ready is not None:
+            if ready.changes:
+                node.store.commit(ready.changes)
+                if self._observe is not None:
+                    self._observe(self.now, actor.name, ready.changes)
+            for reply in ready.replies:
+                self.replies[reply.id] = reply
+            if ready.messages:
+                self._send(actor.name, ready.messages)
+            if ready.actions:
+                self._start(node, ready.actions)
+        node.wake = actor.wake_at()
+        if node.wake is not None and not self._every_tick:
+            self._schedule_wake(node, node.wake)
+
+    def _run_turn(self, turn: Turn) -> TurnDone:
+        return turn.run()
+
+    def _schedule_wake(self, node: Node, at: Instant) -> None:
+        at = max(at + (-at) % self._tick, self.now)
+        if node.scheduled is None or at < node.scheduled:
+            node.scheduled = at
+            self._push(at, node.index, WAKE, (node,))
+        node.wake = at
+
+    def _push(self, at: Instant, index: int, kind: int, payload: Any) -> None:
+        self._sequence += 1
+        heapq.heappush(self._queue, (at, index, self._sequence, kind, payload))
+
+    # -- network, drivers --------------------------------------------------------------------------------------
+
+    def _send(self, sender: str, outgoing: Iterable[Outgoing]) -> None:
+        """Copy messages through the wire encoding, one batch for each receiver."""
+        batches: dict[str, list[Message]] = {}
+        for peer, message in outgoing:
+            batches.setdefault(peer, []).append(message)
+        for peer, messages in batches.items():
+            for first in range(0, len(messages), BATCH_MESSAGES):
+                self._carry(sender, peer, encode_batch(messages[first : first + BATCH_MESSAGES]))
+            self.messages += len(messages)
+
+    def _carry(self, sender: str, receiver: str, data: bytes) -> None:
+        """Deliver one batch after the network's delay."""
+        self._deliver(sender, receiver, data, self.now + self._delay(sender, receiver))
+
+    def _deliver(self, sender: str, receiver: str, data: bytes, at: Instant) -> None:
+        node = self.nodes.get(receiver)
+        if node is None:
+            return
+        inputs = [Received(sender, item) for item in decode_batch(data) if not isinstance(item, UnknownKind)]
+        self._push(at, node.index, INPUTS, (node, inputs))
+
+    def _start(self, node: Node, actions: Sequence[Action]) -> None:
+        """Ask the latency model how each action ends; those that end together come back as one event."""
+        ends: dict[Instant, list[ActionDone]] = {}
+        for action in actions:
+            latency, ok, properties, reason = node.model(action)
+            done = ActionDone(action.number, action.unit, ok, properties, reason)
+            ends.setdefault(self.now + latency, []).append(done)
+        self.actions += len(actions)
+        for at, done_ in ends.items():
+            self._push(at, node.index, INPUTS, (node, done_))
+
+    # -- the operator's hand -----------------------------------------------------------------------------------
+
+    def command(self, actor: str, name: str, /, **arguments: Any) -> Reply:
+        """Have an actor carry out a command now; returns its reply. Time does not pass."""
+        node = self.nodes[actor]
+        self._command += 1
+        node.actor.step(Tick(self.now))
+        node.inbox.append(Command(self._command, name, arguments))
+        self._handle(node)
+        return self.replies.pop(self._command)
+
+    def query(self, actor: str, name: str, /, **arguments: Any) -> Any:
+        """Ask an actor. Raises ``CommandError``."""
+        return self.nodes[actor].actor.query(name, arguments)
