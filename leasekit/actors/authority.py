@@ -250,7 +250,10 @@ class Authority(SiteLeases):
         self.publish(lease, "closed", message.number)
 
     def _receipt_for(self, lease: SiteLease, peer: str, data: bytes) -> bytes:
-        note = check_statement(self.scheme, data, RELINQUISHMENT, signer=self._peer_key(peer), subject=lease.claim)
+        """The receipt for what is left of the lease's claim; none for an older one, which is used up."""
+        note = check_statement(self.scheme, data, RELINQUISHMENT, signer=self._peer_key(peer))
+        if note.subject != lease.claim:
+            return b""
         return state(self.signer, RECEIPT, lease.claim, max(self.now, note.at), lease.id).encode()
 
     def _on_relinquish(self, peer: str, message: Relinquish) -> None:

@@ -191,8 +191,8 @@ class Actor:
                 record.timer = None
                 due.append(record)
         for record in due:
+            self._dirty[record.id] = record  # before: a record that is dropped takes itself out again
             self._on_due(record)
-            self._dirty.setdefault(record.id, record)
 
     def _received(self, received: Received) -> None:
         peer, message = received

@@ -6,12 +6,12 @@ and the requests, and cuts tickets. Nothing that a mapper says can overbook.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from leasekit.actors.base import earliest
-from leasekit.actors.broker_book import Book
-from leasekit.actors.served import FRESH, OLD, Server
+from leasekit.actors.broker_state import BrokerState
+from leasekit.actors.served import FRESH, OLD
 from leasekit.actors.settings import BrokerSettings, Peer
 from leasekit.actors.turns import run_turn
 from leasekit.core.claims.keys import Scheme, Signer
@@ -47,7 +47,6 @@ from leasekit.core.protocol.messages import (
     Withdraw,
 )
 from leasekit.core.requests import Options, parse_options
-from leasekit.core.schema import Change, Row
 from leasekit.core.steps import Outgoing, Turn, TurnDone
 from leasekit.core.time import Instant, Term
 from leasekit.core.timetable import Shortfall
@@ -55,10 +54,8 @@ from leasekit.core.timetable import Shortfall
 _OPS = {NEW: br.TICKETING, EXTEND: br.EXTENDING_TICKET, MODIFY: br.MODIFYING}
 
 
-class Broker(Server):
+class Broker(BrokerState):
     """A broker's actor."""
-
-    role = "broker"
 
     def __init__(
         self,
@@ -69,15 +66,8 @@ class Broker(Server):
         mapper: BrokerMapper,
         settings: BrokerSettings | None = None,
     ) -> None:
-        self.settings = settings or BrokerSettings()
-        super().__init__(name, signer, scheme, peers, self.settings)
-        self.leases: dict[str, BrokerLease] = {}
-        self.book = Book()
-        self.errors: list[str] = []
+        super().__init__(name, signer, scheme, peers, settings or BrokerSettings())
         self._mapper = mapper
-        self._pending: dict[str, BrokerLease] = {}
-        self._options: dict[str, Options] = {}
-        self._wanted = False
         self._wake: Instant | None = None
         self._running = 0
         self._closings = 0
@@ -88,9 +78,6 @@ class Broker(Server):
                 ReturnTicket: self._on_return,
                 Offer: self._on_offer,
             }
-        )
-        self._queries.update(
-            leases=self._query_leases, lease=self._query_lease, sources=self._query_sources, status=self._query_status
         )
 
     # -- requests ----------------------------------------------------------------------------------------------
@@ -514,15 +501,6 @@ class Broker(Server):
 
     # -- time and state ----------------------------------------------------------------------------------------
 
-    def _served(self, lease: str) -> BrokerLease | None:
-        return self.leases.get(lease)
-
-    def _is_settled(self, lease: Any, number: int) -> bool:
-        return bool(lease.request != number)
-
-    def _live_records(self) -> int:
-        return len(self.leases) + 64
-
     def _due_at(self, record: Any) -> Instant | None:
         if isinstance(record, Delegation):
             return record.term.end if record.state == deleg.HELD else None
@@ -557,78 +535,3 @@ class Broker(Server):
                 wanted = count or "an unknown number of"
                 return f"only {have} of {wanted} requests of group {lease.group!r} arrived in time"
         return f"not granted in time{': ' + lease.defer_reason if lease.defer_reason else ''}"
-
-    def _drop(self, lease: BrokerLease) -> None:
-        del self.leases[lease.id]
-        lease.timer, lease.unacked = None, []
-        self._dirty.pop(lease.id, None)
-        self._forget_owed(lease, lease.holder)
-        self._changes.append(Change("leases", lease.id, lease.row() if self.settings.keep_closed else None))
-
-    def _restore(self, tables: Mapping[str, Sequence[Row]]) -> None:
-        for row in tables.get("delegations", ()):
-            source = Delegation.from_row(row)
-            if source.state == deleg.HELD:
-                self.book.add(source, decode_ticket(source.ticket))
-                self._schedule(source, source.term.end)
-        for row in tables.get("leases", ()):
-            lease = BrokerLease.from_row(row)
-            self.leases[lease.id] = lease
-            for claim in lease.claims:
-                self.book.reserve_again(claim)
-            if lease.unacked:
-                self._owe(lease, lease.holder)
-            self._schedule(lease, self.now if lease.unacked else self._due_at(lease))
-        for lease in sorted((x for x in self.leases.values() if x.request), key=lambda x: (x.arrived, x.id)):
-            options = parse_options(lease.asked.properties, lease.asked.term)
-            self._options[lease.id] = options
-            self._pending[lease.id] = lease
-            if lease.group and lease.asked.op == NEW:
-                self.book.join_group(lease.holder, lease.group, lease.id, options.lease_count)
-            self._wanted = True
-
-    # -- queries -----------------------------------------------------------------------------------------------
-
-    def _describe(self, lease: BrokerLease) -> dict[str, Any]:
-        return {
-            "id": lease.id,
-            "holder": lease.holder,
-            "slice": lease.slice,
-            "type": lease.type,
-            "state": lease.state,
-            "pending": lease.pending,
-            "requested": {"op": lease.asked.op, "units": lease.asked.units, "term": list(lease.asked.term)},
-            "claims": [
-                {"claim": c.digest.hex(), "source": c.source, "units": c.units, "term": [c.term.start, c.until]}
-                for c in lease.claims
-            ],
-            "reason": lease.defer_reason or lease.reason,
-        }
-
-    def _query_leases(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
-        every = arguments.get("all", False)
-        return [self._describe(lease) for lease in self.leases.values() if every or lease.ended < 0]
-
-    def _query_lease(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        lease = self.leases.get(str(arguments.get("lease", "")))
-        if lease is None:
-            raise CommandError(f"no lease {arguments.get('lease')!r} here")
-        return self._describe(lease)
-
-    def _query_sources(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
-        return self.book.describe(self.now)
-
-    def _query_status(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        states: dict[str, int] = {}
-        for lease in self.leases.values():
-            states[lease.state] = states.get(lease.state, 0) + 1
-        return {
-            "name": self.name,
-            "role": self.role,
-            "key": self.signer.public.hex(),
-            "now": self.now,
-            "leases": states,
-            "waiting": len(self._pending),
-            "sources": len(self.book),
-            "mapper_errors": self.errors[-5:],
-        }

@@ -34,6 +34,7 @@ class GuestState(Actor):
         self.leases: dict[str, GuestLease] = {}
         self.slices: dict[str, Slice] = {}
         self.returns: dict[str, Return] = {}
+        self.sites_by_key = {peer.key: peer.name for peer in self.peers.values() if peer.role == "authority"}
         self._open: dict[str, GuestLease] = {}
         self._names: dict[tuple[str, str], str] = {}
         self._dependents: dict[str, list[str]] = {}

@@ -7,12 +7,12 @@ is too late. Commands and mapper decisions come in through :mod:`.guest_desk`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from leasekit.actors.base import earliest
 from leasekit.actors.guest_desk import GuestDesk
-from leasekit.actors.guest_units import GuestUnits
+from leasekit.actors.guest_groups import GuestGroups
 from leasekit.actors.settings import GuestSettings, Peer
 from leasekit.core.claims.keys import Scheme, Signer
 from leasekit.core.claims.statements import CONTRACT, RELINQUISHMENT, check_statement, state
@@ -22,7 +22,7 @@ from leasekit.core.leases import returns
 from leasekit.core.leases import service_manager as sm
 from leasekit.core.leases.machine import NONE
 from leasekit.core.leases.records import GuestLease, Held, Return, Slice
-from leasekit.core.mappers import GuestMapper, Hold
+from leasekit.core.mappers import Go, GuestMapper, Hold
 from leasekit.core.properties import digest_properties
 from leasekit.core.protocol.messages import (
     EXTEND,
@@ -35,21 +35,18 @@ from leasekit.core.protocol.messages import (
     LeaseUpdate,
     Message,
     Redeem,
-    Relinquish,
     Relinquished,
     RequestTicket,
-    ReturnTicket,
     TicketUpdate,
     Withdraw,
 )
-from leasekit.core.schema import Change
 from leasekit.core.steps import Outgoing, Turn, TurnDone
-from leasekit.core.time import Instant, Term
+from leasekit.core.time import Instant
 
 CLOSE = "close"
 
 
-class ServiceManager(GuestUnits):
+class ServiceManager(GuestGroups):
     """A guest's actor."""
 
     def __init__(
@@ -70,7 +67,9 @@ class ServiceManager(GuestUnits):
             Relinquished: self._on_relinquished,
             ErrorReply: self._on_error,
         }
-        self._sites_by_key = {peer.key: peer.name for peer in self.peers.values() if peer.role == "authority"}
+
+    def _upcall(self, lease: GuestLease, predecessor: GuestLease) -> Go | Hold:
+        return self.desk.upcall(lease, predecessor)
 
     def turn(self) -> Turn | None:
         """The guest mapper's turn, if it is due."""
@@ -158,7 +157,7 @@ class ServiceManager(GuestUnits):
 
     def _check_ticket(self, lease: GuestLease, message: TicketUpdate) -> tuple[Held, str]:
         ticket = decode_ticket(message.ticket)
-        site = self._sites_by_key.get(ticket.root.issuer, "")
+        site = self.sites_by_key.get(ticket.root.issuer, "")
         if not site:
             raise TicketError("unknown_site", f"its root is no site known here (the broker calls it {message.site!r})")
         leaf = self.verifier.check(
@@ -301,12 +300,8 @@ class ServiceManager(GuestUnits):
             return
         lease.reason = lease.close_reason if event == "closed" and lease.close_reason else message.reason
         self._fire(sm.MACHINE, lease, event, lease.reason)
-        held, renewal = lease.approved, lease.renewal
-        if message.receipt and held is not None:
-            self.give_back(lease, held, lease.site, message.receipt)
-        if renewal is not None:
-            lease.renewal = None
-            self.give_back(lease, renewal, lease.site)
+        if message.receipt and lease.approved is not None:
+            self.give_back(lease, lease.approved, lease.site, message.receipt)
         self._end(lease)
 
     def _on_accepted(self, peer: str, message: Accepted) -> None:
@@ -389,9 +384,9 @@ class ServiceManager(GuestUnits):
             if lease.ask:
                 self._forget_owed(lease, lease.broker)
                 lease.ask = 0
-            if lease.renewal is not None:
+            if lease.renewal is not None and not lease.op_number:
                 self.give_back(lease, lease.renewal, lease.site)
-                lease.renewal = None
+                lease.renewal = None  # one that was redeemed already goes back when the site has closed the lease
             lease.op, lease.op_number, lease.join = "", 0, sm.LEAVING
             self._start_leaves(lease, list(lease.units))
             self._check_left(lease)
@@ -408,6 +403,9 @@ class ServiceManager(GuestUnits):
         """The lease is over: nothing is owed for it any more, and those that waited for it are told."""
         lease.ended = self.now
         lease.ask = lease.op_number = 0
+        if lease.renewal is not None:
+            self.give_back(lease, lease.renewal, lease.site)
+            lease.renewal = None
         lease.join = sm.NOT_JOINED
         self._clear_units(lease)
         self._open.pop(lease.id, None)
@@ -417,139 +415,11 @@ class ServiceManager(GuestUnits):
         self._settle_hold(lease)
         self._wake_dependents(lease)
 
-    # -- groups ------------------------------------------------------------------------------------------------
-
-    def _predecessor(self, lease: GuestLease, name: str, done: Callable[[GuestLease], bool]) -> str:
-        """``ready``, ``wait`` or ``failed``; asks the mapper's upcall before it says ``ready``."""
-        if not name or lease.unblocked:
-            return "ready"
-        predecessor = self.leases.get(name)
-        if predecessor is None or predecessor.state in (sm.CLOSED, sm.FAILED):
-            return "ready" if lease.proceed else "failed"
-        if not done(predecessor) or self.now < lease.hold_until:
-            return "wait"
-        answer = self.desk.upcall(lease, predecessor)
-        if isinstance(answer, Hold):
-            lease.hold_until = max(answer.until, self.now + 1)
-            self._touch(lease)
-            return "wait"
-        if answer.configuration:
-            lease.configuration = {**lease.configuration, **answer.configuration}
-            self._touch(lease)
-        return "ready"
-
-    def _wake_dependents(self, lease: GuestLease) -> None:
-        for name in self._dependents.get(lease.id, ()):
-            dependent = self.leases.get(name)
-            if dependent is None:
-                continue
-            if dependent.join == sm.BLOCKED_JOIN:
-                self._join(dependent)
-                self._touch(dependent)
-            elif dependent.state == sm.TICKETED and dependent.pending == NONE:
-                self.advance(dependent)
-
-    def _settle_hold(self, lease: GuestLease) -> None:
-        """A slice that holds its redeems goes on when every ticket is there, and closes when one was refused."""
-        record = self.slices.get(lease.slice)
-        if record is None or record.released or not record.hold:
-            return
-        members = [other for other in self.leases.values() if other.slice == record.id]
-        lost = next((other for other in members if other.state in (sm.FAILED, sm.CLOSED)), None)
-        if lost is not None:
-            record.refused = f"lease {lost.id}: {lost.reason or lost.state}"
-            record.released = True
-            self._touch(record)
-            for other in members:
-                if sm.MACHINE.allows((other.state, other.pending), "close"):
-                    self.close(other, f"its slice holds for all, and {record.refused}")
-        elif sum(other.approved is not None for other in members) >= record.hold:
-            record.released = True
-            self._touch(record)
-            for other in members:
-                if other is not lease:
-                    self.advance(other)
-
-    # -- giving back -------------------------------------------------------------------------------------------
-
-    def give_back(self, lease: GuestLease, held: Held, site: str, receipt: bytes = b"") -> None:
-        """What is left of a ticket goes back to its broker, by way of the site."""
-        if held.term.end <= self.now or held.digest.hex() in self.returns:
-            return
-        lease.number += 1
-        at = max(self.now, held.term.start)
-        giving = Return(held.digest.hex(), lease.id, site, lease.broker, held, lease.number, at)
-        self.returns[giving.id] = giving
-        self._note(lease.id, "give_back", "", returns.RELINQUISHING, f"claim {giving.id[:16]} from {at}")
-        self._touch(lease)
-        self._touch(giving)
-        if receipt:
-            self._returning(giving, receipt)
-        else:
-            self._send_return(giving)
-
-    def _give_back_unknown(self, peer: str, message: TicketUpdate) -> None:
-        """A ticket for a lease that nobody knows here (its record was lost or dropped) is given back all the same."""
-        if message.status != "granted" or peer not in self.peers:
-            return
-        ticket = decode_ticket(message.ticket)
-        site = self._sites_by_key.get(ticket.root.issuer)
-        leaf = ticket.leaf
-        if site is None or leaf.holder != self.signer.public or leaf.digest.hex() in self.returns:
-            return
-        held = Held(message.ticket, leaf.digest, leaf.units, leaf.term)
-        number = message.number + 1
-        giving = Return(leaf.digest.hex(), message.lease, site, peer, held, number, max(self.now, leaf.term.start))
-        self.returns[giving.id] = giving
-        self._touch(giving)
-        self._send_return(giving)
-
-    def _send_return(self, giving: Return) -> None:
-        if giving.state == returns.RELINQUISHING:
-            note = state(self.signer, RELINQUISHMENT, giving.held.digest, giving.at, giving.lease).encode()
-            message: Message = Relinquish(giving.lease, giving.number, giving.held.ticket, note)
-            peer = giving.site
-        else:
-            message, peer = ReturnTicket(giving.lease, giving.number, giving.receipt), giving.broker
-        self._messages.append(Outgoing(peer, message))
-        self._owe(giving, peer)
-        giving.send_at = self.now + self._backoff(giving.tries)
-        giving.tries += 1
-
-    def _on_relinquished(self, peer: str, message: Relinquished) -> None:
-        giving = self._return_numbered(message.lease, message.number)
-        if giving is None or giving.site != peer or giving.state != returns.RELINQUISHING:
-            return
-        if message.receipt:
-            self._returning(giving, message.receipt)
-        else:
-            self._end_return(giving, "refused", message.reason)
-
-    def _returning(self, giving: Return, receipt: bytes) -> None:
-        self._forget_owed(giving, giving.site)
-        giving.receipt, giving.tries = receipt, 0
-        self._fire(returns.MACHINE, giving, "receipt")
-        self._send_return(giving)
-
-    def _end_return(self, giving: Return, event: str, why: str = "") -> None:
-        self._fire(returns.MACHINE, giving, event, why)
-        self._forget_owed(giving, giving.site)
-        self._forget_owed(giving, giving.broker)
-        del self.returns[giving.id]
-        self._dirty.pop(giving.id, None)
-        giving.timer = None
-        self._changes.append(Change("returns", giving.id, None))
-
-    def _return_numbered(self, lease: str, number: int) -> Return | None:
-        if not self.returns:
-            return None
-        return next((r for r in self.returns.values() if r.number == number and r.lease == lease), None)
-
     # -- time --------------------------------------------------------------------------------------------------
 
     def _due_at(self, record: Any) -> Instant | None:
         if isinstance(record, Return):
-            return min(record.send_at, record.held.term.end)
+            return self._return_due_at(record)
         if isinstance(record, Slice):
             return None
         lease: GuestLease = record
@@ -606,10 +476,7 @@ class ServiceManager(GuestUnits):
 
     def _on_due(self, record: Any) -> None:
         if isinstance(record, Return):
-            if record.held.term.end <= self.now:
-                self._end_return(record, "end", "the claim's term is over")
-            elif record.send_at <= self.now:
-                self._send_return(record)
+            self._return_due(record)
         elif isinstance(record, GuestLease):
             if record.state in (sm.CLOSED, sm.FAILED):
                 if record.ended + self.settings.retention <= self.now:
@@ -692,9 +559,7 @@ class ServiceManager(GuestUnits):
 
     def _owes(self, record: Any, peer: str) -> bool:
         if isinstance(record, Return):
-            return record.id in self.returns and peer == (
-                record.site if record.state == returns.RELINQUISHING else record.broker
-            )
+            return self._return_owes(record, peer)
         return bool((record.ask and record.broker == peer) or (record.op_number and record.site == peer))
 
     def _send_owed(self, record: Any, peer: str) -> None:
@@ -708,10 +573,3 @@ class ServiceManager(GuestUnits):
         if record.op_number and record.site == peer:
             record.op_tries = 0
             self._send_op(record)
-
-
-def term_of(lease: GuestLease) -> Term:
-    """The term that the lease has now, or would have."""
-    if lease.granted is not None:
-        return lease.granted
-    return lease.approved.term if lease.approved is not None else lease.asked.term

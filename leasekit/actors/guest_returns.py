@@ -1,0 +1,106 @@
+"""What a guest gives back: tickets, or the rest of their terms, on their way to the broker by way of the site.
+
+See :mod:`leasekit.core.leases.returns` for the machine. A return is a record of its own, because it outlives its lease.
+"""
+
+from __future__ import annotations
+
+from leasekit.actors.guest_units import GuestUnits
+from leasekit.core.claims.statements import RELINQUISHMENT, state
+from leasekit.core.claims.ticket import decode_ticket
+from leasekit.core.leases import returns
+from leasekit.core.leases.records import GuestLease, Held, Return
+from leasekit.core.protocol.messages import Message, Relinquish, Relinquished, ReturnTicket, TicketUpdate
+from leasekit.core.schema import Change
+from leasekit.core.steps import Outgoing
+from leasekit.core.time import Instant
+
+
+class GuestReturns(GuestUnits):
+    """Claims on their way back."""
+
+    def give_back(self, lease: GuestLease, held: Held, site: str, receipt: bytes = b"") -> None:
+        """What is left of a ticket goes back to its broker, by way of the site."""
+        if held.term.end <= self.now or held.digest.hex() in self.returns:
+            return
+        lease.number += 1
+        at = max(self.now, held.term.start)
+        giving = Return(held.digest.hex(), lease.id, site, lease.broker, held, lease.number, at)
+        self.returns[giving.id] = giving
+        self._note(lease.id, "give_back", "", returns.RELINQUISHING, f"claim {giving.id[:16]} from {at}")
+        self._touch(lease)
+        self._touch(giving)
+        if receipt:
+            self._returning(giving, receipt)
+        else:
+            self._send_return(giving)
+
+    def _give_back_unknown(self, peer: str, message: TicketUpdate) -> None:
+        """A ticket for a lease that nobody knows here (its record was lost or dropped) is given back all the same."""
+        if message.status != "granted" or peer not in self.peers:
+            return
+        ticket = decode_ticket(message.ticket)
+        site = self.sites_by_key.get(ticket.root.issuer)
+        leaf = ticket.leaf
+        if site is None or leaf.holder != self.signer.public or leaf.digest.hex() in self.returns:
+            return
+        held = Held(message.ticket, leaf.digest, leaf.units, leaf.term)
+        number = message.number + 1
+        giving = Return(leaf.digest.hex(), message.lease, site, peer, held, number, max(self.now, leaf.term.start))
+        self.returns[giving.id] = giving
+        self._touch(giving)
+        self._send_return(giving)
+
+    def _send_return(self, giving: Return) -> None:
+        if giving.state == returns.RELINQUISHING:
+            note = state(self.signer, RELINQUISHMENT, giving.held.digest, giving.at, giving.lease).encode()
+            message: Message = Relinquish(giving.lease, giving.number, giving.held.ticket, note)
+            peer = giving.site
+        else:
+            message, peer = ReturnTicket(giving.lease, giving.number, giving.receipt), giving.broker
+        self._messages.append(Outgoing(peer, message))
+        self._owe(giving, peer)
+        giving.send_at = self.now + self._backoff(giving.tries)
+        giving.tries += 1
+
+    def _on_relinquished(self, peer: str, message: Relinquished) -> None:
+        giving = self._return_numbered(message.lease, message.number)
+        if giving is None or giving.site != peer or giving.state != returns.RELINQUISHING:
+            return
+        if message.receipt:
+            self._returning(giving, message.receipt)
+        else:
+            self._end_return(giving, "refused", message.reason)
+
+    def _returning(self, giving: Return, receipt: bytes) -> None:
+        self._forget_owed(giving, giving.site)
+        giving.receipt, giving.tries = receipt, 0
+        self._fire(returns.MACHINE, giving, "receipt")
+        self._send_return(giving)
+
+    def _end_return(self, giving: Return, event: str, why: str = "") -> None:
+        self._fire(returns.MACHINE, giving, event, why)
+        self._forget_owed(giving, giving.site)
+        self._forget_owed(giving, giving.broker)
+        del self.returns[giving.id]
+        self._dirty.pop(giving.id, None)
+        giving.timer = None
+        self._changes.append(Change("returns", giving.id, None))
+
+    def _return_numbered(self, lease: str, number: int) -> Return | None:
+        if not self.returns:
+            return None
+        return next((r for r in self.returns.values() if r.number == number and r.lease == lease), None)
+
+    def _return_due_at(self, giving: Return) -> Instant:
+        return min(giving.send_at, giving.held.term.end)
+
+    def _return_due(self, giving: Return) -> None:
+        if giving.held.term.end <= self.now:
+            self._end_return(giving, "end", "the claim's term is over")
+        elif giving.send_at <= self.now:
+            self._send_return(giving)
+
+    def _return_owes(self, giving: Return, peer: str) -> bool:
+        owed_to = giving.site if giving.state == returns.RELINQUISHING else giving.broker
+        return giving.id in self.returns and peer == owed_to
