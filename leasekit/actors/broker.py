@@ -13,7 +13,7 @@ from leasekit.actors.base import earliest
 from leasekit.actors.broker_state import BrokerState
 from leasekit.actors.served import FRESH, OLD
 from leasekit.actors.settings import BrokerSettings, Peer
-from leasekit.actors.turns import run_turn
+from leasekit.actors.turns import is_inline, run_turn
 from leasekit.core.claims.keys import Scheme, Signer
 from leasekit.core.claims.statements import RECEIPT, TRUNCATION, check_statement, decode_statement, state
 from leasekit.core.claims.ticket import decode_ticket, delegate
@@ -34,6 +34,7 @@ from leasekit.core.mappers import (
     Wake,
 )
 from leasekit.core.properties import digest_properties
+from leasekit.core.protocol.codec import clip
 from leasekit.core.protocol.messages import (
     EXTEND,
     MODIFY,
@@ -51,6 +52,8 @@ from leasekit.core.steps import Outgoing, Turn, TurnDone
 from leasekit.core.time import Instant, Term
 from leasekit.core.timetable import Shortfall
 
+REASON_MAX = 1000
+"""The longest reason that is taken from a mapper, in characters: messages hold twice as much."""
 _OPS = {NEW: br.TICKETING, EXTEND: br.EXTENDING_TICKET, MODIFY: br.MODIFYING}
 
 
@@ -68,6 +71,7 @@ class Broker(BrokerState):
     ) -> None:
         super().__init__(name, signer, scheme, peers, settings or BrokerSettings())
         self._mapper = mapper
+        self._inline = is_inline(mapper)
         self._wake: Instant | None = None
         self._running = 0
         self._closings = 0
@@ -221,7 +225,7 @@ class Broker(BrokerState):
         groups = [
             tuple(members[id_] for id_ in ids) for ids in self.book.complete_groups() if all(i in members for i in ids)
         ]
-        return BrokerCycle(self.now, requests, groups, self.book.turn_sources())
+        return BrokerCycle(self.now, requests, groups, self.book.turn_sources(snapshot=not self._inline))
 
     def _view(self, lease: BrokerLease) -> PendingRequest:
         asked, options = lease.asked, self._options[lease.id]
@@ -276,9 +280,9 @@ class Broker(BrokerState):
         elif isinstance(decision, GrantGroup):
             self._grant_all(decision.grants)
         elif isinstance(decision, Reject):
-            self._reject(self._waiting(decision.lease), decision.reason, decision.earliest)
+            self._reject(self._waiting(decision.lease), clip(str(decision.reason), REASON_MAX), decision.earliest)
         elif isinstance(decision, Defer):
-            self._waiting(decision.lease).defer_reason = decision.reason
+            self._waiting(decision.lease).defer_reason = clip(str(decision.reason), REASON_MAX)
         else:
             raise CommandError(f"{decision!r:.80} is no decision of a broker mapper")
 

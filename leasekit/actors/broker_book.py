@@ -72,19 +72,28 @@ class Book:
         """Delegations of a type, with the names of their sites."""
         return [SourceLike(source) for source in self._by_type.get(type_, ())]
 
-    def turn_sources(self) -> Callable[[str], Sequence[Source]]:
-        """Views of the delegations for one mapper turn; what the mapper books in them stays in them."""
-        made: dict[str, list[Source]] = {}
+    def turn_sources(self, *, snapshot: bool) -> Callable[[str], Sequence[Source]]:
+        """Views of the delegations for one mapper turn; what the mapper books in them stays in them.
+
+        With ``snapshot`` they hold still while the book goes on, as a mapper in another thread needs it.
+        """
+        if snapshot:
+            made = {type_: self._views(type_, Timetable.copy) for type_ in self._by_type}
+            return lambda type_: made.get(type_, [])
+        views: dict[str, list[Source]] = {}
 
         def sources(type_: str) -> list[Source]:
-            if type_ not in made:
-                made[type_] = [
-                    Source(s.id, s.peer, s.type, s.units, s.term, s.properties, self._tables[s.id].overlay())
-                    for s in self._by_type.get(type_, ())
-                ]
-            return made[type_]
+            if type_ not in views:
+                views[type_] = self._views(type_, Timetable.overlay)
+            return views[type_]
 
         return sources
+
+    def _views(self, type_: str, scratch: Callable[[Timetable], Timetable]) -> list[Source]:
+        return [
+            Source(s.id, s.peer, s.type, s.units, s.term, s.properties, scratch(self._tables[s.id]))
+            for s in self._by_type.get(type_, ())
+        ]
 
     def describe(self, now: Instant) -> list[dict[str, Any]]:
         """Every delegation as plain data for an operator."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from leasekit.actors.turns import run_turn
+from leasekit.actors.turns import is_inline, run_turn
 from leasekit.core.errors import CommandError, LeasekitError
 from leasekit.core.leases import service_manager as sm
 from leasekit.core.leases.machine import NONE
@@ -45,6 +45,7 @@ class GuestDesk:
     def __init__(self, manager: ServiceManager, mapper: GuestMapper) -> None:
         self._manager = manager
         self._mapper = mapper
+        self._inline = is_inline(mapper)
         self._wake: Instant | None = 0
         self._running = 0
         self.errors: list[str] = []
@@ -73,7 +74,8 @@ class GuestDesk:
             return None
         self._wake = None
         self._running = number = manager._next("turn")
-        cycle = GuestCycle(manager.now, [manager.view(lease) for lease in manager.open_leases()])
+        views = [manager.view(lease, snapshot=not self._inline) for lease in manager.open_leases()]
+        cycle = GuestCycle(manager.now, views)
         return Turn(number, lambda: run_turn(number, lambda: self._mapper.plan(cycle)))
 
     def turn_done(self, done: TurnDone) -> None:

@@ -112,8 +112,13 @@ class GuestState(Actor):
 
     # -- views -------------------------------------------------------------------------------------------------
 
-    def view(self, lease: GuestLease) -> LeaseView:
-        """The lease as mappers see it."""
+    def view(self, lease: GuestLease, *, snapshot: bool = False) -> LeaseView:
+        """The lease as mappers see it; with ``snapshot`` its members are looked up now, else when asked for."""
+
+        def members() -> Sequence[GuestUnitView]:
+            return [GuestUnitView(u.name, u.state, u.properties, u.reason) for u in lease.units.values()]
+
+        fixed = members() if snapshot else None
         held = lease.approved
         renewal = lease.renewal
         return LeaseView(
@@ -133,7 +138,7 @@ class GuestState(Actor):
             closing=lease.closing,
             reason=lease.reason,
             properties=lease.asked.properties,
-            members=lambda: [GuestUnitView(u.name, u.state, u.properties, u.reason) for u in lease.units.values()],
+            members=members if fixed is None else lambda: fixed,
         )
 
     def open_leases(self) -> Iterator[GuestLease]:

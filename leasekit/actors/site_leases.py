@@ -12,8 +12,8 @@ from typing import Any
 from leasekit.actors.base import earliest
 from leasekit.actors.served import Server
 from leasekit.actors.settings import AuthoritySettings, Peer
-from leasekit.actors.site_units import Units, summary
-from leasekit.actors.turns import run_turn
+from leasekit.actors.site_units import REASON_MAX, Units, summary
+from leasekit.actors.turns import is_inline, run_turn
 from leasekit.core.claims.keys import Scheme, Signer
 from leasekit.core.claims.statements import CONTRACT, state
 from leasekit.core.errors import CommandError, LeasekitError
@@ -31,6 +31,7 @@ from leasekit.core.mappers import (
     Wake,
 )
 from leasekit.core.properties import Properties
+from leasekit.core.protocol.codec import clip
 from leasekit.core.protocol.messages import EXTEND, LeaseUpdate, UnitState
 from leasekit.core.schema import Change, Row
 from leasekit.core.steps import Action, ActionDone, Turn, TurnDone
@@ -63,6 +64,7 @@ class SiteLeases(Server):
         self._calendars: dict[str, Timetable] = {}
         self._holding: dict[str, int] = {}
         self._mapper = mapper
+        self._inline = is_inline(mapper)
         self._queue: dict[str, str] = {}
         self._look = False
         self._wake: Instant | None = None
@@ -329,7 +331,8 @@ class SiteLeases(Server):
         ordered = sorted(self._queue.items(), key=lambda item: _ORDER[item[1]])
         demands = [self._view(self.leases[id_], op) for id_, op in ordered]
         self._running = number = self._next("turn")
-        cycle = AuthorityCycle(self.now, demands, self.units.free, self.units.view)
+        units = self.units if self._inline else self.units.snapshot()
+        cycle = AuthorityCycle(self.now, demands, units.free, units.view)
         return Turn(number, lambda: run_turn(number, lambda: self._mapper.assign(cycle)))
 
     def _view(self, lease: SiteLease, op: str) -> Demand:
@@ -408,6 +411,7 @@ class SiteLeases(Server):
         self._check_primed(lease)
 
     def _refuse(self, lease: SiteLease, op: str, reason: str) -> None:
+        reason = clip(str(reason), REASON_MAX)
         del self._queue[lease.id]
         lease.reason = lease.reason or reason
         if op == NEW:

@@ -7,8 +7,9 @@ settled unit means for its lease is for the layer above (``on_up``, ``on_failed`
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
+import attrs
 from sortedcontainers import SortedList
 
 from leasekit.core.errors import CommandError
@@ -16,8 +17,12 @@ from leasekit.core.leases import authority as au
 from leasekit.core.leases.records import SiteUnit
 from leasekit.core.mappers import UnitView
 from leasekit.core.properties import EMPTY, Properties
+from leasekit.core.protocol.codec import clip
 from leasekit.core.schema import Row
 from leasekit.core.steps import ActionDone
+
+REASON_MAX: Final = 1000
+"""The longest reason that is taken from a driver or mapper, in characters: messages hold twice as much."""
 
 Act = Callable[[SiteUnit, str, int], None]
 """Have ``op`` done to a unit under a number; 0 means a new number."""
@@ -116,6 +121,11 @@ class Units:
             if not unit.retire:
                 yield self.view(unit.id)
 
+    def snapshot(self) -> UnitsSnapshot:
+        """The same views, which hold still while the units go on."""
+        free = {type_: list(self.free(type_)) for type_ in self._types}
+        return UnitsSnapshot(free, {name: self.view(name) for name in self._units})
+
     def is_available(self, unit: SiteUnit) -> bool:
         """Whether the unit can be given out now."""
         return unit.state == au.FREE or (unit.state == au.TEARDOWN and not unit.promised and not unit.retire)
@@ -165,6 +175,7 @@ class Units:
         unit = self._units.get(done.unit)
         if unit is None or unit.action != done.number or done.number == 0:
             return None
+        done = done._replace(reason=clip(done.reason, REASON_MAX))
         unit.action = 0
         lease = unit.lease
         if unit.state == au.SETUP:
@@ -278,6 +289,22 @@ class Units:
             }
             for unit in self._units.values()
         ]
+
+
+@attrs.frozen(slots=True)
+class UnitsSnapshot:
+    """What :meth:`Units.free` and :meth:`Units.view` said at one instant."""
+
+    _free: Mapping[str, list[UnitView]]
+    _views: Mapping[str, UnitView]
+
+    def free(self, type_: str) -> Iterator[UnitView]:
+        """As :meth:`Units.free`."""
+        return iter(self._free.get(type_, ()))
+
+    def view(self, name: str) -> UnitView:
+        """As :meth:`Units.view`."""
+        return self._views[name]
 
 
 def summary(units: Iterable[SiteUnit]) -> Mapping[str, Mapping[str, int]]:

@@ -8,6 +8,14 @@ from typing import Any
 from leasekit.core.steps import TurnDone
 
 
+def is_inline(mapper: object) -> bool:
+    """Whether the mapper promises to be quick: it is then called on the actor's own step, on views of what is live.
+
+    Others may run in a thread while the actor goes on, and get views that hold still.
+    """
+    return getattr(mapper, "inline", False) is True
+
+
 def run_turn(number: int, call: Callable[[], Any]) -> TurnDone:
     """Call a mapper. Never raises: a mapper's bug must not become the actor's."""
     try:

@@ -257,12 +257,16 @@ class World:
 
     def command(self, actor: str, name: str, /, **arguments: Any) -> Reply:
         """Have an actor carry out a command now; returns its reply. Time does not pass."""
-        node = self.nodes[actor]
         self._command += 1
-        node.actor.step(Tick(self.now))
-        node.inbox.append(Command(self._command, name, arguments))
-        self._handle(node)
+        self.feed(actor, [Command(self._command, name, arguments)])
         return self.replies.pop(self._command)
+
+    def feed(self, actor: str, inputs: Iterable[Input]) -> None:
+        """Give an actor inputs now, all in one batch; replies to commands are kept in :attr:`replies`. Time does not pass."""
+        node = self.nodes[actor]
+        node.actor.step(Tick(self.now))
+        node.inbox.extend(inputs)
+        self._handle(node)
 
     def query(self, actor: str, name: str, /, **arguments: Any) -> Any:
         """Ask an actor. Raises ``CommandError``."""

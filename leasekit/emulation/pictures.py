@@ -1,0 +1,111 @@
+"""Which pictures an experiment's file asks for, drawn from its runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from leasekit.config.deployment import Deployment
+from leasekit.config.emulation import PlotSpec, x_value
+from leasekit.emulation import plots
+
+if TYPE_CHECKING:
+    from leasekit.emulation.experiment import RunResult
+
+
+def draw(deployment: Deployment, results: Sequence[RunResult], out: Path) -> list[Path]:
+    """Draw all pictures into ``out``; returns their files, PNG and SVG."""
+    assert deployment.emulation is not None, "pictures are of an emulation"
+    made: list[Path] = []
+    for plot in deployment.emulation.plots:
+        made += _DRAWN[plot.kind](plot, results, out, deployment.emulation.units)
+    return made
+
+
+def _loads(plot: PlotSpec, results: Sequence[RunResult], guest: str) -> list[plots.Load]:
+    loads = []
+    for result in results:
+        signal = result.actors[guest].signal
+        if signal is not None:
+            name = result.spec.name or guest
+            error = result.summary["guests"][guest].get("rmse")
+            loads.append(plots.Load(name=name, demand=signal, holdings=result.recorder.leased[guest], rmse=error))
+    return loads
+
+
+def _demand_holdings(plot: PlotSpec, results: Sequence[RunResult], out: Path, units: str) -> list[Path]:
+    made: list[Path] = []
+    for guest in plot.guests:
+        loads = _loads(plot, results, guest)
+        if not loads:
+            continue
+        stem = out / (plot.file if len(plot.guests) == 1 else f"{plot.file}-{guest}")
+        title = plot.title or f"{guest}: demand and holdings"
+        if len(loads) == 1:
+            made += plots.demand_and_holdings(stem, loads[0], results[0].window, units=units)
+        else:
+            made += plots.terms_side_by_side(stem, loads, results[0].window, title=title, units=units)
+    return made
+
+
+def _guests(plot: PlotSpec, results: Sequence[RunResult], out: Path, units: str) -> list[Path]:
+    panels = {
+        result.spec.name or result.deployment.name: {guest: result.recorder.leased[guest] for guest in plot.guests}
+        for result in results
+    }
+    total = sum(site["capacity"] for site in results[0].summary["sites"].values())
+    title = plot.title or "Holdings of competing guests"
+    return list(plots.stacked_guests(out / plot.file, panels, results[0].window, title=title, capacity=total, units=units))
+
+
+def _site_usage(plot: PlotSpec, results: Sequence[RunResult], out: Path, units: str) -> list[Path]:
+    made: list[Path] = []
+    for result in results:
+        sites: dict[str, Any] = {
+            name: (series, float(result.summary["sites"][name]["capacity"]))
+            for name, series in result.recorder.in_use.items()
+        }
+        stem = plot.file if len(results) == 1 else f"{plot.file}-{result.spec.name.replace('/', '_').replace(' ', '_')}"
+        made += plots.site_usage(out / stem, sites, result.window, units=units)
+    return made
+
+
+def _curves(plot: PlotSpec, results: Sequence[RunResult], value: str) -> dict[str, list[tuple[float, float]]]:
+    """Points of one result against the key ``plot.x``: a curve for each series, and for each guest where there are several."""
+    curves: dict[str, list[tuple[float, float]]] = {}
+    for result in results:
+        x = x_value(result.deployment.document, plot.x)
+        if value == "alpha_ms":
+            curves.setdefault(result.spec.series or "alpha", []).append((x, result.summary["measured"][value]))
+            continue
+        for guest in plot.guests:
+            y = result.summary["guests"][guest].get(value)
+            if y is not None:
+                parts = [result.spec.series, guest if len(plot.guests) > 1 or not result.spec.series else ""]
+                curves.setdefault(" ".join(part for part in parts if part), []).append((x, y))
+    return {name: sorted(points) for name, points in curves.items()}
+
+
+def _rmse(plot: PlotSpec, results: Sequence[RunResult], out: Path, units: str) -> list[Path]:
+    return list(plots.rmse_against_term(out / plot.file, _curves(plot, results, "rmse"), units=units))
+
+
+def _alpha(plot: PlotSpec, results: Sequence[RunResult], out: Path, units: str) -> list[Path]:
+    curves = _curves(plot, results, "alpha_ms")
+    label = plot.x_label or "lease term (ticks)"
+    return list(plots.alpha_curves(out / plot.file, curves, x=label, title=plot.title or None))
+
+
+def _fidelity(plot: PlotSpec, results: Sequence[RunResult], out: Path, units: str) -> list[Path]:
+    return list(plots.fidelity_against_term(out / plot.file, _curves(plot, results, "fidelity")))
+
+
+_DRAWN = {
+    "demand_holdings": _demand_holdings,
+    "guests": _guests,
+    "site_usage": _site_usage,
+    "rmse": _rmse,
+    "alpha": _alpha,
+    "fidelity": _fidelity,
+}
