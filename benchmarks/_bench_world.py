@@ -6,8 +6,6 @@ import gc
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from leasekit.policies.authority.first_fit import FirstFit
-from leasekit.policies.broker.fcfs import Fcfs
 from leasekit.policies.guest.manual import Manual
 
 from leasekit.actors.authority import Authority
@@ -19,6 +17,8 @@ from leasekit.core.schema import Store
 from leasekit.core.steps import Command
 from leasekit.core.time import DAY
 from leasekit.emulation.world import World
+from leasekit.policies.authority.first_fit import FirstFit
+from leasekit.policies.broker.fcfs import Fcfs
 from leasekit.stores.memory import MemoryStore
 
 GUEST, BROKER, SITE = "guest", "broker", "site"
@@ -56,7 +56,9 @@ def world(actors: Mapping[str, Any], store: Callable[[str], Store] = lambda name
 
 
 def lease(made: World, count: int, in_flight: int, there: int = 0) -> None:
-    """Request ``count`` one-unit leases on top of those that are ``there``, ``in_flight`` at a time, and see all active."""
+    """Request ``count`` one-unit leases on top of those that are ``there``, ``in_flight`` at a time, and see all
+    active.
+    """
     arguments = {"type": "vm", "units": 1, "term": [START, START + 30 * DAY]}
     for first in range(there, there + count, in_flight):
         numbers = range(first + 1, min(first + in_flight, there + count) + 1)

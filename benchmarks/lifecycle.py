@@ -1,8 +1,9 @@
 """Request to active: how many one-unit leases a second go through guest, broker and site.
 
 Modes: ``local`` (one process, memory store, signatures off), ``signed`` (signatures on, SQLite with full sync) and
-``sockets`` (three daemons on loopback, signed, SQLite with full sync). The floor of ``local`` and ``signed`` is a bare loop
-of the same work in the same run: it replays what one run really signed, verified, encoded, decoded and committed.
+``sockets`` (three daemons on loopback, signed, SQLite with full sync). The floor of ``local`` and ``signed`` is a
+bare loop of the same work in the same run: it replays what one run really signed, verified, encoded, decoded and
+committed.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ class Tape:
 
     def floor(self, folder: Path | None) -> float:
         """Seconds that a bare loop takes for the same."""
-        databases = {name: _database(folder / f"floor-{name}.db") for name, _ in self.commits} if folder else {}
+        names = {name for name, _ in self.commits} if folder else set()
+        databases = {name: _database(folder / f"floor-{name}.db") for name in names} if folder else {}
         key, scheme = Keypair(b"\x07" * 32), Ed25519()
         begin = time.perf_counter()
         for body in self.signed:

@@ -22,7 +22,9 @@ def resident() -> int:
 
 
 def main() -> int:
-    """Measure the growth between the first thousand leases and all of them, so that what is there anyway doesn't count."""
+    """Measure the growth between the first thousand leases and all of them, so that what is there anyway doesn't
+    count.
+    """
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--leases", type=int, default=20_000)
     parser.add_argument("--json", action="store_true")

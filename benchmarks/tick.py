@@ -1,7 +1,7 @@
 """What a tick costs when nothing is due, with 1 and with 100,000 active leases: it must not depend on them.
 
-A tick is what a shell does at one: step the clock, ask for a mapper turn, for a Ready and for the next instant. The figure is
-the dearest of the three actors; the floor is four calls of methods that do nothing.
+A tick is what a shell does at one: step the clock, ask for a mapper turn, for a Ready and for the next instant. The
+figure is the dearest of the three actors; the floor is four calls of methods that do nothing.
 """
 
 from __future__ import annotations

@@ -233,8 +233,8 @@ def _refused(timetable: UnitTimetable, term: Term) -> None:
 def growth_figures(sizes: list[int], rounds: int) -> Iterator[Result]:
     """Reserve and release, together, from 100 to 1,000,000 stored, in two ways of growing.
 
-    ``longer``: the same 1,000 units booked ever further ahead. ``denser``: one month, with units in proportion to what
-    is stored, so that each term spans ever more of the other reservations' starts and ends.
+    ``longer``: the same 1,000 units booked ever further ahead. ``denser``: one month, with units in proportion to
+    what is stored, so that each term spans ever more of the other reservations' starts and ends.
     ``growth_..._per_doubling_us`` is what the pair costs more each time that the number stored doubles.
     """
     for name in ("longer", "denser"):

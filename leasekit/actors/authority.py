@@ -37,10 +37,12 @@ from leasekit.core.protocol.messages import (
 )
 from leasekit.core.schema import Row
 from leasekit.core.steps import Outgoing, Tick
-from leasekit.core.time import INSTANT_MAX, Instant, Term
+from leasekit.core.time import Instant, Term
 from leasekit.core.timetable import Shortfall
 
 REDEEMED, VOID = "redeemed", "void"
+STRAYS_MAX = 1000
+"""How many closes of leases that were never redeemed are remembered at once."""
 
 
 class Authority(SiteLeases):
@@ -59,6 +61,7 @@ class Authority(SiteLeases):
         self.delegations: dict[str, Delegation] = {}
         self.claims: dict[bytes, SiteClaim] = {}
         self._delegated = False
+        self._strays: list[str] = []
         self._handlers.update(
             {
                 Redeem: self._on_redeem,
@@ -81,24 +84,39 @@ class Authority(SiteLeases):
             assert lease is not None, "a repeat has a record"
             self._repeat(lease, message.number)
             return
+        if message.op not in (NEW, EXTEND, MODIFY):
+            raise RemoteError("bad_op", f"op: found {message.op!r}, allowed are {NEW}, {EXTEND}, {MODIFY}")
         if message.op == NEW:
             lease = self._redeem_new(lease, peer, message)
         elif lease is None:
             raise RemoteError("unknown_lease", f"{self.name} has no lease {message.lease}")
-        elif message.op == EXTEND:
-            self._redeem_extend(lease, peer, message)
-        elif message.op == MODIFY:
-            self._redeem_modify(lease, peer, message)
         else:
-            raise RemoteError("bad_op", f"op: found {message.op!r}, allowed are {NEW}, {EXTEND}, {MODIFY}")
+            try:
+                self._continue(lease, peer, message)
+            except RemoteError as error:
+                # Written down, unlike other refusals: a repeat that comes late must not be obeyed after all.
+                lease.number = message.number
+                self.publish(lease, "refused", message.number, error.text)
+                return
         self._accept(lease, message.number)
         self._touch(lease)
+
+    def _continue(self, lease: SiteLease, peer: str, message: Redeem) -> None:
+        if lease.next is not None:
+            raise RemoteError("out_of_turn", f"lease {lease.id} has an extend or modify waiting already")
+        au.MACHINE.next((lease.state, lease.pending), message.op)  # raises before anything is reserved
+        if message.op == EXTEND:
+            self._redeem_extend(lease, peer, message)
+        else:
+            self._redeem_modify(lease, peer, message)
 
     def _check_ticket(self, peer: str, message: Redeem) -> tuple[Ticket, Claim]:
         ticket = decode_ticket(message.ticket)
         leaf = self.verifier.check(
             ticket, root=self.signer.public, holder=self._peer_key(peer), now=self.now, skew=self._base.clock_skew
         )
+        if leaf.term.end <= self.now:
+            raise TicketError("expired", f"claim ended at {leaf.term.end}, it is {self.now} at {self.name}")
         if leaf.properties != digest_properties(message.resource):
             raise TicketError("wrong_properties", "the resource properties are not those that the claims name")
         if leaf.type not in self.units.types():
@@ -127,6 +145,7 @@ class Authority(SiteLeases):
     def _redeem_new(self, lease: SiteLease | None, peer: str, message: Redeem) -> SiteLease:
         if lease is not None:
             raise RemoteError("exists", f"lease {lease.id} is {lease.state} already")
+        self._check_id(message.lease, peer)
         _, leaf = self._check_ticket(peer, message)
         self._reserve(leaf, leaf.term)
         lease = SiteLease(
@@ -147,14 +166,8 @@ class Authority(SiteLeases):
             raise TicketError(
                 "wrong_term", f"lease {lease.id} ends at {lease.term.end}, the claim starts at {leaf.term.start}"
             )
-        if lease.next is not None:
-            raise RemoteError("out_of_turn", f"lease {lease.id} has an extend or modify waiting already")
         self._reserve(leaf, leaf.term)
-        try:
-            self._fire(au.MACHINE, lease, "extend", f"{leaf.units} units to {leaf.term.end}")
-        except RemoteError:
-            self.calendar(leaf.type).release(leaf.digest)
-            raise
+        self._fire(au.MACHINE, lease, "extend", f"{leaf.units} units to {leaf.term.end}")
         lease.number = message.number
         lease.next = Later(
             EXTEND, message.number, leaf.digest, leaf.units, leaf.term, message.victims, message.properties
@@ -164,8 +177,6 @@ class Authority(SiteLeases):
             self.apply_next(lease)
 
     def _redeem_modify(self, lease: SiteLease, peer: str, message: Redeem) -> None:
-        if lease.next is not None:
-            raise RemoteError("out_of_turn", f"lease {lease.id} has an extend or modify waiting already")
         if not message.ticket:
             self._fire(au.MACHINE, lease, "modify", "configuration")
             lease.number = message.number
@@ -176,14 +187,14 @@ class Authority(SiteLeases):
         _, leaf = self._check_ticket(peer, message)
         if leaf.type != lease.type:
             raise TicketError("type_changed", f"lease {lease.id} is of type {lease.type!r}, the claim of {leaf.type!r}")
-        check_statement(self.scheme, message.truncation, TRUNCATION, signer=lease.root, subject=lease.claim)
+        cut = check_statement(self.scheme, message.truncation, TRUNCATION, signer=lease.root, subject=lease.claim)
+        if cut.at != leaf.term.start or cut.at >= lease.term.end:
+            raise TicketError(
+                "wrong_term", f"lease {lease.id} is cut off at {cut.at}, the claim starts at {leaf.term.start}; its "
+                f"term ends at {lease.term.end}"
+            )  # fmt: skip
         self._replace_reservation(lease, leaf)
-        try:
-            self._fire(au.MACHINE, lease, "modify", f"{leaf.units} units to {leaf.term.end}")
-        except RemoteError:
-            self.calendar(leaf.type).release(leaf.digest)
-            self.calendar(leaf.type).change(lease.claim, term=lease.term)
-            raise
+        self._fire(au.MACHINE, lease, "modify", f"{leaf.units} units to {leaf.term.end}")
         lease.number = message.number
         lease.next = Later(
             MODIFY, message.number, leaf.digest, leaf.units, leaf.term, message.victims, message.properties
@@ -240,7 +251,11 @@ class Authority(SiteLeases):
         self._accept(lease, message.number)
 
     def _close_unknown(self, peer: str, message: CloseLease) -> None:
-        """A close that overtook its redeem: remembered, so that the redeem finds the lease closed when it comes."""
+        """A close that overtook its redeem: remembered, so that the redeem finds the lease closed when it comes.
+
+        Only so many, or a guest could fill the memory with them.
+        """
+        self._check_id(message.lease, peer)
         lease = SiteLease(
             message.lease, peer, "", "", au.CLOSED, NONE, b"", Term(self.now, self.now + 1), 0, message.number,
             reason="closed before it was redeemed",
@@ -248,6 +263,10 @@ class Authority(SiteLeases):
         lease.ended = self.now
         self.leases[lease.id] = lease
         self.publish(lease, "closed", message.number)
+        self._strays = [stray for stray in self._strays if stray in self.leases]
+        if len(self._strays) >= STRAYS_MAX:
+            self._drop(self.leases[self._strays.pop(0)])
+        self._strays.append(lease.id)
 
     def _receipt_for(self, lease: SiteLease, peer: str, data: bytes) -> bytes:
         """The receipt for what is left of the lease's claim; none for an older one, which is used up."""
@@ -266,22 +285,28 @@ class Authority(SiteLeases):
                 ticket, root=self.signer.public, holder=self._peer_key(peer), now=self.now, skew=self._base.clock_skew
             )
             check_statement(self.scheme, message.relinquishment, RELINQUISHMENT, signer=leaf.holder, subject=digest)
-            known, reason = self._void(leaf, known)
+            known, reason = self._void(leaf, known, message.number)
             if reason:
                 self._messages.append(Outgoing(peer, Relinquished(message.lease, message.number, b"", reason)))
                 return
         receipt = state(self.signer, RECEIPT, digest, known.at, known.lease).encode()
         self._messages.append(Outgoing(peer, Relinquished(message.lease, message.number, receipt, "")))
 
-    def _void(self, leaf: Claim, known: SiteClaim | None) -> tuple[SiteClaim, str]:
+    def _void(self, leaf: Claim, known: SiteClaim | None, number: int) -> tuple[SiteClaim, str]:
         at = max(self.now, leaf.term.start)
         if known is None:
             return self._remember(leaf, "", VOID, at), ""
         lease = self.leases.get(known.lease)
         if lease is not None and lease.ended < 0:
-            if lease.next is not None and lease.next.claim == leaf.digest and lease.next.op == EXTEND:
+            later = lease.next
+            if later is not None and later.claim == leaf.digest and later.op == EXTEND:
                 self.withdraw_next(lease)
-            elif lease.claim == leaf.digest and lease.pending != au.CLOSING:
+            elif lease.claim == leaf.digest and lease.pending != au.CLOSING and lease.number < number:
+                # Its guest was told no, and gives the claim back; then a late repeat of its redeem made the lease.
+                self.close_lease(lease, "close", "its claim was given back")
+            elif (
+                leaf.digest in (lease.claim, later.claim if later is not None else b"") and lease.pending != au.CLOSING
+            ):
                 return known, f"lease {lease.id} is using the claim: close the lease instead"
         known.state, known.at = VOID, at
         self._touch(known)
@@ -394,12 +419,12 @@ class Authority(SiteLeases):
     def _disable_unit(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         reason = str(arguments.get("reason") or "taken out of service by the operator")
         unit = self.units.retire(str(arguments.get("unit", "")), reason)
-        self.calendar(unit.type).add_capacity(Term(self.now, INSTANT_MAX), -1)
+        self.count_units(unit.type)
         return {"unit": unit.id, "state": unit.state, "reason": unit.retire}
 
     def _enable_unit(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         unit = self.units.bring_back(str(arguments.get("unit", "")))
-        self.calendar(unit.type).add_capacity(Term(self.now, INSTANT_MAX), 1)
+        self.count_units(unit.type)
         self.look_again()
         return {"unit": unit.id, "state": unit.state, "reason": ""}
 

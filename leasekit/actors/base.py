@@ -16,6 +16,7 @@ from leasekit.core.claims.keys import Scheme, Signer, fingerprint
 from leasekit.core.claims.verify import TicketVerifier
 from leasekit.core.errors import CommandError, LeasekitError, RemoteError
 from leasekit.core.leases.machine import Machine
+from leasekit.core.protocol.codec import clip
 from leasekit.core.protocol.messages import ErrorReply, Message
 from leasekit.core.schema import Change, Row
 from leasekit.core.steps import (
@@ -77,7 +78,8 @@ class Actor:
         self._counters: dict[str, int] = dict.fromkeys(COUNTERS, 0)
         self._timers: list[tuple[Instant, int, Record]] = []
         self._timer_seq = 0
-        self._dirty: dict[str, Record] = {}
+        # By identity: a peer chooses the ids of leases, which must not meet those of units or delegations.
+        self._dirty: dict[int, Record] = {}
         self._changes: list[Change] = []
         self._messages: list[Outgoing] = []
         self._replies: list[Reply] = []
@@ -191,7 +193,7 @@ class Actor:
                 record.timer = None
                 due.append(record)
         for record in due:
-            self._dirty[record.id] = record  # before: a record that is dropped takes itself out again
+            self._dirty[id(record)] = record  # before: a record that is dropped takes itself out again
             self._on_due(record)
 
     def _received(self, received: Received) -> None:
@@ -209,7 +211,7 @@ class Actor:
         if not isinstance(message, ErrorReply):
             subject = getattr(message, "lease", "") or getattr(message, "delegation", "")
             number = getattr(message, "number", 0)
-            self._messages.append(Outgoing(peer, ErrorReply(subject, number, error.code, error.text)))
+            self._messages.append(Outgoing(peer, ErrorReply(subject, number, error.code, clip(error.text))))
 
     def _command(self, command: Command) -> None:
         handler = self._commands.get(command.name)
@@ -235,7 +237,7 @@ class Actor:
     # -- helpers for the roles ---------------------------------------------------------------------------------
 
     def _touch(self, record: Record) -> None:
-        self._dirty[record.id] = record
+        self._dirty[id(record)] = record
 
     def _schedule(self, record: Record, at: Instant | None) -> None:
         if at is None:
@@ -280,7 +282,7 @@ class Actor:
         after = machine.next(before, event)
         record.state, record.pending = after
         self._note(record.id, event, f"{before[0]}/{before[1]}", f"{after[0]}/{after[1]}", why)
-        self._dirty[record.id] = record
+        self._dirty[id(record)] = record
 
     def _note(self, subject: str, event: str, before: str, after: str, why: str) -> None:
         self._changes.append(Change("log", "", (self.now, subject, event, before, after, why)))

@@ -13,7 +13,7 @@ from leasekit.actors.base import earliest
 from leasekit.actors.broker_state import BrokerState
 from leasekit.actors.served import FRESH, OLD
 from leasekit.actors.settings import BrokerSettings, Peer
-from leasekit.actors.turns import is_inline, run_turn
+from leasekit.actors.turns import check_decision, is_inline, later_than, run_turn
 from leasekit.core.claims.keys import Scheme, Signer
 from leasekit.core.claims.statements import RECEIPT, TRUNCATION, check_statement, decode_statement, state
 from leasekit.core.claims.ticket import decode_ticket, delegate
@@ -123,7 +123,7 @@ class Broker(BrokerState):
             raise RemoteError(
                 "busy", f"{self.name} has {len(self._pending)} requests waiting, its limit: try again later"
             )
-        if message.term.end <= self.now - self._base.clock_skew:
+        if message.term.end <= self.now:
             raise RemoteError("past", f"term ends at {message.term.end}, it is {self.now} at {self.name}")
         sources = self.book.of_type(message.type)
         if not sources:
@@ -136,6 +136,7 @@ class Broker(BrokerState):
                 raise RemoteError("unknown_site", f"site: {message.site!r} offers no {message.type!r} here; {known} do")
 
     def _open(self, peer: str, message: RequestTicket, asked: Asked, options: Options) -> BrokerLease:
+        self._check_id(message.lease, peer)
         most = max(source.units for source in self.book.of_type(message.type))
         if message.units > most and not options.elastic:
             raise RemoteError(
@@ -262,10 +263,11 @@ class Broker(BrokerState):
         if done.error:
             waiting = ", ".join(list(self._pending)[:5])
             self._complain(f"broker mapper: {done.error} (waiting: {waiting})")
+            self._wake = earliest(self._wake, self.now + self._base.retry_max)
         for decision in done.decisions:
             try:
                 self._decide(decision)
-            except (LeasekitError, ValueError, TypeError, AttributeError) as error:
+            except (LeasekitError, ValueError) as error:
                 self._complain(f"broker mapper's {type(decision).__name__} is not carried out: {error}")
 
     def _complain(self, text: str) -> None:
@@ -273,18 +275,20 @@ class Broker(BrokerState):
         self._note("", "mapper", "", "", text)
 
     def _decide(self, decision: BrokerDecision) -> None:
+        if not isinstance(decision, Wake | Grant | GrantGroup | Reject | Defer):
+            raise CommandError(f"{decision!r:.80} is no decision of a broker mapper")
+        check_decision(decision)
         if isinstance(decision, Wake):
-            self._wake = earliest(self._wake, decision.at)
+            self._wake = earliest(self._wake, later_than(self.now, decision.at))
         elif isinstance(decision, Grant):
             self._grant_all((decision,))
         elif isinstance(decision, GrantGroup):
             self._grant_all(decision.grants)
         elif isinstance(decision, Reject):
-            self._reject(self._waiting(decision.lease), clip(str(decision.reason), REASON_MAX), decision.earliest)
-        elif isinstance(decision, Defer):
-            self._waiting(decision.lease).defer_reason = clip(str(decision.reason), REASON_MAX)
+            fits = decision.earliest if decision.earliest is None or decision.earliest >= 0 else None
+            self._reject(self._waiting(decision.lease), clip(decision.reason, REASON_MAX), fits)
         else:
-            raise CommandError(f"{decision!r:.80} is no decision of a broker mapper")
+            self._waiting(decision.lease).defer_reason = clip(decision.reason, REASON_MAX)
 
     def _waiting(self, lease: str) -> BrokerLease:
         waiting = self._pending.get(lease)
@@ -318,7 +322,7 @@ class Broker(BrokerState):
                 raise CommandError("only the members of a request group are granted together")
             return
         whole = self.book.group_of(leases[0].id)
-        if {lease.id for lease in leases} != set(whole) or len({grant.term for grant in grants}) != 1:
+        if sorted(lease.id for lease in leases) != sorted(whole) or len({grant.term for grant in grants}) != 1:
             raise CommandError(f"request group {leases[0].group!r} is granted whole and over one term, or not at all")
 
     def _check_grant(self, lease: BrokerLease, grant: Grant) -> None:
@@ -449,11 +453,15 @@ class Broker(BrokerState):
         if source is None:
             return
         receipt = check_statement(self.scheme, data, RECEIPT, signer=self._peer_key(source.peer), subject=claim.digest)
-        if receipt.at >= claim.until:
-            return
-        ended = claim._replace(until=max(receipt.at, claim.term.start))
-        self.book.end_early(claim, receipt.at)
-        lease.claims = tuple(ended if c is claim else c for c in lease.claims)
+        at = max(receipt.at, claim.term.start)
+        if (not receipt.detail or at == claim.term.start) and len(lease.claims) > 1:
+            self._undo(lease, claim)
+        elif at < claim.until:
+            self.book.end_early(claim, at)
+            lease.claims = tuple(c._replace(until=at) if c is claim else c for c in lease.claims)
+        elif at < claim.term.end:  # cut off by a modify: what an undo could give back to it is over as well
+            ended = claim._replace(term=Term(claim.term.start, at))
+            lease.claims = tuple(ended if c is claim else c for c in lease.claims)
         over = all(c.until <= max(self.now, c.term.start) for c in lease.claims)
         if lease.state == br.TICKETED:
             why = f"{claim.units} units from {receipt.at} on"
@@ -463,8 +471,23 @@ class Broker(BrokerState):
         self._wanted = True
         self._touch(lease)
 
+    def _undo(self, lease: BrokerLease, claim: Granted) -> None:
+        """The claim of an extend or modify came back unused: the lease is as it was before it.
+
+        What a modify took from the claim before it is booked again, if nobody else has it by now.
+        """
+        self.book.end_early(claim, claim.term.start)
+        place = lease.claims.index(claim)
+        before = lease.claims[place - 1]
+        rest = (*lease.claims[:place], *lease.claims[place + 1 :])
+        if place and before.until == claim.term.start and before.until < before.term.end:
+            whole = before._replace(until=before.term.end)
+            if self.book.reopen(whole):
+                rest = tuple(whole if c is before else c for c in rest)
+        lease.claims = rest
+
     def _over(self, lease: BrokerLease, reason: str) -> None:
-        lease.ended, lease.reason = self.now, reason
+        lease.ended, lease.reason, lease.request = self.now, reason, 0
         self._pending.pop(lease.id, None)
         self._options.pop(lease.id, None)
         self._closings += 1

@@ -11,7 +11,7 @@ from leasekit.core.claims.ticket import Ticket
 from leasekit.core.leases.records import Delegation, Granted
 from leasekit.core.mappers import Source
 from leasekit.core.time import DAY, Instant, Term
-from leasekit.core.timetable import Timetable
+from leasekit.core.timetable import Shortfall, Timetable
 
 
 class _Group:
@@ -136,6 +136,22 @@ class Book:
             table.change(claim.key, term=term)
         else:
             table.reserve(claim.key, claim.units, term)
+
+    def reopen(self, claim: Granted) -> bool:
+        """Book a claim that was ended early up to its ``until`` again; False, with nothing changed, if it doesn't
+        fit.
+        """
+        table, term = self._tables.get(claim.source), Term(claim.term.start, claim.until)
+        if table is None or term.end <= term.start:
+            return False
+        try:
+            if claim.key in table:
+                table.change(claim.key, term=term)
+            else:
+                table.reserve(claim.key, claim.units, term)
+        except Shortfall:
+            return False
+        return True
 
     def reserve_again(self, claim: Granted) -> None:
         """Book a claim that a restored record holds: it was granted, so it is booked even if a delegation shrank

@@ -53,7 +53,7 @@ class BrokerState(Server):
     def _drop(self, lease: BrokerLease) -> None:
         del self.leases[lease.id]
         lease.timer, lease.unacked = None, []
-        self._dirty.pop(lease.id, None)
+        self._dirty.pop(id(lease), None)
         self._forget_owed(lease, lease.holder)
         self._changes.append(Change("leases", lease.id, lease.row() if self.settings.keep_closed else None))
 

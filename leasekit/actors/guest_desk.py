@@ -6,10 +6,12 @@ A decision is checked before anything happens; one that can't be carried out cha
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from leasekit.actors.turns import is_inline, run_turn
+from leasekit.actors.base import earliest
+from leasekit.actors.turns import check_decision, is_inline, later_than, run_turn
 from leasekit.core.errors import CommandError, LeasekitError
 from leasekit.core.leases import service_manager as sm
 from leasekit.core.leases.machine import NONE
@@ -28,7 +30,7 @@ from leasekit.core.mappers import (
 )
 from leasekit.core.properties import Properties, check_properties
 from leasekit.core.protocol.messages import EXTEND, MODIFY, NEW
-from leasekit.core.requests import parse_options
+from leasekit.core.requests import Options, parse_options
 from leasekit.core.steps import Turn, TurnDone
 from leasekit.core.time import Instant, Term, make_term
 
@@ -85,27 +87,27 @@ class GuestDesk:
         self._running = 0
         if done.error:
             self._complain(f"guest mapper: {done.error}")
+            self._wake = earliest(self._wake, self._manager.now + self._manager.settings.retry_max)
         for decision in done.decisions:
             try:
                 self._decide(decision)
             except LeasekitError as error:
                 self._complain(f"guest mapper's {type(decision).__name__}: {error}")
-            except ValueError as error:
-                self._complain(f"guest mapper's {type(decision).__name__}: {error}")
 
     def _decide(self, decision: GuestDecision) -> None:
+        if not isinstance(decision, Wake | RequestLease | ExtendLease | ModifyLease | CloseLeaseEarly):
+            raise CommandError(f"{decision!r:.80} is no decision of a guest mapper")
+        check_decision(decision)
         if isinstance(decision, Wake):
-            self._wake = decision.at if self._wake is None else min(self._wake, decision.at)
+            self._wake = earliest(self._wake, later_than(self._manager.now, decision.at))
         elif isinstance(decision, RequestLease):
             self.request(decision)
         elif isinstance(decision, ExtendLease):
             self.extend(decision)
         elif isinstance(decision, ModifyLease):
             self.modify(decision)
-        elif isinstance(decision, CloseLeaseEarly):
-            self.close(decision)
         else:
-            raise CommandError(f"{decision!r:.80} is no decision of a guest mapper")
+            self.close(decision)
 
     def _complain(self, text: str) -> None:
         self.errors = [*self.errors[-19:], text]
@@ -117,11 +119,14 @@ class GuestDesk:
             return Go()
         unblock, manager = self._call_unblock, self._manager
         done = run_turn(0, lambda: [unblock(manager.view(lease), manager.view(predecessor))])
-        if done.error or not isinstance(done.decisions[0], Go | Hold):
-            self._complain(f"guest mapper's unblock for {lease.id}: {done.error or 'it returned neither Go nor Hold'}")
-            return Hold(manager.now + 60_000)
-        answer: Go | Hold = done.decisions[0]
-        return answer
+        error = done.error
+        if not error:
+            try:
+                return _answer(done.decisions[0])
+            except CommandError as wrong:
+                error = str(wrong)
+        self._complain(f"guest mapper's unblock for {lease.id}: {error}")
+        return Hold(manager.now + manager.settings.retry_max)
 
     # -- decisions ---------------------------------------------------------------------------------------------
 
@@ -153,10 +158,23 @@ class GuestDesk:
             proceed=wish.if_predecessor_fails == "proceed",
         )
         manager._adopt(lease)
-        timeout = options.request_timeout or manager.settings.request_timeout
-        deadline = options.latest_start if options.deferrable and options.latest_start else manager.now + timeout
-        manager.ask(lease, "ask", min(max(deadline, manager.now + timeout), term.end + (deadline - term.start)))
+        manager.ask(lease, "ask", self._wait_until(options, term))
         return lease
+
+    def _wait_until(self, options: Options, term: Term) -> Instant:
+        """When the broker's answer comes too late: a little after the broker itself gives up, so that its reason is
+        heard.
+        """
+        now, settings = self._manager.now, self._manager.settings
+        if options.deferrable and options.latest_start:
+            last = options.latest_start
+        elif options.request_timeout:
+            last = now + options.request_timeout
+        elif options.deferrable and not options.group:
+            last = now + settings.defer_max
+        else:
+            last = min(now + settings.request_timeout, term.end)
+        return max(last, now) + settings.clock_skew + 2 * settings.retry_first
 
     def _check_wish(self, wish: RequestLease) -> Term:
         manager = self._manager
@@ -226,6 +244,9 @@ class GuestDesk:
         end = wish.end if wish.end is not None else lease.end
         if end <= manager.now:
             raise CommandError(f"end: found {end}, it is {manager.now} here: close the lease instead")
+        start = max(manager.now, held.term.start)
+        if end <= start:
+            raise CommandError(f"end: found {end}, it must be later than the start of the lease's term, {start}")
         if wish.configuration is None and units == held.units and end == lease.end:
             raise CommandError("nothing to modify: give configuration, units or end")
         lease.next_configuration = None if wish.configuration is None else {**lease.configuration, **wish.configuration}
@@ -234,7 +255,7 @@ class GuestDesk:
             manager._fire(sm.MACHINE, lease, "modify", "configuration")
             manager._redeem(lease, MODIFY)
         else:
-            lease.asked = Asked(MODIFY, units, Term(max(manager.now, held.term.start), end), lease.site, {})
+            lease.asked = Asked(MODIFY, units, Term(start, end), lease.site, {})
             manager.ask(lease, "modify", lease.end - manager.settings.leave_time)
         return lease
 
@@ -277,7 +298,7 @@ class GuestDesk:
         return self._manager.describe(lease)
 
     def _create_slice(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        name, hold = arguments.get("name", ""), arguments.get("hold", 0)
+        name, hold = _string(arguments, "name"), arguments.get("hold", 0)
         _check_name("name", name)
         if not name or name in self._manager.slices:
             raise CommandError(f"name: found {name!r}, expected a name that no slice has yet")
@@ -289,27 +310,43 @@ class GuestDesk:
         return {"slice": name, "hold": hold}
 
     def _close_slice(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        name = arguments.get("name", "")
+        name, reason = _string(arguments, "name"), _string(arguments, "reason")
         if name not in self._manager.slices:
             raise CommandError(f"name: no slice {name!r} here; there are {', '.join(self._manager.slices) or '(none)'}")
         closed = []
         for lease in list(self._manager.open_leases()):
             if lease.slice == name and not lease.closing and lease.pending not in (sm.CLOSING, sm.CLOSE_WAIT):
-                self._manager.close(lease, arguments.get("reason") or "its slice was closed")
+                self._manager.close(lease, reason or "its slice was closed")
                 closed.append(lease.id)
         return {"slice": name, "closed": closed}
+
+
+def _answer(decision: Any) -> Go | Hold:
+    if not isinstance(decision, Go | Hold):
+        raise CommandError("it returned neither Go nor Hold")
+    check_decision(decision)
+    return decision
 
 
 def _structure(kind: Callable[..., T], arguments: Mapping[str, Any], *, term: bool = False) -> T:
     values = dict(arguments)
     if term and isinstance(values.get("term"), list | tuple) and len(values["term"]) == 2:
         values["term"] = Term(*values["term"])
-    if "victims" in values:
+    if isinstance(values.get("victims", ()), list | None):
         values["victims"] = tuple(values["victims"] or ())
     try:
-        return kind(**values)
+        decision = kind(**values)
     except TypeError as error:
-        raise CommandError(str(error).replace("__new__()", "arguments")) from error
+        raise CommandError(re.sub(r"\w+\.__new__\(\)", "arguments", str(error))) from error
+    check_decision(decision)
+    return decision
+
+
+def _string(arguments: Mapping[str, Any], field: str) -> str:
+    value = arguments.get(field) or ""
+    if not isinstance(value, str):
+        raise CommandError(f"{field}: found {value!r:.80}, expected text")
+    return value
 
 
 def _check_name(field: str, value: Any) -> None:

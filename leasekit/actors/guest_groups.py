@@ -32,15 +32,19 @@ class GuestGroups(GuestReturns):
         """End the lease before its time."""
         raise NotImplementedError
 
-    def _predecessor(self, lease: GuestLease, name: str, done: Callable[[GuestLease], bool]) -> str:
-        """``ready``, ``wait`` or ``failed``; asks the mapper's upcall before it says ``ready``."""
-        if not name or lease.unblocked:
+    def _predecessor(
+        self, lease: GuestLease, name: str, done: Callable[[GuestLease], bool], *, ask: bool = True
+    ) -> str:
+        """``ready``, ``wait`` or ``failed``; with ``ask``, the mapper's upcall comes before ``ready``."""
+        if not name:
             return "ready"
         predecessor = self.leases.get(name)
         if predecessor is None or predecessor.state in (sm.CLOSED, sm.FAILED):
             return "ready" if lease.proceed else "failed"
         if not done(predecessor) or self.now < lease.hold_until:
             return "wait"
+        if not ask:
+            return "ready"
         answer = self._upcall(lease, predecessor)
         if isinstance(answer, Hold):
             lease.hold_until = max(answer.until, self.now + 1)

@@ -10,6 +10,7 @@ from leasekit.core.claims.statements import RELINQUISHMENT, state
 from leasekit.core.claims.ticket import decode_ticket
 from leasekit.core.leases import returns
 from leasekit.core.leases.records import GuestLease, Held, Return
+from leasekit.core.protocol.codec import NUMBER_MAX
 from leasekit.core.protocol.messages import Message, Relinquish, Relinquished, ReturnTicket, TicketUpdate
 from leasekit.core.schema import Change
 from leasekit.core.steps import Outgoing
@@ -36,16 +37,24 @@ class GuestReturns(GuestUnits):
             self._send_return(giving)
 
     def _give_back_unknown(self, peer: str, message: TicketUpdate) -> None:
-        """A ticket for a lease that nobody knows here (its record was lost or dropped) is given back all the same."""
-        if message.status != "granted" or peer not in self.peers:
+        """A ticket for a lease that is over here, or that nobody knows any more, is given back all the same. Raises
+        ``TicketError`` if it is none.
+        """
+        if message.status != "granted":
             return
         ticket = decode_ticket(message.ticket)
         site = self.sites_by_key.get(ticket.root.issuer)
-        leaf = ticket.leaf
-        if site is None or leaf.holder != self.signer.public or leaf.digest.hex() in self.returns:
+        digest = ticket.leaf.digest
+        lease = self.leases.get(message.lease)
+        used = lease is not None and lease.approved is not None and lease.approved.digest == digest
+        if site is None or used or digest.hex() in self.returns or ticket.leaf.term.end <= self.now:
             return
+        leaf = self.verifier.check(
+            ticket, root=None, holder=self.signer.public, now=self.now, skew=self._base.clock_skew,
+            issuer=self._peer_key(peer),
+        )  # fmt: skip
         held = Held(message.ticket, leaf.digest, leaf.units, leaf.term)
-        number = message.number + 1
+        number = min(message.number, NUMBER_MAX - 1) + 1
         giving = Return(leaf.digest.hex(), message.lease, site, peer, held, number, max(self.now, leaf.term.start))
         self.returns[giving.id] = giving
         self._touch(giving)
@@ -83,7 +92,7 @@ class GuestReturns(GuestUnits):
         self._forget_owed(giving, giving.site)
         self._forget_owed(giving, giving.broker)
         del self.returns[giving.id]
-        self._dirty.pop(giving.id, None)
+        self._dirty.pop(id(giving), None)
         giving.timer = None
         self._changes.append(Change("returns", giving.id, None))
 

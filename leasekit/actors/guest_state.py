@@ -82,7 +82,7 @@ class GuestState(Actor):
             del self._names[lease.slice, lease.name]
         for peer in (lease.broker, lease.site):
             self._forget_owed(lease, peer)
-        self._dirty.pop(lease.id, None)
+        self._dirty.pop(id(lease), None)
         lease.timer = None
         row = lease.row() if self.settings.keep_closed else None
         self._changes.append(Change("leases", lease.id, row))

@@ -56,6 +56,7 @@ class GuestUnits(GuestState):
                 unit.state = WAITING
             unit.properties = state.properties
             self._save(unit)
+        self._check_left(lease)
 
     def _start_joins(self, lease: GuestLease) -> None:
         """Join all units that wait; tells :meth:`_all_joined` at once if none does."""
@@ -127,9 +128,8 @@ class GuestUnits(GuestState):
         if lease.join == sm.JOINING and not lease.busy:
             lease.join = sm.JOINED
             failed = [unit for unit in lease.units.values() if unit.state == UNIT_FAILED]
-            lease.reason = (
-                f"{len(failed)} of {len(lease.units)} units did not join: {failed[0].reason}" if failed else ""
-            )
+            if failed:
+                lease.reason = f"{len(failed)} of {len(lease.units)} units did not join: {failed[0].reason}"
             self._touch(lease)
             self._all_joined(lease)
 

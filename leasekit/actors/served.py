@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar, Protocol
 
 from leasekit.actors.base import Actor
+from leasekit.core.claims.keys import fingerprint
 from leasekit.core.errors import RemoteError
 from leasekit.core.leases.records import Update
 from leasekit.core.protocol.messages import Accepted, Ack, ErrorReply, LeaseUpdate, TicketUpdate
@@ -71,6 +72,14 @@ class Server(Actor):
         if number > lease.number:
             return FRESH
         return REPEAT if number == lease.number else OLD
+
+    def _check_id(self, lease: str, peer: str) -> None:
+        """Ids are derived from their holder's key: nobody can take one before its holder does. Raises
+        ``RemoteError``.
+        """
+        tag = fingerprint(self._peer_key(peer))
+        if not lease.startswith(f"{tag}-"):
+            raise RemoteError("bad_id", f"lease: found {lease!r}, ids of {peer}'s leases begin with {tag}-")
 
     def _repeat(self, lease: ServedLease, number: int) -> None:
         """Answer a repeat from the record: what is settled again, or that it is being worked on."""

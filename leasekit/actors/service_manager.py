@@ -110,14 +110,16 @@ class ServiceManager(GuestGroups):
     def _on_ticket_update(self, peer: str, message: TicketUpdate) -> None:
         lease = self.leases.get(message.lease)
         if lease is None or lease.broker != peer:
+            self._messages.append(Outgoing(peer, Ack(message.lease, message.update)))
             if lease is None:
                 self._give_back_unknown(peer, message)
-            self._messages.append(Outgoing(peer, Ack(message.lease, message.update)))
             return
         if message.update > lease.broker_seen + 1:
             return  # an earlier one is on its way and due until it arrives
         self._messages.append(Outgoing(peer, Ack(lease.id, message.update)))
         if message.update <= lease.broker_seen:
+            if lease.ended >= 0:
+                self._give_back_unknown(peer, message)  # the broker forgot the lease, and granted an old request anew
             return
         lease.broker_seen = message.update
         self._touch(lease)
@@ -307,8 +309,9 @@ class ServiceManager(GuestGroups):
     def _on_accepted(self, peer: str, message: Accepted) -> None:
         giving = self._return_numbered(message.lease, message.number)
         lease = self.leases.get(message.lease)
-        if giving is not None and giving.state == returns.RETURNING:
-            self._end_return(giving, "accepted")
+        if giving is not None:
+            if giving.state == returns.RETURNING and giving.broker == peer:
+                self._end_return(giving, "accepted")
         elif lease is None:
             return
         elif message.number == lease.ask and peer == lease.broker and not lease.ask_accepted:
@@ -324,9 +327,15 @@ class ServiceManager(GuestGroups):
         giving = self._return_numbered(message.lease, message.number)
         lease = self.leases.get(message.lease)
         if giving is not None:
-            self._end_return(giving, "refused", reason)
+            if self._return_owes(giving, peer):
+                self._end_return(giving, "refused", reason)
         elif lease is None or message.number == 0:
             return
+        elif (lease.state, lease.pending) == (sm.NASCENT, sm.CLOSE_WAIT):
+            # Only a withdrawal of what never arrived is settled by this: if it still comes, its ticket goes back.
+            if message.number == lease.number and peer == lease.broker and message.code == "unknown_lease":
+                self._fire(sm.MACHINE, lease, "closed", reason)
+                self._end(lease)
         elif message.number == lease.ask and peer == lease.broker:
             lease.ask = 0
             self._on_no_ticket(lease, reason, -1)
@@ -430,7 +439,8 @@ class ServiceManager(GuestGroups):
             sending = lease.ask_at
         elif lease.op_number:
             sending = lease.op_at
-        return earliest(sending, self._limit(lease))
+        held = lease.hold_until if lease.join == sm.BLOCKED_JOIN and lease.hold_until > self.now else None
+        return earliest(sending, self._limit(lease), held)
 
     def _limit(self, lease: GuestLease) -> Instant | None:
         """When the lease's state itself makes something happen, if no message does."""
@@ -441,7 +451,8 @@ class ServiceManager(GuestGroups):
             case (sm.TICKETED, sm.REDEEMING):
                 return lease.end + self._base.clock_skew
             case (sm.TICKETED, _):
-                return lease.end if self._is_held(lease) else max(self._redeem_at(lease), lease.hold_until)
+                goes_on = max(self._redeem_at(lease), lease.hold_until)
+                return lease.end if self._is_held(lease) else min(goes_on, lease.end)
             case (sm.ACTIVE_TICKETED, sm.EXTENDING_LEASE):
                 assert lease.renewal is not None
                 if not lease.op_accepted:
@@ -455,9 +466,12 @@ class ServiceManager(GuestGroups):
             case (sm.ACTIVE, sm.CLOSE_WAIT):
                 return lease.end + self.settings.close_timeout
             case (sm.ACTIVE, _):
-                limit = lease.end if lease.noticed < 0 else min(lease.end, lease.noticed)
-                return earliest(limit - leave, lease.hold_until if lease.join == sm.BLOCKED_JOIN else None)
+                return (lease.end if lease.noticed < 0 else min(lease.end, lease.noticed)) - leave
         return None
+
+    def _limit_passed(self, lease: GuestLease) -> bool:
+        limit = self._limit(lease)
+        return limit is not None and limit <= self.now
 
     def _redeem_at(self, lease: GuestLease) -> Instant:
         assert lease.approved is not None
@@ -493,8 +507,7 @@ class ServiceManager(GuestGroups):
             self._send_op(lease)
 
     def _check_limit(self, lease: GuestLease) -> None:
-        limit = self._limit(lease)
-        if limit is None or limit > self.now:
+        if not self._limit_passed(lease):
             return
         match (lease.state, lease.pending):
             case (sm.NASCENT, _):
@@ -518,32 +531,28 @@ class ServiceManager(GuestGroups):
             case (sm.ACTIVE, sm.CLOSE_WAIT):
                 self._expire(lease, f"site {lease.site} never confirmed the close")
             case (sm.ACTIVE, _):
-                if (
-                    min(lease.end, lease.noticed if lease.noticed >= 0 else lease.end) - self.settings.leave_time
-                    <= self.now
-                ):
-                    self._expire(lease, "its term ended" if lease.noticed < 0 else lease.reason)
+                self._expire(lease, "its term ended" if lease.noticed < 0 else lease.reason)
 
     def advance(self, lease: GuestLease) -> None:
-        """Do what the lease's state allows now: redeem, or close if that was asked for meanwhile."""
+        """Do what the lease's state allows now: join, redeem, or close if that was asked for meanwhile."""
+        if lease.join == sm.BLOCKED_JOIN and lease.hold_until <= self.now:
+            self._join(lease)
         if lease.closing and lease.state == sm.ACTIVE and lease.pending == NONE:
             lease.closing = False
             self.close(lease, lease.close_reason)
         elif (lease.state, lease.pending) == (sm.TICKETED, NONE):
             self._advance_ticketed(lease)
-        elif (lease.state, lease.pending) == (sm.ACTIVE_TICKETED, NONE):
-            if lease.end - max(self.settings.extend_lead, self.settings.leave_time) <= self.now:
-                self._fire(sm.MACHINE, lease, "redeem")
-                self._redeem(lease, EXTEND)
-        elif lease.join == sm.BLOCKED_JOIN and lease.hold_until <= self.now:
-            self._join(lease)
+        elif (lease.state, lease.pending) == (sm.ACTIVE_TICKETED, NONE) and self._limit_passed(lease):
+            self._fire(sm.MACHINE, lease, "redeem")
+            self._redeem(lease, EXTEND)
 
     def _advance_ticketed(self, lease: GuestLease) -> None:
         record = self.slices.get(lease.slice)
         if record is not None and not record.released:
             return
+        due = self._redeem_at(lease) <= self.now
         predecessor = self._predecessor(
-            lease, lease.redeem_predecessor, lambda p: p.state in (sm.ACTIVE, sm.ACTIVE_TICKETED)
+            lease, lease.redeem_predecessor, lambda p: p.state in (sm.ACTIVE, sm.ACTIVE_TICKETED), ask=due
         )
         if predecessor == "failed":
             self._expire(lease, f"its redeem predecessor {lease.redeem_predecessor} did not become active")
@@ -552,10 +561,12 @@ class ServiceManager(GuestGroups):
                 lease.join = sm.BLOCKED_REDEEM
                 self._note(lease.id, "blocked_redeem", "", "", f"waits for {lease.redeem_predecessor}")
             self._touch(lease)
-        elif self._redeem_at(lease) <= self.now:
+        else:
             lease.join = sm.NOT_JOINED
-            self._fire(sm.MACHINE, lease, "redeem")
-            self._redeem(lease, NEW)
+            self._touch(lease)
+            if due:
+                self._fire(sm.MACHINE, lease, "redeem")
+                self._redeem(lease, NEW)
 
     def _owes(self, record: Any, peer: str) -> bool:
         if isinstance(record, Return):

@@ -47,6 +47,8 @@ class GuestSettings(ActorSettings):
     """How long units need to leave the guest's application before the term ends."""
     request_timeout: Duration = 60 * SECOND
     """How long an answer to a request that can't be deferred is waited for."""
+    defer_max: Duration = 7 * DAY
+    """How long an answer to a deferrable request that doesn't say itself is waited for; the broker's should be less."""
     close_timeout: Duration = 1 * HOUR
     """How long after the term's end the site's last word is waited for."""
     default_broker: str = ""

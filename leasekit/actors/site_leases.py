@@ -13,7 +13,7 @@ from leasekit.actors.base import earliest
 from leasekit.actors.served import Server
 from leasekit.actors.settings import AuthoritySettings, Peer
 from leasekit.actors.site_units import REASON_MAX, Units, summary
-from leasekit.actors.turns import is_inline, run_turn
+from leasekit.actors.turns import check_decision, is_inline, later_than, run_turn
 from leasekit.core.claims.keys import Scheme, Signer
 from leasekit.core.claims.statements import CONTRACT, state
 from leasekit.core.errors import CommandError, LeasekitError
@@ -80,6 +80,13 @@ class SiteLeases(Server):
             for unit in self.units.declare(group.type, group.names, group.properties):
                 self._touch(unit)
             self._calendars[group.type] = Timetable(self.units.in_service(group.type))
+
+    def count_units(self, type_: str) -> None:
+        """Make the calendar's capacity, from now on, the number of units that are in service."""
+        table = self._calendars[type_]
+        more = self.units.in_service(type_) - table.capacity_at(self.now)
+        if more:
+            table.add_capacity(Term(self.now, INSTANT_MAX), more)
 
     def calendar(self, type_: str) -> Timetable:
         """How many units of a type are spoken for, over time."""
@@ -168,6 +175,7 @@ class SiteLeases(Server):
 
     def _take(self, lease: SiteLease, unit: SiteUnit) -> None:
         lease.units.remove(unit.id)
+        lease.waiting -= self._unsettled(lease, unit)
         self.units.take(unit, lease.id)
         self._touch(lease)
 
@@ -208,8 +216,8 @@ class SiteLeases(Server):
             for table in self._calendars.values():
                 table.forget_before(self.now)
 
-    def publish(self, lease: SiteLease, word: str, number: int) -> None:
-        """Tell the guest how the lease stands."""
+    def publish(self, lease: SiteLease, word: str, number: int, reason: str = "") -> None:
+        """Tell the guest how the lease stands; ``reason`` is the record's if none is given."""
         units: tuple[UnitState, ...] = ()
         contract = b""
         if word == "active":
@@ -219,7 +227,7 @@ class SiteLeases(Server):
         self._publish(
             lease,
             lambda update: LeaseUpdate(
-                lease.id, update, number, word, lease.term, units, lease.reason, contract, lease.receipt
+                lease.id, update, number, word, lease.term, units, clip(reason or lease.reason), contract, lease.receipt
             ),
         )
 
@@ -283,7 +291,7 @@ class SiteLeases(Server):
         else:
             self._holding.pop(lease_id, None)
         if unit.state == au.OUT:
-            self._calendars[unit.type].add_capacity(Term(self.now, INSTANT_MAX), -1)
+            self.count_units(unit.type)
             if unit.promised:
                 promised, unit.promised = self.leases.get(unit.promised), ""
                 if promised is not None and unit.id in promised.units:
@@ -295,6 +303,8 @@ class SiteLeases(Server):
 
     def _unit_failed(self, lease: SiteLease, unit: SiteUnit) -> None:
         lease.reason = f"unit {unit.id}: {unit.reason}"
+        if unit.retire:
+            self.count_units(unit.type)
         if unit.id in lease.units:
             self._replace(lease, unit)
 
@@ -347,10 +357,11 @@ class SiteLeases(Server):
         self._running = 0
         if done.error:
             self._complain(f"authority mapper: {done.error} (waiting: {', '.join(list(self._queue)[:5])})")
+            self._wake = earliest(self._wake, self.now + self._base.retry_max)
         for decision in done.decisions:
             try:
                 self._decide(decision)
-            except (LeasekitError, ValueError, TypeError, AttributeError) as error:
+            except (LeasekitError, ValueError) as error:
                 self._complain(f"authority mapper's {type(decision).__name__} is not carried out: {error}")
 
     def _complain(self, text: str) -> None:
@@ -358,11 +369,12 @@ class SiteLeases(Server):
         self._note("", "mapper", "", "", text)
 
     def _decide(self, decision: AuthorityDecision) -> None:
-        if isinstance(decision, Wake):
-            self._wake = earliest(self._wake, decision.at)
-            return
-        if not isinstance(decision, Assign | Release | Refuse):
+        if not isinstance(decision, Wake | Assign | Release | Refuse):
             raise CommandError(f"{decision!r:.80} is no decision of an authority mapper")
+        check_decision(decision)
+        if isinstance(decision, Wake):
+            self._wake = earliest(self._wake, later_than(self.now, decision.at))
+            return
         lease = self.leases.get(decision.lease)
         op = self._queue.get(decision.lease)
         if lease is None or op is None:
@@ -411,15 +423,15 @@ class SiteLeases(Server):
         self._check_primed(lease)
 
     def _refuse(self, lease: SiteLease, op: str, reason: str) -> None:
-        reason = clip(str(reason), REASON_MAX)
+        if op == SHRINK:
+            raise CommandError(f"lease {lease.id} must give up units: that can't be refused")
+        reason = clip(reason, REASON_MAX)
         del self._queue[lease.id]
         lease.reason = lease.reason or reason
         if op == NEW:
             self._fire(au.MACHINE, lease, "refuse", reason)
             self.end_reservation(lease, self.now)
             self._finish(lease, "failed")
-        elif op == SHRINK:
-            raise CommandError(f"lease {lease.id} must give up units: that can't be refused")
         else:
             self._check_primed(lease)
 
@@ -464,7 +476,7 @@ class SiteLeases(Server):
     def _drop(self, lease: SiteLease) -> None:
         del self.leases[lease.id]
         lease.timer, lease.unacked = None, []
-        self._dirty.pop(lease.id, None)
+        self._dirty.pop(id(lease), None)
         self._forget_owed(lease, lease.holder)
         self._changes.append(Change("leases", lease.id, lease.row() if self.settings.keep_closed else None))
 

@@ -1,11 +1,18 @@
-"""Calling mappers: the one place where foreign code runs, and whatever it does becomes a :class:`TurnDone`."""
+"""Calling mappers: the one place where foreign code runs, and whatever it does becomes a :class:`TurnDone`.
+
+What comes back is a stranger's: :func:`check_decision` looks at each field before an actor looks at the decision.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Final, get_type_hints
 
+from leasekit.core.errors import CommandError
+from leasekit.core.mappers import Grant
+from leasekit.core.properties import Properties, check_properties, is_text
 from leasekit.core.steps import TurnDone
+from leasekit.core.time import INSTANT_MAX, Instant, Term, make_term
 
 
 def is_inline(mapper: object) -> bool:
@@ -22,3 +29,93 @@ def run_turn(number: int, call: Callable[[], Any]) -> TurnDone:
         return TurnDone(number, tuple(call()))
     except Exception as error:  # noqa: BLE001 - foreign code: whatever it raises is reported, never obeyed
         return TurnDone(number, error=f"{type(error).__name__}: {error}")
+
+
+def later_than(now: Instant, at: Instant) -> Instant:
+    """When a mapper that asks for ``at`` is called again: not at the same instant, or time would stand still."""
+    return max(at, now + 1)
+
+
+def check_decision(decision: Any, where: str = "") -> None:
+    """Raise ``CommandError`` that names the field unless each field of the named tuple holds what its class says."""
+    for (field, check), value in zip(_checks(type(decision)), decision, strict=True):
+        check(where + field, value)
+
+
+Check = Callable[[str, Any], None]
+
+
+def _text(where: str, value: Any) -> None:
+    if not isinstance(value, str) or not is_text(value):
+        raise CommandError(f"{where}: found {value!r:.80}, expected text")
+
+
+def _integer(where: str, value: Any) -> None:
+    if type(value) is not int or not -INSTANT_MAX <= value <= INSTANT_MAX:
+        raise CommandError(f"{where}: found {value!r:.80}, expected a whole number")
+
+
+def _flag(where: str, value: Any) -> None:
+    if type(value) is not bool:
+        raise CommandError(f"{where}: found {value!r:.80}, expected true or false")
+
+
+def _term(where: str, value: Any) -> None:
+    if not isinstance(value, Term) or any(type(at) is not int for at in value):
+        raise CommandError(f"{where}: found {value!r:.80}, expected [start, end) in milliseconds")
+    try:
+        make_term(*value)
+    except ValueError as error:
+        raise CommandError(f"{where}: {error}") from error
+
+
+def _properties(where: str, value: Any) -> None:
+    try:
+        check_properties(value, where)
+    except ValueError as error:
+        raise CommandError(str(error)) from error
+
+
+def _names(where: str, value: Any) -> None:
+    if not isinstance(value, tuple):
+        raise CommandError(f"{where}: found {value!r:.80}, expected a list of names")
+    for name in value:
+        _text(where, name)
+
+
+def _grants(where: str, value: Any) -> None:
+    if not isinstance(value, tuple) or any(type(grant) is not Grant for grant in value):
+        raise CommandError(f"{where}: found {value!r:.80}, expected a tuple of grants")
+    for number, grant in enumerate(value):
+        check_decision(grant, f"{where}[{number}].")
+
+
+def _or_none(check: Check) -> Check:
+    def checked(where: str, value: Any) -> None:
+        if value is not None:
+            check(where, value)
+
+    return checked
+
+
+_BY_TYPE: Final[Mapping[Any, Check]] = {
+    str: _text,
+    int: _integer,
+    int | None: _or_none(_integer),
+    bool: _flag,
+    Term: _term,
+    Properties: _properties,
+    Properties | None: _or_none(_properties),
+    tuple[str, ...]: _names,
+    tuple[Grant, ...]: _grants,
+}
+
+
+_known: Final[dict[type[Any], tuple[tuple[str, Check], ...]]] = {}
+
+
+def _checks(kind: type[Any]) -> tuple[tuple[str, Check], ...]:
+    checks = _known.get(kind)
+    if checks is None:
+        checks = _known[kind] = tuple((field, _BY_TYPE[hint]) for field, hint in get_type_hints(kind).items())
+    return checks

@@ -63,6 +63,9 @@ class Driver(Protocol):
     do.
     """
 
+    operations: frozenset[str]
+    """What :meth:`operate` can be asked for: ``restart``, ``reboot``, ``console``, ..."""
+
     async def setup(self, unit: UnitContext) -> Properties:
         """Make the unit usable; returns its properties (name, addresses, ports). Raises ``DriverError``."""
         ...

@@ -42,7 +42,22 @@ def check_properties(value: object, where: str) -> dict[str, str]:
             raise ValueError(f"{where}.{key}: found {text!r} ({type(text).__name__}), property values are strings")
         if len(text) > VALUE_MAX:
             raise ValueError(f"{where}.{key}: found {len(text)} characters, at most {VALUE_MAX} are allowed")
+        if not (is_text(key) and is_text(text)):
+            raise ValueError(
+                f"{where}: found {key!r:.40} = {text!r:.40}, which is not Unicode: half of a surrogate pair"
+            )
     return dict(value)
+
+
+def is_text(value: str) -> bool:
+    """Whether UTF-8 can hold it: Python's strings may hold halves of surrogate pairs, messages and rows may not."""
+    if value.isascii():
+        return True
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def digest_properties(properties: Properties) -> bytes:

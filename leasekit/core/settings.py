@@ -59,9 +59,9 @@ class SettingsError(LeasekitError):
 def structure(cls: type[T], mapping: Mapping[str, Any], where: str, *, base: Path | None = None) -> T:
     """An instance of the attrs class ``cls`` from a table of a deploy file.
 
-    ``where`` is what errors call the table (``site.toml: types.vm.driver``); relative paths are taken from the folder
-    ``base``. Raises :class:`SettingsError` with every fault that can be found: unknown keys, missing ones, wrong types,
-    values that a validator refuses.
+    ``where`` is what errors call the table (``site.toml: types.vm.driver``); relative paths, defaults too, are taken
+    from the folder ``base``. Raises :class:`SettingsError` with every fault that can be found: unknown keys, missing
+    ones, wrong types, values that a validator refuses.
     """
     try:
         made: T = _converter(base).structure(mapping, cls)
@@ -273,6 +273,8 @@ class _Structurer:
                     faults += error.within(f".{name}")
             elif field.default is attrs.NOTHING:
                 faults.append((f".{name}", f"found nothing, expected {_describe(field.type)}"))
+            elif isinstance(field.default, Path) and self._base is not None:
+                arguments[name] = self._base / field.default
         if faults:
             raise _FaultsError(faults)
         try:

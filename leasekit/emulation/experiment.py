@@ -1,8 +1,8 @@
 """Experiments: a deploy file run in virtual time, in all the variants that its ``[emulation]`` table names.
 
-Each run builds its actors as a daemon would, puts them into a :class:`~leasekit.emulation.world.World`, lets the horizon
-pass, and is summed up in one JSON object. The same file and seed give the same summary (but for what was measured with a
-clock) and the same transition log, byte for byte.
+Each run builds its actors as a daemon would, puts them into a :class:`~leasekit.emulation.world.World`, lets the
+horizon pass, and is summed up in one JSON object. The same file and seed give the same summary (but for what was
+measured with a clock) and the same transition log, byte for byte.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from typing import Any
 
 import attrs
 
+from leasekit.actors.settings import AuthoritySettings
 from leasekit.config.build import BuiltActor, build
-from leasekit.config.deployment import ActorSpec, Deployment
+from leasekit.config.deployment import Deployment
 from leasekit.config.emulation import RunSpec
 from leasekit.config.load import load
 from leasekit.core.errors import LeasekitError
 from leasekit.core.steps import Action
 from leasekit.core.time import SECOND, Term
-from leasekit.drivers.null import LatencyModel
 from leasekit.emulation import metrics
 from leasekit.emulation.pictures import draw
 from leasekit.emulation.recorder import Recorder
@@ -60,8 +60,9 @@ def run_file(
 ) -> dict[str, Any]:
     """Run every variant of a deploy file's emulation; writes to ``out`` (if given) and returns the summary.
 
-    ``out`` gets ``summary.json``, per run the transition log and the series as CSV, and the pictures that the file asks for.
-    ``seed`` and ``signatures`` override the file. Raises ``LeasekitError`` (config, missing trace) in words for a user.
+    ``out`` gets ``summary.json``, per run the transition log and the series as CSV, and the pictures that the file
+    asks for. ``seed`` and ``signatures`` override the file. Raises ``LeasekitError`` (config, missing trace) in
+    words for a user.
     """
     deployment = load(file)
     changes: dict[str, Any] = {}
@@ -118,14 +119,12 @@ def run_one(
             observe=recorder.observe,
             start=emulation.start,
         )
-        for name, built in actors.items():
-            world.add(built.actor, MemoryStore(keep_log=False), action_model(varied.actors[name], emulation.seed))
+        for built in actors.values():
+            world.add(built.actor, MemoryStore(keep_log=False), action_model(built))
         wall = _run(world, Term(emulation.start, emulation.start + emulation.horizon), spec.name, progress)
     window = Term(emulation.start + emulation.warmup, emulation.start + emulation.horizon)
     summary = summarise(varied, spec, world, recorder, window, wall, actors)
-    result = RunResult(
-        spec=spec, deployment=varied, summary=summary, recorder=recorder, window=window, actors=actors
-    )
+    result = RunResult(spec=spec, deployment=varied, summary=summary, recorder=recorder, window=window, actors=actors)
     if out is not None:
         _write_series(result, out)
     return result
@@ -148,12 +147,11 @@ def _run(world: World, term: Term, name: str, progress: Progress | None) -> floa
     return time.perf_counter() - begin
 
 
-def action_model(spec: ActorSpec, seed: int) -> Callable[[Action], Outcome]:
+def action_model(built: BuiltActor) -> Callable[[Action], Outcome]:
     """The latency models that take the place of an actor's drivers, by resource type."""
-    models = {name: LatencyModel(attrs.evolve(d.emulated, seed=d.emulated.seed + seed)) for name, d in spec.drivers.items()}
 
     def model(action: Action) -> Outcome:
-        of_type = models.get(spec.driver_of.get(action.type, spec.other_types))
+        of_type = built.model(action.type)
         if of_type is None:
             return Outcome(0, True, {}, "")
         outcome = of_type.outcome(action.op, action.unit, action.number)
@@ -228,7 +226,9 @@ def _guest(name: str, recorder: Recorder, window: Term, built: BuiltActor, sampl
 
 def capacity(deployment: Deployment, site: str) -> int:
     """How many units a site has, of all types."""
-    return sum(len(group.names) for group in deployment.actors[site].settings.inventory)  # type: ignore[attr-defined]
+    settings = deployment.actors[site].settings
+    assert isinstance(settings, AuthoritySettings), "a site has an authority's settings"
+    return sum(len(group.names) for group in settings.inventory)
 
 
 def _write_series(result: RunResult, out: Path) -> None:

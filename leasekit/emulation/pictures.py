@@ -56,7 +56,9 @@ def _guests(plot: PlotSpec, results: Sequence[RunResult], out: Path, units: str)
     }
     total = sum(site["capacity"] for site in results[0].summary["sites"].values())
     title = plot.title or "Holdings of competing guests"
-    return list(plots.stacked_guests(out / plot.file, panels, results[0].window, title=title, capacity=total, units=units))
+    return list(
+        plots.stacked_guests(out / plot.file, panels, results[0].window, title=title, capacity=total, units=units)
+    )
 
 
 def _site_usage(plot: PlotSpec, results: Sequence[RunResult], out: Path, units: str) -> list[Path]:
@@ -72,7 +74,9 @@ def _site_usage(plot: PlotSpec, results: Sequence[RunResult], out: Path, units: 
 
 
 def _curves(plot: PlotSpec, results: Sequence[RunResult], value: str) -> dict[str, list[tuple[float, float]]]:
-    """Points of one result against the key ``plot.x``: a curve for each series, and for each guest where there are several."""
+    """Points of one result against the key ``plot.x``: a curve for each series, and for each guest where there are
+    several.
+    """
     curves: dict[str, list[tuple[float, float]]] = {}
     for result in results:
         x = x_value(result.deployment.document, plot.x)

@@ -1,7 +1,8 @@
 """What is recorded of an emulation, from the rows that actors commit: it reads the records that a daemon stores.
 
-For each guest: units leased to it (as sites count them, from the start of a term to its end), and units usable (joined).
-For each site: units in use (held from setup to the end of teardown). And the transition log, streamed to a file.
+For each guest: units leased to it (as sites count them, from the start of a term to its end), and units usable
+(joined). For each site: units in use (held from setup to the end of teardown). And the transition log, streamed to
+a file.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import attrs
 
@@ -44,16 +44,11 @@ class Outcome(NamedTuple):
     reason: str
 
 
-class ActionModel(Protocol):
-    """Says how an action ends, as a pure function of the action: what takes a driver's place in virtual time."""
+ActionModel: TypeAlias = Callable[[Action], Outcome]
+"""Says how an action ends, as a pure function of the action: what takes a driver's place in virtual time."""
 
-    def __call__(self, action: Action) -> Outcome: ...
-
-
-class Delay(Protocol):
-    """The network's delay for one batch of messages, in milliseconds."""
-
-    def __call__(self, sender: str, receiver: str) -> Duration: ...
+Delay: TypeAlias = Callable[[str, str], Duration]
+"""The network's delay for one batch of messages from one actor to another, in milliseconds."""
 
 
 def instant(action: Action) -> Outcome:
@@ -262,7 +257,7 @@ class World:
         return self.replies.pop(self._command)
 
     def feed(self, actor: str, inputs: Iterable[Input]) -> None:
-        """Give an actor inputs now, all in one batch; replies to commands are kept in :attr:`replies`. Time does not pass."""
+        """Give an actor inputs now, all in one batch; :attr:`replies` keeps what commands were answered."""
         node = self.nodes[actor]
         node.actor.step(Tick(self.now))
         node.inbox.extend(inputs)

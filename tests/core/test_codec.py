@@ -135,6 +135,10 @@ def test_what_is_no_message_is_not_encoded() -> None:
         encode_message(Term(1, 2))  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="found object, messages hold"):
         encode_message(Ack("L", object()))  # type: ignore[arg-type]
+    with pytest.raises(OverflowError, match="found 18446744073709551616, integers have at most 64 bits"):
+        encode_message(Ack("L", 2**64))
+    with pytest.raises(UnicodeEncodeError):
+        encode_message(OfferAnswer("d", 1, "\ud800"))
     assert decode_message(encode_message(Ack("L", 1))) == Ack("L", 1)
 
 

@@ -136,6 +136,7 @@ def test_relative_paths_start_at_the_base():
     made = structure(Settings, {"name": "x", "file": "a"}, "s", base=Path("/etc/site"))
     assert made.file == Path("/etc/site/a")
     assert structure(Settings, {"name": "x", "file": "/b"}, "s", base=Path("/etc")).file == Path("/b")
+    assert structure(Settings, {"name": "x"}, "s", base=Path("/etc")).file == Path("/etc/default")
 
 
 @pytest.mark.parametrize(

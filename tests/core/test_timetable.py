@@ -284,7 +284,7 @@ TestAgainstModel = AgainstModel.TestCase
 TestOverlayAgainstCopy = OverlayAgainstCopy.TestCase
 
 
-@pytest.mark.parametrize("leaf_max,fan_max", [(8, 8), (96, 64)])
+@pytest.mark.parametrize("leaf_max,fan_max", [(8, 8), (64, 24)])
 def test_long_run(monkeypatch: pytest.MonkeyPatch, leaf_max: int, fan_max: int) -> None:
     """Thousands of reservations that come and go give the figures of a plain list, in a tree that shrinks again."""
     monkeypatch.setattr(profile, "LEAF_MAX", leaf_max)

@@ -208,6 +208,31 @@ def test_where_is_asked_once_for_equal_attributes() -> None:
     assert asked == ["0", "1", "2", "3"]
 
 
+def test_filters_see_units_that_come_and_go() -> None:
+    """What a filter accepted before is not what it gets after units were added and removed."""
+    timetable = two_hosts()
+
+    def large(attributes: Attributes) -> bool:
+        return int(attributes["memory"]) >= 9
+
+    assert timetable.choose(1, Term(0, 1), large) == ["b"]
+    timetable.add_unit("c", {"memory": "10"})
+    timetable.add_unit("d", {"memory": "64"})
+    assert timetable.choose(3, Term(0, 1), large) == ["b", "c", "d"]
+    for name in ("b", "c", "a"):
+        timetable.remove_unit(name)
+    assert timetable.choose(1, Term(0, 1), large) == timetable.choose(1, Term(0, 1)) == ["d"]
+
+
+def test_earliest_at_the_one_instant_at_which_two_ranges_meet() -> None:
+    """One host must be taken at the latest when the other can be at the earliest: that instant counts, no other."""
+    timetable = two_hosts()
+    timetable.reserve("x", ["a"], Term(15, 100))
+    timetable.reserve("y", ["b"], Term(0, 5))
+    assert timetable.earliest(2, 10, 0, 50) == 5
+    assert timetable.earliest(2, 11, 0, 50) is None
+
+
 def test_units_come_and_go() -> None:
     """A unit is added once, can't leave while it is held, and is unknown afterwards; attributes can't be written."""
     timetable = two_hosts()

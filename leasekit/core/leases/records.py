@@ -34,9 +34,13 @@ def _pack(value: object) -> bytes:
     return packed
 
 
-def _unpack(body: bytes) -> tuple[Any, ...]:
+def _unpack(body: bytes, count: int, *defaults: Any) -> tuple[Any, ...]:
+    """``count`` fields: ``defaults`` for those that an old row lacks at the end; those of a newer one are dropped."""
     fields: tuple[Any, ...] = msgpack.unpackb(body, use_list=False, strict_map_key=False)
-    return fields
+    lacking = count - len(fields)
+    if lacking > 0:
+        fields += defaults[len(defaults) - lacking :]
+    return fields[:count]
 
 
 class Held(NamedTuple):
@@ -98,7 +102,7 @@ class GuestUnit:
     @classmethod
     def from_row(cls, row: Row) -> Self:
         id_, lease, type_, state, action, reason, body = row
-        name, properties = _unpack(body)
+        name, properties = _unpack(body, 2, EMPTY)
         return cls(id_, lease, name, type_, state, action, properties, reason)
 
 
@@ -143,7 +147,6 @@ class GuestLease:
     redeem_predecessor: str = ""
     join_predecessor: str = ""
     proceed: bool = False
-    unblocked: bool = False
     closing: bool = False
     close_reason: str = ""
     noticed: Instant = -1
@@ -178,7 +181,7 @@ class GuestLease:
 
     @classmethod
     def from_row(cls, row: Row) -> Self:
-        fields = list(_unpack(row[-1]))
+        fields = _unpack(row[-1], len(_GUEST_NAMES))
         id_, name, slice_, type_, broker = fields[:5]
         lease = cls(id_, name, slice_, type_, broker, _asked(fields[5]))
         for field, value in zip(_GUEST_NAMES[6:], fields[6:], strict=False):
@@ -211,7 +214,7 @@ class Slice:
 
     @classmethod
     def from_row(cls, row: Row) -> Self:
-        hold, released, refused = _unpack(row[-1])[:3]
+        hold, released, refused = _unpack(row[-1], 3, True, "")
         return cls(row[0], hold, released, refused, bool(row[2]))
 
 
@@ -242,7 +245,7 @@ class Return:
 
     @classmethod
     def from_row(cls, row: Row) -> Self:
-        site_, broker_, held, number, at, receipt = _unpack(row[-1])[:6]
+        site_, broker_, held, number, at, receipt = _unpack(row[-1], 6, b"")
         taken = _held(held)
         assert taken is not None, "a return always has a ticket"
         return cls(row[0], row[1], site_, broker_, taken, number, at, row[2], receipt=receipt)
@@ -326,7 +329,9 @@ class BrokerLease:
 
     @classmethod
     def from_row(cls, row: Row) -> Self:
-        asked, number, request, arrived, deadline, claims, update, unacked, group, ended = _unpack(row[-1])[:10]
+        asked, number, request, arrived, deadline, claims, update, unacked, group, ended = _unpack(
+            row[-1], 10, (), 0, (), "", -1
+        )
         granted = tuple(Granted(c[0], c[1], c[2], c[3], Term(*c[4]), c[5]) for c in claims)
         return cls(
             row[0], row[3], row[2], row[4], row[5], row[6], _asked(asked), number, request, arrived, deadline, row[10],
@@ -364,7 +369,7 @@ class SiteUnit:
     @classmethod
     def from_row(cls, row: Row) -> Self:
         id_, lease, type_, state, action, reason, body = row
-        promised, given, failures, retire = _unpack(body)[:4]
+        promised, given, failures, retire = _unpack(body, 4, "", EMPTY, 0, "")
         return cls(id_, type_, state, NONE, lease, promised, action, given, reason, failures, retire)
 
 
@@ -434,7 +439,7 @@ class SiteLease:
         (
             claim, term, wanted, number, resource, properties, units, settles, next_, update, unacked, receipt, ended,
             root, preemptible,
-        ) = _unpack(row[-1])[:15]  # fmt: skip
+        ) = _unpack(row[-1], 15, EMPTY, EMPTY, (), 0, None, 0, (), b"", -1, b"", False)  # fmt: skip
         later = None
         if next_ is not None:
             op, request, digest, count, (start, end), victims, configuration = next_
@@ -474,7 +479,7 @@ class SiteClaim:
 
     @classmethod
     def from_row(cls, row: Row) -> Self:
-        at, body, signature = _unpack(row[-1])[:3]
+        at, body, signature = _unpack(row[-1], 3)
         return cls(
             row[0], row[3], row[2], row[4], row[5], row[6], row[7], Term(row[8], row[9]), row[10], at, body,
             signature, bool(row[1])
@@ -510,7 +515,7 @@ class Delegation:
 
     @classmethod
     def from_row(cls, row: Row) -> Self:
-        ticket, properties, number = _unpack(row[-1])[:3]
+        ticket, properties, number = _unpack(row[-1], 3)
         return cls(
             row[0], row[1], row[2], row[3], Term(row[4], row[5]), ticket, properties, number, row[6], reason=row[7]
         )

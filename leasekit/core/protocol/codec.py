@@ -321,6 +321,8 @@ _HEADS: Final[Mapping[type[Any], tuple[int]]] = {cls: (kind,) for kind, (cls, _)
 def _as_map(value: object) -> dict[Any, Any]:
     if isinstance(value, Mapping):
         return dict(value)
+    if isinstance(value, int):
+        raise OverflowError(f"found {value}, integers have at most 64 bits")
     raise TypeError(f"found {type(value).__name__}, messages hold text, bytes, integers, tuples and mappings")
 
 
@@ -331,7 +333,7 @@ def encode_message(message: Message) -> bytes:
     """The bytes of one message.
 
     Raises ``TypeError`` for what is no message, ``UnicodeEncodeError`` for text that is not Unicode (:func:`clip`
-    mends it).
+    mends it), ``OverflowError`` for an integer beyond 64 bits.
     """
     try:
         head = _HEADS[type(message)]

@@ -2,8 +2,8 @@
 
 A unit's terms never overlap, so they are one sorted list of bounds, ``[start, end, start, end, ...]``, beside a
 list of keys. An instant's place in the bounds says at once whether the unit is held there: behind an odd number of
-bounds it is. Choosing walks the units in order and stops when it has enough; a filter is asked once for all the
-units whose attributes are equal.
+bounds it is. Units with equal attributes are of one kind. A filter is asked once for each kind, and the units of the
+kinds that it accepts are remembered; choosing walks those in order, a stretch at a time, until it has enough.
 """
 
 from __future__ import annotations
@@ -23,6 +23,9 @@ Attributes: TypeAlias = Mapping[str, str]
 Where: TypeAlias = Callable[[Attributes], bool]
 """A filter over a unit's attributes. It must depend on them alone: it is asked once for equal ones."""
 
+FILTERS_MAX = 64
+"""How many filters' sets of units are remembered."""
+
 NO_ATTRIBUTES: Attributes = MappingProxyType({})
 
 
@@ -39,14 +42,21 @@ class UnitConflict(Exception):
         return f"unit {self.unit!r} is held by {self.holder!r} over [{self.term.start}, {self.term.end})"
 
 
+class _Kind:
+    """Equal attributes, and how many units have them."""
+
+    __slots__ = ("attributes", "count")
+
+    def __init__(self, attributes: Attributes) -> None:
+        self.attributes = MappingProxyType(dict(attributes))
+        self.count = 0
+
+
 class _Unit:
-    """``kind`` numbers its attributes: units with equal attributes are of one kind."""
+    __slots__ = ("bounds", "keys", "kind", "name")
 
-    __slots__ = ("attributes", "bounds", "keys", "kind", "name")
-
-    def __init__(self, name: str, attributes: Attributes, kind: int) -> None:
+    def __init__(self, name: str, kind: _Kind) -> None:
         self.name = name
-        self.attributes = attributes
         self.kind = kind
         self.bounds: list[Instant] = []
         self.keys: list[Hashable] = []
@@ -76,11 +86,13 @@ class UnitTimetable:
     no units, and units named twice raise ``ValueError``. Nothing changes when a method raises.
     """
 
-    __slots__ = ("_ends", "_held", "_horizon", "_kinds", "_units")
+    __slots__ = ("_accepted", "_ends", "_held", "_horizon", "_kinds", "_units")
 
     def __init__(self) -> None:
         self._units: dict[str, _Unit] = {}
-        self._kinds: dict[tuple[tuple[str, str], ...], tuple[int, Attributes]] = {}
+        self._kinds: dict[tuple[tuple[str, str], ...], _Kind] = {}
+        # The units of sets of kinds that filters have accepted, in order; None stands for no filter.
+        self._accepted: dict[tuple[_Kind, ...] | None, list[_Unit]] = {}
         self._held: dict[Hashable, tuple[tuple[str, ...], Term]] = {}
         self._horizon: Instant = BEGIN
         self._ends: Ends | None = None
@@ -91,10 +103,13 @@ class UnitTimetable:
         """Add a unit that is free at all times. Raises ``KeyError`` if there is one of that name."""
         if unit in self._units:
             raise KeyError(f"there is a unit {unit!r} already")
-        number, shared = self._kinds.setdefault(
-            tuple(sorted(attributes.items())), (len(self._kinds), MappingProxyType(dict(attributes)))
-        )
-        self._units[unit] = _Unit(unit, shared, number)
+        label = tuple(sorted(attributes.items()))
+        kind = self._kinds.get(label)
+        if kind is None:
+            kind = self._kinds[label] = _Kind(attributes)
+        kind.count += 1
+        self._units[unit] = _Unit(unit, kind)
+        self._accepted.clear()
 
     def remove_unit(self, unit: str) -> None:
         """Take a unit out for good. Raises :class:`UnitConflict` with its first reservation if it has one.
@@ -105,6 +120,10 @@ class UnitTimetable:
         if found.keys:
             raise UnitConflict(unit, found.keys[0], Term(found.bounds[0], found.bounds[1]))
         del self._units[unit]
+        found.kind.count -= 1
+        if not found.kind.count:
+            del self._kinds[tuple(sorted(found.kind.attributes.items()))]
+        self._accepted.clear()
 
     @property
     def units(self) -> list[str]:
@@ -113,7 +132,7 @@ class UnitTimetable:
 
     def attributes(self, unit: str) -> Attributes:
         """A unit's attributes, read-only."""
-        return self._unit(unit).attributes
+        return self._unit(unit).kind.attributes
 
     # -- reservations -------------------------------------------------------------------------------------------
 
@@ -229,7 +248,7 @@ class UnitTimetable:
         chosen: dict[str, None] = {}
         for name in prefer:
             unit = self._unit(name)
-            if len(chosen) < count and unit.is_free(start, end) and (where is None or where(unit.attributes)):
+            if len(chosen) < count and unit.is_free(start, end) and (where is None or where(unit.kind.attributes)):
                 chosen[name] = None
         if len(chosen) < count:
             rest: Iterator[str] = (unit.name for unit in self._free(start, end, where) if unit.name not in chosen)
@@ -258,14 +277,12 @@ class UnitTimetable:
         """
         if count < 1 or duration < 1:
             raise ValueError(f"earliest fit of {count} units for {duration} ms: both must be 1 or more")
-        accepted = _Verdicts(where)
         opens: list[Instant] = []
         closes: list[Instant] = []
-        for unit in self._units.values():
-            if accepted(unit):
-                for first, last in _starts(unit.bounds, duration, not_before, not_after):
-                    opens.append(first)
-                    closes.append(last)
+        for unit in self._candidates(where):
+            for first, last in _starts(unit.bounds, duration, not_before, not_after):
+                opens.append(first)
+                closes.append(last)
         opens.sort()
         closes.sort()
         over = 0
@@ -289,9 +306,10 @@ class UnitTimetable:
     def copy(self) -> UnitTimetable:
         """An independent copy, in O(n)."""
         twin = UnitTimetable()
-        twin._kinds, twin._held, twin._horizon = self._kinds.copy(), self._held.copy(), self._horizon
+        twin._held, twin._horizon = self._held.copy(), self._horizon
         for name, unit in self._units.items():
-            made = twin._units[name] = _Unit(name, unit.attributes, unit.kind)
+            twin.add_unit(name, unit.kind.attributes)
+            made = twin._units[name]
             made.bounds, made.keys = unit.bounds.copy(), unit.keys.copy()
         return twin
 
@@ -315,7 +333,10 @@ class UnitTimetable:
         if len(set(names)) < len(names):
             twice = next(name for i, name in enumerate(names) if name in names[:i])
             raise ValueError(f"unit {twice!r} is named twice")
-        return names, [self._unit(name) for name in names]
+        try:
+            return names, [self._units[name] for name in names]
+        except KeyError as error:
+            raise KeyError(f"there is no unit {error.args[0]!r}") from None
 
     def _take(self, key: Hashable, names: tuple[str, ...], chosen: list[_Unit], term: Term) -> None:
         start, end = term
@@ -336,35 +357,31 @@ class UnitTimetable:
         held = self._held.get(key)
         return None if held is None else held[1].end
 
+    def _candidates(self, where: Where | None) -> list[_Unit]:
+        """The units that a filter accepts, in order. Not to be changed."""
+        accepted = None if where is None else tuple(kind for kind in self._kinds.values() if where(kind.attributes))
+        found = self._accepted.get(accepted)
+        if found is None:
+            if accepted is None:
+                found = list(self._units.values())
+            else:
+                members = set(accepted)
+                found = [unit for unit in self._units.values() if unit.kind in members]
+            if len(self._accepted) >= FILTERS_MAX:
+                self._accepted.clear()
+            self._accepted[accepted] = found
+        return found
+
     def _free(self, start: Instant, end: Instant, where: Where | None) -> Iterator[_Unit]:
         # The hot loop of choosing: _Unit.is_free is written out here.
-        accepted = None if where is None else _Verdicts(where)
-        for unit in self._units.values():
-            bounds = unit.bounds
-            if bounds:
-                i = bisect_right(bounds, start)
-                if i & 1 or (i < len(bounds) and bounds[i] < end):
-                    continue
-            if accepted is None or accepted(unit):
-                yield unit
-
-
-class _Verdicts:
-    """A filter's answers, remembered by kind."""
-
-    __slots__ = ("_known", "_where")
-
-    def __init__(self, where: Where | None) -> None:
-        self._where = where
-        self._known: dict[int, bool] = {}
-
-    def __call__(self, unit: _Unit) -> bool:
-        if self._where is None:
-            return True
-        verdict = self._known.get(unit.kind)
-        if verdict is None:
-            verdict = self._known[unit.kind] = bool(self._where(unit.attributes))
-        return verdict
+        candidates, begin, size = self._candidates(where), 0, 32
+        while begin < len(candidates):
+            yield from [
+                unit
+                for unit in candidates[begin : begin + size]
+                if not (i := bisect_right(bounds := unit.bounds, start)) & 1 and (i == len(bounds) or bounds[i] >= end)
+            ]
+            begin, size = begin + size, size * 2
 
 
 def _checked_term(term: Term) -> Term:

@@ -1,0 +1,133 @@
+"""Three daemons on loopback (TCP, signed, SQLite with full sync), and a client that keeps leases in flight."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+from leasekit.core.time import DAY
+from leasekit.runtime.client import ControlClient
+
+ACTORS = ("site", "broker", "guest")
+DEPLOY = """
+[deployment]
+name = "lifecycle"
+state = "state"
+create_keys = true
+
+[actor.site]
+role = "authority"
+listen = ["tcp://127.0.0.1:{site}"]
+log_level = "warning"
+[[actor.site.inventory]]
+type = "vm"
+units = {units}
+prefix = "vm-"
+driver = "null"
+[[actor.site.delegation]]
+broker = "broker"
+type = "vm"
+units = {units}
+[actor.site.driver.null]
+kind = "null"
+concurrency = 1000
+
+[actor.broker]
+role = "broker"
+listen = ["tcp://127.0.0.1:{broker}"]
+log_level = "warning"
+
+[actor.guest]
+role = "guest"
+listen = ["tcp://127.0.0.1:{guest}"]
+log_level = "warning"
+[actor.guest.mapper]
+name = "manual"
+[actor.guest.driver.null]
+kind = "null"
+types = ["vm"]
+concurrency = 1000
+"""
+
+
+def sockets(count: int, in_flight: int) -> float:
+    """Leases a second from request to active, ``in_flight`` of them on their way at once."""
+    with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
+        file = Path(scratch) / "lifecycle.toml"
+        ports = dict(zip(ACTORS, _free_ports(len(ACTORS)), strict=True))
+        file.write_text(DEPLOY.format(units=count, **ports), encoding="utf-8")
+        subprocess.run([*LEASEKIT, "config", "check", str(file)], check=True, stdout=subprocess.DEVNULL)
+        for name in ACTORS:
+            stack.enter_context(_daemon(file, name))
+        commands = stack.enter_context(ControlClient(file.parent / "state" / "guest.control.sock"))
+        watching = stack.enter_context(ControlClient(file.parent / "state" / "guest.control.sock", timeout=120))
+        _wait_for_delegation(file.parent / "state" / "broker.control.sock")
+        events = watching.watch()
+        return _drive(commands, events, count, in_flight)
+
+
+def _drive(commands: ControlClient, events: object, count: int, in_flight: int) -> float:
+    sent = active = 0
+    some = max(1, in_flight // 4)
+    begin = time.perf_counter()
+    start = int(time.time() * 1000)
+    arguments = {"type": "vm", "units": 1, "term": [start, start + 30 * DAY], "properties": {"deferrable": "true"}}
+    while active < count:
+        while sent < count and sent - active <= in_flight - some:
+            for result in commands.batch([("command", "lease.request", arguments)] * min(some, count - sent)):
+                if isinstance(result, Exception):
+                    raise result
+                sent += 1
+        for event in events:  # type: ignore[attr-defined]
+            if "missed" in event:
+                raise RuntimeError(f"{event['missed']} events were missed")
+            if event["to_state"] == "active/-" and event["event"] == "lease":
+                active += 1
+                if active == count or (sent < count and sent - active <= in_flight - some):
+                    break
+            elif event["to_state"].startswith(("failed", "closed")):
+                raise RuntimeError(f"lease {event['lease']}: {event['why']}")
+    return count / (time.perf_counter() - begin)
+
+
+LEASEKIT = (sys.executable, "-m", "leasekit.cli.main")
+
+
+def _daemon(file: Path, name: str) -> ExitStack:
+    """Start one daemon and wait until it says that it is ready."""
+    stack = ExitStack()
+    reading, writing = os.pipe()
+    process = subprocess.Popen([*LEASEKIT, "up", str(file), name, "--ready-fd", str(writing)], pass_fds=[writing])
+    os.close(writing)
+    stack.callback(process.wait, 20)
+    stack.callback(process.send_signal, signal.SIGTERM)
+    with os.fdopen(reading, "rb") as ready:
+        if not ready.readline():
+            raise RuntimeError(f"{name} did not start")
+    return stack
+
+
+def _wait_for_delegation(control: Path) -> None:
+    """The broker can grant when it holds the site's delegation."""
+    with ControlClient(control) as client:
+        deadline = time.monotonic() + 30
+        while not client.query("sources"):
+            if time.monotonic() > deadline:
+                raise RuntimeError("the broker got no delegation")
+            time.sleep(0.05)
+
+
+def _free_ports(count: int) -> list[int]:
+    import socket
+
+    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [server.getsockname()[1] for server in held]
+    for server in held:
+        server.close()
+    return ports

@@ -1,0 +1,45 @@
+"""Addresses of a deploy file: ``unix:PATH`` and ``tcp://HOST:PORT``."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Final
+
+UNIX_PATH_MAX: Final = 107
+"""The longest path of a Unix socket on Linux, in bytes."""
+ALLOWED: Final = "unix:PATH or tcp://HOST:PORT (an IPv6 host in brackets)"
+
+_UNIX: Final = "unix:"
+_TCP: Final = re.compile(r"tcp://(?:\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]+):(\d{1,5})")
+
+
+def resolve_address(text: str, state: Path) -> str:
+    """The address with its path made absolute, from the state folder. Raises ``ValueError`` that says what is
+    allowed.
+    """
+    if text.startswith(_UNIX):
+        path = text.removeprefix(_UNIX)
+        if not path or "\0" in path:
+            raise ValueError(ALLOWED)
+        return f"{_UNIX}{state / path}"
+    match = _TCP.fullmatch(text)
+    if match is None or int(match[1]) > 65_535:
+        raise ValueError(ALLOWED)
+    return text
+
+
+def can_be_dialled(address: str) -> bool:
+    """Whether the address says where it is: port 0 is any free port, known once it listens."""
+    return address.startswith(_UNIX) or not address.endswith(":0")
+
+
+def socket_path(address: str) -> Path | None:
+    """The path of a Unix socket's address, or None for TCP."""
+    return Path(address.removeprefix(_UNIX)) if address.startswith(_UNIX) else None
+
+
+def too_long(path: Path) -> bool:
+    """Whether no Unix socket can have this path."""
+    return len(os.fsencode(path)) > UNIX_PATH_MAX

@@ -1,0 +1,233 @@
+"""What ``[emulation]`` says: how a deployment is run in virtual time, in which variants, and what is drawn of it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from itertools import product
+from typing import Any, Literal
+
+import attrs
+
+from leasekit.config.errors import Faults, one_of
+from leasekit.config.tables import EmulationTable, RunTable
+from leasekit.core.settings import SettingsError
+from leasekit.core.time import Duration, Instant, format_duration, parse_duration
+
+PlotKind = Literal["demand_holdings", "guests", "site_usage", "rmse", "alpha", "fidelity"]
+
+
+@attrs.frozen(kw_only=True)
+class RunSpec:
+    """One variant: the file with ``changes`` (dotted key to value). Runs of one ``series`` are one curve in pictures
+    over runs.
+    """
+
+    name: str
+    series: str
+    changes: Mapping[str, Any]
+
+
+@attrs.frozen(kw_only=True)
+class PlotSpec:
+    """One picture.
+
+    ``demand_holdings``: each of ``guests`` in every run, one panel each; ``guests``: their holdings stacked, a panel
+    for each run;
+    ``site_usage``: every site in every run; ``rmse``, ``alpha``, ``fidelity``: that result of each run against the
+    value of
+    the key ``x``, a curve for each series. ``file`` is the picture's name without suffix. Only runs of ``series`` are
+    drawn, all if it is empty.
+    """
+
+    kind: PlotKind
+    title: str
+    x: str
+    x_label: str
+    x_unit: Duration | None
+    guests: tuple[str, ...]
+    series: tuple[str, ...]
+    file: str
+
+    def wants(self, run: RunSpec) -> bool:
+        """Whether ``run`` belongs into this picture."""
+        return not self.series or run.series in self.series
+
+    def x_of(self, document: Mapping[str, Any]) -> float:
+        """Where the run with this document stands on the horizontal axis. Raises ``ValueError`` naming the key."""
+        return x_value(document, self.x, self.x_unit)
+
+
+@attrs.frozen(kw_only=True)
+class EmulationSpec:
+    """How to run. All durations in ms.
+
+    The clock runs from ``start`` to ``start + horizon`` in steps of ``tick``; with ``every_tick`` idle ticks are
+    executed too.
+    Results are taken from ``start + warmup`` on, curves sampled every ``sample``. ``runs`` has at least one entry.
+    """
+
+    horizon: Duration
+    start: Instant
+    seed: int
+    tick: Duration
+    every_tick: bool
+    message_latency: Duration
+    warmup: Duration
+    sample: Duration
+    units: str
+    runs: tuple[RunSpec, ...]
+    plots: tuple[PlotSpec, ...]
+
+
+def resolve_emulation(
+    table: EmulationTable, document: Mapping[str, Any], guests: Sequence[str], faults: Faults
+) -> EmulationSpec:
+    """The spec of ``[emulation]``; what is wrong goes to ``faults``."""
+    if table.warmup >= table.horizon:
+        found, most = format_duration(table.warmup), format_duration(table.horizon)
+        faults.add("emulation.warmup", found, f"less than the horizon, {most}")
+    runs: list[RunSpec] = []
+    for index, run in enumerate(table.run):
+        runs += _expand(run, f"emulation.run[{index}]", faults)
+    names = [run.name for run in runs]
+    for name in sorted({name for name in names if names.count(name) > 1}):
+        faults.add("emulation.run", f"two runs named {name!r}", "names that differ")
+    return EmulationSpec(
+        horizon=table.horizon,
+        start=table.start,
+        seed=table.seed,
+        tick=table.tick,
+        every_tick=table.ticks == "every",
+        message_latency=table.message_latency,
+        warmup=table.warmup,
+        sample=table.sample,
+        units=table.units,
+        runs=tuple(runs) or (RunSpec(name="", series="", changes={}),),
+        plots=_plots(table, document, guests, runs, faults),
+    )
+
+
+def _plots(
+    table: EmulationTable, document: Mapping[str, Any], guests: Sequence[str], runs: Sequence[RunSpec], faults: Faults
+) -> tuple[PlotSpec, ...]:
+    plots, files = [], set()
+    varied = {key for run in runs for key in run.changes}
+    for index, plot in enumerate(table.plot):
+        where = f"emulation.plot[{index}]"
+        over_runs = plot.kind in ("rmse", "alpha", "fidelity")
+        if over_runs and not plot.x:
+            faults.add(f"{where}.x", "nothing", f"the key that a picture of {plot.kind} is drawn against")
+        if plot.x and lookup(document, plot.x) is None and plot.x not in varied:
+            faults.add(f"{where}.x", repr(plot.x), "a key of this file, or one that its runs set")
+        for name in plot.guests:
+            if name not in guests:
+                faults.add(f"{where}.guests", repr(name), f"guests of this file: {', '.join(guests) or '(none)'}")
+        for name in plot.series:
+            if all(name != run.series for run in runs):
+                faults.add(f"{where}.series", repr(name), one_of(name, {run.series for run in runs}))
+        file = plot.file or plot.kind
+        if file in files or "/" in file or file.startswith("."):
+            faults.add(f"{where}.file", repr(file), "a file name of its own, without a slash")
+        files.add(file)
+        plots.append(
+            PlotSpec(
+                kind=plot.kind,
+                title=plot.title,
+                x=plot.x,
+                x_label=plot.x_label,
+                x_unit=plot.x_unit,
+                guests=plot.guests or tuple(guests),
+                series=plot.series,
+                file=file,
+            )
+        )
+    return tuple(plots)
+
+
+def _expand(run: RunTable, where: str, faults: Faults) -> list[RunSpec]:
+    """The runs that one table stands for: one for each combination of the values in ``each``."""
+    changes = [(key, text) for text in run.set for key in text.split()]
+    variations = [(key, text) for text in run.each for key in text.split()]
+    keys = [key for key, _ in changes + variations]
+    for text, several in run.each.items():
+        if not several:
+            faults.add(f'{where}.each."{text}"', "an empty list", "at least one value")
+    for key in keys:
+        if keys.count(key) > 1:
+            faults.add(where, f"{key!r} twice", "each key once in set and each")
+        if key.split(".")[0] not in ("actor", "deployment", "emulation") or key.startswith(
+            ("emulation.run", "emulation.plot")
+        ):
+            faults.add(
+                f"{where}.set", repr(key), "a key under actor, deployment or emulation (runs and plots excepted)"
+            )
+    runs = []
+    for values in product(*run.each.values()):
+        name = " ".join(part for part in (run.name, *map(str, values)) if part)
+        if not name:
+            faults.add(f"{where}.name", "nothing", "a name")
+        varied = dict(zip(run.each, values, strict=True))
+        made = {key: run.set[text] for key, text in changes} | {key: varied[text] for key, text in variations}
+        runs.append(RunSpec(name=name, series=run.series or (run.name if run.each else ""), changes=made))
+    return runs
+
+
+def lookup(document: Mapping[str, Any], key: str) -> Any:
+    """The value at a dotted key (list items by index), or None."""
+    at: Any = document
+    for part in key.split("."):
+        if isinstance(at, Mapping):
+            at = at.get(part)
+        elif isinstance(at, list) and part.isdecimal() and int(part) < len(at):
+            at = at[int(part)]
+        else:
+            return None
+    return at
+
+
+def x_value(document: Mapping[str, Any], key: str, unit: Duration | None = None) -> float:
+    """The value at a key as a picture's axis has it: a number as it is, a duration in ms, or in units of ``unit`` ms.
+
+    Raises ``ValueError``.
+    """
+    value = lookup(document, key)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    if isinstance(value, str):
+        return parse_duration(value) / (unit or 1)
+    raise ValueError(f"{key}: found {value!r}, expected a number or a duration")
+
+
+def apply_changes(document: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of ``document`` with other values at dotted keys; tables that are not there are made.
+
+    Raises ``SettingsError`` for keys that lead nowhere: an item that a list does not have, a value where a table
+    would have to be.
+    """
+    changed: dict[str, Any] = copy.deepcopy(dict(document))
+    errors = []
+    for key, value in changes.items():
+        *path, last = key.split(".")
+        at: Any = changed
+        for part in path:
+            at = _step(at, part)
+        if isinstance(at, dict) and last:
+            at[last] = copy.deepcopy(value)
+        elif isinstance(at, list) and last.isdecimal() and int(last) < len(at):
+            at[int(last)] = copy.deepcopy(value)
+        else:
+            errors.append(
+                f"{key}: found a key that leads nowhere, expected tables by name and list items by index from 0"
+            )
+    if errors:
+        raise SettingsError(errors)
+    return changed
+
+
+def _step(at: Any, part: str) -> Any:
+    if isinstance(at, dict) and part:
+        return at.setdefault(part, {})
+    if isinstance(at, list) and part.isdecimal() and int(part) < len(at):
+        return at[int(part)]
+    return None

@@ -1,0 +1,80 @@
+"""What is wrong with a deploy file: every fault has a file, a key, what was found and what is allowed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+import attrs
+
+from leasekit.core.errors import LeasekitError
+from leasekit.core.settings import SettingsError, expect_one_of
+
+T = TypeVar("T")
+
+_FAULT = re.compile(r"found (.*?), (?:but )?(?:expected )?(.*)", re.DOTALL)
+
+
+@attrs.frozen
+class ConfigError:
+    """One fault. ``key`` is dotted, with list items in brackets (``actor.site.inventory[0].units``), or a line and
+    column.
+    """
+
+    file: str
+    key: str
+    found: str
+    allowed: str
+
+    def __str__(self) -> str:
+        where = f"{self.file}: {self.key}" if self.key else self.file
+        return f"{where}: found {self.found}, expected {self.allowed}" if self.found else f"{where}: {self.allowed}"
+
+
+class ConfigErrors(LeasekitError):
+    """A deploy file that can't be used; ``errors`` holds all of its faults, the text one line for each."""
+
+    def __init__(self, errors: Iterable[ConfigError]) -> None:
+        self.errors = list(errors)
+        super().__init__("\n".join(str(error) for error in self.errors))
+
+
+class Faults:
+    """Collects the faults of one file, so that one does not hide another."""
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+        self.errors: list[ConfigError] = []
+
+    def add(self, key: str, found: str, allowed: str) -> None:
+        """Note a fault."""
+        error = ConfigError(self.file, key, found, allowed)
+        if error not in self.errors:
+            self.errors.append(error)
+
+    def add_settings(self, where: str, error: SettingsError) -> None:
+        """Note what :func:`leasekit.core.settings.structure` said of the table ``where``."""
+        for line in error.errors:
+            path, _, text = line.removeprefix(where).partition(": ")
+            match = _FAULT.fullmatch(text)
+            found, allowed = match.groups() if match else ("", text or path)
+            self.add(f"{where}{path if text else ''}".lstrip("."), found, allowed)
+
+    def attempt(self, where: str, make: Callable[[], T]) -> T | None:
+        """What ``make`` returns, or None after noting the ``SettingsError`` it raised about the table ``where``."""
+        try:
+            return make()
+        except SettingsError as error:
+            self.add_settings(where, error)
+            return None
+
+    def finish(self) -> None:
+        """Raise :class:`ConfigErrors` if anything was noted."""
+        if self.errors:
+            raise ConfigErrors(self.errors)
+
+
+def one_of(found: str, allowed: Iterable[str]) -> str:
+    """What is allowed where one of some names is, with the nearest of them."""
+    return expect_one_of(found, allowed).removeprefix("expected ")

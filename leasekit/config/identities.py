@@ -1,0 +1,192 @@
+"""Who signs as which actor: key files for daemons, keys made from a seed or none at all for emulations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Protocol
+
+from leasekit.config.addresses import UNIX_PATH_MAX, socket_path, too_long
+from leasekit.config.deployment import Deployment
+from leasekit.config.errors import Faults
+from leasekit.config.keys import KeyFileError, KeyFileMissing, load_key, load_public, new_key, public_path, write_public
+from leasekit.core.claims.keys import ED25519, UNSIGNED, Keypair, Scheme, Signer, UnsignedIdentity
+
+
+class KeySource(Protocol):
+    """Where :func:`~.build.build` gets keys from."""
+
+    @property
+    def scheme(self) -> Scheme:
+        """How signatures are checked."""
+        ...
+
+    def signer(self, name: str) -> Signer:
+        """Signs as the actor ``name``. Raises ``KeyError`` for one that this source can't sign for."""
+        ...
+
+    def public(self, name: str) -> bytes:
+        """The public key of an actor or peer. Raises ``KeyError``."""
+        ...
+
+
+class DerivedKeys:
+    """Real keys made from a seed, for emulations with signatures on: the same seed, the same keys, no files, no
+    secrets.
+    """
+
+    scheme: Scheme = ED25519
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._pairs: dict[str, Keypair] = {}
+
+    def signer(self, name: str) -> Signer:
+        """As :meth:`KeySource.signer`; every name has a key."""
+        if name not in self._pairs:
+            secret = sha256(f"leasekit emulated key {self._seed}/{name}".encode()).digest()
+            self._pairs[name] = Keypair(secret)
+        return self._pairs[name]
+
+    def public(self, name: str) -> bytes:
+        """As :meth:`KeySource.public`."""
+        return self.signer(name).public
+
+
+class UnsignedKeys:
+    """Names in the place of keys, for emulations with signatures off."""
+
+    scheme: Scheme = UNSIGNED
+
+    def signer(self, name: str) -> Signer:
+        """As :meth:`KeySource.signer`; every name has an identity."""
+        return UnsignedIdentity(name)
+
+    def public(self, name: str) -> bytes:
+        """As :meth:`KeySource.public`."""
+        return UnsignedIdentity(name).public
+
+
+class FileKeys:
+    """The key files of a deployment: secret ones of the actors that are started, public ones of all others."""
+
+    scheme: Scheme = ED25519
+
+    def __init__(self, signers: dict[str, Keypair], publics: dict[str, bytes]) -> None:
+        self._signers = signers
+        self._publics = publics
+
+    def signer(self, name: str) -> Signer:
+        """As :meth:`KeySource.signer`."""
+        return self._signers[name]
+
+    def public(self, name: str) -> bytes:
+        """As :meth:`KeySource.public`."""
+        return self._publics[name]
+
+
+def emulation_keys(deployment: Deployment) -> KeySource:
+    """The keys of a deployment in virtual time, as its ``signatures`` say."""
+    if not deployment.signatures:
+        return UnsignedKeys()
+    return _derived(0 if deployment.emulation is None else deployment.emulation.seed)
+
+
+@lru_cache(maxsize=4)
+def _derived(seed: int) -> DerivedKeys:
+    return DerivedKeys(seed)
+
+
+def prepare(deployment: Deployment, names: Iterable[str] | None = None) -> FileKeys:
+    """Make the folders of the actors ``names`` (default: all of the file) and read their keys, making those that may
+    be made.
+
+    What is made is for its owner only. Raises :class:`~.errors.ConfigErrors` with all that keeps the actors from
+    being
+    started: names that are not in the file, keys that are missing, paths that are too long for a socket, signatures
+    off.
+    """
+    faults = Faults(str(deployment.file))
+    wanted = list(deployment.actors) if names is None else list(names)
+    for name in wanted:
+        if name not in deployment.actors:
+            faults.add("actor", f"no actor {name!r}", f"one of: {', '.join(deployment.actors)}")
+    faults.finish()
+    if not deployment.signatures:
+        faults.add("deployment.signatures", "false", "true: daemons always sign")
+    _make_folders(deployment, wanted, faults)
+    faults.finish()
+    keys = _file_keys(deployment, wanted, faults)
+    faults.finish()
+    return keys
+
+
+def _make_folders(deployment: Deployment, names: Sequence[str], faults: Faults) -> None:
+    folders = {deployment.state: "deployment.state"}
+    for name in names:
+        spec, where = deployment.actors[name], f"actor.{name}"
+        sockets = {f"{where}.control": spec.control}
+        for index, address in enumerate(spec.listen):
+            path = socket_path(address)
+            if path is not None:
+                sockets[f"{where}.listen[{index}]"] = path
+        for key, path in sockets.items():
+            folders.setdefault(path.parent, key)
+            if too_long(path):
+                faults.add(
+                    key, str(path), f"a path of at most {UNIX_PATH_MAX} bytes: give a shorter folder with --state"
+                )
+        if spec.store.path is not None:
+            folders.setdefault(spec.store.path.parent, f"{where}.store")
+    for folder, key in folders.items():
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            faults.add(
+                key, f"{folder}, which can't be made ({error.strerror})", "a folder that is there or can be made"
+            )
+
+
+def _file_keys(deployment: Deployment, names: Sequence[str], faults: Faults) -> FileKeys:
+    signers: dict[str, Keypair] = {}
+    publics: dict[str, bytes] = {}
+    for name, spec in deployment.actors.items():
+        try:
+            if name in names or (deployment.create_keys and not public_path(spec.key).exists()):
+                pair = _own(spec.key, deployment.create_keys)
+                signers[name], publics[name] = pair, pair.public
+            else:
+                publics[name] = load_public(str(public_path(spec.key)))
+        except KeyFileError as error:
+            faults.add(f"actor.{name}.key", error.found, error.allowed)
+    for name, peer in deployment.peers.items():
+        try:
+            publics[name] = load_public(peer.key)
+        except KeyFileError as error:
+            faults.add(f"peer.{name}.key", error.found, error.allowed)
+    by_key: dict[bytes, str] = {}
+    for name, public in publics.items():
+        if public in by_key:
+            kind = "actor" if name in deployment.actors else "peer"
+            faults.add(f"{kind}.{name}.key", f"the key of {by_key[public]}", "a key of its own")
+        by_key.setdefault(public, name)
+    return FileKeys({name: signers[name] for name in names if name in signers}, publics)
+
+
+def _own(path: Path, create: bool) -> Keypair:
+    """The key pair at ``path``, made if it may be. Raises ``KeyFileError``."""
+    try:
+        pair = load_key(path)
+    except KeyFileMissing:
+        if not create:
+            raise
+        try:
+            return new_key(path)
+        except KeyFileError:
+            if not path.exists():
+                raise
+            pair = load_key(path)  # another daemon of this deployment was quicker
+    write_public(path, pair)
+    return pair

@@ -1,0 +1,174 @@
+"""Key files.
+
+A secret key is one line, ``leasekit-key-1`` and 64 hex digits, in a file that only its owner may read; its public key
+lies
+beside it in ``NAME.pub``. The tag says how the rest is to be read: a key under a passphrase gets another tag.
+No error, log or repr ever holds what a secret file holds.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from leasekit.core.claims.keys import KEY_BYTES, Keypair
+from leasekit.core.errors import LeasekitError
+
+SECRET_TAG: Final = "leasekit-key-1"
+PUBLIC_TAG: Final = "leasekit-public-1"
+FILE_MAX: Final = 4096
+"""More bytes than any key file has."""
+
+_HEX: Final = re.compile(r"[0-9a-fA-F]{64}")
+
+
+class KeyFileError(LeasekitError):
+    """A key file that is missing, unreadable, unsafe or malformed; the text names the file and what to do.
+
+    ``found`` and ``allowed`` are the text's two halves.
+    """
+
+    def __init__(self, found: str, allowed: str) -> None:
+        super().__init__(f"found {found}, expected {allowed}")
+        self.found = found
+        self.allowed = allowed
+
+
+class KeyFileMissing(KeyFileError):
+    """There is no such file."""
+
+
+def public_path(path: Path) -> Path:
+    """Where the public key of the secret key at ``path`` lies: ``site.key`` has ``site.pub``."""
+    return path.with_name(f"{path.name.removesuffix('.key')}.pub")
+
+
+def looks_like_key(text: str) -> bool:
+    """Whether ``text`` is a key in hex, or a line of a key file, where perhaps a path was meant."""
+    return _HEX.fullmatch(text.strip()) is not None or SECRET_TAG in text
+
+
+def new_key(path: Path) -> Keypair:
+    """Make a new key pair at ``path`` (mode 0600; missing folders are made with mode 0700) and its public key beside
+    it.
+
+    Either the whole file is there afterwards or none. Raises :class:`KeyFileError`; an existing file is never
+    overwritten.
+    """
+    public = public_path(path)
+    for there in (path, public):
+        if there.exists():
+            raise KeyFileError(f"{there}, which exists", "a file that does not: keys are never overwritten")
+    secret = os.urandom(KEY_BYTES)
+    pair = Keypair(secret)
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise KeyFileError(f"{path.parent}, which can't be made ({error.strerror})", "a folder for keys") from None
+    try:
+        _write_new(path, f"{SECRET_TAG} {secret.hex()}\n", 0o600)
+    except FileExistsError:
+        raise KeyFileError(f"{path}, which exists", "a file that does not: keys are never overwritten") from None
+    except OSError as error:
+        raise KeyFileError(f"{path}, which can't be written ({error.strerror})", "a folder that can be") from None
+    write_public(path, pair)
+    return pair
+
+
+def write_public(path: Path, pair: Keypair) -> None:
+    """Write the public key of the secret key at ``path`` beside it, if it isn't there. Raises :class:`KeyFileError`."""
+    public = public_path(path)
+    try:
+        _write_new(public, f"{PUBLIC_TAG} {pair.public.hex()}\n", 0o644)
+    except FileExistsError:
+        if load_public(str(public)) != pair.public:
+            raise KeyFileError(
+                f"{public}, which is not the public key of {path}",
+                "the two to belong together: move the wrong one away",
+            ) from None
+    except OSError as error:
+        raise KeyFileError(f"{public}, which can't be written ({error.strerror})", "a folder that can be") from None
+
+
+def load_key(path: Path) -> Keypair:
+    """The key pair in the file at ``path``.
+
+    Raises :class:`KeyFileMissing`, or :class:`KeyFileError` where others may read the file or it holds no key.
+    """
+    text = _read(path, secret=True)
+    tag, _, rest = text.strip().partition(" ")
+    if tag == PUBLIC_TAG:
+        raise KeyFileError(f"a public key in {path}", f"a secret one ({SECRET_TAG}), which makes signatures")
+    if tag != SECRET_TAG:
+        raise KeyFileError(f"{path}, which is no key file of a known kind", f"a line that begins with {SECRET_TAG}")
+    if not _HEX.fullmatch(rest):
+        raise KeyFileError(f"{path}, whose key is damaged", f"{SECRET_TAG} and 64 hex digits")
+    return Keypair(bytes.fromhex(rest))
+
+
+def load_public(text: str, base: Path | None = None) -> bytes:
+    """The public key that ``text`` is (64 hex digits) or names (the path of a .pub file, relative to ``base``).
+
+    Raises :class:`KeyFileMissing` or :class:`KeyFileError`.
+    """
+    if _HEX.fullmatch(text):
+        return bytes.fromhex(text)
+    if SECRET_TAG in text:
+        raise KeyFileError("the text of a secret key file", "a public key: 64 hex digits, or the path of a .pub file")
+    path = Path(text) if base is None else base / text
+    tag, _, rest = _read(path, secret=False).strip().partition(" ")
+    if tag == SECRET_TAG:
+        raise KeyFileError(f"a secret key in {path}", f"the public one: name {public_path(path)}")
+    digits = rest if tag == PUBLIC_TAG else tag
+    if not _HEX.fullmatch(digits) or (rest and tag != PUBLIC_TAG):
+        raise KeyFileError(f"{path}, which holds no public key", f"{PUBLIC_TAG} and 64 hex digits")
+    return bytes.fromhex(digits)
+
+
+def _read(path: Path, *, secret: bool) -> str:
+    """The text of a key file. The mode that is checked is that of the file which is read, whatever its name leads to
+    later.
+    """
+    try:
+        with path.open("rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            if secret and stat.S_IMODE(mode) & 0o077:
+                raise KeyFileError(
+                    f"{path} with mode {stat.S_IMODE(mode):04o}, which others may read",
+                    f"mode 0600: run `chmod 600 {path}`",
+                )
+            data = file.read(FILE_MAX + 1)
+    except FileNotFoundError:
+        how = f"run `leasekit keys new {path}`, or set deployment.create_keys = true" if secret else "copy it there"
+        raise KeyFileMissing(f"no file {path}", f"a key file: {how}") from None
+    except OSError as error:
+        raise KeyFileError(f"{path}, which can't be read ({error.strerror})", "a key file that can be") from None
+    if len(data) > FILE_MAX or not data.isascii():
+        raise KeyFileError(f"{path}, which is no key file", f"a line of text of at most {FILE_MAX} characters")
+    return data.decode("ascii")
+
+
+def _write_new(path: Path, text: str, mode: int) -> None:
+    """Write a file whole, or not at all; it must not exist. Raises ``OSError``."""
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "w", encoding="ascii") as file:
+            os.fchmod(file.fileno(), mode)
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        # A link, unlike a rename, fails where there is a file already.
+        Path(path).hardlink_to(name)
+    finally:
+        with suppress(FileNotFoundError):
+            Path(name).unlink()
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

@@ -1,0 +1,324 @@
+"""From the tables of a deploy file to a :class:`~.deployment.Deployment`: what is checked here concerns more than one
+key.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import attrs
+
+from leasekit.actors.settings import AuthoritySettings, BrokerSettings, GuestSettings
+from leasekit.config import tables
+from leasekit.config.addresses import ALLOWED, can_be_dialled, resolve_address
+from leasekit.config.context import Context
+from leasekit.config.deployment import ActorSpec, Deployment, MapperSpec, PeerSpec, SignalUse, StoreSpec
+from leasekit.config.emulation import EmulationSpec, resolve_emulation
+from leasekit.config.errors import Faults, one_of
+from leasekit.config.keys import KeyFileError, KeyFileMissing, load_key, load_public, looks_like_key
+from leasekit.config.resources import resolve_drivers, resolve_site
+from leasekit.config.traces import SignalSpec
+from leasekit.core.settings import SettingsError, structure
+from leasekit.core.signals import Signal
+from leasekit.core.time import DAY, Duration
+from leasekit.policies.registry import make_mapper
+
+STATE_ENVIRONMENT: Final = "LEASEKIT_STATE"
+SIGNAL_HORIZON: Final[Duration] = 30 * DAY
+"""How much of a signal is used where neither it nor an emulation has a horizon."""
+MAPPERS: Final[Mapping[str, str]] = {"guest": "manual", "broker": "fcfs", "authority": "first_fit"}
+"""The mapper of an actor whose file names none."""
+
+_TABLES: Final = ("deployment", "actor", "peer", "emulation")
+
+
+class Resolver:
+    """Resolves one document; what is wrong with it goes to ``faults``."""
+
+    def __init__(self, file: Path, state: Path | None, document: Mapping[str, Any], faults: Faults) -> None:
+        self.file = file.absolute()
+        self.document = document
+        self.faults = faults
+        self.head = (
+            self._structured(tables.DeploymentTable, document.get("deployment", {}), "deployment")
+            or tables.DeploymentTable()
+        )
+        self.state = self._state_folder(state)
+        self.context = Context(self.file, self.state, faults)
+        self._used: dict[str, str] = {}
+
+    def resolve(self, remake: Callable[[Mapping[str, Any]], Deployment]) -> Deployment:
+        """The deployment; only to be used if there were no faults."""
+        for key in self.document:
+            if key not in _TABLES:
+                self.faults.add(key, "an unknown key", one_of(key, _TABLES))
+        context = self.context
+        context.actors = self._actor_tables()
+        context.peers = self._peer_tables()
+        context.emulation = self._emulation()
+        self._check_names()
+        return Deployment(
+            file=self.file,
+            name=self.head.name or self.file.stem,
+            state=self.state,
+            create_keys=self.head.create_keys,
+            signatures=self.head.signatures,
+            actors={name: self._actor(name, table) for name, table in self.context.actors.items()},
+            peers={name: self._peer(name, table) for name, table in self.context.peers.items()},
+            emulation=context.emulation,
+            document=self.document,
+            remake=remake,
+        )
+
+    # -- tables ------------------------------------------------------------------------------------------------
+
+    def _structured(self, cls: type[Any], table: Any, where: str) -> Any:
+        return self.faults.attempt(where, lambda: structure(cls, table, where))
+
+    def _state_folder(self, given: Path | None) -> Path:
+        """The given folder, else that of the environment (both from the current folder), else the file's own choice."""
+        environment = os.environ.get(STATE_ENVIRONMENT, "")
+        if given is not None or environment:
+            return Path(given if given is not None else environment).absolute()
+        name = self.head.state or f"run/{self.head.name or self.file.stem}"
+        return Path(os.path.normpath(self.file.parent / name))
+
+    def _named(self, key: str, what: str) -> Mapping[str, Any]:
+        found = self.document.get(key, {})
+        if isinstance(found, Mapping):
+            return found
+        self.faults.add(key, "a value", f"tables, one for each {what}: [{key}.NAME]")
+        return {}
+
+    def _actor_tables(self) -> dict[str, tables.ActorTable]:
+        made: dict[str, tables.ActorTable] = {}
+        found = self._named("actor", "actor")
+        if not found:
+            self.faults.add("actor", "nothing", "at least one actor: [actor.NAME]")
+        for name, table in found.items():
+            where = f"actor.{name}"
+            role = table.get("role") if isinstance(table, Mapping) else None
+            cls = tables.ACTORS.get(role, tables.ActorTable) if isinstance(role, str) else tables.ActorTable
+            if cls is tables.ActorTable and isinstance(table, Mapping):
+                # Without a role nobody can say which of the other keys are right.
+                table = {"role": role} if role is not None else {}
+            actor = self._structured(cls, table, where)
+            if actor is not None:
+                made[name] = actor
+        return made
+
+    def _peer_tables(self) -> dict[str, tables.PeerTable]:
+        made = {}
+        for name, table in self._named("peer", "peer").items():
+            peer = self._structured(tables.PeerTable, table, f"peer.{name}")
+            if peer is not None:
+                made[name] = peer
+        return made
+
+    def _emulation(self) -> EmulationSpec | None:
+        if "emulation" not in self.document:
+            if not self.head.signatures:
+                self.faults.add("deployment.signatures", "false", "true: only an emulation may do without signatures")
+            return None
+        table = self._structured(tables.EmulationTable, self.document["emulation"], "emulation")
+        if table is None:
+            return None
+        guests = [name for name, actor in self.context.actors.items() if actor.role == "guest"]
+        return resolve_emulation(table, self.document, guests, self.faults)
+
+    # -- who knows whom ----------------------------------------------------------------------------------------
+
+    def _check_names(self) -> None:
+        for name in [*self._named("actor", "actor"), *self._named("peer", "peer")]:
+            kind = "actor" if name in self._named("actor", "actor") else "peer"
+            if not tables.NAME.fullmatch(name):
+                self.faults.add(f"{kind}.{name}", f"the name {name!r}", tables.NAME_ALLOWED)
+        for name in self.context.peers:
+            if name in self.context.actors:
+                self.faults.add(f"peer.{name}", "the name of an actor of this file", "another name, or no [peer] table")
+        for name, actor in self.context.actors.items():
+            if actor.role == "guest":
+                for role in ("broker", "authority"):
+                    if not self.context.names_of(role) and not self.faults.errors:
+                        self.faults.add(f"actor.{name}", f"no {role} for it", f"an [actor] or [peer] table of a {role}")
+
+    def _use(self, where: str, what: str) -> None:
+        """Note a fault if two actors want the same file or address."""
+        if what in self._used:
+            self.faults.add(where, f"{what}, which {self._used[what]} has", "one of its own")
+        else:
+            self._used[what] = where
+
+    # -- one actor ---------------------------------------------------------------------------------------------
+
+    def _actor(self, name: str, table: tables.ActorTable) -> ActorSpec:
+        where = f"actor.{name}"
+        drivers, driver_of, other_types = resolve_drivers(self.context, name, table)
+        return ActorSpec(
+            name=name,
+            role=table.role,
+            key=self._key(f"{where}.key", table.key or f"keys/{name}.key"),
+            listen=self._listen(where, table),
+            control=self._control(where, table.control or f"{name}.control.sock"),
+            store=self._store(f"{where}.store", table.store or f"sqlite:{name}.db"),
+            log=table.log,
+            log_level=table.log_level,
+            settings=self._settings(where, name, table),
+            mapper=self._mapper(name, table),
+            drivers=drivers,
+            driver_of=driver_of,
+            other_types=other_types,
+            shell=table.shell,
+        )
+
+    def _settings(self, where: str, name: str, table: tables.ActorTable) -> Any:
+        filled = self._structured(tables.SETTINGS[table.role], table.settings, f"{where}.settings")
+        values = {} if filled is None else attrs.asdict(filled, recurse=False)
+        if isinstance(table, tables.AuthorityTable):
+            inventory, delegations = resolve_site(self.context, name, table)
+            return AuthoritySettings(**values, inventory=inventory, delegations=delegations)
+        if isinstance(table, tables.BrokerTable):
+            for guest in table.priorities:
+                self.context.check_reference(f"{where}.priorities.{guest}", guest, "guest")
+            return BrokerSettings(**values, priorities=dict(table.priorities))
+        if values.get("default_broker"):
+            self.context.check_reference(f"{where}.settings.default_broker", values["default_broker"], "broker")
+        return GuestSettings(**values)
+
+    def _key(self, where: str, text: str) -> Path:
+        if looks_like_key(text):
+            self.faults.add(where, "what looks like a key itself", "the path of a key file")
+            return self.state
+        path = self.state / text
+        self._use(where, str(path))
+        try:
+            load_key(path)
+        except KeyFileMissing:
+            pass  # for whoever starts the actor: an emulation needs none
+        except KeyFileError as error:
+            self.faults.add(where, error.found, error.allowed)
+        return path
+
+    def _listen(self, where: str, table: tables.ActorTable) -> tuple[str, ...]:
+        made = []
+        for index, text in enumerate(table.listen):
+            key = f"{where}.listen[{index}]"
+            try:
+                address = resolve_address(text, self.state)
+            except ValueError as error:
+                self.faults.add(key, repr(text), str(error))
+                continue
+            if can_be_dialled(address):
+                self._use(key, address)
+            made.append(address)
+        return tuple(made)
+
+    def _control(self, where: str, text: str) -> Path:
+        try:
+            address = resolve_address(f"unix:{text.removeprefix('unix:')}", self.state)
+        except ValueError:
+            self.faults.add(f"{where}.control", repr(text), "a path")
+            return self.state
+        self._use(f"{where}.control", address)
+        return Path(address.removeprefix("unix:"))
+
+    def _store(self, where: str, text: str) -> StoreSpec:
+        kind, _, path = text.partition(":")
+        if text == "memory":
+            return StoreSpec(kind="memory")
+        if kind != "sqlite" or not path or "\0" in path:
+            self.faults.add(where, repr(text), "memory or sqlite:PATH")
+            return StoreSpec(kind="memory")
+        self._use(where, str(self.state / path))
+        return StoreSpec(kind="sqlite", path=self.state / path)
+
+    # -- mappers and their signals -----------------------------------------------------------------------------
+
+    def _mapper(self, name: str, table: tables.ActorTable) -> MapperSpec:
+        where = f"actor.{name}.mapper"
+        settings = {key: value for key, value in table.mapper.items() if key not in ("name", "signal")}
+        target = table.mapper.get("name", MAPPERS[table.role])
+        signal = None
+        if "signal" in table.mapper:
+            signal = self._signal(name, table.mapper["signal"], f"{where}.signal")
+        if not isinstance(target, str) or not target:
+            self.faults.add(f"{where}.name", repr(target), "the name of a mapper in quotes")
+            target = MAPPERS[table.role]
+        else:
+            target = self._mapper_path(target)
+            # A mapper is a plain object: making one costs nothing, and finds all that is wrong with its settings.
+            extras = {"signal": Signal([(0, 0.0)])} if "signal" in table.mapper else {}
+            self.faults.attempt(where, lambda: make_mapper(target, table.role, settings, where, extras))
+        return MapperSpec(target=target, settings=settings, signal=signal, where=where)
+
+    def _mapper_path(self, target: str) -> str:
+        """A mapper in a file is looked for from the folder of the deploy file."""
+        path, colon, name = target.rpartition(":")
+        return f"{self.file.parent / path}:{name}" if colon and path.endswith(".py") else target
+
+    def _signal(self, name: str, table: Any, where: str) -> SignalUse | None:
+        filled: tables.SignalTable | None = self._structured(tables.SignalTable, table, where)
+        if filled is None:
+            return None
+        if bool(filled.file) == (filled.synthetic is not None):
+            found = "both" if filled.file else "neither"
+            self.faults.add(where, f"{found} of file and synthetic", "one of them")
+        emulation = self.context.emulation
+        horizon = filled.horizon or (emulation.horizon if emulation else SIGNAL_HORIZON)
+        spec = SignalSpec(
+            trace=filled.file or None,
+            column=filled.column,
+            time_column=filled.time_column,
+            time_unit=filled.time_unit,
+            gaps=filled.gaps,
+            start=filled.start,
+            horizon=horizon,
+            interval=filled.interval,
+            peak=filled.peak,
+            whole_units=filled.whole_units,
+            seed=filled.seed if filled.seed is not None else self.context.seed_for(f"signal/{name}"),
+            shape=filled.synthetic.shape() if filled.synthetic else None,
+        )
+        return SignalUse(spec=spec, origin=filled.origin)
+
+    # -- peers -------------------------------------------------------------------------------------------------
+
+    def _peer(self, name: str, table: tables.PeerTable) -> PeerSpec:
+        where, key, address = f"peer.{name}", table.key, table.address
+        if not looks_like_key(key):
+            key = str(self.state / key)
+        try:
+            load_public(key)
+        except KeyFileMissing:
+            pass  # for whoever starts an actor
+        except KeyFileError as error:
+            self.faults.add(f"{where}.key", error.found, error.allowed)
+        if address:
+            try:
+                address = resolve_address(address, self.state)
+            except ValueError:
+                address = ""
+            if not address or not can_be_dialled(address):
+                self.faults.add(f"{where}.address", repr(table.address), f"{ALLOWED}, with a port to dial")
+        return PeerSpec(name=name, role=table.role, key=key, address=address)
+
+
+def make_deployment(
+    file: Path,
+    state: Path | None,
+    document: Mapping[str, Any],
+    faults: Faults,
+    remake: Callable[[Mapping[str, Any]], Deployment],
+) -> Deployment:
+    """The deployment in ``document``. Raises :class:`~.errors.ConfigErrors` with every fault."""
+    try:
+        deployment = Resolver(file, state, document, faults).resolve(remake)
+    except SettingsError as error:
+        faults.add_settings("", error)
+        faults.finish()
+        raise
+    faults.finish()
+    return deployment

@@ -1,0 +1,296 @@
+"""The tables of a deploy file, as attrs classes that :func:`leasekit.core.settings.structure` fills and checks key by
+key.
+
+What depends on more than one key is checked in :mod:`.resolve`, which makes a :class:`~.deployment.Deployment` of
+them.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from datetime import datetime
+from inspect import get_annotations
+from typing import Any, Final, Literal
+
+import attrs
+
+from leasekit.actors.settings import ActorSettings, AuthoritySettings, BrokerSettings, GuestSettings
+from leasekit.config.shell import ShellSettings
+from leasekit.config.traces import SyntheticSettings, parse_instant
+from leasekit.core.claims.claim import TYPE_MAX
+from leasekit.core.properties import check_properties
+from leasekit.core.settings import DurationSetting
+from leasekit.core.time import DAY, HOUR, INSTANT_MAX, MINUTE, SECOND, Instant
+
+Role = Literal["guest", "broker", "authority"]
+LogFormat = Literal["human", "json"]
+LogLevel = Literal["debug", "info", "warning", "error"]
+
+NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+NAME_ALLOWED: Final = "1 to 64 letters, digits, dots, dashes and underscores, the first a letter or digit"
+UNITS_MAX: Final = 1_000_000
+"""The most units in one inventory table."""
+
+
+def _type(_: object, __: object, text: str) -> None:
+    if not 0 < len(text) <= TYPE_MAX or not text.isprintable():
+        raise ValueError(f"expected 1 to {TYPE_MAX} printable characters")
+
+
+def _properties(_: object, __: object, properties: Mapping[str, str]) -> None:
+    check_properties(properties, "properties")
+
+
+def _instant(value: Any) -> Instant:
+    """An instant as a file may have it. Raises ``ValueError``."""
+    allowed = "expected an instant not before 1970, such as 1998-06-11T22:00Z, or whole milliseconds"
+    if isinstance(value, bool) or not isinstance(value, str | int | datetime):
+        raise ValueError(allowed)
+    try:
+        instant = parse_instant(value)
+    except ValueError:
+        raise ValueError(allowed) from None
+    if not 0 <= instant <= INSTANT_MAX:
+        raise ValueError(allowed)
+    return instant
+
+
+def _share(_: object, __: object, value: float) -> None:
+    if not 0 <= value <= 1:
+        raise ValueError("expected a share from 0 to 1")
+
+
+def _amount(_: object, __: object, value: float) -> None:
+    if not 0 <= value < math.inf:
+        raise ValueError("expected a number of at least 0")
+
+
+def _at_least(least: int) -> Any:
+    return attrs.validators.ge(least)
+
+
+@attrs.frozen(kw_only=True)
+class DeploymentTable:
+    """``[deployment]``."""
+
+    name: str = ""
+    state: str = ""
+    create_keys: bool = False
+    signatures: bool = True
+
+
+# -- actors ------------------------------------------------------------------------------------------------------
+
+
+def _settings_table(settings: type[ActorSettings], *left_out: str) -> type[Any]:
+    """The settings class of a role as a table: durations may be text, and what has tables of its own is left out."""
+    # As written in the module: once resolved, a Duration is an int like any other.
+    annotations = {key: kind for cls in reversed(settings.__mro__) for key, kind in get_annotations(cls).items()}
+    fields = {
+        field.name: attrs.field(
+            default=field.default,
+            type=DurationSetting if annotations[field.name] in ("Duration", "DurationSetting") else field.type,
+        )
+        for field in attrs.fields(attrs.resolve_types(settings, include_extras=True))
+        if field.name not in left_out
+    }
+    return attrs.make_class(f"{settings.__name__}Table", fields, frozen=True, kw_only=True)
+
+
+SETTINGS: Final[Mapping[str, type[Any]]] = {
+    "guest": _settings_table(GuestSettings),
+    "broker": _settings_table(BrokerSettings, "priorities"),
+    "authority": _settings_table(AuthoritySettings, "inventory", "delegations"),
+}
+"""``[actor.NAME.settings]`` by role."""
+
+
+@attrs.frozen(kw_only=True)
+class ActorTable:
+    """``[actor.NAME]``: what all roles have. Who knows ``settings``, ``mapper`` and ``driver`` looks at them."""
+
+    role: Role
+    key: str = ""
+    listen: tuple[str, ...] = ()
+    control: str = ""
+    store: str = ""
+    log: LogFormat = "human"
+    log_level: LogLevel = "info"
+    settings: Mapping[str, Any] = attrs.Factory(dict)
+    mapper: Mapping[str, Any] = attrs.Factory(dict)
+    shell: ShellSettings = attrs.Factory(ShellSettings)
+
+
+@attrs.frozen(kw_only=True)
+class InventoryTable:
+    """``[[actor.SITE.inventory]]``: units of one type, counted or named."""
+
+    type: str = attrs.field(validator=_type)
+    units: int | None = attrs.field(
+        default=None,
+        validator=attrs.validators.optional([_at_least(0), attrs.validators.le(UNITS_MAX)]),
+    )
+    prefix: str = ""
+    names: tuple[str, ...] = ()
+    properties: Mapping[str, str] = attrs.field(factory=dict, validator=_properties)
+    driver: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class DelegationTable:
+    """``[[actor.SITE.delegation]]``: what the site gives to a broker; without ``units`` all of the type that it has.
+
+    ``degree`` 1.5 lets the broker promise half as much again.
+    """
+
+    broker: str
+    type: str
+    units: int | None = attrs.field(default=None, validator=attrs.validators.optional(_at_least(1)))
+    length: DurationSetting = attrs.field(default=3650 * DAY, validator=_at_least(1))
+    degree: float = attrs.field(default=1.0, validator=[attrs.validators.ge(1.0), attrs.validators.le(100.0)])
+
+
+@attrs.frozen(kw_only=True)
+class DriverTable:
+    """``[actor.NAME.driver.DRIVER]`` without the driver's own settings.
+
+    ``emulated`` are the settings of a null driver: how long its actions take, and how often they fail, in virtual
+    time.
+    """
+
+    kind: str
+    types: tuple[str, ...] = ()
+    timeout: DurationSetting = attrs.field(default=10 * MINUTE, validator=_at_least(1))
+    retries: int = attrs.field(default=3, validator=_at_least(0))
+    concurrency: int = attrs.field(default=16, validator=_at_least(1))
+    emulated: Mapping[str, Any] | None = None
+
+
+@attrs.frozen(kw_only=True)
+class AuthorityTable(ActorTable):
+    """An actor whose role is ``authority``."""
+
+    inventory: tuple[InventoryTable, ...] = ()
+    delegation: tuple[DelegationTable, ...] = ()
+    driver: Mapping[str, Mapping[str, Any]] = attrs.Factory(dict)
+
+
+@attrs.frozen(kw_only=True)
+class BrokerTable(ActorTable):
+    """An actor whose role is ``broker``."""
+
+    priorities: Mapping[str, int] = attrs.Factory(dict)
+
+
+@attrs.frozen(kw_only=True)
+class GuestTable(ActorTable):
+    """An actor whose role is ``guest``."""
+
+    driver: Mapping[str, Mapping[str, Any]] = attrs.Factory(dict)
+
+
+ACTORS: Final[Mapping[str, type[ActorTable]]] = {
+    "authority": AuthorityTable,
+    "broker": BrokerTable,
+    "guest": GuestTable,
+}
+
+
+@attrs.frozen(kw_only=True)
+class PeerTable:
+    """``[peer.NAME]``: an actor of another file. Without an address it dials us."""
+
+    role: Role
+    key: str
+    address: str = ""
+
+
+# -- load signals ------------------------------------------------------------------------------------------------
+
+
+@attrs.frozen(kw_only=True)
+class SyntheticTable:
+    """``signal.synthetic``: the shape of generated load, as :class:`~leasekit.config.traces.SyntheticSettings` has
+    it.
+    """
+
+    daily: float = attrs.field(default=0.6, validator=_share)
+    weekly: float = attrs.field(default=0.3, validator=_share)
+    noise: float = attrs.field(default=0.1, validator=_amount)
+    bursts_per_day: float = attrs.field(default=1.0, validator=_amount)
+    burst_height: float = attrs.field(default=2.0, validator=_amount)
+    burst_length: DurationSetting = attrs.field(default=2 * HOUR, validator=_at_least(1))
+
+    def shape(self) -> SyntheticSettings:
+        """The same for the generator."""
+        return SyntheticSettings(**attrs.asdict(self))
+
+
+@attrs.frozen(kw_only=True)
+class SignalTable:
+    """``signal`` of a guest's mapper: a trace (``file``) or generated load (``synthetic``)."""
+
+    file: str = ""
+    synthetic: SyntheticTable | None = None
+    column: str | int | None = None
+    time_column: str | int = 0
+    time_unit: Literal["auto", "s", "ms", "iso"] = "auto"
+    gaps: Literal["hold", "zero"] = "hold"
+    start: Any = attrs.field(default=None, converter=attrs.converters.optional(_instant))
+    origin: Any = attrs.field(default=None, converter=attrs.converters.optional(_instant))
+    horizon: DurationSetting | None = attrs.field(default=None, validator=attrs.validators.optional(_at_least(1)))
+    interval: DurationSetting = attrs.field(default=5 * MINUTE, validator=_at_least(1))
+    peak: float | None = attrs.field(default=None, validator=attrs.validators.optional(attrs.validators.gt(0)))
+    whole_units: bool = True
+    seed: int | None = None
+
+
+# -- emulation ---------------------------------------------------------------------------------------------------
+
+PlotKind = Literal["demand_holdings", "guests", "site_usage", "rmse", "alpha", "fidelity"]
+
+
+@attrs.frozen(kw_only=True)
+class RunTable:
+    """``[[emulation.run]]``: the file with the keys of ``set`` replaced; with ``each``, once for each of its values.
+
+    ``set`` and ``each`` map dotted keys to values and to lists of values; keys with spaces between them get the same.
+    """
+
+    name: str = ""
+    series: str = ""
+    set: Mapping[str, Any] = attrs.Factory(dict)
+    each: Mapping[str, tuple[Any, ...]] = attrs.Factory(dict)
+
+
+@attrs.frozen(kw_only=True)
+class PlotTable:
+    """``[[emulation.plot]]``: one picture. ``x`` is the dotted key whose values the horizontal axis shows."""
+
+    kind: PlotKind
+    title: str = ""
+    x: str = ""
+    x_label: str = ""
+    x_unit: DurationSetting | None = attrs.field(default=None, validator=attrs.validators.optional(_at_least(1)))
+    guests: tuple[str, ...] = ()
+    series: tuple[str, ...] = ()
+    file: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class EmulationTable:
+    """``[emulation]``."""
+
+    horizon: DurationSetting = attrs.field(validator=_at_least(1))
+    start: Any = attrs.field(default=0, converter=_instant)
+    seed: int = 0
+    tick: DurationSetting = attrs.field(default=SECOND, validator=_at_least(1))
+    ticks: Literal["due", "every"] = "due"
+    message_latency: DurationSetting = 0
+    warmup: DurationSetting = 0
+    sample: DurationSetting = attrs.field(default=5 * MINUTE, validator=_at_least(1))
+    units: str = "nodes"
+    run: tuple[RunTable, ...] = ()
+    plot: tuple[PlotTable, ...] = ()

@@ -1,0 +1,100 @@
+"""Small files that are whole or not there, directories that go with all that is in them, and what may be executed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from leasekit.core.drivers import DriverError
+
+
+def write_whole(path: Path, content: Any, *, durable: bool = True) -> None:
+    """Writes ``content`` as JSON: the file holds all of it or what it held before, whenever this process is killed.
+
+    With ``durable`` that holds for a power failure too, and it may block for long. Raises ``DriverError`` naming
+    the file.
+    """
+    beside = path.with_name(path.name + ".new")
+    try:
+        with beside.open("w", encoding="utf-8") as file:
+            json.dump(content, file, indent=1, sort_keys=True)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        beside.replace(path)
+        if not durable:
+            return
+        directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+    except OSError as error:
+        raise DriverError(f"can't write {path}: {error.strerror}") from error
+
+
+def read_table(path: Path) -> dict[str, Any] | None:
+    """The JSON object in a file, or none where there is no file. Raises ``DriverError`` for anything else in it."""
+    try:
+        content = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise DriverError(f"can't read {path}: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise damaged(path, f"no JSON ({error})") from error
+    if not isinstance(content, dict):
+        raise damaged(path, f"a {type(content).__name__} where a JSON object is expected")
+    return content
+
+
+def damaged(path: Path, found: str) -> DriverError:
+    """The error for a file of the driver's own that is not what the driver wrote."""
+    text = f"{path}: found {found}; see to the processes that it may concern, then remove the file"
+    return DriverError(text, retry=False)
+
+
+def wipe(path: Path) -> None:
+    """Removes a directory and all in it, whatever permissions were left on it; blocks. Raises ``DriverError``."""
+    try:
+        if path.is_symlink():
+            path.unlink()
+        elif path.exists():
+            shutil.rmtree(path, onerror=_open_up)
+    except OSError as error:
+        raise DriverError(f"can't remove {error.filename or path}: {error.strerror}") from error
+
+
+def _open_up(function: Callable[..., Any], name: str, found: Any) -> None:
+    """Tries once more, with permission to write in the directory concerned; what is gone by now is no error."""
+    if isinstance(found[1], FileNotFoundError):
+        return
+    concerned = Path(name) if function in (os.scandir, os.open, os.listdir, os.lstat) else Path(name).parent
+    concerned.chmod(stat.S_IRWXU)
+    if concerned == Path(name):
+        shutil.rmtree(concerned)
+    else:
+        function(name)
+
+
+def find_executable(name: str, directory: Path, search: str) -> Path:
+    """The file that a command's first word names: a path from ``directory``, or a name on the path ``search``.
+
+    Raises ``ValueError`` that names the file and what is wrong with it.
+    """
+    if "/" not in name:
+        found = shutil.which(name, path=search)
+        if found is None:
+            raise ValueError(f"found {name!r}, there is no such program on the path {search}")
+        return Path(found)
+    path = (directory / name).absolute()
+    if not path.exists():
+        raise ValueError(f"found {name!r}, there is no file {path}")
+    if not path.is_file() or not os.access(path, os.X_OK):
+        raise ValueError(f"found {name!r}, {path} is not executable (chmod +x)")
+    return path

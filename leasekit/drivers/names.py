@@ -1,0 +1,50 @@
+"""What drivers make of names that come from outside, and the words in which they refuse them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from typing import Final
+
+from leasekit.core.drivers import DriverError
+from leasekit.core.settings import expect_one_of
+
+UNIT_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
+"""The ids of units that may become the name of a file, a host or a domain: no separators, no leading dot or dash."""
+
+
+MEMBER_MAX: Final = 200
+"""The longest id of a unit at a guest, in characters."""
+
+
+def check_unit_id(unit: str) -> str:
+    """``unit``, if it can safely be a file's name. Raises ``DriverError`` that is not worth a retry otherwise."""
+    if UNIT_ID.fullmatch(unit) is None:
+        expected = "1 to 63 letters, digits, dots, dashes and underscores, a letter or digit first"
+        raise DriverError(f"unit id: found {unit[:80]!r}, expected {expected}", retry=False)
+    return unit
+
+
+def check_member_id(unit: str) -> str:
+    """``unit``, if it is a unit's id or, as at a guest, ids with slashes between them: a path that leads nowhere else.
+
+    A guest has unit ids from sites, which it need not trust. Raises ``DriverError`` that is not worth a retry.
+    """
+    if len(unit) > MEMBER_MAX:
+        raise DriverError(f"unit id: found {len(unit)} characters, at most {MEMBER_MAX} are allowed", retry=False)
+    for part in unit.split("/"):
+        check_unit_id(part)
+    return unit
+
+
+def unknown_operation(driver: str, operation: str, known: Collection[str]) -> DriverError:
+    """The error for an operator's action that a driver does not have."""
+    return DriverError(
+        f"{driver} driver: found operation {operation!r}, {expect_one_of(operation, known)}", retry=False
+    )
+
+
+def one_line(text: str, longest: int = 500) -> str:
+    """Text of unknown origin as one line that is fit for a reason, a log or a terminal: no control characters."""
+    line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    return line if len(line) <= longest else f"{line[:longest]}..."

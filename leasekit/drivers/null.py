@@ -1,0 +1,208 @@
+"""A driver that touches nothing: it takes the time, and fails as often, as its settings say.
+
+:class:`LatencyModel` is a pure function of the settings and of what is done, so the virtual-time shell uses it in
+place of the driver, and gets what the driver would have got. A draw depends on (seed, operation, unit, action
+number) and on nothing else: not on the order of draws, nor on how many there were.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping
+from hashlib import blake2b
+from itertools import accumulate
+from statistics import NormalDist
+from typing import Any, ClassVar, Final, Literal, NamedTuple, TypeAlias
+
+import attrs
+import trio
+
+from leasekit.core.drivers import DriverError, ProbeResult, UnitContext
+from leasekit.core.properties import EMPTY, Properties, check_properties
+from leasekit.core.settings import DurationSetting
+from leasekit.core.time import SECOND, Duration
+from leasekit.drivers.names import unknown_operation
+
+Operation: TypeAlias = Literal["setup", "teardown", "modify", "join", "leave"]
+
+_STANDARD: Final = NormalDist()
+
+
+@attrs.frozen(kw_only=True)
+class Fixed:
+    """Always the same latency; a bare duration stands for it."""
+
+    kind: ClassVar[str] = "fixed"
+    shorthand: ClassVar[str] = "latency"
+    latency: DurationSetting
+
+    def draw(self, uniform: float) -> Duration:
+        """The latency."""
+        return self.latency
+
+
+@attrs.frozen(kw_only=True)
+class Normal:
+    """Normally distributed around ``mean``, never below 0."""
+
+    kind: ClassVar[str] = "normal"
+    mean: DurationSetting
+    stddev: DurationSetting
+
+    def draw(self, uniform: float) -> Duration:
+        """The latency whose cumulative probability is ``uniform``, which lies strictly between 0 and 1."""
+        return max(0, round(self.mean + self.stddev * _STANDARD.inv_cdf(uniform)))
+
+
+@attrs.frozen(kw_only=True)
+class Table:
+    """One of the measured ``latencies``, each as likely as its weight (all alike where there are no ``weights``)."""
+
+    kind: ClassVar[str] = "table"
+    shorthand: ClassVar[str] = "latencies"
+    latencies: tuple[DurationSetting, ...] = attrs.field(validator=attrs.validators.min_len(1))
+    weights: tuple[float, ...] = ()
+    _cumulated: tuple[float, ...] = attrs.field(init=False, repr=False, eq=False)
+
+    def __attrs_post_init__(self) -> None:
+        weights = self.weights or (1.0,) * len(self.latencies)
+        if len(weights) != len(self.latencies):
+            raise ValueError(f"found {len(weights)} weights for {len(self.latencies)} latencies, expected one for each")
+        if min(weights) < 0 or sum(weights) <= 0:
+            raise ValueError(f"found weights {weights}, expected none below 0 and one above")
+        object.__setattr__(self, "_cumulated", tuple(accumulate(weights)))
+
+    def draw(self, uniform: float) -> Duration:
+        """The latency that ``uniform`` (0 to 1) points at."""
+        return self.latencies[bisect_right(self._cumulated, uniform * self._cumulated[-1])]
+
+
+Distribution: TypeAlias = Fixed | Normal | Table
+
+
+def _check_probabilities(_: object, __: object, failures: Mapping[str, float]) -> None:
+    wrong = {operation: share for operation, share in failures.items() if not 0 <= share <= 1}
+    if wrong:
+        raise ValueError(f"a probability lies between 0 and 1 ({', '.join(f'{k}: {v}' for k, v in wrong.items())})")
+
+
+def _check_properties(_: object, __: object, properties: Properties) -> None:
+    check_properties(properties, "properties")
+
+
+@attrs.frozen(kw_only=True)
+class NullSettings:
+    """``latency`` and ``failure`` (a probability, 0 to 1) by operation; operations left out take no time, and succeed.
+
+    ``properties`` are added to the unit properties of every setup. Two drivers with one ``seed`` draw the same.
+    """
+
+    seed: int = 0
+    latency: Mapping[Operation, Distribution] = attrs.Factory(dict)
+    failure: Mapping[Operation, float] = attrs.field(factory=dict, validator=_check_probabilities)
+    properties: Mapping[str, str] = attrs.field(factory=dict, validator=_check_properties)
+
+
+class Outcome(NamedTuple):
+    """How an action ends: with the unit's ``properties``, or failed for ``reason``."""
+
+    ok: bool
+    properties: Properties = EMPTY
+    reason: str = ""
+
+
+class LatencyModel:
+    """How long each action takes and how it ends, as pure functions."""
+
+    def __init__(self, settings: NullSettings) -> None:
+        self._seed = b"%d" % settings.seed
+        self._latency: dict[str, Distribution] = {str(op): model for op, model in settings.latency.items()}
+        self._failure: dict[str, float] = {op: share for op, share in settings.failure.items() if share > 0}
+        self._properties = dict(settings.properties)
+
+    def latency(self, op: str, unit: str, number: int) -> Duration:
+        """Milliseconds that action ``number``, ``op`` on ``unit``, takes."""
+        distribution = self._latency.get(op)
+        if distribution is None:
+            return 0
+        if isinstance(distribution, Fixed):
+            return distribution.latency
+        return distribution.draw(self._uniform(b"latency", op, unit, number))
+
+    def outcome(self, op: str, unit: str, number: int) -> Outcome:
+        """How action ``number``, ``op`` on ``unit``, ends: the same way however often it is done."""
+        share = self._failure.get(op, 0.0)
+        if share and self._uniform(b"failure", op, unit, number) < share:
+            return Outcome(False, reason=f"{op} of {unit} failed, as one in {1 / share:.4g} is set to")
+        return Outcome(True, self.properties(unit) if op in ("setup", "modify") else EMPTY)
+
+    def properties(self, unit: str) -> Properties:
+        """The unit properties of a unit that is set up."""
+        return {"host": unit, **self._properties}
+
+    def _uniform(self, purpose: bytes, op: str, unit: str, number: int) -> float:
+        """A number strictly between 0 and 1: with 52 random bits neither end can be rounded to."""
+        text = f"{op}\0{number}\0{unit}".encode("utf-8", "surrogatepass")
+        digest = blake2b(text, digest_size=8, key=self._seed[:64], person=purpose).digest()
+        return ((int.from_bytes(digest, "big") >> 12) + 0.5) / 2**52
+
+
+class NullDriver:
+    """A :class:`~leasekit.core.drivers.Driver` of units that are only imagined, at the pace of its model."""
+
+    Settings: ClassVar[type] = NullSettings
+    capabilities: frozenset[str] = frozenset()
+    operations: frozenset[str] = frozenset()
+
+    def __init__(self, settings: NullSettings) -> None:
+        self.model = LatencyModel(settings)
+        self._up: dict[str, int | None] = {}  # the number of each unit's setup, None once it was torn down
+
+    async def setup(self, unit: UnitContext) -> Properties:
+        """Waits; the unit's ``host`` is its own id."""
+        if self._up.get(unit.unit) == unit.number:
+            await trio.lowlevel.checkpoint()
+            return self.model.properties(unit.unit)
+        properties = await self._act("setup", unit)
+        self._up[unit.unit] = unit.number
+        return properties
+
+    async def teardown(self, unit: UnitContext) -> None:
+        """Waits."""
+        await self._act("teardown", unit)
+        self._up[unit.unit] = None
+
+    async def modify(self, unit: UnitContext) -> Properties:
+        """Waits."""
+        return await self._act("modify", unit)
+
+    async def join(self, unit: UnitContext) -> Properties:
+        """Waits."""
+        return await self._act("join", unit)
+
+    async def leave(self, unit: UnitContext) -> None:
+        """Waits."""
+        await self._act("leave", unit)
+
+    async def probe(self, unit: UnitContext) -> ProbeResult:
+        """``unknown`` for a unit that this instance has not set up or torn down itself."""
+        await trio.lowlevel.checkpoint()
+        if unit.unit not in self._up:
+            return ProbeResult(state="unknown", detail="an imagined unit, not set up since this driver started")
+        state = "down" if self._up[unit.unit] is None else "up"
+        return ProbeResult(state=state, detail="an imagined unit")
+
+    async def operate(self, unit: UnitContext, operation: str, arguments: Mapping[str, Any]) -> Properties:
+        """Refuses: there is nothing to operate."""
+        await trio.lowlevel.checkpoint()
+        raise unknown_operation("null", operation, self.operations)
+
+    async def _act(self, op: str, unit: UnitContext) -> Properties:
+        latency = self.model.latency(op, unit.unit, unit.number)
+        unit.log(f"{op} takes {latency} ms")
+        await trio.sleep(latency / SECOND)
+        outcome = self.model.outcome(op, unit.unit, unit.number)
+        if not outcome.ok:
+            # Drawn once for each action, so that doing it again changes nothing.
+            raise DriverError(outcome.reason, retry=False)
+        return outcome.properties

@@ -1,0 +1,381 @@
+"""A driver whose units are process groups on this machine: the embedded default that really runs something.
+
+A unit has a directory, a port and limits of its own; it needs no superuser. It belongs to no daemon: it is started
+in a session of its own by ``unit_launch``, goes on when the daemon is killed, and is adopted by the next one, which
+knows it by process id, start time and boot. Units of one site run as one user, so this separates what is orderly,
+not what is hostile; what makes a session of its own is not found by teardown.
+
+    DIRECTORY/units/UNIT/unit.json     whose it is, its action number and port, whether it was ready
+                         pid.json      its process
+                         config.json   its properties, rewritten by modify
+                         output.log    what it wrote
+                         work/         where it runs
+    DIRECTORY/members.json             at a guest: who has joined
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+import attrs
+import trio
+
+from leasekit.core.drivers import DriverError, ProbeResult, UnitContext
+from leasekit.core.properties import EMPTY, Properties
+from leasekit.core.settings import DurationSetting, SettingsError
+from leasekit.core.time import SECOND, Duration
+from leasekit.drivers.files import find_executable, wipe, write_whole
+from leasekit.drivers.members import MembersFile, ask, connect, unit_address
+from leasekit.drivers.names import check_unit_id, unknown_operation
+from leasekit.drivers.processes import boot_id, send_signals, stop_processes
+from leasekit.drivers.script import SEARCH
+from leasekit.drivers.unit_files import DIRECTORY_VARIABLE, UnitFiles, UnitRecord
+from leasekit.drivers.unit_start import Readiness, UnitStart
+
+# -P: what lies in the unit's directory is not to be imported by the unit's Python.
+DEFAULT_COMMAND: Final = (sys.executable, "-P", "-m", "leasekit.drivers.unit_process")
+
+SUSPEND_TIMEOUT: Final[Duration] = 10 * SECOND
+"""How long it may take until all processes of a unit have stopped."""
+
+_SIGNALS: Final = ("HUP", "INT", "TERM", "KILL", "USR1", "USR2", "STOP", "CONT")
+
+
+_POSITIVE: Final = attrs.validators.optional(attrs.validators.ge(1))
+
+
+@attrs.frozen(kw_only=True)
+class Limits:
+    """Limits of each process of a unit; what is left out is as the daemon's own.
+
+    ``cpu`` is processor time; ``processes`` counts all processes of the daemon's user, and does not bind the superuser.
+    """
+
+    cpu: DurationSetting | None = attrs.field(default=None, validator=_POSITIVE)
+    memory_mb: int | None = attrs.field(default=None, validator=_POSITIVE)
+    processes: int | None = attrs.field(default=None, validator=_POSITIVE)
+    open_files: int | None = attrs.field(default=None, validator=attrs.validators.optional(attrs.validators.ge(64)))
+    file_size_mb: int | None = attrs.field(default=None, validator=_POSITIVE)
+
+    def as_resources(self) -> dict[str, int]:
+        """The names and values of ``setrlimit``."""
+        found = {
+            "RLIMIT_CPU": None if self.cpu is None else math.ceil(self.cpu / SECOND),
+            "RLIMIT_AS": None if self.memory_mb is None else self.memory_mb * 2**20,
+            "RLIMIT_NPROC": self.processes,
+            "RLIMIT_NOFILE": self.open_files,
+            "RLIMIT_FSIZE": None if self.file_size_mb is None else self.file_size_mb * 2**20,
+        }
+        return {"RLIMIT_CORE": 0, **{name: value for name, value in found.items() if value is not None}}
+
+
+def _check_ports(_: object, __: object, ports: tuple[int, int]) -> None:
+    if not 0 < ports[0] <= ports[1] < 65536:
+        raise ValueError("expected the first and the last of a range of ports, from 1 to 65535")
+
+
+@attrs.frozen(kw_only=True)
+class ProcessSettings:
+    """Where units live, what they run, and how long things may take.
+
+    ``ready`` says how a unit shows that it is ready: by the line ``ready`` on the descriptor ``LEASEKIT_READY_FD``,
+    by its port accepting connections, or by having started at all. ``identify`` says that units speak the protocol
+    of ``unit_process``, so that join can make sure of their identity, and modify of its effect. After ``grace``
+    what did not heed SIGTERM gets SIGKILL.
+    """
+
+    directory: Path
+    command: tuple[str, ...] = attrs.field(default=DEFAULT_COMMAND, validator=attrs.validators.min_len(1))
+    host: str = "127.0.0.1"
+    ports: tuple[int, int] = attrs.field(default=(20_000, 29_999), validator=_check_ports)
+    environment: Mapping[str, str] = attrs.Factory(dict)
+    limits: Limits = Limits()
+    ready: Readiness = "pipe"
+    identify: bool = True
+    start_timeout: DurationSetting = 30 * SECOND
+    grace: DurationSetting = 5 * SECOND
+
+
+class ProcessDriver:
+    """A :class:`~leasekit.core.drivers.Driver` of process groups, and of members that join a guest.
+
+    Raises ``SettingsError`` where the command can't be executed or the directory can't be made.
+    """
+
+    Settings: ClassVar[type] = ProcessSettings
+    capabilities: frozenset[str] = frozenset({"suspend"})
+    operations: frozenset[str] = frozenset({"restart", "signal", "suspend", "resume"})
+
+    def __init__(self, settings: ProcessSettings) -> None:
+        self._settings = settings
+        self._directory = settings.directory.absolute()
+        self._units = self._directory / "units"
+        self._environment = {"PATH": SEARCH, "LANG": "C.UTF-8", **settings.environment}
+        try:
+            program = find_executable(settings.command[0], self._directory, self._environment["PATH"])
+        except ValueError as error:
+            raise SettingsError([f"command: {error}"]) from error
+        self._command = [str(program), *settings.command[1:]]
+        try:
+            self._units.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            text = f"directory: found {str(settings.directory)!r}, can't make {error.filename}: {error.strerror}"
+            raise SettingsError([text]) from error
+        self._ports = self._ports_on_disk()
+        self._members = MembersFile(self._directory / "members.json")
+        self._locks: dict[str, trio.Lock] = {}
+
+    # The site's side
+
+    async def setup(self, unit: UnitContext) -> Properties:
+        """Makes the unit's directory, gives it a port, starts its command and waits until it is ready.
+
+        A live unit of the same action number is adopted; anything else that is there goes first. When it fails or
+        is cancelled nothing is left.
+        """
+        async with self._exclusively(unit.unit) as files:
+            record, leader = files.record(), files.leader()
+            if record is not None and record.ready and record.number == unit.number and leader is not None:
+                unit.log(f"runs already as process {leader.pid}, on port {record.port}")
+                return self._properties(record)
+            await self._remove(files)
+            try:
+                return await self._make(files, unit)
+            except BaseException:
+                with trio.CancelScope(shield=True):
+                    await self._remove(files)
+                raise
+
+    async def teardown(self, unit: UnitContext) -> None:
+        """Ends all processes of the unit and removes its directory; a unit that is not there is done."""
+        async with self._exclusively(unit.unit) as files:
+            await self._remove(files)
+
+    async def modify(self, unit: UnitContext) -> Properties:
+        """Rewrites the configuration and sends SIGHUP; with ``identify`` returns when the unit has read it."""
+        async with self._exclusively(unit.unit) as files:
+            record, leader = files.record(), files.leader()
+            if record is None or leader is None:
+                raise DriverError(f"unit {unit.unit} is not running, so it can't be modified", retry=False)
+            self._write_config(files, unit)
+            send_signals([leader], signal.SIGHUP)
+            if self._settings.identify:
+                address = (self._settings.host, record.port)
+                await ask(address, f"config {unit.number}", self._settings.start_timeout)
+            return self._properties(record)
+
+    async def probe(self, unit: UnitContext) -> ProbeResult:
+        """Whether the unit's first process is alive; ``processes``, ``rss_bytes`` and ``cpu_seconds`` of all."""
+        await trio.lowlevel.checkpoint()
+        files = self._files(unit.unit)
+        record, leader, members = files.record(), files.leader(), files.members()
+        measured = {
+            "processes": float(len(members)),
+            "rss_bytes": float(sum(state.rss for state in members)),
+            "cpu_seconds": sum(state.cpu for state in members),
+        }
+        if record is None:
+            return ProbeResult(state="down", detail="not set up")
+        if leader is None:
+            last = "".join(files.last_lines(1))
+            return ProbeResult(state="down", detail=f"its process has ended: {last}", measured=measured)
+        if not record.ready:
+            return ProbeResult(state="down", detail="not ready yet", measured=measured)
+        detail = "suspended" if leader.state == "T" else f"process {leader.pid} on port {record.port}"
+        return ProbeResult(state="up", detail=detail, measured=measured)
+
+    async def operate(self, unit: UnitContext, operation: str, arguments: Mapping[str, Any]) -> Properties:
+        """``restart``, ``suspend``, ``resume``, or ``signal`` to the first process (argument ``signal``: USR1)."""
+        if operation not in self.operations:
+            raise unknown_operation("process", operation, self.operations)
+        async with self._exclusively(unit.unit) as files:
+            record, leader = files.record(), files.leader()
+            if record is None or (leader is None and operation != "restart"):
+                raise DriverError(f"unit {unit.unit} is not running: no {operation}", retry=False)
+            if operation == "restart":
+                return await self._restart(files, record, unit)
+            if operation == "signal":
+                name = str(arguments.get("signal", ""))
+                if name not in _SIGNALS:
+                    text = f"signal: found {name[:20]!r}, expected one of: {', '.join(_SIGNALS)}"
+                    raise DriverError(text, retry=False)
+                send_signals([leader] if leader else [], signal.Signals[f"SIG{name}"])
+            elif operation == "suspend":
+                await _suspend(files)
+            else:
+                send_signals(files.members(), signal.SIGCONT)
+            return self._properties(record)
+
+    # The guest's side
+
+    async def join(self, unit: UnitContext) -> Properties:
+        """Connects to the unit, makes sure that it is the one meant, and adds it to ``members.json``."""
+        address = unit_address(unit.properties)
+        name = unit.properties.get("name", "")
+        if self._settings.identify:
+            answer = await ask(address, "identity", self._settings.start_timeout)
+            if answer.get("unit") != name:
+                text = f"{address[0]}:{address[1]} says it is unit {answer.get('unit')!r:.80}, expected {name!r:.80}"
+                raise DriverError(text, retry=False)
+        else:
+            await (await connect(address, self._settings.start_timeout)).aclose()
+        member = {"name": name, "host": address[0], "port": address[1], "lease": unit.lease, "type": unit.type}
+        self._members.add(unit.unit, member)
+        unit.log(f"joined at {address[0]}:{address[1]}")
+        return EMPTY
+
+    async def leave(self, unit: UnitContext) -> None:
+        """Takes the unit out of ``members.json``."""
+        await trio.lowlevel.checkpoint()
+        self._members.remove(unit.unit)
+
+    # Files and ports
+
+    def _files(self, unit: str) -> UnitFiles:
+        return UnitFiles(self._units / check_unit_id(unit))
+
+    @asynccontextmanager
+    async def _exclusively(self, unit: str) -> AsyncIterator[UnitFiles]:
+        """One action on a unit at a time, and none while a launcher of an earlier daemon is still at it."""
+        files = self._files(unit)
+        lock = self._locks.setdefault(unit, trio.Lock())
+        try:
+            async with lock:
+                if files.root.is_dir():
+                    os.close(await files.lock())
+                yield files
+        finally:
+            if not lock.locked():
+                self._locks.pop(unit, None)
+
+    def _ports_on_disk(self) -> dict[str, int]:
+        ports = {}
+        for path in self._units.iterdir():
+            # A record that can't be read is for the unit's next action to report.
+            with suppress(DriverError):
+                record = UnitFiles(path).record() if path.is_dir() else None
+                if record is not None:
+                    ports[path.name] = record.port
+        return ports
+
+    def _allocate_port(self, unit: str) -> int:
+        """The first free port from where the unit's name points to: the same one whenever that is free."""
+        first, last = self._settings.ports
+        size = last - first + 1
+        start = int.from_bytes(blake2b(unit.encode(), digest_size=8).digest(), "big") % size
+        taken = set(self._ports.values())
+        for step in range(size):
+            port = first + (start + step) % size
+            if port not in taken and _is_free(self._settings.host, port):
+                self._ports[unit] = port
+                return port
+        raise DriverError(f"no port from {first} to {last} is free on {self._settings.host}")
+
+    def _properties(self, record: UnitRecord) -> Properties:
+        return {"name": record.unit, "host": self._settings.host, "port": str(record.port)}
+
+    def _write_config(self, files: UnitFiles, unit: UnitContext) -> None:
+        config = {"unit": unit.unit, "lease": unit.lease, "type": unit.type, "number": unit.number}
+        write_whole(files.config, {**config, "properties": dict(unit.properties)}, durable=False)
+
+    async def _remove(self, files: UnitFiles) -> None:
+        """Ends the unit's processes and removes its directory; its port is free then."""
+        await stop_processes(files.members, self._settings.grace)
+        await trio.to_thread.run_sync(wipe, files.root)
+        self._ports.pop(files.root.name, None)
+
+    # Starting
+
+    async def _make(self, files: UnitFiles, unit: UnitContext) -> Properties:
+        port = self._allocate_port(unit.unit)
+        try:
+            files.work.mkdir(mode=0o700, parents=True)
+        except OSError as error:
+            raise DriverError(f"can't make {files.work}: {error.strerror}") from error
+        self._write_config(files, unit)
+        record = UnitRecord(
+            unit=unit.unit, lease=unit.lease, type=unit.type, number=unit.number, port=port, ready=False
+        )
+        return await self._start(files, record, unit)
+
+    async def _restart(self, files: UnitFiles, record: UnitRecord, unit: UnitContext) -> Properties:
+        record = attrs.evolve(record, ready=False)
+        files.write_record(record)
+        await stop_processes(files.members, self._settings.grace)
+        for path in (files.pid, files.ready):
+            path.unlink(missing_ok=True)
+        try:
+            return await self._start(files, record, unit)
+        except BaseException:
+            with trio.CancelScope(shield=True):
+                await stop_processes(files.members, self._settings.grace)
+            raise
+
+    async def _start(self, files: UnitFiles, record: UnitRecord, unit: UnitContext) -> Properties:
+        """Starts the command and waits until it is ready; then the record says so."""
+        files.write_record(record)
+        start = UnitStart(files, self._settings.ready)
+        try:
+            await start.launch(self._spec(files, record))
+            await start.wait_ready((self._settings.host, record.port), self._settings.start_timeout)
+        finally:
+            for line in files.last_lines(200):
+                unit.log(line)
+            await start.close()
+        record = attrs.evolve(record, ready=True)
+        files.write_record(record)
+        unit.log(f"serves on {self._settings.host}:{record.port}; what it writes is in {files.output}")
+        return self._properties(record)
+
+    def _spec(self, files: UnitFiles, record: UnitRecord) -> dict[str, Any]:
+        """What ``unit_launch`` is told, but for its descriptors."""
+        environment = {
+            "HOME": str(files.work),
+            "TMPDIR": str(files.work),
+            **self._environment,
+            "LEASEKIT_UNIT": record.unit,
+            "LEASEKIT_HOST": self._settings.host,
+            "LEASEKIT_PORT": str(record.port),
+            "LEASEKIT_CONFIG": str(files.config),
+            "LEASEKIT_READY_FILE": str(files.ready),
+            DIRECTORY_VARIABLE: str(files.root),
+        }
+        return {
+            "command": self._command,
+            "environment": environment,
+            "directory": str(files.work),
+            "output": str(files.output),
+            "pid_file": str(files.pid),
+            "boot": boot_id(),
+            "limits": self._settings.limits.as_resources(),
+        }
+
+
+async def _suspend(files: UnitFiles) -> None:
+    """Stops all processes of a unit; returns when they are. Only a parent gets an event for that, so it looks."""
+    with trio.move_on_after(SUSPEND_TIMEOUT / SECOND):
+        while running := [state for state in files.members() if state.state not in "Tt"]:
+            send_signals(running, signal.SIGSTOP)
+            await trio.sleep(0.001)
+        return
+    raise DriverError(f"a process does not stop within {SUSPEND_TIMEOUT} ms")
+
+
+def _is_free(host: str, port: int) -> bool:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+    return True

@@ -1,0 +1,86 @@
+"""Units in the order in which the site offers them: clean ones first, then those that are still being torn down."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+import attrs
+
+from leasekit.core.mappers import Assign, AuthorityCycle, AuthorityDecision, Demand, Refuse, Release
+
+
+@attrs.frozen(kw_only=True)
+class FirstFitSettings:
+    """Settings of :class:`FirstFit`: there are none."""
+
+
+class FirstFit:
+    """The authority's standard mapper. It keeps nothing from turn to turn.
+
+    A lease that is to get more units than there are gets what there is; the authority says in the lease's reason how
+    many are missing. A unit that the ticket names goes to that lease before any other gets to choose. A lease that
+    shrinks without having named all its victims gives up the units that it got last.
+    """
+
+    Settings: ClassVar[type[FirstFitSettings]] = FirstFitSettings
+    inline: ClassVar[bool] = True
+
+    def __init__(self, settings: FirstFitSettings | None = None) -> None:
+        self.settings = settings or FirstFitSettings()
+
+    def assign(self, cycle: AuthorityCycle) -> list[AuthorityDecision]:
+        """Decide every demand of the cycle, in its order."""
+        turn = _Turn(cycle)
+        return [turn.shrink(demand) if demand.units < 0 else turn.fill(demand) for demand in cycle.demands]
+
+
+class _Turn:
+    """One turn: which units have been given out so far, and how far each type's offer has been read."""
+
+    def __init__(self, cycle: AuthorityCycle) -> None:
+        self._cycle = cycle
+        self._offers: dict[str, Iterator[str]] = {}
+        self._able: dict[str, set[str]] = {}
+        self._gone: set[str] = set()
+        # Named units are kept from everybody else, whoever comes first.
+        self._named = {unit for demand in cycle.demands if demand.units > 0 for unit in demand.wanted}
+
+    @staticmethod
+    def shrink(demand: Demand) -> Release:
+        """The last ones go."""
+        return Release(demand.lease, demand.held[demand.units :])
+
+    def fill(self, demand: Demand) -> Assign | Refuse:
+        """Named units where the demand names them, then whatever is next for those that it doesn't."""
+        named = [unit for unit in demand.wanted if unit not in demand.held]
+        chosen = self._wanted(demand.type, named[: demand.units])
+        chosen += self._next(demand.type, demand.units - len(named))
+        if chosen:
+            return Assign(demand.lease, tuple(chosen))
+        if named:
+            return Refuse(demand.lease, f"none of the units that the ticket names is free: {', '.join(named[:5])}")
+        return Refuse(demand.lease, f"no unit of type {demand.type!r} is in service and free")
+
+    def _wanted(self, type_: str, named: list[str]) -> list[str]:
+        """Those of the named units that can be had. The ticket ties the lease to them, so that others won't do."""
+        if not named:
+            return []
+        if type_ not in self._able:
+            self._able[type_] = {unit.id for unit in self._cycle.free(type_)}
+        mine = [unit for unit in named if unit in self._able[type_] and unit not in self._gone]
+        self._gone.update(mine)
+        return mine
+
+    def _next(self, type_: str, count: int) -> list[str]:
+        offer = self._offers.get(type_)
+        if offer is None:
+            offer = self._offers[type_] = (unit.id for unit in self._cycle.free(type_))
+        chosen: list[str] = []
+        while len(chosen) < count:
+            unit = next(offer, None)
+            if unit is None:
+                break
+            if unit not in self._gone and unit not in self._named:
+                chosen.append(unit)
+        return chosen

@@ -1,0 +1,180 @@
+"""Mappers by name: those that come with leasekit, those that other packages bring, and classes in modules and files.
+
+A mapper class follows one convention, whoever wrote it: it has the method of its role, an attrs class ``Settings`` as
+an attribute if it has settings (its constructor then takes an instance of it), and ``needs_signal = True`` if it
+follows a load signal (its constructor then takes ``signal=`` as well).
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from hashlib import sha256
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+
+import attrs
+
+from leasekit.core.settings import SettingsError, expect_one_of, structure
+
+GROUP: Final = "leasekit.mappers"
+"""The entry point group in which a package names its mappers."""
+
+METHODS: Final[Mapping[str, str]] = {"broker": "allocate", "authority": "assign", "guest": "plan"}
+"""What a mapper of each role must have."""
+
+BUILT_IN: Final[Mapping[str, Mapping[str, str]]] = {
+    "broker": {"fcfs": "leasekit.policies.broker.fcfs:Fcfs"},
+    "authority": {"first_fit": "leasekit.policies.authority.first_fit:FirstFit"},
+    "guest": {
+        "load_following": "leasekit.policies.guest.load_following:LoadFollowing",
+        "manual": "leasekit.policies.guest.manual:Manual",
+        "static": "leasekit.policies.guest.static:StaticDemand",
+    },
+}
+"""The mappers that come with leasekit, by role and name."""
+
+_FORMS: Final = "or module:Class, or path/to/file.py:Class"
+
+
+def known_mappers(role: str) -> list[str]:
+    """The names that a mapper of this role can have: the built-in ones, and all that packages bring, sorted.
+
+    A package's entry point doesn't say its role; that is found out when it is loaded.
+    """
+    return sorted({*BUILT_IN[role], *(point.name for point in entry_points(group=GROUP))})
+
+
+def make_mapper(target: str, role: str, settings: Mapping[str, Any], where: str, extras: Mapping[str, Any]) -> Any:
+    """The mapper that ``target`` names, for an actor of ``role``, with its settings.
+
+    ``target`` is a name (see :func:`known_mappers`), ``module:Class`` or ``path/to/file.py:Class``. ``extras`` are what
+    the shell has for it: ``signal`` where the deploy file names one. ``where`` is what errors call the table. Raises
+    ``SettingsError``, one line for each fault.
+    """
+    kind = find_mapper(target, role, where)
+    arguments, errors = _extras(kind, target, where, extras)
+    made: tuple[Any, ...] = ()
+    try:
+        made = _settings(kind, target, settings, where)
+    except SettingsError as error:
+        errors = [*error.errors, *errors]
+    if errors:
+        raise SettingsError(errors)
+    return _guarded(lambda: kind(*made, **arguments), f"{where}: mapper {target!r} can't be made")
+
+
+def find_mapper(target: str, role: str, where: str) -> type[Any]:
+    """The class that ``target`` names, checked to be a mapper of ``role``. Raises ``SettingsError``."""
+    found = _load(target, role, f"{where}.name")
+    method = METHODS[role]
+    if not isinstance(found, type) or not callable(getattr(found, method, None)):
+        raise SettingsError(
+            [f"{where}.name: found {target!r}, which has no method {method}(): it is no mapper of role {role}"]
+        )
+    return found
+
+
+def _settings(kind: type[Any], target: str, settings: Mapping[str, Any], where: str) -> tuple[Any, ...]:
+    """The arguments that the settings make: one, or none for a class that has no settings."""
+    cls = getattr(kind, "Settings", None)
+    if cls is None:
+        unknown = [f"{where}.{key}: found an unknown key, mapper {target!r} has no settings" for key in settings]
+        if unknown:
+            raise SettingsError(unknown)
+        return ()
+    if not isinstance(cls, type) or not attrs.has(cls):
+        raise SettingsError([f"{where}.name: {target!r}: its Settings is {cls!r}, expected an attrs class"])
+    return (structure(cls, settings, where),)
+
+
+def _extras(kind: type[Any], target: str, where: str, extras: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """The keyword arguments of the constructor, and what is wrong with them."""
+    needs = bool(getattr(kind, "needs_signal", False))
+    if needs and "signal" not in extras:
+        return {}, [f"{where}.signal: found nothing, expected a load signal: mapper {target!r} follows one"]
+    if not needs and "signal" in extras:
+        return {}, [f"{where}.signal: found a load signal, mapper {target!r} follows none"]
+    return ({"signal": extras["signal"]} if needs else {}), []
+
+
+def _load(target: str, role: str, where: str) -> Any:
+    place, colon, name = target.rpartition(":")
+    if not colon:
+        return _load_named(target, role, where)
+    failed = f"{where}: mapper {target!r} can't be imported"
+    if place.endswith(".py"):
+        module = _load_file(Path(place), f"{where}: found {target!r}", failed)
+    else:
+        module = _guarded(lambda: importlib.import_module(place), failed)
+    found = module
+    for part in name.split("."):
+        if not hasattr(found, part):
+            able = [key for key, value in vars(module).items() if _is_mapper(value, role)]
+            raise SettingsError(
+                [f"{where}: found {name!r}, but {place} has no such class; {expect_one_of(name, able)}"]
+            )
+        found = getattr(found, part)
+    return found
+
+
+def _load_named(target: str, role: str, where: str) -> Any:
+    built_in = BUILT_IN[role].get(target)
+    if built_in is not None:
+        return _load(built_in, role, where)
+    points = [point for point in entry_points(group=GROUP) if point.name == target]
+    if not points:
+        raise SettingsError([f"{where}: found {target!r}, {expect_one_of(target, known_mappers(role))}, {_FORMS}"])
+    if len({point.value for point in points}) > 1:
+        bring = ", ".join(f"{_package(point)} ({point.value})" for point in points)
+        raise SettingsError([f"{where}: found {target!r}, which several packages bring: {bring}; write module:Class"])
+    return _guarded(points[0].load, f"{where}: mapper {target!r} of {_package(points[0])} can't be imported")
+
+
+def _package(point: EntryPoint) -> str:
+    return point.dist.name if point.dist is not None else "an unknown package"
+
+
+def _is_mapper(value: Any, role: str) -> bool:
+    return isinstance(value, type) and callable(getattr(value, METHODS[role], None))
+
+
+def _load_file(path: Path, found: str, failed: str) -> ModuleType:
+    """A file as a module of its own, read afresh each time, so that a change is seen."""
+    if not path.is_file():
+        raise SettingsError([f"{found}, but there is no file {path}"])
+    # attrs looks a class's module up by name to read its annotations: it must be registered.
+    name = f"leasekit_mapper_{path.stem}_{sha256(str(path.resolve()).encode()).hexdigest()[:8]}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None, "a path that ends in .py has a loader"
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    loader = spec.loader
+    try:
+        _guarded(lambda: loader.exec_module(module), failed)
+    except SettingsError:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _guarded(call: Callable[[], Any], failed: str) -> Any:
+    """What foreign code makes; whatever it raises becomes one line that says where."""
+    try:
+        return call()
+    except SettingsError as error:
+        raise SettingsError([f"{failed}: {line}" for line in error.errors]) from error
+    except (Exception, SystemExit) as error:
+        raise SettingsError([f"{failed}: {_told(error)}"]) from error
+
+
+def _told(error: BaseException) -> str:
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    here = frame.filename == __file__ or frame.filename.startswith("<frozen")
+    return text if here else f"{text} ({Path(frame.filename).name}, line {frame.lineno})"

@@ -1,0 +1,42 @@
+"""What the shell is told about a driver. How an actor is run is :class:`leasekit.config.shell.ShellSettings`."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import attrs
+
+from leasekit.core.drivers import Driver
+from leasekit.core.time import MINUTE, Duration
+
+
+class BoundDriver(Protocol):
+    """A driver and the limits under which its actions run, as a deploy file sets them."""
+
+    @property
+    def driver(self) -> Driver: ...
+
+    @property
+    def timeout(self) -> Duration:
+        """How long one try of an action may take, in milliseconds."""
+        ...
+
+    @property
+    def retries(self) -> int:
+        """How often a failed action is tried again."""
+        ...
+
+    @property
+    def concurrency(self) -> int:
+        """How many actions run at once."""
+        ...
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class LimitedDriver:
+    """The plain :class:`BoundDriver`."""
+
+    driver: Driver
+    timeout: Duration = 10 * MINUTE
+    retries: int = 3
+    concurrency: int = 16

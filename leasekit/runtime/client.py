@@ -1,0 +1,212 @@
+"""The other end of a control socket, on plain blocking sockets: what the command line uses."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from leasekit.core.errors import LeasekitError
+from leasekit.runtime.control_wire import ANSWER_MAX, LENGTH, FrameError, length, pack, unpack
+
+TIMEOUT: Final = 30.0
+"""How long an answer is waited for by default, in seconds."""
+WINDOW: Final = 500
+"""How many requests of a batch are on their way at once."""
+
+
+class ControlError(LeasekitError):
+    """The daemon can't be talked to; the text names the socket and says what to do."""
+
+
+class RequestError(LeasekitError):
+    """The daemon has refused a request; the text is its reason."""
+
+
+class ControlClient:
+    """A connection to the daemon whose control socket is at ``path``. ``timeout`` is in seconds.
+
+    Raises :class:`ControlError` where no daemon answers, where the socket is another user's, and when an answer
+    takes too long. Every request raises that, and :class:`RequestError` if it is refused.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, timeout: float = TIMEOUT) -> None:
+        self.path = Path(path)
+        self.timeout = timeout
+        self._next_id = 0
+        self._buffer = bytearray()
+        self._socket = self._connect()
+
+    def _connect(self) -> socket.socket:
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        sock.settimeout(self.timeout)
+        try:
+            sock.connect(os.fspath(self.path))
+        except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError):
+            sock.close()
+            raise ControlError(f"no daemon answers at {self.path}: start it with leasekit up FILE") from None
+        except PermissionError:
+            sock.close()
+            raise ControlError(
+                f"permission denied at {self.path}: a daemon takes commands from the user it runs as only"
+            ) from None
+        except OSError as error:
+            sock.close()
+            raise ControlError(f"can't connect to {self.path}: {error.strerror or error}") from None
+        return sock
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Hang up."""
+        self._socket.close()
+
+    def command(self, name: str, **arguments: Any) -> Any:
+        """Have the actor do something; what is returned is durable. ``name`` is an actor's command:
+        ``lease.request``.
+        """
+        return self.request("command", name, arguments)
+
+    def query(self, name: str, **arguments: Any) -> Any:
+        """Ask the actor something, such as ``leases`` or ``status``."""
+        return self.request("query", name, arguments)
+
+    def history(self, lease: str) -> list[dict[str, Any]]:
+        """The transitions of one lease, oldest first: ``seq, at, lease, event, from_state, to_state, why``."""
+        answer: list[dict[str, Any]] = self.request("history", lease)
+        return answer
+
+    def log(self, after: int = 0, limit: int = 1000) -> list[dict[str, Any]]:
+        """Up to ``limit`` transitions of all leases with a ``seq`` above ``after``."""
+        answer: list[dict[str, Any]] = self.request("log", "", {"after": after, "limit": limit})
+        return answer
+
+    def watch(self, lease: str = "") -> Iterator[dict[str, Any]]:
+        """Transitions (of one lease) from the call on, as they are committed; endless. An item ``{"missed": n}``
+        tells of a gap.
+
+        The connection serves nothing else afterwards.
+        """
+        return self._follow(self.send("watch", lease))
+
+    def unit_log(self, unit: str, lines: int = 200, *, follow: bool = False) -> Iterator[str]:
+        """The last ``lines`` of a unit's log and, with ``follow``, those to come; then the connection serves
+        nothing else.
+        """
+        id_ = self.send("unit_log", unit, {"lines": lines, "follow": follow})
+        events = self._follow(id_) if follow else iter(())
+        first = next(events) if follow else {"lines": self.receive(id_)["lines"]}
+
+        def lines_() -> Iterator[str]:
+            yield from first.get("lines", ())
+            for event in events:
+                yield from event.get("lines", (f"... {event.get('missed')} lines are left out here",))
+
+        return lines_()
+
+    def stop(self) -> None:
+        """Have the daemon end; it does so within its grace time."""
+        self.request("stop", "")
+
+    def batch(self, requests: Iterable[tuple[str, str, Mapping[str, Any]]]) -> Iterator[Any]:
+        """Many requests (kind, name, arguments), many on their way at once; yields results, or
+        :class:`RequestError`, in order.
+        """
+        waiting: list[int] = []
+        early: dict[int, Any] = {}
+        for kind, name, arguments in requests:
+            waiting.append(self.send(kind, name, arguments))
+            if len(waiting) >= WINDOW:
+                yield self._take(waiting.pop(0), early)
+        for id_ in waiting:
+            yield self._take(id_, early)
+
+    def _take(self, id_: int, early: dict[int, Any]) -> Any:
+        while id_ not in early:
+            answer = self._read()
+            early[answer.get("id", 0)] = _result(answer)
+        return early.pop(id_)
+
+    def request(self, kind: str, name: str, arguments: Mapping[str, Any] | None = None) -> Any:
+        """One request and its result. ``kind`` is one of :data:`leasekit.runtime.control_wire.KINDS`."""
+        return self.receive(self.send(kind, name, arguments))
+
+    def send(self, kind: str, name: str, arguments: Mapping[str, Any] | None = None) -> int:
+        """Send a request without waiting for its answer; returns its id."""
+        self._next_id += 1
+        try:
+            frame = pack({"id": self._next_id, "kind": kind, "name": name, "arguments": dict(arguments or {})})
+        except FrameError as error:
+            raise RequestError(str(error)) from None
+        with self._explained(self.timeout):
+            self._socket.sendall(frame)
+        return self._next_id
+
+    def receive(self, id_: int) -> Any:
+        """The result of request ``id_``, which must be the only one whose answer is still to come."""
+        answer = self._read()
+        if answer.get("id") not in (id_, 0):
+            raise ControlError(f"{self.path}: found the answer to another request ({answer.get('id')!r})")
+        result = _result(answer)
+        if isinstance(result, RequestError):
+            raise result
+        return result
+
+    def _follow(self, id_: int) -> Iterator[dict[str, Any]]:
+        first = self.receive(id_)
+
+        def events() -> Iterator[dict[str, Any]]:
+            if first:
+                yield first
+            while True:
+                event = self._read(endless=True).get("event")
+                if isinstance(event, dict):
+                    yield event
+
+        return events()
+
+    def _read(self, *, endless: bool = False) -> dict[str, Any]:
+        with self._explained(None if endless else self.timeout):
+            size = length(self._exactly(LENGTH.size), ANSWER_MAX)
+            return unpack(self._exactly(size))
+
+    def _exactly(self, count: int) -> bytes:
+        buffer = self._buffer
+        while len(buffer) < count:
+            data = self._socket.recv(262_144)
+            if not data:
+                raise ControlError(f"{self.path}: the daemon hung up; it is stopping, or has stopped")
+            buffer += data
+        taken = bytes(buffer[:count])
+        del buffer[:count]
+        return taken
+
+    @contextmanager
+    def _explained(self, timeout: float | None) -> Iterator[None]:
+        self._socket.settimeout(timeout)
+        try:
+            yield
+        except TimeoutError:
+            raise ControlError(f"{self.path}: the daemon gave no answer within {timeout:g} s") from None
+        except (BrokenPipeError, ConnectionResetError):
+            raise ControlError(f"{self.path}: the daemon hung up; it is stopping, or has stopped") from None
+        except OSError as error:
+            raise ControlError(f"{self.path}: {error.strerror or error}") from None
+        except FrameError as error:
+            raise ControlError(f"{self.path}: {error}") from None
+
+
+def _result(answer: Mapping[str, Any]) -> Any:
+    if answer.get("ok"):
+        return answer.get("result")
+    return RequestError(str(answer.get("error", "the daemon gave no reason")))

@@ -1,0 +1,272 @@
+"""The control socket: how an operator talks to one actor's daemon.
+
+A Unix socket of mode 0600, in a folder that is made with mode 0700; beyond that the kernel is asked whose process
+is at the other end, and only the daemon's own user and root are heard. Whatever is sent, the daemon answers it, or
+hangs up, and lives on.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import struct
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+import trio
+
+from leasekit.core.errors import CommandError, LeasekitError
+from leasekit.core.schema import LogRow
+from leasekit.runtime.control_wire import KINDS, LENGTH, REQUEST_MAX, FrameError, length, pack, unpack
+from leasekit.runtime.feed import WATCH_MAX, Feed, Watcher
+from leasekit.runtime.shell import ActorShell
+from leasekit.runtime.unit_logs import TAIL_MAX
+
+CONNECTIONS_MAX: Final = 256
+"""How many clients are served at once; further ones are told so."""
+IN_FLIGHT_MAX: Final = 1_000
+"""How many requests of one connection are worked on at once; then it is not read."""
+SEND_TIMEOUT: Final = 30.0
+"""How long a client may take to take its answer, in seconds, before it is hung up on."""
+LOG_LIMIT_MAX: Final = 10_000
+READ_MAX: Final = 65_536
+
+_CREDENTIALS: Final = struct.Struct("3i")
+
+logger = logging.getLogger(__name__)
+
+
+class Control:
+    """Serves ``shell`` on the listening socket that :func:`~leasekit.runtime.frames.listen_unix` made.
+
+    ``describe`` adds to the answer of the query ``status``; ``stop`` ends the daemon.
+    """
+
+    def __init__(
+        self,
+        shell: ActorShell,
+        *,
+        describe: Callable[[], Mapping[str, Any]] = dict,
+        stop: Callable[[], None] | None = None,
+    ) -> None:
+        self._shell = shell
+        self._describe = describe
+        self._stop = stop or shell.stop
+        self._connections = 0
+        self._kinds: dict[str, Callable[[str, Mapping[str, Any]], Awaitable[Any]]] = {
+            "command": shell.command,
+            "query": self._query,
+            "history": self._history,
+            "log": self._log,
+            "stop": self._end,
+        }
+        assert set(self._kinds) | {"watch", "unit_log"} == set(KINDS)
+
+    async def serve(self, listener: trio.SocketListener) -> None:
+        """Serve until cancelled."""
+        await trio.serve_listeners(self._accept, [listener])
+
+    async def _accept(self, stream: trio.SocketStream) -> None:
+        async with stream:
+            connection = _Connection(stream)
+            if not _is_ours(stream):
+                logger.warning("a process of another user has connected to the control socket: refused")
+            elif self._connections >= CONNECTIONS_MAX:
+                await connection.refuse(0, f"the daemon serves {CONNECTIONS_MAX} clients already")
+            else:
+                self._connections += 1
+                try:
+                    await self._converse(connection)
+                except (trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError):
+                    return  # it has gone away; what it had asked for is done all the same
+                except BaseExceptionGroup as group:
+                    _, rest = group.split((trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError))
+                    if rest is not None:
+                        raise rest from None
+                finally:
+                    self._connections -= 1
+
+    async def _converse(self, connection: _Connection) -> None:
+        limit = trio.Semaphore(IN_FLIGHT_MAX)
+        async with trio.open_nursery() as nursery:
+            while True:
+                try:
+                    request = await connection.receive()
+                    if request is None:
+                        # Answers that are still to come would find nobody.
+                        nursery.cancel_scope.cancel()
+                        return
+                    id_, kind, name, arguments = _check(request)
+                except FrameError as error:
+                    await connection.refuse(0, str(error))
+                    nursery.cancel_scope.cancel()
+                    return
+                if kind in ("watch", "unit_log"):
+                    await self._stream(connection, id_, kind, name, arguments)
+                    nursery.cancel_scope.cancel()
+                    return
+                await limit.acquire()
+                nursery.start_soon(self._handle, connection, limit, id_, kind, name, arguments)
+
+    async def _handle(
+        self,
+        connection: _Connection,
+        limit: trio.Semaphore,
+        id_: int,
+        kind: str,
+        name: str,
+        arguments: Mapping[str, Any],
+    ) -> None:
+        try:
+            handler = self._kinds.get(kind)
+            if handler is None:
+                raise CommandError(f"kind: found {kind!r:.60}, allowed are {', '.join(KINDS)}")
+            result = await handler(name, arguments)
+            await connection.answer(id_, result)
+        except LeasekitError as error:
+            await connection.refuse(id_, str(error))
+        except (trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError):
+            raise
+        except Exception as error:
+            # A bug in one request's handler must not end the daemon.
+            logger.critical("bug: in the answer to %s %s", kind, name, exc_info=error)
+            await connection.refuse(id_, f"internal error: {type(error).__name__}: {error}")
+        finally:
+            limit.release()
+
+    # -- kinds -------------------------------------------------------------------------------------------------
+
+    async def _query(self, name: str, arguments: Mapping[str, Any]) -> Any:
+        result = await self._shell.query(name, arguments)
+        return {**result, **self._describe()} if name == "status" else result
+
+    async def _history(self, lease: str, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
+        return [row._asdict() for row in await self._shell.history(lease)]
+
+    async def _log(self, name: str, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
+        after = _whole(arguments, "after", 0, 2**63 - 1)
+        limit = _whole(arguments, "limit", 1_000, LOG_LIMIT_MAX)
+        return [row._asdict() for row in await self._shell.log(after, limit)]
+
+    async def _end(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        logger.info("stop: asked for on the control socket")
+        self._stop()
+        return {"stopping": True}
+
+    async def _stream(
+        self, connection: _Connection, id_: int, kind: str, name: str, arguments: Mapping[str, Any]
+    ) -> None:
+        """Answer, and then send events until the client hangs up."""
+        try:
+            if kind == "watch":
+                await self._watch(connection, id_, name)
+            else:
+                await self._unit_log(connection, id_, name, arguments)
+        except (LeasekitError, OSError) as error:
+            await connection.refuse(id_, str(error))
+
+    async def _watch(self, connection: _Connection, id_: int, lease: str) -> None:
+        with self._shell.transitions.watch(lambda row: not lease or row.lease == lease) as watcher:
+            await connection.answer(id_, None)
+            await connection.stream(id_, watcher, _transition)
+
+    async def _unit_log(self, connection: _Connection, id_: int, unit: str, arguments: Mapping[str, Any]) -> None:
+        lines = _whole(arguments, "lines", 200, TAIL_MAX)
+        logs = self._shell.unit_logs
+        feed: Feed[str] = Feed()
+        with feed.watch(limit=WATCH_MAX) as watcher:
+            end = logs.follow(unit, lambda line: feed.publish([line]))
+            try:
+                # Read on the loop's own thread, so that no line gets lost between the file's end and what follows.
+                await connection.answer(id_, {"lines": logs.tail(unit, lines)})
+                if arguments.get("follow"):
+                    await connection.stream(id_, watcher, lambda items: [{"lines": items}])
+            finally:
+                end()
+
+
+class _Connection:
+    """Frames on one stream; answers of several tasks don't mix."""
+
+    def __init__(self, stream: trio.SocketStream) -> None:
+        self._stream = stream
+        self._buffer = bytearray()
+        self._sending = trio.Lock()
+
+    async def receive(self) -> dict[str, Any] | None:
+        """The next request, None at the end. Raises ``FrameError``."""
+        head = await self._exactly(LENGTH.size)
+        if head is None:
+            return None
+        body = await self._exactly(length(head, REQUEST_MAX))
+        return None if body is None else unpack(body)
+
+    async def _exactly(self, count: int) -> bytes | None:
+        while len(self._buffer) < count:
+            data = await self._stream.receive_some(READ_MAX)
+            if not data:
+                return None
+            self._buffer += data
+        taken = bytes(self._buffer[:count])
+        del self._buffer[:count]
+        return taken
+
+    async def answer(self, id_: int, result: Any) -> None:
+        """Send a result. Raises ``FrameError`` if it can't be packed."""
+        await self._send(pack({"id": id_, "ok": True, "result": result}))
+
+    async def refuse(self, id_: int, error: str) -> None:
+        """Send an error."""
+        text = error.encode("utf-8", "backslashreplace").decode()
+        await self._send(pack({"id": id_, "ok": False, "error": text}))
+
+    async def _send(self, frame: bytes) -> None:
+        async with self._sending:
+            with trio.fail_after(SEND_TIMEOUT):
+                await self._stream.send_all(frame)
+
+    async def stream(
+        self, id_: int, watcher: Watcher[Any], to_events: Callable[[list[Any]], list[dict[str, Any]]]
+    ) -> None:
+        """Send what the watcher sees until the client hangs up."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._until_gone, nursery.cancel_scope)
+            while True:
+                items, missed = await watcher.take()
+                events = to_events(items)
+                if missed:
+                    events.append({"missed": missed})
+                await self._send(b"".join(pack({"id": id_, "event": event}) for event in events))
+
+    async def _until_gone(self, scope: trio.CancelScope) -> None:
+        while await self._stream.receive_some(READ_MAX):
+            pass  # a client that watches has nothing to say
+        scope.cancel()
+
+
+def _transition(rows: list[LogRow]) -> list[dict[str, Any]]:
+    return [{key: value for key, value in row._asdict().items() if key != "seq"} for row in rows]
+
+
+def _check(request: Mapping[str, Any]) -> tuple[int, str, str, Mapping[str, Any]]:
+    id_, kind = request.get("id"), request.get("kind")
+    name, arguments = request.get("name", ""), request.get("arguments") or {}
+    if type(id_) is not int or not isinstance(kind, str) or not isinstance(name, str):
+        raise FrameError("a request has an id (a whole number), a kind and a name (text)")
+    if not isinstance(arguments, dict):
+        raise FrameError(f"arguments: found {type(arguments).__name__}, expected a map")
+    return id_, kind, name, arguments
+
+
+def _whole(arguments: Mapping[str, Any], key: str, default: int, most: int) -> int:
+    value = arguments.get(key, default)
+    if type(value) is not int or not 0 <= value <= most:
+        raise CommandError(f"{key}: found {value!r:.60}, expected a whole number of 0 to {most}")
+    return value
+
+
+def _is_ours(stream: trio.SocketStream) -> bool:
+    credentials = stream.socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    _, uid, _ = _CREDENTIALS.unpack(credentials)
+    return uid in (0, os.geteuid())

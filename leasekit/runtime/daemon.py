@@ -1,0 +1,115 @@
+"""From a deploy file to running daemons."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from leasekit.config.build import BuiltActor, build, make_drivers, open_store
+from leasekit.config.deployment import Deployment
+from leasekit.config.identities import KeySource, prepare
+from leasekit.core.errors import LeasekitError
+from leasekit.core.time import INSTANT_MAX, Instant
+from leasekit.runtime.clock import RealClock
+from leasekit.runtime.frames import parse_endpoint
+from leasekit.runtime.service import EXIT_START, Job, StartError, run_jobs
+from leasekit.runtime.transport import PeerAddress
+
+ORIGIN_SUFFIX: Final = ".origin"
+
+
+def run(
+    deployment: Deployment,
+    names: Sequence[str] = (),
+    *,
+    ready_fd: int | None = None,
+    data_dir: Path | None = None,
+    synthetic: bool = False,
+) -> int:
+    """Run the actors ``names`` of a deployment (none: all) in this process until they are stopped.
+
+    Returns the exit status (see :mod:`leasekit.runtime.service`); what goes wrong is said on standard error, one
+    line for each error. ``ready_fd`` is as in :func:`~leasekit.runtime.service.run_jobs`, ``data_dir`` and
+    ``synthetic`` as in :func:`leasekit.config.build.build`.
+    """
+    wanted = list(names) or list(deployment.actors)
+    try:
+        keys = prepare(deployment, wanted)
+        jobs = [make_job(deployment, name, keys, data_dir=data_dir, synthetic=synthetic) for name in wanted]
+    except LeasekitError as error:
+        for line in str(error).splitlines():
+            print(f"leasekit: {line}", file=sys.stderr)
+        return EXIT_START
+    return run_jobs(jobs, ready_fd=ready_fd)
+
+
+def make_job(
+    deployment: Deployment, name: str, keys: KeySource, *, data_dir: Path | None = None, synthetic: bool = False
+) -> Job:
+    """What the daemon needs to run the actor ``name``. Raises what building it raises, and :class:`StartError`."""
+    origin = _origin(deployment, name)
+
+    def built() -> BuiltActor:
+        return build(deployment, name, keys=keys, data_dir=data_dir, synthetic=synthetic, origin=origin)
+
+    first = built()
+    spec = first.spec
+    drivers = make_drivers(deployment, name)
+    try:
+        listen = [parse_endpoint(address) for address in spec.listen]
+        peers = [
+            PeerAddress(link.name, link.key, parse_endpoint(link.address) if link.address else None)
+            for link in first.peers
+        ]
+    except ValueError as error:
+        raise StartError(f"{deployment.file}: {name}: {error}") from error
+    return Job(
+        name=name,
+        role=spec.role,
+        make=lambda: built().actor,
+        inline=_is_inline(first.actor),
+        open_store=lambda: open_store(spec),
+        signer=first.signer,
+        scheme=first.scheme,
+        peers=peers,
+        listen=listen,
+        control=spec.control,
+        state=deployment.state,
+        driver_of=drivers.of,
+        clock_skew=spec.settings.clock_skew,
+        shell=spec.shell,
+        log=spec.log,
+        log_level=spec.log_level,
+        log_file=True,
+    )
+
+
+def _is_inline(actor: Any) -> bool:
+    """Whether the actor's mapper promises to be quick; a guest's is at its desk."""
+    owner = getattr(actor, "desk", actor)
+    return bool(getattr(owner._mapper, "inline", False))
+
+
+def _origin(deployment: Deployment, name: str) -> Instant:
+    """Where a load signal begins that its file doesn't date: at the actor's first start, also after later ones."""
+    use = deployment.actors[name].mapper.signal
+    if use is None or use.origin is not None:
+        return 0
+    path = deployment.state / f"{name}{ORIGIN_SUFFIX}"
+    try:
+        try:
+            text = path.read_text("ascii")
+        except FileNotFoundError:
+            text = str(RealClock().now())
+            beside = path.with_name(f".{path.name}.{os.getpid()}")
+            beside.write_text(text, "ascii")
+            beside.replace(path)
+        origin = int(text)
+    except (OSError, ValueError) as error:
+        raise StartError(f"{path}: expected the instant of the first start in milliseconds: {error}") from error
+    if not 0 <= origin <= INSTANT_MAX:
+        raise StartError(f"{path}: found {origin}, expected the instant of the first start in milliseconds")
+    return origin

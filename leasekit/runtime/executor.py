@@ -1,0 +1,254 @@
+"""Carrying out actions: drivers run here, as trio tasks, and whatever they do ends in an ``ActionDone``.
+
+Actions on one unit run one after the other. A newer one replaces what is running or waiting there: the older is
+cancelled and waited for, so a teardown never works against the setup that it undoes. How an older one ended is told
+to nobody, for the actor asks only for the newest. What is cancelled by a stop of the daemon is not told either: the
+records say that it is due, and the next start does it again.
+"""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+import attrs
+import trio
+
+from leasekit.core.drivers import DriverError, UnitContext
+from leasekit.core.properties import EMPTY, Properties, check_properties
+from leasekit.core.steps import Action, ActionDone
+from leasekit.core.time import SECOND, Duration, format_duration
+from leasekit.runtime.bound import BoundDriver
+from leasekit.runtime.unit_logs import UnitLog, UnitLogs
+
+OPERATIONS: Final = frozenset({"setup", "teardown", "modify", "join", "leave"})
+RETRY_FIRST: Final[Duration] = 1 * SECOND
+RETRY_LONGEST: Final[Duration] = 60 * SECOND
+REASON_MAX: Final = 1000
+
+logger = logging.getLogger(__name__)
+
+
+class ActionFailedError(Exception):
+    """An action has failed for good, or until it is ``retry``-ed. The text is the unit's reason."""
+
+    def __init__(self, reason: str, *, retry: bool) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.retry = retry
+
+
+@attrs.define(eq=False)
+class _Lane:
+    """What goes on at one unit: the ``action`` that runs, and the one that is to ``follow`` it."""
+
+    action: Action
+    scope: trio.CancelScope = attrs.Factory(trio.CancelScope)
+    follow: Action | None = None
+    waits: bool = True
+    """For its turn among the driver's actions."""
+
+
+class Executor:
+    """Runs the actions of one actor.
+
+    ``driver_of`` gives the driver of a resource type. ``done`` is called with the end of each action that was not
+    replaced. Durations are milliseconds.
+    """
+
+    def __init__(
+        self,
+        driver_of: Callable[[str], BoundDriver | None],
+        unit_logs: UnitLogs,
+        done: Callable[[ActionDone], None],
+        *,
+        retry_first: Duration = RETRY_FIRST,
+        retry_longest: Duration = RETRY_LONGEST,
+    ) -> None:
+        self._driver_of = driver_of
+        self._unit_logs = unit_logs
+        self._done = done
+        self._retry_first = retry_first
+        self._retry_longest = retry_longest
+        self._lanes: dict[str, _Lane] = {}
+        self._limits: dict[int, trio.Semaphore] = {}
+        self._nursery: trio.Nursery | None = None
+        self._closing = False
+        self._idle = trio.Event()
+        self._idle.set()
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serve until cancelled; then every running action is cancelled and has ended."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            task_status.started()
+            await trio.sleep_forever()
+
+    def start(self, actions: Iterable[Action]) -> None:
+        """Begin ``actions``; those on a unit where one is running replace it."""
+        if self._closing:
+            return
+        assert self._nursery is not None, "run() comes first"
+        for action in actions:
+            lane = self._lanes.get(action.unit)
+            if lane is None:
+                lane = self._lanes[action.unit] = _Lane(action)
+                if self._idle.is_set():
+                    self._idle = trio.Event()
+                self._nursery.start_soon(self._serve, lane)
+            elif action.number > (lane.follow or lane.action).number:
+                lane.follow = action
+                lane.scope.cancel()
+
+    async def stop(self, grace: Duration) -> None:
+        """Begin nothing new; let what runs go on for up to ``grace`` ms, then cancel it and wait until it has ended."""
+        self._closing = True
+        for lane in self._lanes.values():
+            lane.follow = None
+            if lane.waits:
+                lane.scope.cancel()
+        with trio.move_on_after(grace / SECOND):
+            await self._idle.wait()
+        for lane in self._lanes.values():
+            lane.scope.cancel()
+        await self._idle.wait()
+
+    def describe(self) -> list[dict[str, Any]]:
+        """What is running or waiting, as plain data."""
+        return [
+            {
+                "unit": lane.action.unit,
+                "op": lane.action.op,
+                "number": lane.action.number,
+                "state": "waiting" if lane.waits else "ending" if lane.scope.cancel_called else "running",
+                "next": lane.follow.op if lane.follow is not None else "",
+            }
+            for lane in self._lanes.values()
+        ]
+
+    def counts(self) -> dict[str, int]:
+        """How many actions run, and how many wait for their turn."""
+        waiting = sum(lane.waits for lane in self._lanes.values())
+        return {"running": len(self._lanes) - waiting, "waiting": waiting}
+
+    async def _serve(self, lane: _Lane) -> None:
+        """Run a lane's actions until none follows."""
+        while True:
+            done = await self._attend(lane)
+            follow = lane.follow
+            if follow is None:
+                # Before the actor hears of the end: what it asks for next finds the lane free.
+                del self._lanes[lane.action.unit]
+                if not self._lanes:
+                    self._idle.set()
+                if done is not None:
+                    self._done(done)
+                return
+            lane.action, lane.follow, lane.scope, lane.waits = follow, None, trio.CancelScope(), True
+
+    async def _attend(self, lane: _Lane) -> ActionDone | None:
+        """Run one action; None if it was cancelled."""
+        action = lane.action
+        log = self._unit_logs.open(action.unit, f"{action.lease or '-'} {action.op} #{action.number}: ")
+        done: ActionDone | None = None
+        try:
+            with lane.scope:
+                done = await self._carry_out(action, lane, log)
+            if done is None:
+                log.write(f"cancelled{f': {lane.follow.op} comes after it' if lane.follow is not None else ''}")
+        finally:
+            log.close()
+        return done
+
+    async def _carry_out(self, action: Action, lane: _Lane, log: UnitLog) -> ActionDone:
+        bound = self._driver_of(action.type)
+        try:
+            if bound is None:
+                raise ActionFailedError(f"no driver is set for type {action.type!r}", retry=False)
+            async with self._limit(bound):
+                lane.waits = False
+                began = trio.current_time()
+                properties = await self._with_retries(action, bound, log)
+        except ActionFailedError as error:
+            log.write(f"failed: {error.reason}")
+            logger.warning(
+                "%s of %s failed: %s", action.op, action.unit, error.reason,
+                extra={"lease": action.lease, "unit": action.unit},
+            )  # fmt: skip
+            return ActionDone(action.number, action.unit, False, EMPTY, error.reason)
+        log.write(f"done in {format_duration(round((trio.current_time() - began) * SECOND))}")
+        return ActionDone(action.number, action.unit, True, properties)
+
+    def _limit(self, bound: BoundDriver) -> trio.Semaphore:
+        limit = self._limits.get(id(bound))
+        if limit is None:
+            limit = self._limits[id(bound)] = trio.Semaphore(bound.concurrency)
+        return limit
+
+    async def _with_retries(self, action: Action, bound: BoundDriver, log: UnitLog) -> Properties:
+        wait = self._retry_first
+        for left in range(bound.retries, -1, -1):
+            try:
+                return await self._try_once(action, bound, log)
+            except ActionFailedError as error:
+                if not error.retry or not left:
+                    raise
+                log.write(f"{error.reason}; again in {format_duration(wait)} ({left} tries left)")
+            await trio.sleep(wait / SECOND)
+            wait = min(2 * wait, self._retry_longest)
+        raise AssertionError("the last try returns or raises")
+
+    async def _try_once(self, action: Action, bound: BoundDriver, log: UnitLog) -> Properties:
+        try:
+            with trio.move_on_after(bound.timeout / SECOND):
+                return await self._call(action, bound, log)
+        except (Exception, SystemExit) as error:
+            # Plug-ins: whatever they raise is their unit's reason, and nobody else's trouble.
+            raise _explain(error, action, log) from error
+        raise ActionFailedError(f"{action.op} took longer than {format_duration(bound.timeout)}", retry=True)
+
+    async def _call(self, action: Action, bound: BoundDriver, log: UnitLog) -> Properties:
+        if action.op not in OPERATIONS:
+            raise DriverError(f"no driver can {action.op!r}", retry=False)
+        context = UnitContext(
+            unit=action.unit,
+            type=action.type,
+            lease=action.lease,
+            op=action.op,
+            number=action.number,
+            properties=action.properties,
+            log=log.write,
+        )
+        result = await getattr(bound.driver, action.op)(context)
+        if result is None:
+            return EMPTY
+        try:
+            return check_properties(result, f"the driver's result of {action.op}")
+        except ValueError as error:
+            raise DriverError(str(error), retry=False) from error
+
+
+def _explain(error: BaseException, action: Action, log: UnitLog) -> ActionFailedError:
+    """What went wrong in a driver, in words; a bug's traceback goes to the unit's log."""
+    leaves = list(_leaves(error))
+    if all(isinstance(leaf, DriverError) for leaf in leaves):
+        retry = all(isinstance(leaf, DriverError) and leaf.retry for leaf in leaves)
+        return ActionFailedError(_short("; ".join(str(leaf) for leaf in leaves)), retry=retry)
+    log.write("".join(traceback.format_exception(error)).rstrip())
+    words = "; ".join(f"{type(leaf).__name__}: {leaf}" for leaf in leaves)
+    return ActionFailedError(_short(f"the driver failed in {action.op}: {words}"), retry=False)
+
+
+def _leaves(error: BaseException) -> Iterable[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from _leaves(inner)
+    else:
+        yield error
+
+
+def _short(text: str) -> str:
+    line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in " ".join(text.split()))
+    return line if len(line) <= REASON_MAX else f"{line[:REASON_MAX]}..."

@@ -1,0 +1,321 @@
+"""Daemons: one or several actors in one process, from start to a graceful end.
+
+Each actor has a lock file, its store, its sockets for peers and its control socket. What keeps one from starting,
+or makes it stop, ends the whole process, after the others have come to a graceful end: who supervises it sees an
+exit status, never half a daemon. A ``SIGKILL`` at any moment is fine too: the records say what was under way.
+
+===========  =========================================================================================
+exit status  meaning
+===========  =========================================================================================
+0            stopped by SIGTERM, SIGINT, SIGHUP or on the control socket
+1            could not start: the message says why
+4            the store could not be written for too long
+70           a bug
+128 + n      stopped by signal n a second time: what ran was cancelled at once
+===========  =========================================================================================
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
+
+import attrs
+import trio
+
+from leasekit.config.shell import ShellSettings
+from leasekit.core.claims.keys import Scheme, Signer
+from leasekit.core.errors import LeasekitError
+from leasekit.core.schema import Store
+from leasekit.core.steps import ActorLike
+from leasekit.core.time import Duration
+from leasekit.runtime import logs
+from leasekit.runtime.bound import BoundDriver
+from leasekit.runtime.clock import RealClock
+from leasekit.runtime.control import Control
+from leasekit.runtime.frames import Endpoint, Sockets
+from leasekit.runtime.shell import EXIT_BUG, ActorShell, ActorStoppedError
+from leasekit.runtime.transport import PeerAddress, Transport, TransportSettings
+from leasekit.runtime.unit_logs import UnitLogs
+
+EXIT_START: Final = 1
+"""Exit status: an actor could not be started."""
+SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+logger = logging.getLogger(__name__)
+
+
+class StartError(LeasekitError):
+    """An actor can't be started; the text says why, and what to do."""
+
+
+@attrs.frozen(kw_only=True)
+class Job:
+    """One actor to be run. ``state`` is the folder for what it keeps; ``make`` gives the same actor, without state,
+    every time.
+    """
+
+    name: str
+    role: str
+    make: Callable[[], ActorLike]
+    inline: bool
+    open_store: Callable[[], Store]
+    signer: Signer
+    scheme: Scheme
+    peers: Sequence[PeerAddress]
+    listen: Sequence[Endpoint]
+    control: Path
+    state: Path
+    driver_of: Callable[[str], BoundDriver | None]
+    clock_skew: Duration
+    shell: ShellSettings
+    log: str = "human"
+    log_level: str = "info"
+    log_file: bool = False
+
+
+@attrs.frozen(kw_only=True)
+class Listening:
+    """An actor that has started: where it is reached."""
+
+    name: str
+    listen: tuple[Endpoint, ...]
+    control: Path
+
+    def __str__(self) -> str:
+        where = " ".join(str(endpoint) for endpoint in self.listen) or "(dials only)"
+        return f"ready {self.name} control={self.control} listen={where}"
+
+
+class Daemon:
+    """Runs ``jobs`` in one process. ``on_ready`` is called for each actor when it listens."""
+
+    def __init__(self, jobs: Sequence[Job], on_ready: Callable[[Listening], None] = lambda listening: None) -> None:
+        self._jobs = jobs
+        self._on_ready = on_ready
+        self._shells: list[ActorShell] = []
+        self._stopping = False
+        self._failures: list[tuple[str, BaseException]] = []
+
+    async def run(self) -> list[tuple[str, BaseException]]:
+        """Run until all actors have stopped; what went wrong, by actor."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._obey_signals, nursery.cancel_scope)
+            async with trio.open_nursery() as actors:
+                for job in self._jobs:
+                    if not self._stopping:
+                        await self._start(actors, job)
+            nursery.cancel_scope.cancel()
+        return self._failures
+
+    def stop(self) -> None:
+        """Bring all actors to a graceful end."""
+        self._stopping = True
+        for shell in self._shells:
+            shell.stop()
+
+    async def _start(self, nursery: trio.Nursery, job: Job) -> None:
+        begun = trio.Event()
+        nursery.start_soon(self._guard, job, begun)
+        await begun.wait()
+
+    async def _guard(self, job: Job, begun: trio.Event) -> None:
+        """Run one actor; its failure ends the daemon, but not by tearing the others down."""
+        logs.ACTOR.set(job.name)
+        try:
+            await self._run_actor(job, begun)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the other actors are stopped in good order
+            self._failures.append((job.name, _only_leaf(error)))
+            self.stop()
+        finally:
+            begun.set()
+
+    async def _obey_signals(self, everything: trio.CancelScope) -> None:
+        with trio.open_signal_receiver(*SIGNALS) as received:
+            async for number in received:
+                if self._stopping:
+                    self._failures.append(("", _ForcedError(number)))
+                    everything.cancel()
+                    return
+                logger.info("%s: stopping; once more, and what runs is cancelled at once", signal.Signals(number).name)
+                self.stop()
+
+    async def _run_actor(self, job: Job, begun: trio.Event) -> None:
+        with ExitStack() as stack:
+            stack.enter_context(_lock(job.state, job.name))
+            if job.log_file:
+                stack.callback(
+                    logs.log_to_file(job.state / "logs" / f"{job.name}.log", job.name, job.log, job.log_level)
+                )
+            store = await trio.to_thread.run_sync(job.open_store)
+            try:
+                await self._serve(job, store, begun)
+            finally:
+                with trio.CancelScope(shield=True):
+                    await trio.to_thread.run_sync(store.close)
+
+    async def _serve(self, job: Job, store: Store, begun: trio.Event) -> None:
+        shell = _make_shell(job, store)
+        transport = Transport(
+            job.name,
+            job.signer,
+            job.scheme,
+            job.peers,
+            job.listen,
+            clock=RealClock().now,
+            on_receive=shell.receive,
+            on_connected=shell.connected,
+            settings=TransportSettings(clock_skew=job.clock_skew),
+            key=f"actor.{job.name}.listen",
+        )
+        shell.send = transport.send
+        control = Control(shell, describe=lambda: _describe(job, transport), stop=self.stop)
+        with Sockets() as sockets:
+            listener = await _listen_control(sockets, job)
+            async with trio.open_nursery() as nursery:
+                await nursery.start(self._until_stopped, shell, nursery.cancel_scope)
+                bound = await nursery.start(transport.run)
+                nursery.start_soon(control.serve, listener)
+                listening = Listening(name=job.name, listen=tuple(bound), control=job.control)
+                logger.info("%s: listens on %s", job.role, " ".join(map(str, bound)) or "no address")
+                self._on_ready(listening)
+                begun.set()
+        logger.info("stopped")
+
+    async def _until_stopped(
+        self, shell: ActorShell, scope: trio.CancelScope, task_status: trio.TaskStatus[None]
+    ) -> None:
+        self._shells.append(shell)
+        if self._stopping:
+            shell.stop()
+        await shell.run(task_status=task_status)
+        scope.cancel()
+
+
+class _ForcedError(LeasekitError):
+    def __init__(self, number: int) -> None:
+        super().__init__(f"stopped at once by {signal.Signals(number).name}")
+        self.status = 128 + number
+
+
+def _make_shell(job: Job, store: Store) -> ActorShell:
+    clock = RealClock()
+    watched = job.log == "human" and sys.stderr.isatty()
+    return ActorShell(
+        job.make,
+        store,
+        driver_of=job.driver_of,
+        unit_logs=UnitLogs(job.state / "logs" / "units" / job.name, clock.now),
+        clock=clock,
+        inline=job.inline,
+        settings=job.shell,
+        transition_log=logs.TransitionLog(logging.getLogger("leasekit.transitions"), watched),
+    )
+
+
+async def _listen_control(sockets: Sockets, job: Job) -> trio.SocketListener:
+    try:
+        job.control.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise StartError(f"can't make the folder {job.control.parent}: {error.strerror}") from error
+    before = os.umask(0o177)
+    try:
+        (listener,) = await sockets.listen(Endpoint(path=str(job.control)), f"actor.{job.name}.control")
+    finally:
+        os.umask(before)
+    return listener
+
+
+def _describe(job: Job, transport: Transport) -> dict[str, Any]:
+    """What the daemon adds to an actor's status."""
+    peers = [
+        {
+            "peer": peer.name,
+            "address": str(peer.address) if peer.address is not None else "",
+            "connected": peer.connected,
+            "queued_bytes": peer.queued_bytes,
+            "sent": peer.sent,
+            "received": peer.received,
+            "dropped": peer.dropped,
+            "problem": peer.problem,
+        }
+        for peer in transport.status()
+    ]
+    return {"pid": os.getpid(), "listen": [str(endpoint) for endpoint in transport.bound], "peers": peers}
+
+
+@contextmanager
+def _lock(folder: Path, name: str) -> Iterator[None]:
+    """Be the only daemon of actor ``name`` in ``folder``; the system lets go of the lock however the process ends."""
+    path = folder / f"{name}.lock"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise StartError(f"can't make {path}: {error.strerror}; the state folder must be writable") from error
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip() or "unknown"
+            text = f"is run by another daemon already (process {holder}, state in {folder}): stop that one"
+            raise StartError(text) from None
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def run_jobs(jobs: Sequence[Job], *, ready_fd: int | None = None) -> int:
+    """Run ``jobs`` until they are stopped; returns the exit status. Errors go to standard error, in one line each.
+
+    When an actor listens, a line ``ready NAME control=PATH listen=ADDRESS...`` goes to standard output, and to the
+    descriptor ``ready_fd``, which is closed after the last.
+    """
+    left = len(jobs)
+
+    def on_ready(listening: Listening) -> None:
+        nonlocal left
+        left -= 1
+        with suppress(OSError):
+            print(listening, flush=True)
+        if ready_fd is not None:
+            with suppress(OSError):
+                os.write(ready_fd, f"{listening}\n".encode())
+                if not left:
+                    os.close(ready_fd)
+
+    with ExitStack() as stack:
+        if jobs:
+            stack.callback(logs.log_to_stream(jobs[0].log, jobs[0].log_level))
+        failures = trio.run(Daemon(jobs, on_ready).run)
+    return max((_report(name, error) for name, error in failures), default=0)
+
+
+def _report(name: str, error: BaseException) -> int:
+    """Tell the user; the exit status that goes with it."""
+    head = f"leasekit: {name}: " if name else "leasekit: "
+    if isinstance(error, LeasekitError):
+        print(f"{head}{error}", file=sys.stderr)
+        return getattr(error, "status", EXIT_START)
+    traceback.print_exception(error)
+    print(f"{head}internal error: {type(error).__name__}: {error}", file=sys.stderr)
+    return EXIT_BUG
+
+
+def _only_leaf(error: BaseException) -> BaseException:
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
+
+
+__all__ = ["ActorStoppedError", "Daemon", "Job", "Listening", "StartError", "run_jobs"]

@@ -1,0 +1,445 @@
+"""One actor on the real clock: what it wants done is committed, then sent, then started, in this order.
+
+The loop takes all inputs that are there (up to a limit), steps them, and carries out what follows in one
+transaction: the busier the actor, the larger the batch. While a commit runs, in a thread, inputs gather in the
+inbox; while it fails, none is stepped, and the commit is tried again until it works or the patience is over.
+
+An error in the actor itself (a bug: no input may cause one) is treated like a crash: what was not committed is
+thrown away and the actor is made anew from its store, which peers and drivers can't tell from a restart. If that
+happens too often the actor is stopped.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import math
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import attrs
+import trio
+
+from leasekit.config.shell import ShellSettings
+from leasekit.core.errors import CommandError, LeasekitError
+from leasekit.core.protocol.messages import Message
+from leasekit.core.schema import LOG, Change, LogRow, Row, Store, StoreError
+from leasekit.core.steps import (
+    ActionDone,
+    ActorLike,
+    Command,
+    Connected,
+    Input,
+    Outgoing,
+    Ready,
+    Received,
+    Reply,
+    Tick,
+    Turn,
+)
+from leasekit.core.time import SECOND, Duration, format_duration
+from leasekit.runtime.bound import BoundDriver
+from leasekit.runtime.clock import RealClock
+from leasekit.runtime.executor import Executor
+from leasekit.runtime.feed import Feed
+from leasekit.runtime.inbox import Inbox
+from leasekit.runtime.logs import TransitionLog
+from leasekit.runtime.mapper_turns import TurnRunner
+from leasekit.runtime.unit_logs import UnitLogs
+
+STARTING, RUNNING, STORE_TROUBLE, STOPPING, STOPPED, FAILED = (
+    "starting", "running", "store trouble", "stopping", "stopped", "failed",
+)  # fmt: skip
+EXIT_STORE: Final = 4
+"""Exit status: the store could not be written."""
+EXIT_BUG: Final = 70
+"""Exit status: a bug, of ours or of a plug-in (EX_SOFTWARE)."""
+BUGS_MAX: Final = 5
+"""How many bugs within :data:`BUGS_WITHIN` seconds stop the actor."""
+BUGS_WITHIN: Final = 60.0
+TURNS_MAX: Final = 100
+"""How many inline turns are taken before what follows from them is carried out."""
+CLOCK_KEY: Final = "clock"
+
+logger = logging.getLogger(__name__)
+
+
+class ActorStoppedError(LeasekitError):
+    """The actor had to stop; ``status`` is the exit status that says so."""
+
+    def __init__(self, text: str, status: int) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+@attrs.define(eq=False)
+class _Waiting:
+    """Someone waits for the reply to a command."""
+
+    answered: trio.Event = attrs.Factory(trio.Event)
+    reply: Reply | None = None
+
+
+@attrs.define
+class Counts:
+    """What the shell has done since it started."""
+
+    inputs: int = 0
+    commits: int = 0
+    changes: int = 0
+    messages: int = 0
+    actions_started: int = 0
+    turns: int = 0
+    bugs: int = 0
+
+
+class ActorShell:
+    """Runs the actor that ``make`` returns, on ``store``.
+
+    ``driver_of`` gives the driver of a resource type. ``inline`` says that the mapper is quick enough to be called on
+    the actor's own step. ``send`` takes messages for a peer; it must not wait. The store is used by this shell alone,
+    and not closed.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[], ActorLike],
+        store: Store,
+        *,
+        driver_of: Callable[[str], BoundDriver | None],
+        unit_logs: UnitLogs,
+        clock: RealClock | None = None,
+        inline: bool = False,
+        settings: ShellSettings | None = None,
+        transition_log: TransitionLog | None = None,
+    ) -> None:
+        self.settings = settings or ShellSettings()
+        self.clock = clock or RealClock()
+        self.actor = make()
+        self.unit_logs = unit_logs
+        self.executor = Executor(driver_of, unit_logs, self._action_done)
+        self.transitions: Feed[LogRow] = Feed()
+        self.send: Callable[[str, Sequence[Message]], None] = lambda peer, messages: None
+        self.state = STARTING
+        self.problem = ""
+        self.counts = Counts()
+        self._make = make
+        self._inline = inline
+        self._store = store
+        self._store_lock = trio.Lock()
+        self._inbox = Inbox(self.settings.inbox_max)
+        self._turns = TurnRunner(self.settings.mapper_timeout, self.settings.runaways_max)
+        self._transition_log = transition_log or TransitionLog(logger)
+        self._waiting: dict[int, _Waiting] = {}
+        self._ids = itertools.count(1)
+        self._generation = 0
+        self._bugs: deque[float] = deque(maxlen=BUGS_MAX)
+        self._nursery: trio.Nursery | None = None
+        self._settled = trio.Event()
+        self._settled.set()
+        self._stop_asked = trio.Event()
+        self._drained = False
+        self._due = self._in_vain = False
+
+    # -- what comes in -----------------------------------------------------------------------------------------
+
+    async def receive(self, peer: str, messages: Sequence[Message]) -> None:
+        """Messages that ``peer`` sent; waits while the inbox is full."""
+        await self._inbox.put([Received(peer, message) for message in messages])
+
+    def connected(self, peer: str) -> None:
+        """A connection to ``peer`` came up."""
+        self._inbox.put_now(Connected(peer))
+
+    async def command(self, name: str, arguments: Mapping[str, Any]) -> Any:
+        """Have the actor do what the operator wants; returns when it is durable. Raises ``CommandError``."""
+        self._must_run()
+        id_, waiting = next(self._ids), _Waiting()
+        self._waiting[id_] = waiting
+        try:
+            await self._inbox.put([Command(id_, name, arguments)])
+            await waiting.answered.wait()
+        finally:
+            del self._waiting[id_]
+        assert waiting.reply is not None, "who sets the event sets the reply first"
+        if waiting.reply.error:
+            raise CommandError(waiting.reply.error)
+        return waiting.reply.result
+
+    async def query(self, name: str, arguments: Mapping[str, Any]) -> Any:
+        """The actor's answer, from a state that is durable. ``status`` is answered in any state. Raises
+        ``CommandError``.
+        """
+        if name != "status":
+            self._must_run(stopping=True)
+        while not self._settled.is_set() and self.state != STORE_TROUBLE:
+            await self._settled.wait()
+        if name != "status":
+            self._must_run(stopping=True)
+            return self.actor.query(name, arguments)
+        return {**self.actor.query(name, arguments), "shell": self.describe()}
+
+    async def history(self, lease: str) -> list[LogRow]:
+        """The transitions of one lease. Raises ``StoreError``."""
+        return await self._read(lambda: self._store.history(lease))
+
+    async def log(self, after: int, limit: int) -> list[LogRow]:
+        """Up to ``limit`` transitions with ``seq > after``. Raises ``StoreError``."""
+        return await self._read(lambda: self._store.log(after, limit))
+
+    async def archived(self, table: str, limit: int) -> list[Row]:
+        """Up to ``limit`` rows of the past, newest first. Raises ``StoreError``."""
+        return await self._read(lambda: self._store.archived(table, limit))
+
+    async def _read(self, read: Callable[[], list[Any]]) -> list[Any]:
+        async with self._store_lock:
+            return await trio.to_thread.run_sync(read)
+
+    def describe(self) -> dict[str, Any]:
+        """How the shell is, as plain data."""
+        return {
+            "state": self.state,
+            "problem": self.problem,
+            "inbox": len(self._inbox),
+            "actions": self.executor.counts(),
+            "runaway_turns": self._turns.runaways,
+            "unit_log_lines_dropped": self.unit_logs.dropped,
+            **attrs.asdict(self.counts),
+        }
+
+    def _must_run(self, *, stopping: bool = False) -> None:
+        if self.state != RUNNING and not (stopping and self.state == STOPPING):
+            raise CommandError(f"{self.actor.name}: {self.state}{f': {self.problem}' if self.problem else ''}")
+
+    # -- running -----------------------------------------------------------------------------------------------
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Run until :meth:`stop` was asked for and all is in order, or until cancelled.
+
+        Started when the actor has its state. Raises ``StoreError`` if that can't be read, ``ActorStoppedError``.
+        """
+        try:
+            await self._restore()
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                await nursery.start(self.executor.run)
+                self.state = RUNNING
+                nursery.start_soon(self._stop_when_asked)
+                task_status.started()
+                await self._loop()
+                nursery.cancel_scope.cancel()
+            self._end(STOPPED, "")
+        except (ActorStoppedError, StoreError) as error:
+            self._end(FAILED, str(error))
+            raise
+        except BaseExceptionGroup as group:
+            leaf = _only_leaf(group)
+            self._end(FAILED, f"{type(leaf).__name__}: {leaf}")
+            raise leaf from None
+        finally:
+            if self.state not in (STOPPED, FAILED):
+                self._end(STOPPED, "")
+
+    def stop(self) -> None:
+        """Take nothing more, let driver actions go on for the grace time, then end :meth:`run`."""
+        self._stop_asked.set()
+
+    async def _stop_when_asked(self) -> None:
+        await self._stop_asked.wait()
+        if self.state == RUNNING:
+            self.state = STOPPING
+        await self.executor.stop(self.settings.grace)
+        self._drained = True
+        self._inbox.wake()
+
+    def _end(self, state: str, problem: str) -> None:
+        self.state, self.problem = state, problem
+        self._answer_all(f"the actor is {state}" + (f": {problem}" if problem else ""))
+
+    def _answer_all(self, error: str) -> None:
+        for id_ in list(self._waiting):
+            self._answer(Reply(id_, error=error))
+
+    async def _restore(self) -> None:
+        tables = await self._read_tables()
+        clock = next((value for key, value in tables.get("meta", ()) if key == CLOCK_KEY), 0)
+        ahead = clock - self.clock.now()
+        if ahead > 0:
+            logger.warning(
+                "the store was last written %s ahead of this machine's clock: time stands still until then",
+                format_duration(ahead),
+            )
+            self.clock.start_at(clock)
+        self.actor.restore(tables)
+
+    async def _read_tables(self) -> dict[str, list[Row]]:
+        async with self._store_lock:
+            return await trio.to_thread.run_sync(self._store.load)
+
+    async def _loop(self) -> None:
+        while not (self._drained and not self._inbox):
+            await self._inbox.wait(self._patience())
+            inputs = self._inbox.take(self.settings.batch_max)
+            try:
+                ready = self._step(inputs)
+            except Exception as error:  # noqa: BLE001 - a bug in the actor, or in a mapper: see the module's text
+                await self._recover(error, inputs)
+                continue
+            self._in_vain = self._due and ready is None and not inputs
+            if ready is not None:
+                await self._carry_out(ready)
+
+    def _patience(self) -> float:
+        """How long to wait for inputs, in seconds."""
+        if self._drained:
+            return 0
+        self._due = False
+        wake_at = self.actor.wake_at()
+        if wake_at is None or self._stop_asked.is_set():
+            return math.inf
+        wait = wake_at - self.clock.now()
+        self._due = wait <= 0
+        if self._due and not self._in_vain:
+            return 0
+        # A wait that is cut short by `tick` finds out that the system's clock was set; and an actor
+        # that wants to be woken for nothing, again and again, does not spin.
+        return (self.settings.tick if self._due else min(wait, self.settings.tick)) / SECOND
+
+    def _step(self, inputs: Sequence[Input]) -> Ready | None:
+        """Step ``inputs`` and the turns that are due; what follows from them."""
+        actor = self.actor
+        actor.step(Tick(self.clock.now()))
+        stopping = self._stop_asked.is_set()
+        for one in inputs:
+            if not stopping or isinstance(one, ActionDone):
+                actor.step(one)
+            elif isinstance(one, Command):
+                self._answer(Reply(one.id, error=f"{actor.name} is stopping"))
+        self.counts.inputs += len(inputs)
+        if not stopping:
+            self._take_turns()
+        return actor.ready()
+
+    def _take_turns(self) -> None:
+        assert self._nursery is not None, "the loop runs in it"
+        for _ in range(TURNS_MAX):
+            turn = self.actor.turn()
+            if turn is None:
+                return
+            self.counts.turns += 1
+            if self._inline:
+                self.actor.step(turn.run())
+            else:
+                self._nursery.start_soon(self._run_turn, turn, self._generation)
+
+    async def _run_turn(self, turn: Turn, generation: int) -> None:
+        done = await self._turns.run(turn)
+        if done.error:
+            logger.warning("mapper: %s", done.error)
+        # Turns of an actor that was made anew since are nothing to the new one.
+        if generation == self._generation:
+            self._inbox.put_now(done)
+
+    # -- what goes out -----------------------------------------------------------------------------------------
+
+    async def _carry_out(self, ready: Ready) -> None:
+        if ready.changes:
+            self._settled = trio.Event()
+            try:
+                await self._commit(ready.changes)
+            finally:
+                self._settled.set()
+            self._publish(ready.changes)
+        self._send(ready.messages)
+        for reply in ready.replies:
+            self._answer(reply)
+        if ready.actions:
+            self.counts.actions_started += len(ready.actions)
+            self.executor.start(ready.actions)
+
+    async def _commit(self, changes: Sequence[Change]) -> None:
+        """Make ``changes`` durable, however often it takes. Raises ``ActorStoppedError`` when the patience is over."""
+        wait: Duration = self.settings.store_retry_first
+        began = trio.current_time()
+        while True:
+            try:
+                async with self._store_lock:
+                    await trio.to_thread.run_sync(self._store.commit, changes)
+                break
+            except StoreError as error:
+                self._in_trouble(str(error), trio.current_time() - began)
+            with trio.move_on_after(wait / SECOND):
+                if self._stop_asked.is_set():
+                    await trio.sleep_forever()
+                await self._stop_asked.wait()
+            wait = min(2 * wait, self.settings.store_retry_longest)
+        self.counts.commits += 1
+        self.counts.changes += len(changes)
+        if self.state == STORE_TROUBLE:
+            self.state, self.problem = (STOPPING if self._stop_asked.is_set() else RUNNING), ""
+            logger.warning("the store can be written again")
+
+    def _in_trouble(self, reason: str, since: float) -> None:
+        if self.state != STORE_TROUBLE:
+            logger.error("nothing is done until the store can be written: %s", reason)
+        self.state, self.problem = STORE_TROUBLE, reason
+        self._settled.set()
+        patience = self.settings.grace if self._stop_asked.is_set() else self.settings.store_retry_max
+        if since * SECOND >= patience:
+            text = f"the store could not be written for {format_duration(round(since * SECOND))}: {reason}"
+            raise ActorStoppedError(text, EXIT_STORE)
+
+    def _publish(self, changes: Sequence[Change]) -> None:
+        rows = [change.row for change in changes if change.table == LOG and change.row is not None]
+        self._transition_log.write(rows)
+        if self.transitions:
+            self.transitions.publish([LogRow(0, *row) for row in rows])
+
+    def _send(self, messages: Sequence[Outgoing]) -> None:
+        by_peer: dict[str, list[Message]] = {}
+        for peer, message in messages:
+            by_peer.setdefault(peer, []).append(message)
+        for peer, batch in by_peer.items():
+            self.send(peer, batch)
+        self.counts.messages += len(messages)
+
+    def _answer(self, reply: Reply) -> None:
+        waiting = self._waiting.get(reply.id)
+        if waiting is not None and waiting.reply is None:
+            waiting.reply = reply
+            waiting.answered.set()
+
+    def _action_done(self, done: ActionDone) -> None:
+        self._inbox.put_now(done)
+
+    # -- bugs --------------------------------------------------------------------------------------------------
+
+    async def _recover(self, error: Exception, inputs: Sequence[Input]) -> None:
+        """Go on from the last commit with a new actor. Raises ``ActorStoppedError`` if bugs come too often."""
+        self.counts.bugs += 1
+        kinds = ", ".join(sorted({_kind(one) for one in inputs})) or "Tick"
+        logger.critical("bug: the actor goes on from its store (inputs: %s)", kinds, exc_info=error)
+        now = trio.current_time()
+        self._bugs.append(now)
+        if len(self._bugs) == BUGS_MAX and now - self._bugs[0] < BUGS_WITHIN:
+            text = f"{BUGS_MAX} internal errors within {BUGS_WITHIN:.0f} s; the last: {type(error).__name__}: {error}"
+            raise ActorStoppedError(text, EXIT_BUG) from error
+        for one in inputs:
+            if isinstance(one, Command):
+                self._answer(Reply(one.id, error=f"internal error: {type(error).__name__}: {error}"))
+        self._generation += 1
+        self.actor = self._make()
+        await self._restore()
+
+
+def _kind(one: Input) -> str:
+    inner = one.message if isinstance(one, Received) else one
+    return f"{type(inner).__name__} {inner.name}" if isinstance(inner, Command) else type(inner).__name__
+
+
+def _only_leaf(error: BaseException) -> BaseException:
+    """The one exception that nurseries have wrapped; a group of several stays as it is."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error

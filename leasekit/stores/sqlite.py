@@ -1,0 +1,249 @@
+"""The default store: one SQLite file per actor, in WAL mode with full sync.
+
+What is committed is on the disk when :meth:`SqliteStore.commit` returns. A lock file beside the database keeps a second
+daemon away; readers (``sqlite-utils rows state.db leases``) may look at any time.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+from sqlite_utils import Database
+
+from leasekit.core.schema import LOG, LOG_COLUMNS, SCHEMA_VERSION, TABLES, Change, LogRow, Row, StoreError
+from leasekit.core.time import SECOND, Duration
+from leasekit.stores.batch import COLUMNS, LIVE, Batch, archived_table, make_batch, plain_table
+from leasekit.stores.migrations import APPLICATION_ID, migrate
+
+BUSY_TIMEOUT: Final[Duration] = 5 * SECOND
+"""How long a commit waits for another program that is writing to the file, by default."""
+JOURNAL_SIZE_MAX: Final = 64 * 1024 * 1024
+"""To how many bytes the write-ahead log is cut back after it was longer (a long reader had kept it)."""
+
+_ADVICE: Final = {
+    "SQLITE_FULL": "free some space, nothing of the transaction was applied",
+    "SQLITE_BUSY": "another program is writing to the file; end it",
+    "SQLITE_CORRUPT": "restore a backup, or save what is readable with `sqlite3 FILE .recover`",
+    "SQLITE_NOTADB": "name another file, or move this one away to start with an empty store",
+    "SQLITE_READONLY": "give the daemon's user write permission on the file and its directory",
+    "SQLITE_CANTOPEN": "give the daemon's user write permission on the file and its directory",
+    "SQLITE_IOERR": "check the disk's space and health, nothing of the transaction was applied",
+}
+
+_WRITE: Final = {
+    name: f"INSERT INTO {name} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"
+    f" ON CONFLICT ({columns[0]}) DO UPDATE SET " + ", ".join(f"{column} = excluded.{column}" for column in columns[1:])
+    for name, columns in COLUMNS.items()
+}
+_DELETE: Final = {name: f"DELETE FROM {name} WHERE {columns[0]} = ?" for name, columns in COLUMNS.items()}
+_SELECT: Final = {name: f"SELECT {', '.join(columns)} FROM {name}" for name, columns in COLUMNS.items()}
+_APPEND: Final = f"INSERT INTO {LOG} ({', '.join(LOG_COLUMNS)}) VALUES ({', '.join('?' * len(LOG_COLUMNS))})"
+_LOG: Final = f"SELECT seq, {', '.join(LOG_COLUMNS)} FROM {LOG}"
+
+
+class SqliteStore:
+    """A :class:`~leasekit.core.schema.Store` in the file ``path``, made where missing; its directory is not.
+
+    ``busy_timeout`` is in milliseconds. An instance may be handed from thread to thread, but used by one at a
+    time. Raises ``StoreError`` naming the file, what was found and what to do: it is in use by another daemon,
+    newer than this code, corrupt, another program's, in a directory that is missing or can't be written.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, busy_timeout: Duration = BUSY_TIMEOUT) -> None:
+        self.path = Path(path)
+        self._busy_timeout = busy_timeout
+        self._lock = _lock(self.path)
+        self._db: Database | None = None
+        try:
+            self._connection()
+        except BaseException:
+            self.close()
+            raise
+
+    def load(self) -> dict[str, list[Row]]:
+        """As :meth:`leasekit.core.schema.Store.load`. Raises ``StoreError`` where the file can't be read."""
+        tables = {}
+        for name, columns in COLUMNS.items():
+            where = " WHERE live = 1" if name in LIVE else ""
+            tables[name] = self._query(f"{_SELECT[name]}{where} ORDER BY {columns[0]}")
+        return tables
+
+    def commit(self, changes: Sequence[Change]) -> None:
+        """As :meth:`leasekit.core.schema.Store.commit`: durable when it returns, nothing applied when it raises.
+
+        A commit that failed for want of space, or because of another writer, can be tried again.
+        """
+        batch = make_batch(changes)
+        connection = self._connection()
+        if not changes:
+            return
+        with self._explained("write"):
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+                _apply(connection, batch)
+                connection.execute("COMMIT")
+            except BaseException:
+                self._roll_back(connection)
+                raise
+
+    def history(self, lease: str) -> list[LogRow]:
+        """As :meth:`leasekit.core.schema.Store.history`."""
+        return [LogRow(*row) for row in self._query(f"{_LOG} WHERE lease = ? ORDER BY seq", lease)]
+
+    def log(self, after: int = 0, limit: int | None = None) -> list[LogRow]:
+        """As :meth:`leasekit.core.schema.Store.log`."""
+        rows = self._query(f"{_LOG} WHERE seq > ? ORDER BY seq LIMIT ?", after, -1 if limit is None else limit)
+        return [LogRow(*row) for row in rows]
+
+    def archived(self, table: str, limit: int | None = None) -> list[Row]:
+        """As :meth:`leasekit.core.schema.Store.archived`; the newest is the one that was first written last."""
+        archived_table(table)
+        # The index on `live` holds its rows by rowid, so this reads no more rows than it returns.
+        sql = f"{_SELECT[table]} WHERE live = 0 ORDER BY rowid DESC LIMIT ?"
+        return self._query(sql, -1 if limit is None else limit)
+
+    def get(self, table: str, key: str) -> Row | None:
+        """As :meth:`leasekit.core.schema.Store.get`."""
+        rows = self._query(f"{_SELECT[plain_table(table)]} WHERE {COLUMNS[table][0]} = ?", key)
+        return rows[0] if rows else None
+
+    def close(self) -> None:
+        """As :meth:`leasekit.core.schema.Store.close`: the write-ahead log goes into the file, the lock is let go."""
+        db, self._db = self._db, None
+        if db is not None:
+            db.close()
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def _query(self, sql: str, *parameters: object) -> list[Row]:
+        connection = self._connection()
+        with self._explained("read"):
+            return connection.execute(sql, parameters).fetchall()
+
+    def _connection(self) -> sqlite3.Connection:
+        """The open connection; opened again if a failed rollback had to close it."""
+        if self._lock < 0:
+            raise StoreError(f"{self.path}: the store is closed")
+        if self._db is None:
+            with self._explained("open"):
+                self._db = _open(self.path, self._busy_timeout)
+        return self._db.conn
+
+    def _roll_back(self, connection: sqlite3.Connection) -> None:
+        try:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+        except sqlite3.Error:
+            # Closing drops the transaction for certain; the next call opens the file again.
+            self._db = None
+            with suppress(sqlite3.Error):
+                connection.close()
+
+    @contextmanager
+    def _explained(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise StoreError(_explain(self.path, what, error)) from error
+        except (UnicodeEncodeError, OverflowError) as error:
+            # Text with half a surrogate pair, or a whole number of more than 64 bits.
+            raise StoreError(f"{self.path}: can't {what} a value: {error}") from error
+
+
+def _apply(connection: sqlite3.Connection, batch: Batch) -> None:
+    for table, keys in batch.deletes.items():
+        if keys:
+            connection.executemany(_DELETE[table], ((key,) for key in keys))
+    for table, rows in batch.writes.items():
+        if rows:
+            connection.executemany(_WRITE[table], rows)
+    if batch.log:
+        connection.executemany(_APPEND, batch.log)
+
+
+def _explain(path: Path, what: str, error: sqlite3.Error) -> str:
+    name = getattr(error, "sqlite_errorname", None) or ""
+    advice = next((text for prefix, text in _ADVICE.items() if name.startswith(prefix)), "")
+    return f"{path}: can't {what} the store: {error}" + (f"; {advice}" if advice else "")
+
+
+def _lock(path: Path) -> int:
+    """An open, locked ``PATH.lock``; the system lets the lock go when the daemon ends, however it ends.
+
+    The lock is on the open file, so that a second store in the same process is refused too. The file stays: removing it
+    would let two daemons lock two files of one name.
+    """
+    # Two paths that lead to one database must lead to one lock.
+    target = Path(os.path.realpath(path))
+    if not target.parent.is_dir():
+        raise StoreError(f"{path}: there is no directory {target.parent}; create it, or name another file")
+    if target.is_dir():
+        raise StoreError(f"{path}: found a directory, expected a database file")
+    name = target.with_name(target.name + ".lock")
+    try:
+        descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        advice = "give the daemon's user write permission on the directory, or name another file"
+        raise StoreError(f"{path}: can't make the lock file {name}: {error.strerror}; {advice}") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
+    except BlockingIOError as error:
+        holder = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip() or "unknown"
+        os.close(descriptor)
+        text = f"in use by another daemon (process {holder}); stop that one, or give each its own file"
+        raise StoreError(f"{path}: {text}") from error
+    except OSError as error:
+        os.close(descriptor)
+        raise StoreError(f"{path}: can't lock {name}: {error.strerror}") from error
+    return descriptor
+
+
+def _open(path: Path, busy_timeout: Duration) -> Database:
+    """A connection to a database of the newest version. Raises ``sqlite3.Error``, ``StoreError``."""
+    connection = sqlite3.connect(
+        path, timeout=busy_timeout / SECOND, isolation_level=None, check_same_thread=False, cached_statements=64
+    )
+    try:
+        # Plug-ins of sqlite-utils are for its users; what they add has no place in a daemon's connection.
+        db = Database(connection, recursive_triggers=False, execute_plugins=False)
+        found = _found_version(path, db)
+        db.enable_wal()
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute(f"PRAGMA journal_size_limit = {JOURNAL_SIZE_MAX}")
+        migrate(db, found)
+        _check_columns(path, db)
+    except BaseException:
+        connection.close()
+        raise
+    return db
+
+
+def _found_version(path: Path, db: Database) -> int:
+    version: int = db.execute("PRAGMA user_version").fetchone()[0]
+    application: int = db.execute("PRAGMA application_id").fetchone()[0]
+    if application != APPLICATION_ID and (application or version or db.table_names()):
+        text = "found another program's SQLite database; name another file, or move this one away"
+        raise StoreError(f"{path}: {text}")
+    if version > SCHEMA_VERSION:
+        text = f"found schema version {version}, this leasekit knows versions up to {SCHEMA_VERSION}"
+        raise StoreError(f"{path}: {text}; use the newer leasekit that wrote it, or restore a backup")
+    return version
+
+
+def _check_columns(path: Path, db: Database) -> None:
+    expected = {name: list(table.columns) for name, table in TABLES.items()}
+    expected[LOG] = ["seq", *LOG_COLUMNS]
+    for name, columns in expected.items():
+        found = [column.name for column in db.table(name).columns]
+        if found != columns:
+            text = f"table {name} has the columns {', '.join(found) or 'none'}, expected {', '.join(columns)}"
+            raise StoreError(f"{path}: {text}; restore a backup, or move the file away")

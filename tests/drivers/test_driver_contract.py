@@ -1,0 +1,143 @@
+"""The contract of :class:`leasekit.core.drivers.Driver`, over every driver of ``driver_harnesses``."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from leasekit.core.drivers import DriverError
+
+
+async def test_setup_makes_a_unit_and_teardown_leaves_nothing(harness, make_unit):
+    """A unit that was set up is up and has string properties; after teardown it is not up and nothing is left of it."""
+    driver = harness.driver
+    properties = await driver.setup(make_unit("u1"))
+    assert properties
+    assert all(isinstance(text, str) for pair in properties.items() for text in pair)
+    assert (await driver.probe(make_unit("u1", "probe"))).state == "up"
+    await driver.teardown(make_unit("u1", "teardown", 2))
+    assert (await driver.probe(make_unit("u1", "probe"))).state == "down"
+    assert harness.leftovers() == []
+
+
+async def test_setup_is_idempotent(harness, make_unit):
+    """Setup with the same number again, by a restarted daemon too, changes nothing and returns the same properties."""
+    first = await harness.driver.setup(make_unit("u1"))
+    before = harness.leftovers()
+    assert await harness.driver.setup(make_unit("u1")) == first
+    assert await harness.reopen().setup(make_unit("u1")) == first
+    assert sorted(harness.leftovers()) == sorted(before)
+    await harness.reopen().teardown(make_unit("u1", "teardown", 2))
+    assert harness.leftovers() == []
+
+
+async def test_teardown_is_idempotent(harness, make_unit):
+    """Teardown of what is gone, or was never there, succeeds."""
+    await harness.driver.teardown(make_unit("never", "teardown"))
+    await harness.driver.setup(make_unit("u1"))
+    for _ in range(2):
+        await harness.driver.teardown(make_unit("u1", "teardown", 2))
+    await harness.reopen().teardown(make_unit("u1", "teardown", 2))
+    assert harness.leftovers() == []
+
+
+async def test_a_unit_can_be_set_up_again(harness, make_unit):
+    """After teardown the same unit is set up for another lease."""
+    for number in (1, 3, 5):
+        await harness.driver.setup(make_unit("u1", number=number, lease=f"lease-{number}"))
+        assert (await harness.driver.probe(make_unit("u1", "probe"))).state == "up"
+        await harness.driver.teardown(make_unit("u1", "teardown", number + 1))
+    assert harness.leftovers() == []
+
+
+async def test_a_cancelled_setup_leaves_nothing(harness, make_unit):
+    """Setup that is cancelled in the middle ends soon, with no process and no file left, and can be done again."""
+    slow = harness.slow()
+    with trio.fail_after(20), trio.move_on_after(0.3) as scope:
+        await slow.setup(make_unit("u1"))
+    assert scope.cancelled_caught
+    assert harness.leftovers() == []
+    assert (await slow.probe(make_unit("u1", "probe"))).state != "up"
+    await harness.driver.setup(make_unit("u1"))
+    await harness.driver.teardown(make_unit("u1", "teardown", 2))
+    assert harness.leftovers() == []
+
+
+async def test_setup_cancelled_at_any_moment_leaves_nothing(harness, make_unit):
+    """Wherever a setup is cancelled, a teardown after it leaves nothing."""
+    for step in range(12):
+        with trio.move_on_after(step * 0.01):
+            await harness.driver.setup(make_unit("u1", number=step))
+        await harness.driver.teardown(make_unit("u1", "teardown", step))
+        assert harness.leftovers() == []
+
+
+async def test_twenty_units_at_once(harness, make_unit):
+    """Twenty units are set up and torn down at the same time, each with a name of its own."""
+    found = {}
+
+    async def one(unit: str) -> None:
+        found[unit] = await harness.driver.setup(make_unit(unit))
+        await harness.driver.setup(make_unit(unit))
+        await harness.driver.teardown(make_unit(unit, "teardown", 2))
+
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            for number in range(20):
+                nursery.start_soon(one, f"unit-{number}")
+    assert len(found) == 20
+    assert len({tuple(sorted(properties.items())) for properties in found.values()}) == 20
+    assert harness.leftovers() == []
+
+
+async def test_a_failed_setup_says_why_and_leaves_nothing(harness, make_unit):
+    """What fails raises DriverError with a reason of one line, and leaves nothing."""
+    with pytest.raises(DriverError) as caught:
+        await harness.failing("the disk is on fire").setup(make_unit("u1"))
+    reason = str(caught.value)
+    assert "disk is on fire" in reason or "setup of u1 failed" in reason
+    assert reason.isprintable()
+    assert harness.leftovers() == []
+
+
+async def test_probe_of_an_unknown_unit(harness, make_unit):
+    """A unit that was never there is not up."""
+    assert (await harness.driver.probe(make_unit("never", "probe"))).state in ("down", "unknown")
+
+
+async def test_modify_returns_properties(harness, make_unit):
+    """A unit that is up takes other properties, and is up after it."""
+    first = await harness.driver.setup(make_unit("u1"))
+    changed = await harness.driver.modify(make_unit("u1", "modify", 2, properties={"cap": "50"}))
+    assert all(isinstance(text, str) for pair in changed.items() for text in pair)
+    assert set(first) - set(changed) <= {"pid"}
+    assert (await harness.driver.probe(make_unit("u1", "probe"))).state == "up"
+    await harness.driver.teardown(make_unit("u1", "teardown", 3))
+    assert harness.leftovers() == []
+
+
+async def test_an_unknown_operation_is_refused(harness, make_unit):
+    """An operation that the driver does not have is refused by name, and not worth a retry."""
+    await harness.driver.setup(make_unit("u1"))
+    with pytest.raises(DriverError, match="'levitate'") as caught:
+        await harness.driver.operate(make_unit("u1", "operate"), "levitate", {})
+    assert not caught.value.retry
+    await harness.driver.teardown(make_unit("u1", "teardown", 2))
+
+
+HOSTILE = ["", ".", "..", "../up", "a/b", "/nowhere", "-rf", "$(id)", "`id`", 'q"q', "q'q", "a b", "a\nb", "a\0b", "é"]
+HOSTILE += ["x" * 64, "a/../b", "a//b", "a;b", "u*"]
+
+
+@pytest.mark.parametrize("unit", HOSTILE)
+async def test_hostile_unit_ids_touch_nothing_outside(harness, make_unit, unit, tmp_path):
+    """A unit id with separators, quotes, controls or substitutions is refused, or taken as the name it is."""
+    outside = {path for path in tmp_path.rglob("*") if "units" not in path.parts}
+    try:
+        await harness.driver.setup(make_unit(unit))
+    except DriverError as error:
+        assert not error.retry
+        assert str(error).isprintable()
+    else:
+        await harness.driver.teardown(make_unit(unit, "teardown", 2))
+    assert {path for path in tmp_path.rglob("*") if "units" not in path.parts} == outside

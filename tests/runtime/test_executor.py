@@ -1,0 +1,318 @@
+"""The executor: time limits, retries, bounds, one action at a time per unit, and drivers that misbehave."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from leasekit.core.drivers import DriverError, UnitContext
+from leasekit.core.steps import Action, ActionDone
+from leasekit.drivers.null import NullDriver, NullSettings
+from leasekit.runtime.bound import LimitedDriver
+from leasekit.runtime.executor import Executor
+from leasekit.runtime.unit_logs import UnitLogs
+
+
+class Doing(NullDriver):
+    """A driver whose every action is done by a function."""
+
+    def __init__(self, do: Callable[[UnitContext], Awaitable[Any]]) -> None:
+        super().__init__(NullSettings())
+        self.setup = self.teardown = self.modify = self.join = self.leave = do  # type: ignore[assignment, method-assign]
+
+
+class Bench:
+    """An executor with one driver, and the ends of its actions in order."""
+
+    def __init__(self, folder: Path, do: Callable[[UnitContext], Awaitable[Any]], **limits: Any) -> None:
+        self.logs = UnitLogs(folder / "units", lambda: 0)
+        self.ends: list[ActionDone] = []
+        self._changed = trio.Event()
+        bound = LimitedDriver(driver=Doing(do), **{"retries": 0, **limits})
+        self.executor = Executor(
+            lambda type_: bound if type_ == "vm" else None, self.logs, self._done, retry_first=10, retry_longest=20
+        )
+
+    def _done(self, done: ActionDone) -> None:
+        self.ends.append(done)
+        self._changed.set()
+        self._changed = trio.Event()
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Executor]:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(self.executor.run)
+            yield self.executor
+            nursery.cancel_scope.cancel()
+
+    async def end(self, count: int = 1) -> ActionDone:
+        """The last end, once there are ``count``."""
+        with trio.fail_after(5):
+            while len(self.ends) < count:
+                await self._changed.wait()
+        return self.ends[-1]
+
+    def log(self, unit: str = "vm-0") -> str:
+        return "\n".join(self.logs.tail(unit, 1000))
+
+
+def action(number: int, op: str = "setup", unit: str = "vm-0", type_: str = "vm") -> Action:
+    return Action(number, op, unit, type_, "lease-1", {"memory_mb": "512"})
+
+
+async def test_success_gives_the_units_properties(tmp_path: Path) -> None:
+    """What a driver returns are the unit's properties; it is told all that the action says."""
+    contexts: list[UnitContext] = []
+
+    async def do(unit: UnitContext) -> Any:
+        contexts.append(unit)
+        unit.log("half way")
+        return {"host": "h"}
+
+    bench = Bench(tmp_path, do)
+    async with bench.running() as executor:
+        executor.start([action(7)])
+        assert await bench.end() == ActionDone(7, "vm-0", True, {"host": "h"})
+    (told,) = contexts
+    assert (told.unit, told.type, told.lease, told.op, told.number) == ("vm-0", "vm", "lease-1", "setup", 7)
+    assert told.properties == {"memory_mb": "512"}
+    assert "lease-1 setup #7: half way" in bench.log()
+    assert "lease-1 setup #7: done in" in bench.log()
+
+
+async def raise_(error: BaseException) -> None:
+    raise error
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (DriverError("no such image", retry=False), "no such image"),
+        (ValueError("oops"), "the driver failed in setup: ValueError: oops"),
+        (ExceptionGroup("", [DriverError("one", retry=False), DriverError("two")]), "one; two"),
+        (ExceptionGroup("", [KeyError("k")]), "the driver failed in setup: KeyError: 'k'"),
+        (SystemExit(2), "the driver failed in setup: SystemExit: 2"),
+        (DriverError("two\nlines\x1b[2J and more", retry=False), "two lines\\x1b[2J and more"),
+    ],
+)
+async def test_whatever_is_raised_is_the_units_reason(tmp_path: Path, error: BaseException, reason: str) -> None:
+    """Planned errors, bugs and groups of them fail the unit in one line; the executor goes on."""
+    calls: list[int] = []
+
+    async def do(unit: UnitContext) -> Any:
+        calls.append(unit.number)
+        if unit.number == 1:
+            await raise_(error)
+
+    bench = Bench(tmp_path, do, retries=3)
+    async with bench.running() as executor:
+        executor.start([action(1)])
+        done = await bench.end()
+        assert (done.ok, done.reason) == (False, reason)
+        executor.start([action(2)])
+        assert (await bench.end(2)).ok
+    assert calls == [1, 2], "what can't get better is not tried again"
+
+
+async def test_a_bugs_traceback_is_in_the_units_log(tmp_path: Path) -> None:
+    """The operator finds where a driver failed in the unit's own log."""
+
+    async def do(unit: UnitContext) -> Any:
+        return unit.properties["missing"]
+
+    bench = Bench(tmp_path, do)
+    async with bench.running() as executor:
+        executor.start([action(1)])
+        await bench.end()
+    assert "Traceback" in bench.log()
+    assert 'unit.properties["missing"]' in bench.log()
+
+
+@pytest.mark.parametrize(
+    ("result", "reason"),
+    [
+        ("text", "the driver's result of setup: found str"),
+        ({"a": 1}, "the driver's result of setup.a: found 1"),
+        ({1: "a"}, "the driver's result of setup: key 1"),
+        ({str(n): "" for n in range(300)}, "found 300 pairs"),
+    ],
+)
+async def test_garbage_is_no_unit_property(tmp_path: Path, result: Any, reason: str) -> None:
+    """What is not a short list of string pairs fails the unit, with what was found."""
+
+    async def do(unit: UnitContext) -> Any:
+        return result
+
+    bench = Bench(tmp_path, do)
+    async with bench.running() as executor:
+        executor.start([action(1)])
+        done = await bench.end()
+    assert not done.ok
+    assert reason in done.reason
+
+
+async def test_a_type_without_a_driver(tmp_path: Path) -> None:
+    """An action on a type that no driver is set for fails and names the type."""
+
+    async def do(unit: UnitContext) -> Any:
+        raise AssertionError("not called")
+
+    bench = Bench(tmp_path, do)
+    async with bench.running() as executor:
+        executor.start([action(1, type_="gpu")])
+        assert (await bench.end()).reason == "no driver is set for type 'gpu'"
+
+
+async def test_a_hanging_action_is_cut_off(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
+    """Each try may take the timeout, and no longer; then it is tried again, and at last given up."""
+    tries: list[float] = []
+
+    async def do(unit: UnitContext) -> Any:
+        tries.append(trio.current_time())
+        await trio.sleep_forever()
+
+    bench = Bench(tmp_path, do, timeout=2_000, retries=2)
+    began = trio.current_time()
+    async with bench.running() as executor:
+        executor.start([action(1)])
+        with trio.fail_after(60):
+            while not bench.ends:
+                await trio.sleep(0.1)
+    assert [round(at - began, 2) for at in tries] == [0, 2.01, 4.03]
+    assert bench.ends[0].reason == "setup took longer than 2s"
+
+
+async def test_what_may_get_better_is_tried_again(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
+    """A retryable failure is tried again after a wait that doubles up to its limit, as often as is set."""
+    tries: list[float] = []
+
+    async def do(unit: UnitContext) -> Any:
+        tries.append(trio.current_time())
+        if len(tries) < 4:
+            raise DriverError("busy")
+        return {"host": "h"}
+
+    bench = Bench(tmp_path, do, retries=3)
+    async with bench.running() as executor:
+        executor.start([action(1)])
+        await trio.sleep(1)
+    assert bench.ends == [ActionDone(1, "vm-0", True, {"host": "h"})]
+    assert [round(later - earlier, 3) for earlier, later in zip(tries, tries[1:], strict=False)] == [0.01, 0.02, 0.02]
+    assert "busy; again in 10ms (3 tries left)" in bench.log()
+
+
+async def test_no_more_at_once_than_is_set(tmp_path: Path) -> None:
+    """The bound on concurrency holds over all units of a driver, and all get their turn."""
+    now, most = 0, 0
+
+    async def do(unit: UnitContext) -> Any:
+        nonlocal now, most
+        now += 1
+        most = max(most, now)
+        await trio.testing.wait_all_tasks_blocked()
+        now -= 1
+
+    bench = Bench(tmp_path, do, concurrency=3)
+    async with bench.running() as executor:
+        executor.start([action(number, unit=f"vm-{number}") for number in range(1, 11)])
+        assert executor.counts() == {"running": 0, "waiting": 10}
+        await bench.end(10)
+    assert most == 3
+
+
+async def test_a_newer_action_replaces_an_older_one(tmp_path: Path) -> None:
+    """A teardown cancels the setup under way, and begins when that has ended, not before; only the newer is told of."""
+    notes: list[str] = []
+    begun = trio.Event()
+
+    async def do(unit: UnitContext) -> Any:
+        notes.append(f"{unit.op} begins")
+        begun.set()
+        try:
+            if unit.op == "setup":
+                await trio.sleep_forever()
+        finally:
+            with trio.CancelScope(shield=True):
+                await trio.testing.wait_all_tasks_blocked()
+            notes.append(f"{unit.op} ends")
+
+    bench = Bench(tmp_path, do)
+    async with bench.running() as executor:
+        executor.start([action(1, "setup")])
+        await begun.wait()
+        executor.start([action(2, "teardown")])
+        assert (await bench.end()).number == 2
+    assert notes == ["setup begins", "setup ends", "teardown begins", "teardown ends"]
+    assert [end.number for end in bench.ends] == [2]
+    assert "setup #1: cancelled: teardown comes after it" in bench.log()
+
+
+async def test_only_the_newest_of_those_that_wait_is_done(tmp_path: Path) -> None:
+    """Of several actions that come while one ends, the last one counts; repeats and older ones change nothing."""
+    done: list[int] = []
+
+    async def do(unit: UnitContext) -> Any:
+        done.append(unit.number)
+        await trio.testing.wait_all_tasks_blocked()
+
+    bench = Bench(tmp_path, do)
+    async with bench.running() as executor:
+        executor.start([action(5)])
+        await trio.testing.wait_all_tasks_blocked(0)
+        executor.start([action(5), action(4), action(6, "teardown"), action(7), action(6, "teardown")])
+        assert (await bench.end()).number == 7
+        await trio.testing.wait_all_tasks_blocked()
+    assert done == [5, 7]
+    assert [end.number for end in bench.ends] == [7]
+
+
+async def test_an_end_may_bring_the_next_action(tmp_path: Path) -> None:
+    """What the actor asks for on hearing of an end is done, although the lane has just been left."""
+    bench: Bench
+
+    async def do(unit: UnitContext) -> Any:
+        return {"n": str(unit.number)}
+
+    bench = Bench(tmp_path, do)
+    inner = bench.executor._done
+
+    def chain(done: ActionDone) -> None:
+        inner(done)
+        if done.number < 5:
+            bench.executor.start([action(done.number + 1)])
+
+    bench.executor._done = chain
+    async with bench.running() as executor:
+        executor.start([action(1)])
+        await bench.end(5)
+    assert [end.properties["n"] for end in bench.ends] == ["1", "2", "3", "4", "5"]
+
+
+async def test_stop_waits_then_cancels(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
+    """At a stop those that finish within the grace time are told of; others are cancelled, those that wait not begun."""
+    begun: list[str] = []
+
+    async def do(unit: UnitContext) -> Any:
+        begun.append(unit.unit)
+        await trio.sleep(3 if unit.unit == "vm-1" else 30)
+
+    bench = Bench(tmp_path, do, concurrency=2)
+    async with bench.running() as executor:
+        executor.start([action(number, unit=f"vm-{number}") for number in (1, 2)])
+        await trio.sleep(1)
+        executor.start([action(3, unit="vm-3")])
+        assert {row["unit"]: row["state"] for row in executor.describe()} == {
+            "vm-1": "running", "vm-2": "running", "vm-3": "waiting"
+        }  # fmt: skip
+        before = trio.current_time()
+        await executor.stop(10_000)
+        assert trio.current_time() - before == pytest.approx(10, abs=0.01)
+        executor.start([action(9, unit="vm-9")])
+        await trio.sleep(1)
+    assert sorted(begun) == ["vm-1", "vm-2"]
+    assert [end.unit for end in bench.ends] == ["vm-1"]
