@@ -17,18 +17,14 @@ from leasekit.core.settings import DurationSetting
 from leasekit.core.time import MINUTE, Term
 
 
-def _at_least(least: int) -> attrs.field:
-    return attrs.field(validator=attrs.validators.ge(least))
-
-
 @attrs.frozen(kw_only=True)
 class InjectorSettings:
     """What ``[actor.NAME.mapper]`` may hold beside the mapper's name."""
 
     type: str
-    units: int = _at_least(1)
+    units: int = attrs.field(validator=attrs.validators.ge(1))
     """How many units of the type all leases of a term have together."""
-    term: DurationSetting = _at_least(1)
+    term: DurationSetting = attrs.field(validator=attrs.validators.ge(1))
     leases: int = attrs.field(default=1, validator=attrs.validators.ge(1))
     """Over how many leases the units are split: it must divide them."""
     lead: DurationSetting = attrs.field(default=1 * MINUTE, validator=attrs.validators.ge(1))
@@ -58,8 +54,6 @@ class Injector:
         start = settings.lead + index * settings.term
         if index > self._asked and start >= cycle.now:
             self._asked = index
-            request = RequestLease(
-                settings.type, settings.units // settings.leases, Term(start, start + settings.term)
-            )
+            request = RequestLease(settings.type, settings.units // settings.leases, Term(start, start + settings.term))
             yield from [request] * settings.leases
         yield Wake((index + 1) * settings.term)

@@ -380,7 +380,7 @@ class Broker(BrokerState):
             truncation = state(self.signer, TRUNCATION, last.digest, grant.term.start, lease.id).encode()
             lease.claims = (*lease.claims[:-1], last._replace(until=grant.term.start))
         lease.claims = (
-            *(claim for claim in lease.claims if claim.until > self.now),
+            *(claim for claim in lease.claims if claim.until > self.now or claim is lease.claims[-1]),
             Granted(ticket.leaf.digest, grant.source, key, grant.units, grant.term, grant.term.end),
         )
         lease.reason = ""

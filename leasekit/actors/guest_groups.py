@@ -55,6 +55,12 @@ class GuestGroups(GuestReturns):
             self._touch(lease)
         return "ready"
 
+    def _what_became_of(self, name: str) -> str:
+        predecessor = self.leases.get(name)
+        if predecessor is None:
+            return f"{name} is over"
+        return f"{name} is {predecessor.state}: {predecessor.reason or 'it gave no reason'}"
+
     def _wake_dependents(self, lease: GuestLease) -> None:
         for name in self._dependents.get(lease.id, ()):
             dependent = self.leases.get(name)

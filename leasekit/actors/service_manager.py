@@ -152,7 +152,7 @@ class ServiceManager(GuestGroups):
             lease.site, lease.approved, lease.resource = site, held, dict(message.properties)
             self._settle_hold(lease)
         else:
-            lease.renewal, lease.truncation = held, message.truncation
+            lease.renewal, lease.truncation, lease.reason = held, message.truncation, ""
             if op == MODIFY:
                 self._redeem(lease, MODIFY)
         self.advance(lease)
@@ -356,7 +356,7 @@ class ServiceManager(GuestGroups):
         if lease.join in (sm.NOT_JOINED, sm.BLOCKED_REDEEM, sm.BLOCKED_JOIN):
             predecessor = self._predecessor(lease, lease.join_predecessor, lambda p: p.join == sm.JOINED)
             if predecessor == "failed":
-                self.close(lease, f"its join predecessor {lease.join_predecessor} did not become active")
+                self.close(lease, f"its join predecessor {self._what_became_of(lease.join_predecessor)}")
                 return
             if predecessor == "wait":
                 lease.join = sm.BLOCKED_JOIN
@@ -555,7 +555,7 @@ class ServiceManager(GuestGroups):
             lease, lease.redeem_predecessor, lambda p: p.state in (sm.ACTIVE, sm.ACTIVE_TICKETED), ask=due
         )
         if predecessor == "failed":
-            self._expire(lease, f"its redeem predecessor {lease.redeem_predecessor} did not become active")
+            self._expire(lease, f"its redeem predecessor {self._what_became_of(lease.redeem_predecessor)}")
         elif predecessor == "wait":
             if lease.join != sm.BLOCKED_REDEEM:
                 lease.join = sm.BLOCKED_REDEEM

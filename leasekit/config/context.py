@@ -5,6 +5,7 @@ with it.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from hashlib import sha256
 from pathlib import Path
 
@@ -17,13 +18,14 @@ from leasekit.config.errors import Faults, one_of
 
 @attrs.define(slots=True, eq=False)
 class Context:
-    """One file. ``actors`` and ``peers`` hold those tables that could be read."""
+    """One file. ``actors`` and ``peers`` hold the tables that could be read, ``unreadable`` the names of the others."""
 
     file: Path
     state: Path
     faults: Faults
     actors: Mapping[str, tables.ActorTable] = attrs.Factory(dict)
     peers: Mapping[str, tables.PeerTable] = attrs.Factory(dict)
+    unreadable: AbstractSet[str] = frozenset()
     emulation: EmulationSpec | None = None
 
     def names_of(self, role: str) -> list[str]:
@@ -34,7 +36,7 @@ class Context:
     def check_reference(self, where: str, name: str, role: str) -> None:
         """Note a fault if ``name`` is no actor or peer of ``role``."""
         known = self.names_of(role)
-        if name not in known:
+        if name not in known and name not in self.unreadable:
             self.faults.add(where, f"{name!r}, which is no {role} here", one_of(name, known))
 
     def seed_for(self, thing: str) -> int:

@@ -143,7 +143,7 @@ def _read(path: Path, *, secret: bool) -> str:
                     f"mode 0600: run `chmod 600 {path}`",
                 )
             data = file.read(FILE_MAX + 1)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         how = f"run `leasekit keys new {path}`, or set deployment.create_keys = true" if secret else "copy it there"
         raise KeyFileMissing(f"no file {path}", f"a key file: {how}") from None
     except OSError as error:

@@ -58,6 +58,8 @@ class Resolver:
         context = self.context
         context.actors = self._actor_tables()
         context.peers = self._peer_tables()
+        named = {*self._named("actor", "actor"), *self._named("peer", "peer")}
+        context.unreadable = named - set(context.actors) - set(context.peers)
         context.emulation = self._emulation()
         self._check_names()
         return Deployment(
@@ -96,7 +98,7 @@ class Resolver:
     def _actor_tables(self) -> dict[str, tables.ActorTable]:
         made: dict[str, tables.ActorTable] = {}
         found = self._named("actor", "actor")
-        if not found:
+        if self.document.get("actor", {}) == {}:
             self.faults.add("actor", "nothing", "at least one actor: [actor.NAME]")
         for name, table in found.items():
             where = f"actor.{name}"
@@ -123,6 +125,9 @@ class Resolver:
             if not self.head.signatures:
                 self.faults.add("deployment.signatures", "false", "true: only an emulation may do without signatures")
             return None
+        if self.context.peers:
+            names = ", ".join(self.context.peers)
+            self.faults.add("peer", f"actors of other files ({names})", "all actors of an emulation in its own file")
         table = self._structured(tables.EmulationTable, self.document["emulation"], "emulation")
         if table is None:
             return None
@@ -140,10 +145,10 @@ class Resolver:
             if name in self.context.actors:
                 self.faults.add(f"peer.{name}", "the name of an actor of this file", "another name, or no [peer] table")
         for name, actor in self.context.actors.items():
-            if actor.role == "guest":
-                for role in ("broker", "authority"):
-                    if not self.context.names_of(role) and not self.faults.errors:
-                        self.faults.add(f"actor.{name}", f"no {role} for it", f"an [actor] or [peer] table of a {role}")
+            lacking = [role for role in ("broker", "authority") if not self.context.names_of(role)]
+            if actor.role == "guest" and lacking and not self.context.unreadable:
+                roles = " and no ".join(lacking)
+                self.faults.add(f"actor.{name}", f"no {roles} for it", "[actor] or [peer] tables of both")
 
     def _use(self, where: str, what: str) -> None:
         """Note a fault if two actors want the same file or address."""

@@ -36,6 +36,9 @@ def resolve_site(
     for index, entry in enumerate(table.inventory):
         key = f"{where}.inventory[{index}]"
         names = _unit_names(context, entry, key)
+        twice = sorted({unit for unit in entry.names if entry.names.count(unit) > 1})
+        if twice:
+            context.faults.add(key, f"unit {twice[0]!r} twice", "names that are unique at the site")
         for unit in names:
             if unit in owner:
                 context.faults.add(key, f"unit {unit!r}, which {owner[unit]} has", "names that are unique at the site")

@@ -32,7 +32,7 @@ from leasekit.core.steps import (
 )
 from leasekit.core.time import SECOND, Duration, Instant
 
-BATCH_MESSAGES: Final = 2048
+BATCH_MESSAGES: Final = 256
 
 
 class Outcome(NamedTuple):

@@ -53,7 +53,7 @@ def make_job(
     origin = _origin(deployment, name)
 
     def built() -> BuiltActor:
-        return build(deployment, name, keys=keys, data_dir=data_dir, synthetic=synthetic, origin=origin)
+        return build(deployment, name, keys=keys, data=data_dir, synthetic=synthetic, origin=origin)
 
     first = built()
     spec = first.spec

@@ -7,37 +7,8 @@ from pathlib import Path
 from leasekit.config.errors import ConfigErrors
 from leasekit.config.load import load
 
-SMALL = """
-[deployment]
-name = "small"
-state = "state"
-create_keys = true
-
-[actor.site]
-role = "authority"
-listen = ["unix:site.sock", "tcp://127.0.0.1:7301"]
-
-[[actor.site.inventory]]
-type = "vm"
-units = 4
-properties = { memory_mb = "2048" }
-
-[[actor.site.delegation]]
-broker = "broker"
-type = "vm"
-units = 4
-length = "30d"
-
-[actor.broker]
-role = "broker"
-listen = ["unix:broker.sock"]
-
-[actor.broker.priorities]
-guest = 10
-
-[actor.guest]
-role = "guest"
-"""
+SMALL_FILE = Path(__file__).parent / "small.toml"
+SMALL = SMALL_FILE.read_text(encoding="utf-8")
 
 
 def write(folder: Path, text: str = SMALL, name: str = "deploy.toml") -> Path:

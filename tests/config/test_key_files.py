@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import stat
 import threading
 from pathlib import Path
@@ -37,7 +36,7 @@ def test_a_new_key_is_read_back(tmp_path: Path) -> None:
 
 
 def test_modes_and_format(tmp_path: Path) -> None:
-    """The secret file is its owner's only, in a folder of the owner's; both files carry their tag and nothing is left over."""
+    """The secret file is its owner's only, in a folder of the owner's; both carry their tag, nothing is left over."""
     path = tmp_path / "keys" / "site.key"
     pair = new_key(path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -198,4 +197,4 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "keys").write_text("", encoding="ascii")
     with pytest.raises(KeyFileError, match="can't be"):
         new_key(tmp_path / "keys" / "site.key")
-    assert os.listdir(tmp_path) == ["keys"]
+    assert [entry.name for entry in tmp_path.iterdir()] == ["keys"]

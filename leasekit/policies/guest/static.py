@@ -55,7 +55,7 @@ class DemandSettings:
     slice: str = attrs.field(default="static", validator=(attrs.validators.min_len(1), _name))
     """The slice of its leases."""
     name: str = attrs.field(default="", validator=_name)
-    """What its leases are called (default: the type). Where ``count`` is above 1, ``-1``, ``-2`` and so on are added."""
+    """What its leases are called (default: the type); where ``count`` is above 1, with ``-1``, ``-2`` and so on."""
     count: int = attrs.field(default=1, validator=attrs.validators.in_(range(1, 10_001)))
     """How many such leases."""
     site: str = ""
@@ -76,6 +76,8 @@ class DemandSettings:
     """Configuration properties."""
 
     def __attrs_post_init__(self) -> None:
+        if not self.name:
+            _name(None, attrs.fields(DemandSettings).type, self.type)
         if self.extend_ahead is not None and self.extend_ahead >= self.term:
             term = format_duration(self.term)
             raise ValueError(f"extend_ahead is {format_duration(self.extend_ahead)}, expected less than term, {term}")
@@ -165,7 +167,7 @@ def _by_name(leases: Sequence[LeaseView]) -> dict[tuple[str, str], list[LeaseVie
 class _Keeper:
     """One demand under one name."""
 
-    __slots__ = ("_covered", "_end", "_settings", "_tries", "_try_at", "demand", "name")
+    __slots__ = ("_covered", "_ends", "_settings", "_tries", "_try_at", "demand", "name")
 
     def __init__(self, demand: DemandSettings, name: str, start: Instant, settings: StaticSettings) -> None:
         self.demand = demand
@@ -173,61 +175,75 @@ class _Keeper:
         self._settings = settings
         self._try_at = start
         self._tries = 0
+        # Up to when leases that were granted cover it, as far as was seen; for a demand that isn't renewed this is
+        # the end of its only term.
         self._covered: Instant = -1
-        self._end: Instant | None = None
+        # Where the term ends that was asked for last.
+        self._ends: Instant | None = None
 
     def plan(self, leases: Sequence[LeaseView], now: Instant, decisions: list[GuestDecision]) -> Instant | None:
         """Add what is due now; returns when to look again, or None if the demand is done with."""
-        own = [lease for lease in leases if not lease.closing and lease.pending not in _CLOSING]
-        last = max(own, key=_covered_until, default=None)
-        covered = _covered_until(last) if last is not None else now
-        if last is not None and last.state != "nascent" and covered > self._covered:
-            self._covered, self._tries, self._try_at = covered, 0, now
+        settings = self._settings
+        last = _last_open(leases, now)
         if last is None:
-            if self._end is not None and now >= self._end:
+            if self._is_done(now):
                 return None
-            due = now
-        elif self.demand.renew is False:
-            self._end = max(covered, self._end or 0)
-            return min(covered, now + self._settings.check)
-        else:
-            due = covered - self.demand.ahead
-        at = max(due, self._try_at)
+            if self._try_at > now:
+                return self._try_at
+            self._ask(self._fresh_term(now), leases, now, decisions)
+            return self._try_at
+        covered = _covered_until(last)
+        if last.state != "nascent" and covered > self._covered:
+            self._covered, self._tries, self._try_at = covered, 0, now
+        check = now + settings.check
+        if self.demand.renew is False:
+            return min(covered, check)
+        at = max(covered - self.demand.ahead, self._try_at)
         if at > now:
-            return min(at, now + self._settings.check) if last is not None else at
-        self._attempt(last, covered, {lease.name for lease in leases}, now, decisions)
-        return self._try_at
+            return min(at, check)
+        self._renew(last, covered, leases, now, decisions)
+        return min(self._try_at, check)
 
-    def _attempt(
+    def _is_done(self, now: Instant) -> bool:
+        """Whether the only term of a demand that isn't renewed is over; if it was never seen, it was slept over."""
+        ends = self._covered if self._covered >= 0 else self._ends
+        return self.demand.renew is False and ends is not None and ends <= now
+
+    def _fresh_term(self, now: Instant) -> Term:
+        """A whole term from now on; what is left of it for a demand that isn't renewed and has lost its lease."""
+        if self.demand.renew is False and self._covered > now:
+            return Term(now, self._covered)
+        return Term(now, now + self.demand.term)
+
+    def _renew(
         self,
-        last: LeaseView | None,
+        last: LeaseView,
         covered: Instant,
-        taken: set[str],
+        leases: Sequence[LeaseView],
         now: Instant,
         decisions: list[GuestDecision],
     ) -> None:
-        """Ask for what is due, unless an answer is still on its way, and wait longer before the next attempt."""
-        demand, settings = self.demand, self._settings
-        if last is None:
-            decisions.append(self._request(self._missing_term(now), taken))
-        elif last.pending == "-" and last.state == "active":
-            if demand.renew is True:
-                decisions.append(
-                    ExtendLease(last.id, covered + demand.term, demand.units, properties=demand.properties)
-                )
-            else:
-                decisions.append(self._request(Term(covered, covered + demand.term), taken))
-        wait = min(settings.retry_first << min(self._tries, 32), settings.retry_max)
-        self._tries += 1
-        self._try_at = now + wait
+        demand = self.demand
+        if demand.renew == "anew" and last.state != "nascent":
+            self._ask(Term(covered, covered + demand.term), leases, now, decisions)
+        elif demand.renew is True and last.state == "active" and last.pending == "-":
+            decisions.append(ExtendLease(last.id, covered + demand.term, demand.units, properties=demand.properties))
+            self._wait(now)
+        else:
+            self._try_at = now + self._settings.retry_first
 
-    def _missing_term(self, now: Instant) -> Term:
-        """A whole term from now on; for a demand that isn't renewed, what is left of its only one."""
+    def _ask(self, term: Term, leases: Sequence[LeaseView], now: Instant, decisions: list[GuestDecision]) -> None:
+        decisions.append(self._request(term, {lease.name for lease in leases}))
+        self._ends = term.end
+        self._wait(now)
         if self.demand.renew is False:
-            if self._end is None:
-                self._end = now + self.demand.term
-            return Term(now, self._end)
-        return Term(now, now + self.demand.term)
+            # Look while its lease would be open, so that one that was refused is told from one that is over.
+            self._try_at = min(self._try_at, now + max(1, term.length // 2))
+
+    def _wait(self, now: Instant) -> None:
+        settings = self._settings
+        self._try_at = now + min(settings.retry_first << min(self._tries, 32), settings.retry_max)
+        self._tries += 1
 
     def _request(self, term: Term, taken: set[str]) -> RequestLease:
         demand = self.demand
@@ -246,6 +262,16 @@ class _Keeper:
             properties=demand.properties,
             configuration=demand.configuration,
         )
+
+
+def _last_open(leases: Sequence[LeaseView], now: Instant) -> LeaseView | None:
+    """The lease that covers the demand longest, of those that aren't on their way out."""
+    last: LeaseView | None = None
+    for lease in leases:
+        going = lease.closing or lease.pending in _CLOSING or _covered_until(lease) <= now
+        if not going and (last is None or _covered_until(lease) > _covered_until(last)):
+            last = lease
+    return last
 
 
 def _covered_until(lease: LeaseView) -> Instant:

@@ -1,0 +1,59 @@
+# What can be made here. `make` alone says so.
+# Everything runs in .venv, which `make setup` makes and keeps up to date with pyproject.toml.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help setup system demo test check bench soak docs clean
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/installed.stamp
+CANDIDATES := python3 python3.13 python3.12 python3.11
+PYTHON ?= $(shell for p in $(CANDIDATES); do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+BENCHMARKS = $(sort $(filter-out benchmarks/_%,$(wildcard benchmarks/*.py)))
+
+help:  ## say what can be made
+	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/^([a-z]+):.*## (.*)/make \1|\2/' | column -t -s '|'
+
+setup: system $(STAMP)  ## make .venv and install leasekit and its tools into it
+
+system:
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed; none of $(CANDIDATES) is" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || test -x $(BIN)/python || { \
+		if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+			apt-get update -qq && apt-get install -y -qq python3-venv; \
+		else \
+			echo "this Python can't make virtual environments: install the package python3-venv" >&2; exit 1; \
+		fi; }
+
+$(STAMP): pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+demo: setup  ## run three daemons and an emulated month, and check each step (under two minutes)
+	@$(BIN)/python -m leasekit.cli.demo --folder demo-run
+
+test: setup  ## run all tests; the last lines are pytest's summary
+	@$(BIN)/python -m pytest -q -n 2 --dist loadgroup
+
+check: setup  ## lint, formatting, types, and which room may import which
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy --strict
+	$(BIN)/lint-imports --no-cache
+
+bench: setup  ## run every benchmark; each prints a table of its figures, and fails where it misses a target
+	@missed=0; for file in $(BENCHMARKS); do $(BIN)/python $$file || missed=1; echo; done; exit $$missed
+
+soak: setup  ## what takes long: at least 100 kills of real daemons
+	@LEASEKIT_KILLS=$${LEASEKIT_KILLS:-120} $(BIN)/python -m pytest -q tests/system
+
+docs: setup  ## write docs/cli.md and the diagrams in docs/architecture.md anew
+	@$(BIN)/python docs/generate.py
+
+clean:  ## remove what was made, the virtual environment too
+	rm -rf $(VENV) build demo-run *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

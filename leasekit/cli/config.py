@@ -1,0 +1,38 @@
+"""``leasekit config``: deploy files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import attrs
+import click
+
+from leasekit.cli.output import example, json_option, note, print_json, print_table
+
+
+@click.group()
+def config() -> None:
+    """Check deploy files."""
+
+
+@config.command(epilog=example("leasekit config check deploy/quickstart/all.toml"))
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option(
+    "--state", type=click.Path(path_type=Path), metavar="DIR", help="State folder, where it is not the file's."
+)
+@json_option
+def check(file: Path, state: Path | None, as_json: bool) -> int:
+    """List everything that is wrong with a deploy file: key, what was found, what is allowed.
+
+    Exits with 0 if nothing is wrong, with 1 otherwise.
+    """
+    from leasekit.config.load import check as check_file
+
+    errors = check_file(file, state)
+    if as_json:
+        print_json([attrs.asdict(error) for error in errors])
+    elif errors:
+        print_table(("file", "key", "found", "allowed"), [attrs.astuple(error) for error in errors], empty="")
+    else:
+        note(f"{file}: nothing wrong")
+    return 1 if errors else 0

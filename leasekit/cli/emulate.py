@@ -1,0 +1,111 @@
+"""``leasekit emulate``: a deploy file in virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from leasekit.cli.output import console, example, json_option, note, print_json, print_table
+
+if TYPE_CHECKING:
+    from leasekit.emulation.experiment import Progress
+
+
+@click.command(
+    epilog=example(
+        "leasekit emulate deploy/emulation/month.toml --synthetic --out run/month",
+        "leasekit emulate deploy/emulation/terms.toml --data ../shared/data --json",
+    )
+)
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option(
+    "--out", type=click.Path(path_type=Path), metavar="DIR", help="Where pictures, CSV files and the summary go."
+)
+@click.option("--data", type=click.Path(path_type=Path), metavar="DIR", help="Where the traces are [LEASEKIT_DATA].")
+@click.option("--synthetic", is_flag=True, help="Use generated load instead of traces.")
+@click.option("--seed", type=int, metavar="N", help="Another seed than the file's.")
+@click.option("--signatures/--no-signatures", default=None, help="Sign and verify, or not, whatever the file says.")
+@json_option
+def emulate(
+    file: Path,
+    out: Path | None,
+    data: Path | None,
+    synthetic: bool,
+    seed: int | None,
+    signatures: bool | None,
+    as_json: bool,
+) -> None:
+    """Run a deploy file in virtual time, in every variant that its [emulation] table names, and sum it up.
+
+    The actors, mappers, tickets and messages are those of the daemons; drivers are replaced by how long they take.
+    The same file and seed give the same summary, but for what was measured with a clock.
+    """
+    from leasekit.emulation.experiment import run_file
+
+    with _progress() as progress:
+        summary = run_file(
+            file, out, data=data, synthetic=synthetic, seed=seed, signatures=signatures, progress=progress
+        )
+    if as_json:
+        print_json(summary)
+        return
+    print_summary(summary)
+    if out is not None:
+        pictures = ", ".join(summary.get("pictures", ())) or "none"
+        note(f"written to {out}; pictures: {pictures}")
+
+
+@contextmanager
+def _progress() -> Iterator[Progress | None]:
+    """A bar for each run on standard error, where that is a terminal."""
+    from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    where = console(stderr=True)
+    if not where.is_terminal:
+        yield None
+        return
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=where, transient=True) as bars:
+        tasks: dict[str, TaskID] = {}
+
+        def show(run: str, share: float) -> None:
+            if run not in tasks:
+                tasks[run] = bars.add_task(run or "emulating", total=1.0)
+            bars.update(tasks[run], completed=share)
+
+        yield show
+
+
+def print_summary(summary: Mapping[str, Any]) -> None:
+    """The summary of an experiment as a table, a line for each guest of each run."""
+    rows = []
+    for run in summary["runs"]:
+        measured = run["measured"]
+        for name, guest in run["guests"].items():
+            rows.append(
+                (
+                    run["run"] or summary["deployment"],
+                    name,
+                    _figure(guest.get("mean_demand")),
+                    _figure(guest["mean_leased"]),
+                    _figure(guest.get("rmse")),
+                    _figure(guest["fidelity"]),
+                    f"{measured['wall_s']:.1f}",
+                    f"{measured['alpha_ms']:.4f}",
+                    run["events"],
+                )
+            )
+    columns = ("run", "guest", "demand", "leased", "rmse", "fidelity", "wall s", "ms a tick", "events")
+    print_table(columns, rows, empty="no runs", right=columns[2:])
+    parts = [f"seed {summary['seed']}", "signed" if summary["signatures"] else "signatures off"]
+    parts += ["generated load"] if summary["synthetic"] else []
+    parts.append(f"ticks executed: {summary['runs'][0]['ticks_executed']}" if summary["runs"] else "")
+    note("; ".join(part for part in parts if part))
+
+
+def _figure(value: Any) -> str:
+    return "" if value is None else f"{value:.4g}"

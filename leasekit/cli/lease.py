@@ -1,0 +1,412 @@
+"""``leasekit lease``: ask for leases, change them, follow them, end them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import click
+
+from leasekit.actors.settings import GuestSettings
+from leasekit.cli.lease_views import list_leases, show_history, show_lease, transition_line
+from leasekit.cli.output import clean, example, json_option, print_json, print_json_line
+from leasekit.cli.places import Place, daemon_options
+from leasekit.cli.times import PAIR, SPAN, WHEN, now
+from leasekit.cli.watching import Following, Outcome
+from leasekit.core.errors import LeasekitError
+from leasekit.core.time import Duration, Instant, format_duration
+
+GUEST = "guest"
+ANSWER_WITHIN: Duration = GuestSettings().request_timeout
+
+wait_option = click.option("--wait", is_flag=True, help="Follow it until it is in force; exit with 1 if it fails.")
+units_option = click.option("--units", type=click.IntRange(min=1), metavar="N", help="That many units [as now].")
+victims_option = click.option(
+    "--victim", "victims", multiple=True, metavar="UNIT", help="Give up this unit (repeat it), when it shrinks."
+)
+configuration_option = click.option(
+    "--config", "configuration", type=PAIR, multiple=True, help="Configuration property, told to the site (repeat it)."
+)
+
+
+@click.group()
+def lease() -> None:
+    """Lease units: ask, list, change, follow, end.
+
+    LEASE is a lease's id, its name, or SLICE/NAME.
+    """
+
+
+# -- asking ----------------------------------------------------------------------------------------------------------
+
+
+@lease.command(
+    epilog=example(
+        "leasekit lease request vm 4 --for 1h --name web --wait",
+        "leasekit lease request vm 8 --for 12h --start 2027-03-01T08:00Z --elastic 4",
+    )
+)
+@click.argument("type_", metavar="TYPE")
+@click.argument("units", type=click.IntRange(min=1))
+@click.option("--for", "span", type=SPAN, required=True, help="How long.")
+@click.option("--start", type=WHEN, help="When it begins [as soon as possible].")
+@click.option("--slice", "slice_", default="", metavar="NAME", help="The slice it belongs to [default].")
+@click.option("--name", default="", help="A name of its own in its slice.")
+@click.option("--site", default="", help="Only at this site.")
+@click.option("--broker", default="", help="The broker to ask, where there are several.")
+@click.option(
+    "--property", "properties", type=PAIR, multiple=True, help="Request property, told to the broker (repeat it)."
+)
+@configuration_option
+@click.option("--elastic", type=click.IntRange(min=1), metavar="MIN", help="Fewer units will do, down to MIN.")
+@click.option("--deferrable-until", type=WHEN, help="A later start will do, up to then.")
+@click.option("--timeout", type=SPAN, help=f"How long an answer is of use [{format_duration(ANSWER_WITHIN)}].")
+@click.option("--after", default="", metavar="LEASE", help="Redeem it only when that lease is active.")
+@click.option("--join-after", default="", metavar="LEASE", help="Join its units only when that lease's have joined.")
+@click.option("--proceed", is_flag=True, help="Go on if a lease it waits for fails, instead of failing too.")
+@click.option("--group", default="", metavar="ID", help="All requests of this group are granted together, or none is.")
+@click.option(
+    "--group-size", type=click.IntRange(min=1), metavar="N", help="On one request of the group: how many it has."
+)
+@wait_option
+@daemon_options
+@json_option
+def request(
+    place: Place,
+    type_: str,
+    units: int,
+    span: Duration,
+    start: Instant | None,
+    slice_: str,
+    name: str,
+    site: str,
+    broker: str,
+    properties: Sequence[tuple[str, str]],
+    configuration: Sequence[tuple[str, str]],
+    elastic: int | None,
+    deferrable_until: Instant | None,
+    timeout: Duration | None,
+    after: str,
+    join_after: str,
+    proceed: bool,
+    group: str,
+    group_size: int | None,
+    wait: bool,
+    as_json: bool,
+) -> int:
+    """Ask for UNITS units of a TYPE.
+
+    Without --start the lease begins as soon as it can while an answer is of use (--timeout), so that a small delay
+    doesn't refuse it. With --start it begins then, or by --deferrable-until.
+    """
+    begin = now() if start is None else start
+    wishes = dict(properties)
+    if timeout is not None:
+        wishes["request_timeout"] = f"{timeout}ms"
+    latest = deferrable_until
+    if start is None and latest is None:
+        latest = begin + (timeout or ANSWER_WITHIN)
+    if latest is not None:
+        wishes |= {"deferrable": "true", "latest_start": str(latest)}
+    if elastic is not None:
+        wishes |= {"elastic": "true", "min_units": str(elastic)}
+    if group:
+        wishes["group_id"] = group
+    if group_size is not None:
+        if not group:
+            raise click.UsageError("--group-size goes with --group")
+        wishes["lease_count"] = str(group_size)
+    arguments = {
+        "type": type_,
+        "units": units,
+        "term": [begin, begin + span],
+        "slice": slice_,
+        "name": name,
+        "broker": broker,
+        "site": site,
+        "properties": wishes,
+        "configuration": dict(configuration),
+        "redeem_predecessor": after,
+        "join_predecessor": join_after,
+        "if_predecessor_fails": "proceed" if proceed else "fail",
+    }
+    return _change(place, "lease.request", arguments, wait=wait, as_json=as_json)
+
+
+@lease.command(
+    epilog=example(
+        "leasekit lease extend web --for 2h --units 6",
+        "leasekit lease extend web --until 2027-03-01T20:00Z --units 3 --victim vm-0 --victim vm-4",
+    )
+)
+@click.argument("name", metavar="LEASE")
+@click.option("--for", "span", type=SPAN, help="How much longer than its end.")
+@click.option("--until", type=WHEN, help="The new end.")
+@units_option
+@victims_option
+@click.option(
+    "--property", "properties", type=PAIR, multiple=True, help="Request property, told to the broker (repeat it)."
+)
+@wait_option
+@daemon_options
+@json_option
+def extend(
+    place: Place,
+    name: str,
+    span: Duration | None,
+    until: Instant | None,
+    units: int | None,
+    victims: Sequence[str],
+    properties: Sequence[tuple[str, str]],
+    wait: bool,
+    as_json: bool,
+) -> int:
+    """Renew a lease beyond its end, with as many units as now, or more, or fewer.
+
+    The new number of units holds from the old end on, and --wait waits until then.
+    """
+    if (span is None) == (until is None):
+        raise click.UsageError("give either --for or --until")
+
+    def arguments(query: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
+        end = until if until is not None else query()["end"] + span
+        return {
+            "lease": name,
+            "end": end,
+            "units": units,
+            "victims": list(victims),
+            "properties": dict(properties),
+        }
+
+    return _change(place, "lease.extend", arguments, name=name, wait=wait, as_json=as_json)
+
+
+@lease.command(
+    epilog=example("leasekit lease modify web --units 3 --wait", "leasekit lease modify web --config cap=50")
+)
+@click.argument("name", metavar="LEASE")
+@units_option
+@click.option("--until", type=WHEN, help="The new end [as now].")
+@configuration_option
+@victims_option
+@wait_option
+@daemon_options
+@json_option
+def modify(
+    place: Place,
+    name: str,
+    units: int | None,
+    until: Instant | None,
+    configuration: Sequence[tuple[str, str]],
+    victims: Sequence[str],
+    wait: bool,
+    as_json: bool,
+) -> int:
+    """Change a lease in mid-term: its units, its end, its configuration."""
+    arguments = {
+        "lease": name,
+        "units": units,
+        "end": until,
+        "configuration": dict(configuration) if configuration else None,
+        "victims": list(victims),
+    }
+    return _change(place, "lease.modify", arguments, name=name, wait=wait, as_json=as_json)
+
+
+@lease.command(epilog=example("leasekit lease close web --wait"))
+@click.argument("name", metavar="LEASE")
+@click.option("--reason", default="", help="Why, for the lease's history.")
+@wait_option
+@daemon_options
+@json_option
+def close(place: Place, name: str, reason: str, wait: bool, as_json: bool) -> int:
+    """End a lease early; what is left of its time goes back to the broker."""
+    return _change(place, "lease.close", {"lease": name, "reason": reason}, name=name, wait=wait, as_json=as_json)
+
+
+def _change(
+    place: Place,
+    command: str,
+    arguments: Mapping[str, Any] | Callable[[Callable[[], Mapping[str, Any]]], Mapping[str, Any]],
+    *,
+    name: str = "",
+    wait: bool,
+    as_json: bool,
+) -> int:
+    """Send a command that changes a lease, follow it if that is wanted, and show the lease as it is then.
+
+    ``arguments`` may be a function, which is given how to look at the lease first. Returns the exit status.
+    """
+    from leasekit.runtime.client import ControlClient
+
+    socket = place.socket(GUEST)
+    following = Following(socket) if wait else None
+    outcome: Outcome | None = None
+    try:
+        with ControlClient(socket) as client:
+            if callable(arguments):
+                arguments = arguments(lambda: _query(client, name))
+            changed = client.request("command", command, arguments)
+            if following is not None:
+                follow = following.until_closed if command == "lease.close" else following.until_active
+                outcome = follow(changed["id"])
+                changed = client.query("lease", lease=changed["id"])
+    finally:
+        if following is not None:
+            following.close()
+    if as_json:
+        print_json(changed)
+    else:
+        show_lease(changed)
+    if outcome is not None and not outcome.ok:
+        raise LeasekitError(f"lease {changed['id']}: {outcome.reason}")
+    return 0
+
+
+def _query(client: Any, name: str) -> Mapping[str, Any]:
+    answer: Mapping[str, Any] = client.query("lease", lease=name)
+    return answer
+
+
+# -- looking ---------------------------------------------------------------------------------------------------------
+
+
+@lease.command("list", epilog=example("leasekit lease list --slice web", "leasekit lease list --actor site --json"))
+@click.option("--slice", "slice_", default="", metavar="NAME", help="Only leases of this slice.")
+@click.option(
+    "--all", "every", is_flag=True, help="Leases that are over as well, as long as the daemon remembers them."
+)
+@daemon_options
+@json_option
+def list_(place: Place, slice_: str, every: bool, as_json: bool) -> None:
+    """List leases. A guest's by default; with --actor those that a broker or site knows."""
+    with place.connect(GUEST, or_only=True) as client:
+        leases = client.query("leases", all=every, slice=slice_)
+    leases = [found for found in leases if not slice_ or found["slice"] == slice_]
+    if as_json:
+        print_json(leases)
+    else:
+        list_leases(leases)
+
+
+@lease.command(epilog=example("leasekit lease show web"))
+@click.argument("name", metavar="LEASE")
+@daemon_options
+@json_option
+def show(place: Place, name: str, as_json: bool) -> None:
+    """Show a lease: its state and why, what was asked and granted, its units."""
+    with place.connect(GUEST, or_only=True) as client:
+        found = client.query("lease", lease=name)
+    if as_json:
+        print_json(found)
+    else:
+        show_lease(found)
+
+
+@lease.command(epilog=example("leasekit lease history web"))
+@click.argument("name", metavar="LEASE")
+@daemon_options
+@json_option
+def history(place: Place, name: str, as_json: bool) -> None:
+    """List the transitions of a lease: when, from what, to what, why.
+
+    A lease that was over long ago is found by its id.
+    """
+    with place.connect(GUEST, or_only=True) as client:
+        rows = client.history(_id(client, name))
+    if as_json:
+        print_json(rows)
+    elif not rows:
+        raise LeasekitError(f"no lease {name!r} was ever here; `leasekit lease list --all` shows those there are")
+    else:
+        show_history(rows)
+
+
+def _id(client: Any, name: str) -> str:
+    """The id of a lease that may be over for so long that only its history is left."""
+    from leasekit.runtime.client import RequestError
+
+    with suppress(RequestError):
+        return str(client.query("lease", lease=name)["id"])
+    return name
+
+
+@lease.command(epilog=example("leasekit lease watch web", "leasekit lease watch --actor site --json"))
+@click.argument("name", metavar="[LEASE]", default="")
+@daemon_options
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON document on each line.")
+def watch(place: Place, name: str, as_json: bool) -> None:
+    """Print transitions as they happen, of one lease or of all, until Ctrl-C."""
+    with place.connect(GUEST, or_only=True) as client:
+        for event in client.watch(_id(client, name) if name else ""):
+            if as_json:
+                print_json_line(event)
+            else:
+                click.echo(clean(transition_line(event)))
+
+
+@lease.command(epilog=example("leasekit lease logs web", "leasekit lease logs web vm-0 --follow"))
+@click.argument("name", metavar="LEASE")
+@click.argument("unit", default="")
+@click.option(
+    "--lines",
+    type=click.IntRange(min=0, max=10_000),
+    default=50,
+    show_default=True,
+    help="How many lines of each unit.",
+)
+@click.option("--follow", is_flag=True, help="Print further lines of the one UNIT as they come, until Ctrl-C.")
+@daemon_options
+@json_option
+def logs(place: Place, name: str, unit: str, lines: int, follow: bool, as_json: bool) -> None:
+    """Print what drivers said of a lease's units: the guest's, and the site's where its daemon is in the same file."""
+    if follow and (not unit or as_json):
+        raise click.UsageError("--follow goes with a UNIT, and without --json")
+    socket = place.socket(GUEST, or_only=True)
+    from leasekit.runtime.client import ControlClient
+
+    with ControlClient(socket) as client:
+        found = client.query("lease", lease=name)
+    units = [u["unit"] if isinstance(u, dict) else u for u in found["units"]]
+    if unit and unit not in units:
+        raise LeasekitError(f"lease {found['id']} has no unit {unit!r}; it has {', '.join(units) or 'none'}")
+    sources = {"guest": socket, **_site_socket(place, found)}
+    if follow:
+        _follow(sources.get("site", socket), unit, lines)
+        return
+    found_lines = {
+        which: {each: _log_lines(path, each, lines) for each in ([unit] if unit else units)}
+        for which, path in sources.items()
+    }
+    if as_json:
+        print_json(found_lines)
+        return
+    for which, logs_of in found_lines.items():
+        for each, text in logs_of.items():
+            for line in text:
+                click.echo(clean(f"{which} {each}: {line}"))
+
+
+def _site_socket(place: Place, found: Mapping[str, Any]) -> dict[str, Path]:
+    """The control socket of the lease's site, if the deploy file has its daemon and that runs here."""
+    if place.control is not None or not found.get("site"):
+        return {}
+    spec = place.deployment().actors.get(found["site"])
+    return {"site": spec.control} if spec is not None and spec.control.exists() else {}
+
+
+def _log_lines(path: Path, unit: str, lines: int) -> list[str]:
+    from leasekit.runtime.client import ControlClient
+
+    with ControlClient(path) as client:
+        return list(client.unit_log(unit, lines))
+
+
+def _follow(path: Path, unit: str, lines: int) -> None:
+    from leasekit.runtime.client import ControlClient
+
+    with ControlClient(path) as client:
+        for line in client.unit_log(unit, lines, follow=True):
+            click.echo(clean(line))

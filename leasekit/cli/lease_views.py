@@ -1,0 +1,114 @@
+"""How leases are shown to a person. Guest, broker and site know different things of a lease, and all can be shown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from leasekit.cli.output import pairs, print_fields, print_table
+from leasekit.cli.times import now, show_when
+from leasekit.config.traces import format_instant
+from leasekit.core.leases.machine import NONE
+
+HISTORY_COLUMNS = ("at", "event", "from", "to", "why")
+
+
+def show_lease(lease: Mapping[str, Any]) -> None:
+    """One lease with all that is known of it."""
+    print_fields(_fields(lease))
+    units = lease.get("units")
+    if isinstance(units, list) and units and isinstance(units[0], dict):
+        rows = [(u["unit"], u["state"], u["reason"], pairs(u["properties"])) for u in units]
+        print_table(("unit", "state", "reason", "properties"), rows, empty="")
+
+
+def _fields(lease: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
+    instant = now()
+    for key in ("id", "name", "slice", "type", "broker", "site", "holder", "state"):
+        yield key, lease.get(key)
+    yield "pending", _shown(lease.get("pending"))
+    yield "join", _shown(lease.get("join"))
+    yield "reason", lease.get("reason")
+    for key in ("requested", "approved", "renewal", "granted", "next"):
+        yield key, _holding(lease.get(key))
+    for claim in lease.get("claims", ()):
+        yield "claim", f"{_holding(claim)} of {claim['source']}"
+    if lease.get("wanted") is not None:
+        yield "wanted", f"{lease['wanted']} units over {_term(lease['term'])}"
+    if lease.get("end") is not None:
+        yield "ends", show_when(lease["end"], instant)
+    for key in ("configuration", "resource"):
+        yield key, pairs(lease.get(key) or {})
+    units = lease.get("units")
+    if isinstance(units, list) and units and isinstance(units[0], str):
+        yield "units", " ".join(units)
+
+
+def _shown(value: Any) -> str:
+    return "" if value in (None, NONE) else str(value)
+
+
+def _holding(holding: Mapping[str, Any] | None) -> str:
+    if not holding:
+        return ""
+    op = f"{holding['op']}: " if "op" in holding else ""
+    extra = pairs(holding.get("properties") or {})
+    return f"{op}{holding['units']} units over {_term(holding['term'])}{f' ({extra})' if extra else ''}"
+
+
+def _term(term: Sequence[int]) -> str:
+    return f"{format_instant(term[0])} .. {format_instant(term[1])}"
+
+
+def list_leases(leases: Sequence[Mapping[str, Any]]) -> None:
+    """Leases, one a line."""
+    instant = now()
+    rows = [
+        (
+            lease["id"],
+            lease.get("name") or lease.get("holder", ""),
+            lease["slice"],
+            lease["type"],
+            lease.get("site", ""),
+            _count(lease),
+            lease["state"] if lease["pending"] == NONE else f"{lease['state']} ({lease['pending']})",
+            _shown(lease.get("join")),
+            show_when(_end(lease), instant),
+            lease["reason"],
+        )
+        for lease in leases
+    ]
+    columns = ("id", "name", "slice", "type", "site", "units", "state", "join", "ends", "reason")
+    print_table(columns, rows, empty="no leases", right=("units",))
+
+
+def _count(lease: Mapping[str, Any]) -> int:
+    units = lease.get("units")
+    if isinstance(units, int):
+        return units
+    if "wanted" in lease:
+        return int(lease["wanted"])
+    return int(lease["claims"][-1]["units"] if lease.get("claims") else lease["requested"]["units"])
+
+
+def _end(lease: Mapping[str, Any]) -> int:
+    if "end" in lease:
+        return int(lease["end"])
+    if lease.get("claims"):
+        return int(lease["claims"][-1]["term"][1])
+    return int((lease["term"] if "term" in lease else lease["requested"]["term"])[1])
+
+
+def show_history(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Transitions, one a line."""
+    lines = [(format_instant(r["at"]), r["event"], r["from_state"], r["to_state"], r["why"]) for r in rows]
+    print_table(HISTORY_COLUMNS, lines, empty="no transitions of such a lease")
+
+
+def transition_line(event: Mapping[str, Any]) -> str:
+    """One transition as a line of a stream."""
+    if "missed" in event:
+        return f"... {event['missed']} transitions were too many to show"
+    arrow = f"{event['from_state']} -> {event['to_state']}" if event["from_state"] else event["to_state"]
+    why = f": {event['why']}" if event["why"] else ""
+    return f"{format_instant(event['at'])} {event['lease']} {event['event']} {arrow}{why}"

@@ -1,0 +1,121 @@
+"""What commands print: one JSON document with ``--json``, tables and fields for a person without it.
+
+Data goes to standard output, everything else (progress, notes) to standard error. Names and reasons come from peers:
+characters that a terminal would obey are shown as escapes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+WIDTH_UNKNOWN: Final = 240
+"""The width of tables that don't go to a terminal: nothing is cut there."""
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+STYLES: Final[Mapping[str, str]] = {
+    "active": "green",
+    "joined": "green",
+    "held": "green",
+    "up": "green",
+    "ok": "green",
+    "active_ticketed": "green",
+    "failed": "red",
+    "refused": "red",
+    "down": "red",
+    "out": "red",
+    "BAD": "bold red",
+    "closed": "dim",
+    "ended": "dim",
+}
+"""Colours of the words that say how something is."""
+
+json_option: Callable[[F], F] = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+
+
+def console(*, stderr: bool = False) -> Console:
+    """A console for what is printed now; made anew, since tests and shells replace the streams."""
+    made = Console(stderr=stderr, highlight=False, emoji=False, markup=False)
+    if not made.is_terminal:
+        made.width = WIDTH_UNKNOWN
+    return made
+
+
+def clean(value: Any) -> str:
+    """A value as text that is safe on a terminal."""
+    text = "" if value is None else str(value)
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def styled(value: Any) -> Text:
+    """A value as a table's cell, coloured if it is a state."""
+    text = clean(value)
+    return Text(text, style=STYLES.get(text, ""))
+
+
+def print_json(value: Any) -> None:
+    """One JSON document; bytes become hex."""
+    click.echo(json.dumps(value, indent=2, default=_plain))
+
+
+def print_json_line(value: Any) -> None:
+    """One JSON document on a line of its own, of a stream of them."""
+    click.echo(json.dumps(value, default=_plain))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return value.hex()
+    raise TypeError(f"{type(value).__name__} has no JSON")
+
+
+def print_table(
+    columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str, right: Iterable[str] = (), title: str = ""
+) -> None:
+    """A table; ``right`` names the columns of numbers, ``empty`` is said where there are no rows."""
+    lines = list(rows)
+    if not lines:
+        note(empty)
+        return
+    table = Table(
+        box=None, pad_edge=False, header_style="bold", title=Text(title) if title else None, title_justify="left"
+    )
+    numbers = set(right)
+    for column in columns:
+        table.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
+    for line in lines:
+        table.add_row(*(styled(cell) for cell in line))
+    console().print(table)
+
+
+def print_fields(fields: Iterable[tuple[str, Any]]) -> None:
+    """Names and values, one a line; those without a value are left out."""
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    for name, value in fields:
+        if value not in (None, "", (), [], {}):
+            table.add_row(name, styled(value))
+    console().print(table)
+
+
+def note(text: str) -> None:
+    """Something for the person at the terminal, not for a program that reads the output."""
+    click.echo(clean(text), err=True)
+
+
+def pairs(properties: Mapping[str, Any]) -> str:
+    """Properties in one line."""
+    return " ".join(f"{key}={value}" for key, value in properties.items())
+
+
+def example(*lines: str) -> str:
+    """The epilog of a command's help: one or more command lines."""
+    return "\b\n" + "\n".join(["Example:", *(f"  {line}" for line in lines)])

@@ -1,0 +1,123 @@
+"""How a command finds the daemon that it talks to: by a deploy file and an actor's name, or by its control socket."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import attrs
+import click
+
+from leasekit.core.errors import LeasekitError
+
+if TYPE_CHECKING:
+    from leasekit.config.deployment import ActorSpec, Deployment
+    from leasekit.runtime.client import ControlClient
+
+DEFAULT_FILE: Final = "leasekit.toml"
+FILE_VARIABLE: Final = "LEASEKIT_FILE"
+PLURALS: Final = {"guest": "guests", "broker": "brokers", "authority": "site authorities"}
+
+T = TypeVar("T")
+
+
+@attrs.frozen(kw_only=True)
+class Place:
+    """What the options say of where the daemon is. ``deployment`` and ``connect`` raise ``LeasekitError``."""
+
+    file: Path | None = None
+    state: Path | None = None
+    actor: str = ""
+    control: Path | None = None
+
+    def deployment(self) -> Deployment:
+        """The deploy file: the option's, the environment's, or the one in this folder."""
+        from leasekit.config.load import load
+
+        return load(self.deploy_file(), self.state)
+
+    def deploy_file(self) -> Path:
+        """Which deploy file it is."""
+        if self.file is not None:
+            return self.file
+        named = os.environ.get(FILE_VARIABLE)
+        if named:
+            return Path(named)
+        if Path(DEFAULT_FILE).exists():
+            return Path(DEFAULT_FILE)
+        raise LeasekitError(
+            f"no deploy file: name one with --file or {FILE_VARIABLE}, or go where there is a {DEFAULT_FILE}"
+        )
+
+    def spec(self, role: str, *, or_only: bool = False) -> ActorSpec:
+        """The actor meant: the one that was named, or the only one of this role; with ``or_only`` also one of another
+        role that is alone in its file.
+        """
+        deployment = self.deployment()
+        actors = deployment.actors
+        if self.actor:
+            if self.actor not in actors:
+                raise LeasekitError(f"{deployment.file}: no actor {self.actor!r}; it has {_listed(actors.values())}")
+            return actors[self.actor]
+        fitting = [actor for actor in actors.values() if actor.role == role]
+        if not fitting and or_only and len(actors) == 1:
+            fitting = list(actors.values())
+        if not fitting:
+            raise LeasekitError(f"{deployment.file}: no {role} in it; it has {_listed(actors.values())}")
+        if len(fitting) > 1:
+            names = ", ".join(actor.name for actor in fitting)
+            raise LeasekitError(
+                f"{deployment.file} has {len(fitting)} {PLURALS[role]}: {names}; say which with --actor"
+            )
+        return fitting[0]
+
+    def socket(self, role: str, *, or_only: bool = False) -> Path:
+        """The control socket of the daemon meant."""
+        return self.control if self.control is not None else self.spec(role, or_only=or_only).control
+
+    def connect(self, role: str, *, or_only: bool = False) -> ControlClient:
+        """A connection to the daemon of the actor meant."""
+        from leasekit.runtime.client import ControlClient
+
+        return ControlClient(self.socket(role, or_only=or_only))
+
+
+def _listed(actors: Iterable[ActorSpec]) -> str:
+    return ", ".join(f"{actor.name} ({actor.role})" for actor in actors) or "none"
+
+
+def _options(names: Sequence[str]) -> list[Callable[[Callable[..., Any]], Callable[..., Any]]]:
+    path = click.Path(path_type=Path)
+    known = {
+        "file": click.option(
+            "--file", "-f", type=path, metavar="FILE", help=f"Deploy file [{FILE_VARIABLE}, else {DEFAULT_FILE}]."
+        ),
+        "state": click.option("--state", type=path, metavar="DIR", help="State folder, where it is not the file's."),
+        "actor": click.option("--actor", "-a", default="", metavar="NAME", help="Actor, where the file has several."),
+        "control": click.option("--control", type=path, metavar="PATH", help="Control socket, without a deploy file."),
+    }
+    return [known[name] for name in names]
+
+
+def _place_options(*names: str) -> Callable[[Callable[..., T]], Callable[..., T]]:
+    def decorate(function: Callable[..., T]) -> Callable[..., T]:
+        @functools.wraps(function)
+        def command(**arguments: Any) -> T:
+            place = Place(**{name: arguments.pop(name) for name in names})
+            return function(place=place, **arguments)
+
+        wrapped: Callable[..., Any] = command
+        for option in reversed(_options(names)):
+            wrapped = option(wrapped)
+        return wrapped
+
+    return decorate
+
+
+daemon_options = _place_options("file", "state", "actor", "control")
+"""Options of commands that talk to one daemon, which get a :class:`Place` as ``place``."""
+file_options = _place_options("file", "state")
+"""Options of commands that need a deploy file, and perhaps several of its daemons."""

@@ -1,0 +1,73 @@
+"""``leasekit slice``: groups of leases that belong together."""
+
+from __future__ import annotations
+
+import click
+
+from leasekit.cli.output import example, json_option, note, print_json, print_table
+from leasekit.cli.places import Place, daemon_options
+
+GUEST = "guest"
+
+
+@click.group(name="slice")
+def slice_() -> None:
+    """Group leases into slices."""
+
+
+@slice_.command(epilog=example("leasekit slice create web --hold 3"))
+@click.argument("name")
+@click.option(
+    "--hold",
+    type=click.IntRange(min=0),
+    default=0,
+    metavar="N",
+    help="Redeem nothing before N leases of the slice have their tickets; if one is refused, close them all.",
+)
+@daemon_options
+@json_option
+def create(place: Place, name: str, hold: int, as_json: bool) -> None:
+    """Make a slice. One that is only named by a lease request is made by itself, and holds nothing back."""
+    with place.connect(GUEST) as client:
+        made = client.request("command", "slice.create", {"name": name, "hold": hold})
+    if as_json:
+        print_json(made)
+    else:
+        note(f"slice {name} is made" + (f"; it waits for {hold} tickets" if hold else ""))
+
+
+@slice_.command("list", epilog=example("leasekit slice list"))
+@daemon_options
+@json_option
+def list_(place: Place, as_json: bool) -> None:
+    """List slices and how much is in them."""
+    with place.connect(GUEST) as client:
+        slices = client.query("slices")
+    if as_json:
+        print_json(slices)
+        return
+    rows = [
+        (s["slice"], s["open"], s["leases"], s["units"], s["hold"] if not s["released"] else "", s["refused"])
+        for s in slices
+    ]
+    print_table(
+        ("slice", "open", "leases", "units", "holds for", "refused"),
+        rows,
+        empty="no slices",
+        right=("open", "leases", "units", "holds for"),
+    )
+
+
+@slice_.command(epilog=example("leasekit slice close web"))
+@click.argument("name")
+@click.option("--reason", default="", help="Why, for the leases' history.")
+@daemon_options
+@json_option
+def close(place: Place, name: str, reason: str, as_json: bool) -> None:
+    """Close every open lease of a slice."""
+    with place.connect(GUEST) as client:
+        closed = client.request("command", "slice.close", {"name": name, "reason": reason})
+    if as_json:
+        print_json(closed)
+    else:
+        note(f"slice {name}: {len(closed['closed'])} leases are being closed")

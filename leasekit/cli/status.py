@@ -1,0 +1,91 @@
+"""``leasekit status``: how the daemons of a deploy file are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from leasekit.cli.output import example, json_option, note, print_json, print_table
+from leasekit.cli.places import Place, daemon_options
+from leasekit.core.errors import LeasekitError
+
+COLUMNS = ("actor", "role", "state", "pid", "leases", "units", "waiting", "peers")
+
+
+@click.command(epilog=example("leasekit status --file deploy/quickstart/all.toml", "leasekit status site --json"))
+@click.argument("name", metavar="[ACTOR]", default="")
+@daemon_options
+@json_option
+def status(place: Place, name: str, as_json: bool) -> int:
+    """Show how daemons are: what they hold, whom they are connected to, what troubles them.
+
+    Exits with 0 if all of them are running, with 1 otherwise.
+    """
+    answers = [_ask(actor, role, path) for actor, role, path in _sockets(place, name)]
+    if as_json:
+        print_json(answers)
+    else:
+        print_table(COLUMNS, [_row(answer) for answer in answers], empty="no actors", right=("pid", "waiting"))
+        for answer in answers:
+            for problem in _problems(answer):
+                note(f"{answer['name']}: {problem}")
+    return 0 if all(_running(answer) for answer in answers) else 1
+
+
+def _sockets(place: Place, name: str) -> list[tuple[str, str, Path]]:
+    if place.control is not None:
+        return [("", "", place.control)]
+    deployment = place.deployment()
+    wanted = name or place.actor
+    if wanted and wanted not in deployment.actors:
+        raise LeasekitError(f"{deployment.file}: no actor {wanted!r}; it has {', '.join(deployment.actors)}")
+    return [(a.name, a.role, a.control) for a in deployment.actors.values() if not wanted or a.name == wanted]
+
+
+def _ask(name: str, role: str, path: Path) -> dict[str, Any]:
+    from leasekit.runtime.client import ControlClient, ControlError
+
+    try:
+        with ControlClient(path) as client:
+            answer: dict[str, Any] = client.query("status")
+    except ControlError as error:
+        return {"name": name, "role": role, "shell": {"state": "down", "problem": str(error)}}
+    return answer
+
+
+def _running(answer: dict[str, Any]) -> bool:
+    return bool(answer["shell"]["state"] == "running")
+
+
+def _row(answer: dict[str, Any]) -> tuple[Any, ...]:
+    peers = answer.get("peers", ())
+    return (
+        answer["name"],
+        answer["role"],
+        answer["shell"]["state"],
+        answer.get("pid", ""),
+        _counts(answer.get("leases", {})),
+        _units(answer.get("units", "")),
+        answer.get("waiting", ""),
+        f"{sum(bool(peer['connected']) for peer in peers)} of {len(peers)}" if peers else "",
+    )
+
+
+def _counts(counts: dict[str, int]) -> str:
+    return ", ".join(f"{count} {state}" for state, count in counts.items())
+
+
+def _units(units: Any) -> str:
+    """A site counts its units by type and state, a guest those it has."""
+    if not isinstance(units, dict):
+        return str(units)
+    return "; ".join(f"{type_}: {_counts(states)}" for type_, states in units.items())
+
+
+def _problems(answer: dict[str, Any]) -> list[str]:
+    problems = [answer["shell"].get("problem", "")]
+    problems += [f"mapper: {error}" for error in answer.get("mapper_errors", ())]
+    problems += [f"peer {peer['peer']}: {peer['problem']}" for peer in answer.get("peers", ()) if peer["problem"]]
+    return [problem for problem in problems if problem]

@@ -1,0 +1,197 @@
+"""``leasekit ticket``: what a ticket says, and whether it is true."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import sqlite3
+import sys
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from leasekit.cli.output import example, json_option, note, print_json, print_table
+from leasekit.cli.places import Place, daemon_options
+from leasekit.cli.times import now
+from leasekit.config.traces import format_instant
+from leasekit.core.claims.keys import ED25519, fingerprint
+from leasekit.core.claims.ticket import Ticket, decode_ticket
+from leasekit.core.claims.verify import TicketVerifier
+from leasekit.core.errors import LeasekitError, TicketError
+from leasekit.core.schema import TABLES
+from leasekit.core.time import Instant
+
+if TYPE_CHECKING:
+    from leasekit.config.deployment import ActorSpec
+
+GUEST: Final = "guest"
+FILE_MAX: Final = 64 * 1024
+COLUMNS: Final = ("#", "issuer", "holder", "type", "units", "from", "until", "degree", "signature", "claim")
+
+
+@click.group()
+def ticket() -> None:
+    """Look at tickets."""
+
+
+@ticket.command(epilog=example("leasekit ticket show --lease web", "leasekit ticket show web.ticket --json"))
+@click.argument("source", metavar="[FILE|-]", default="")
+@click.option("--lease", default="", metavar="LEASE", help="The ticket of this lease of a guest, from its store.")
+@click.option("--save", type=click.Path(path_type=Path), metavar="FILE", help="Write the ticket to a file as well.")
+@daemon_options
+@json_option
+def show(place: Place, source: str, lease: str, save: Path | None, as_json: bool) -> int:
+    """Show the chain of claims in a ticket, from the site's to the holder's own, and check it.
+
+    The ticket is read from FILE (or - for standard input: as it travels, in hex, or in base64) or is that of a --lease.
+    Exits with 1 if a signature or the chain is wrong. A ticket that is over, or given back, is still true: only
+    its site knows whether it was used.
+    """
+    if bool(source) == bool(lease):
+        raise click.UsageError("give a FILE, - or --lease")
+    data = _of_lease(place, lease) if lease else _read(source)
+    found = decode_ticket(data)
+    if save is not None:
+        save.write_bytes(data)
+    names = _names(place)
+    problem = verify(found)
+    described = describe(found, names, problem, now())
+    if as_json:
+        print_json(described)
+    else:
+        rows = [
+            (
+                index,
+                claim["issuer_name"] or claim["issuer_fingerprint"],
+                claim["holder_name"] or claim["holder_fingerprint"],
+                claim["type"],
+                claim["units"],
+                *map(format_instant, claim["term"]),
+                f"{claim['degree'] / 1000:g}",
+                "ok" if claim["signature_ok"] else "BAD",
+                claim["claim"][:16],
+            )
+            for index, claim in enumerate(described["chain"])
+        ]
+        print_table(COLUMNS, rows, empty="", right=("#", "units", "degree"))
+        note(f"the chain is wrong: {problem}" if problem else f"the chain is sound; the ticket {described['time']}")
+    return 1 if problem else 0
+
+
+def verify(found: Ticket) -> str:
+    """What is wrong with a ticket's chain and signatures, whoever holds it and whatever the time; empty if nothing."""
+    leaf = found.leaf
+    try:
+        TicketVerifier(ED25519).check(found, root=None, holder=leaf.holder, now=leaf.term.start, skew=0)
+    except TicketError as error:
+        return error.text
+    return ""
+
+
+def describe(found: Ticket, names: Mapping[bytes, str], problem: str, instant: Instant) -> dict[str, Any]:
+    """A ticket as plain data; ``names`` knows some keys."""
+    term = found.leaf.term
+    when = "is for later" if instant < term.start else "is of now" if instant < term.end else "is over"
+    return {
+        "ok": not problem,
+        "problem": problem,
+        "time": when,
+        "site": names.get(found.root.issuer, fingerprint(found.root.issuer)),
+        "chain": [
+            {
+                "claim": claim.id,
+                "issuer": claim.issuer,
+                "issuer_fingerprint": fingerprint(claim.issuer),
+                "issuer_name": names.get(claim.issuer, ""),
+                "holder": claim.holder,
+                "holder_fingerprint": fingerprint(claim.holder),
+                "holder_name": names.get(claim.holder, ""),
+                "type": claim.type,
+                "units": claim.units,
+                "term": list(claim.term),
+                "serial": claim.serial,
+                "degree": claim.degree,
+                "properties": claim.properties,
+                "constraints": dict(claim.constraints),
+                "parent": claim.parent,
+                "signature_ok": ED25519.verify(claim.issuer, claim.signature, claim.body),
+            }
+            for claim in found.chain
+        ],
+    }
+
+
+def _read(source: str) -> bytes:
+    if source == "-":
+        data = sys.stdin.buffer.read(FILE_MAX + 1)
+    else:
+        with Path(source).open("rb") as file:
+            data = file.read(FILE_MAX + 1)
+    if len(data) > FILE_MAX:
+        raise LeasekitError(f"{source}: found more than {FILE_MAX} bytes, which no ticket has")
+    return _plain(data)
+
+
+def _plain(data: bytes) -> bytes:
+    """The bytes of a ticket that may have been written as text."""
+    text = b"".join(data.split())
+    try:
+        return bytes.fromhex(text.decode("ascii"))
+    except ValueError:
+        pass  # not hex, which is the stricter one
+    try:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error:
+        return data
+
+
+def _of_lease(place: Place, name: str) -> bytes:
+    """The ticket that a guest's lease holds, by its store, which outlives the daemon and remembers old leases."""
+    from leasekit.core.leases.records import GuestLease
+
+    spec = place.spec(GUEST)
+    if spec.role != GUEST:
+        raise LeasekitError(f"{spec.name} is a {spec.role}: only guests hold the tickets of leases")
+    for row in _lease_rows(spec):
+        record = GuestLease.from_row(row)
+        if name in (record.id, record.name, f"{record.slice}/{record.name}"):
+            if record.approved is None:
+                raise LeasekitError(f"lease {record.id} is {record.state} and has no ticket")
+            return record.approved.ticket
+    raise LeasekitError(f"no lease {name!r} in the store of {spec.name}")
+
+
+def _lease_rows(spec: ActorSpec) -> list[tuple[Any, ...]]:
+    """Live leases first, then the newest."""
+    if spec.store.path is None:
+        raise LeasekitError(f"the store of {spec.name} is in its daemon's memory: there is no file to read")
+    if not spec.store.path.exists():
+        raise LeasekitError(f"no store at {spec.store.path}: {spec.name} was never started")
+    columns = ", ".join(TABLES["leases"].columns)
+    try:
+        with closing(sqlite3.connect(f"{spec.store.path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
+            return connection.execute(f"SELECT {columns} FROM leases ORDER BY live DESC, rowid DESC").fetchall()
+    except sqlite3.Error as error:
+        raise LeasekitError(f"{spec.store.path}: {error}") from error
+
+
+def _names(place: Place) -> Mapping[bytes, str]:
+    """The names of keys, as far as a deploy file is at hand and its public keys are there."""
+    from leasekit.config.keys import KeyFileError, load_public, public_path
+
+    try:
+        deployment = place.deployment()
+    except LeasekitError:
+        return {}
+    names: dict[bytes, str] = {}
+    keys = {actor.name: str(public_path(actor.key)) for actor in deployment.actors.values()}
+    keys |= {peer.name: peer.key for peer in deployment.peers.values()}
+    for name, key in keys.items():
+        try:
+            names[load_public(key)] = name
+        except KeyFileError:
+            continue  # shown by its fingerprint
+    return names

@@ -1,0 +1,97 @@
+"""How times, durations and ``key=value`` pairs are written on the command line."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import click
+
+from leasekit.config.traces import format_instant, parse_instant
+from leasekit.core.time import INSTANT_MAX, SECOND, Duration, Instant, format_duration, parse_duration
+
+
+def now() -> Instant:
+    """The time of day in Unix milliseconds."""
+    return int(time.time() * SECOND)
+
+
+class _When(click.ParamType[Instant]):
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Instant:
+        if isinstance(value, int):
+            return value
+        try:
+            instant = parse_when(str(value), now())
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        return instant
+
+
+class _Span(click.ParamType[Duration]):
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Duration:
+        if isinstance(value, int):
+            return value
+        try:
+            span = parse_duration(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        if span <= 0:
+            self.fail(f"found {value!r}, expected a duration above 0", param, ctx)
+        return span
+
+
+class _Pair(click.ParamType[tuple[str, str]]):
+    name = "key=value"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
+        if isinstance(value, tuple):
+            return value
+        key, sign, text = str(value).partition("=")
+        if not key or not sign:
+            self.fail(f"found {value!r}, expected KEY=VALUE", param, ctx)
+        return key, text
+
+
+WHEN = _When()
+SPAN = _Span()
+PAIR = _Pair()
+
+
+def parse_when(text: str, now: Instant) -> Instant:
+    """Unix milliseconds from ``now``, ``+2h``, ``-1d``, ISO 8601 (UTC where it names no zone) or milliseconds.
+
+    Raises ``ValueError`` that says what is allowed.
+    """
+    text = text.strip()
+    try:
+        if text == "now":
+            instant = now
+        elif text[:1] in ("+", "-"):
+            span = parse_duration(text[1:])
+            instant = now + span if text[0] == "+" else now - span
+        elif text.isdecimal() and len(text) > 8:
+            instant = int(text)
+        else:
+            instant = parse_instant(text)
+    except ValueError:
+        instant = -1
+    if not 0 <= instant <= INSTANT_MAX:
+        raise ValueError(f"found {text!r}, expected now, +2h, or ISO 8601 such as 2027-03-01T12:00Z")
+    return instant
+
+
+def show_when(instant: Instant, now: Instant) -> str:
+    """An instant as a person reads it, and how far off it is."""
+    off = instant - now
+    span = format_duration(round_span(abs(off)))
+    return f"{format_instant(instant)} ({f'in {span}' if off >= 0 else f'{span} ago'})"
+
+
+def round_span(span: Duration) -> Duration:
+    """A duration without what nobody reads: to seconds below an hour, minutes below two days, else hours."""
+    grain = SECOND if span < 3600 * SECOND else 60 * SECOND if span < 2 * 86400 * SECOND else 3600 * SECOND
+    return span // grain * grain

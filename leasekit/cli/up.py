@@ -1,0 +1,67 @@
+"""``leasekit up`` and ``leasekit down``: start and stop daemons."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from leasekit.cli.output import example, note
+from leasekit.cli.places import Place, file_options
+from leasekit.core.errors import LeasekitError
+
+
+@click.command(
+    epilog=example(
+        "leasekit up deploy/quickstart/all.toml",
+        "leasekit up deploy/quickstart/all.toml site --state run/site",
+    )
+)
+@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("actors", metavar="[ACTOR]...", nargs=-1)
+@click.option(
+    "--state", type=click.Path(path_type=Path), metavar="DIR", help="State folder, where it is not the file's."
+)
+@click.option(
+    "--data", type=click.Path(path_type=Path), metavar="DIR", help="Where the traces are that mappers follow."
+)
+@click.option("--synthetic", is_flag=True, help="Let mappers follow generated load instead of traces.")
+@click.option("--ready-fd", type=int, metavar="N", help="Write the ready lines to this descriptor as well.")
+def up(
+    file: Path, actors: tuple[str, ...], state: Path | None, data: Path | None, synthetic: bool, ready_fd: int | None
+) -> int:
+    """Run the daemons of a deploy file (or those ACTORs of it) in this process until they are stopped.
+
+    Prints a line for each actor as soon as it listens, and stops in good order on Ctrl-C, SIGTERM or `leasekit down`.
+    """
+    from leasekit.config.load import load
+    from leasekit.runtime.daemon import run
+
+    return run(load(file, state), actors, ready_fd=ready_fd, data_dir=data, synthetic=synthetic)
+
+
+@click.command(epilog=example("leasekit down --file deploy/quickstart/all.toml"))
+@click.argument("actors", metavar="[ACTOR]...", nargs=-1)
+@file_options
+def down(place: Place, actors: tuple[str, ...]) -> None:
+    """Stop the daemons of a deploy file, or those ACTORs of it. What runs is finished, or resumed at the next start.
+
+    A process that runs several actors stops as a whole.
+    """
+    from leasekit.runtime.client import ControlClient, ControlError
+
+    deployment = place.deployment()
+    for name in actors:
+        if name not in deployment.actors:
+            raise LeasekitError(f"{deployment.file}: no actor {name!r}; it has {', '.join(deployment.actors)}")
+    stopped = 0
+    for name in actors or deployment.actors:
+        try:
+            with ControlClient(deployment.actors[name].control) as client:
+                client.stop()
+        except ControlError:
+            continue  # it is not running, or the process that ran it has just been told so
+        stopped += 1
+        note(f"{name}: stopping")
+    if not stopped:
+        raise LeasekitError(f"{deployment.file}: none of its daemons is running")

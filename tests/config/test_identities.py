@@ -1,0 +1,141 @@
+"""Where actors get their keys from: files for daemons, a seed or nothing for emulations."""
+
+from __future__ import annotations
+
+import stat
+import threading
+from pathlib import Path
+
+import pytest
+from deploy_texts import SMALL, changed, write
+
+from leasekit.config.errors import ConfigErrors
+from leasekit.config.identities import FileKeys, emulation_keys, prepare
+from leasekit.config.keys import load_key, new_key
+from leasekit.config.load import load
+from leasekit.core.claims.keys import ED25519, UNSIGNED
+
+EMULATION = '[emulation]\nhorizon = "1d"\n'
+
+
+def faults_of(path: Path, *names: str) -> dict[str, str]:
+    """What keeps the actors from being started, by key."""
+    with pytest.raises(ConfigErrors) as raised:
+        prepare(load(path), names or None)
+    return {error.key: str(error) for error in raised.value.errors}
+
+
+def test_keys_and_folders_are_made_where_that_is_allowed(tmp_path: Path) -> None:
+    """Each actor gets a key and its folders; a second start finds the same keys."""
+    deployment = load(write(tmp_path))
+    keys = prepare(deployment)
+    assert stat.S_IMODE(deployment.state.stat().st_mode) == 0o700
+    assert len({keys.public(name) for name in deployment.actors}) == 3
+    for name, spec in deployment.actors.items():
+        assert keys.signer(name).public == keys.public(name) == load_key(spec.key).public
+        assert ED25519.verify(keys.public(name), keys.signer(name).sign(b"x"), b"x")
+    again = prepare(deployment)
+    assert all(again.public(name) == keys.public(name) for name in deployment.actors)
+
+
+def test_an_actor_does_not_sign_for_others(tmp_path: Path) -> None:
+    """Of the actors that are not started only public keys are given out."""
+    keys = prepare(load(write(tmp_path)), ["site"])
+    assert keys.signer("site").public == keys.public("site")
+    assert keys.public("broker")
+    with pytest.raises(KeyError):
+        keys.signer("broker")
+
+
+def test_missing_keys_are_errors_that_say_how_to_make_them(tmp_path: Path) -> None:
+    """Without create_keys every missing key of the actors is named, all at once, and none is made."""
+    path = write(tmp_path, changed(("create_keys = true", "create_keys = false")))
+    found = faults_of(path)
+    assert set(found) == {"actor.site.key", "actor.broker.key", "actor.guest.key"}
+    assert f"leasekit keys new {tmp_path}/state/keys/site.key" in found["actor.site.key"]
+    assert not (tmp_path / "state" / "keys").exists()
+
+
+def test_keys_of_peers_must_be_there(tmp_path: Path) -> None:
+    """A peer's key is never made; when it is there, it is used."""
+    text = '[deployment]\nstate = "s"\ncreate_keys = true\n[actor.broker]\nrole = "broker"\n'
+    path = write(tmp_path, text + '[peer.site]\nrole = "authority"\nkey = "keys/site.pub"\n')
+    assert "keys/site.pub" in faults_of(path)["peer.site.key"]
+    made = new_key(tmp_path / "s" / "keys" / "site.key")
+    assert prepare(load(path)).public("site") == made.public
+
+
+def test_two_actors_with_one_key(tmp_path: Path) -> None:
+    """A key that was copied is found: actors are told apart by their keys."""
+    deployment = load(write(tmp_path))
+    new_key(deployment.actors["site"].key)
+    for ending in ("key", "pub"):
+        data = (tmp_path / f"state/keys/site.{ending}").read_bytes()
+        copy = tmp_path / f"state/keys/guest.{ending}"
+        copy.write_bytes(data)
+        copy.chmod(0o600)
+    assert "the key of site" in faults_of(tmp_path / "deploy.toml")["actor.guest.key"]
+
+
+def test_names_that_are_not_in_the_file(tmp_path: Path) -> None:
+    """They are named, with those that are."""
+    assert "no actor 'siet', expected one of: site, broker, guest" in faults_of(write(tmp_path), "siet")["actor"]
+
+
+def test_paths_too_long_for_sockets(tmp_path: Path) -> None:
+    """The key, the path and a way out are named, before anything listens."""
+    state = tmp_path / ("x" * 100)
+    with pytest.raises(ConfigErrors) as raised:
+        prepare(load(write(tmp_path), state), ["site"])
+    assert {error.key for error in raised.value.errors} == {"actor.site.control", "actor.site.listen[0]"}
+    assert "--state" in str(raised.value)
+
+
+def test_daemons_always_sign(tmp_path: Path) -> None:
+    """A file with signatures off can't be started."""
+    path = write(tmp_path, SMALL.replace("create_keys = true", "signatures = false") + EMULATION)
+    assert "daemons always sign" in faults_of(path)["deployment.signatures"]
+
+
+def test_a_state_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    """A file in its place is a clear error."""
+    (tmp_path / "state").write_text("", encoding="utf-8")
+    assert "can't be made" in str(faults_of(write(tmp_path)))
+
+
+def test_processes_of_one_deployment_start_at_once(tmp_path: Path) -> None:
+    """Whoever is first makes the keys; all see the same ones."""
+    deployment = load(write(tmp_path))
+    start, made, failed = threading.Barrier(6), [], []
+
+    def begin(name: str) -> None:
+        start.wait()
+        try:
+            made.append(prepare(deployment, [name]))
+        except ConfigErrors as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=begin, args=(name,)) for name in [*deployment.actors] * 2]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
+    assert len(made) == 6
+    for name in deployment.actors:
+        assert len({keys.public(name) for keys in made}) == 1
+
+
+def test_emulated_keys(tmp_path: Path) -> None:
+    """They follow from the seed, are real ones, and with signatures off there are none; no file is touched."""
+    deployment = load(write(tmp_path, SMALL + EMULATION))
+    keys = emulation_keys(deployment)
+    assert not isinstance(keys, FileKeys)
+    assert ED25519.verify(keys.public("site"), keys.signer("site").sign(b"x"), b"x")
+    assert keys.public("site") != keys.public("broker")
+    other = emulation_keys(deployment.with_overrides({"emulation.seed": 1}))
+    assert keys.public("site") != other.public("site")
+    assert emulation_keys(load(write(tmp_path, SMALL + EMULATION))).public("site") == keys.public("site")
+    unsigned = emulation_keys(deployment.with_overrides({"deployment.signatures": False}))
+    assert (unsigned.scheme, unsigned.signer("site").sign(b"x")) == (UNSIGNED, b"")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["deploy.toml"]

@@ -1,0 +1,25 @@
+"""What holds for all tests: Hypothesis repeats itself, and tests that start real daemons don't run side by side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile(
+    "leasekit", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
+)
+settings.load_profile("leasekit")
+
+SYSTEM = Path(__file__).parent / "system"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests in tests/system share one worker and go first, since they take longest."""
+    system = [item for item in items if SYSTEM in item.path.parents]
+    for item in system:
+        item.add_marker(pytest.mark.xdist_group("system"))
+    others = [item for item in items if item not in set(system)]
+    items[:] = [*system, *others]

@@ -1,0 +1,148 @@
+"""Rules that a program can check: what linters say, and what a reader would have to look for in every file."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDERS = ("leasekit", "tests", "benchmarks", "docs", "deploy")
+LINES_MAX = 600
+BIN = Path(sys.executable).parent
+MACHINE_PATH = re.compile(r"(?<![\w.{}$~*-])/(?:home|root|work|Users|mnt|farm)/[A-Za-z0-9]")
+REASON = re.compile(r"#[^\w\n]*\w+")
+
+
+def _files(*suffixes: str) -> Iterator[Path]:
+    for folder in FOLDERS:
+        for path in sorted((ROOT / folder).rglob("*")):
+            hidden = any(part.startswith(".") or part == "__pycache__" for part in path.relative_to(ROOT).parts)
+            if path.is_file() and path.suffix in suffixes and not hidden:
+                yield path
+
+
+def _modules() -> list[Path]:
+    return list(_files(".py"))
+
+
+def _name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def _first_paragraph(text: str) -> str:
+    docstring = ast.get_docstring(ast.parse(text)) or ""
+    return docstring.split("\n\n")[0]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["ruff", "check", "."],
+        ["ruff", "format", "--check", "."],
+        ["mypy", "--strict"],
+        ["lint-imports", "--no-cache", "--no-logo"],
+    ],
+    ids=["ruff", "format", "mypy", "imports"],
+)
+def test_tool_finds_nothing(command: Sequence[str]) -> None:
+    """Linter, formatter, type checker and import contracts are content with the whole tree."""
+    tool = BIN / command[0]
+    done = subprocess.run([tool, *command[1:]], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}{done.stderr}"
+
+
+def test_long_modules_give_a_reason() -> None:
+    """A module over 600 lines says in its first paragraph why it is so long."""
+    unexplained = []
+    for path in _modules():
+        text = path.read_text()
+        if text.count("\n") > LINES_MAX and "lines" not in _first_paragraph(text):
+            unexplained.append(f"{_name(path)}: {text.count(chr(10))} lines")
+    assert not unexplained, "\n" + "\n".join(unexplained)
+
+
+def test_no_path_of_one_machine() -> None:
+    """No file names a folder that exists on somebody's machine only."""
+    found = []
+    for path in [*_files(".py", ".md", ".toml", ".sh"), ROOT / "README.md", ROOT / "Makefile", ROOT / "pyproject.toml"]:
+        if path == Path(__file__).resolve():
+            continue
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            if MACHINE_PATH.search(line):
+                found.append(f"{_name(path)}:{number}: {line.strip()[:100]}")
+    assert not found, "\n" + "\n".join(found)
+
+
+def test_no_test_sleeps() -> None:
+    """Tests wait for events; only those with real processes may poll with a sleep."""
+    found = [
+        f"{_name(path)}:{number}"
+        for path in _files(".py")
+        if path.is_relative_to(ROOT / "tests") and not path.is_relative_to(ROOT / "tests/system")
+        for number, name in _calls(path)
+        if name == "time.sleep"
+    ]
+    assert not found, "\n" + "\n".join(found)
+
+
+def _calls(path: Path) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            yield node.lineno, ast.unparse(node.func)
+
+
+def test_broad_except_gives_a_reason() -> None:
+    """Whoever catches everything and keeps it says why, on the line itself or in a comment that begins the handler."""
+    unexplained = []
+    for path in _modules():
+        text = path.read_text()
+        lines = text.splitlines()
+        for node in ast.walk(ast.parse(text)):
+            if not isinstance(node, ast.ExceptHandler) or not _is_broad(node) or _raises_on(node):
+                continue
+            head = "\n".join(lines[node.lineno - 1 : node.body[0].lineno])
+            if not REASON.search(head.replace("noqa: BLE001", "")):
+                unexplained.append(f"{_name(path)}:{node.lineno}: {lines[node.lineno - 1].strip()}")
+    assert not unexplained, "\n" + "\n".join(unexplained)
+
+
+def _is_broad(handler: ast.ExceptHandler) -> bool:
+    if handler.type is None:
+        return True
+    kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    return any(ast.unparse(kind) in ("Exception", "BaseException") for kind in kinds)
+
+
+def _raises_on(handler: ast.ExceptHandler) -> bool:
+    last = handler.body[-1]
+    return isinstance(last, ast.Raise) and last.exc is None
+
+
+def test_every_test_says_what_must_hold() -> None:
+    """Every test function has a docstring."""
+    silent = []
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            named = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_")
+            if named and not ast.get_docstring(node):
+                silent.append(f"{_name(path)}:{node.lineno}: {node.name}")
+    assert not silent, "\n" + "\n".join(silent)
+
+
+def test_no_test_is_switched_off() -> None:
+    """No test is marked to be skipped or to fail; a test that can't run here says so where it finds out."""
+    marks = re.compile(r"mark\.(?:skip|xfail)\b")
+    found = [
+        f"{_name(path)}:{number}"
+        for path in _files(".py")
+        if path.is_relative_to(ROOT / "tests") and path != Path(__file__).resolve()
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if marks.search(line)
+    ]
+    assert not found, "\n" + "\n".join(found)
