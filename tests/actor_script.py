@@ -166,7 +166,7 @@ class _Script:
     def _argument(key: str, value: str) -> Any:
         if key == "term" and "," in value:
             return [_instant(part) for part in value.strip("[)").split(",")]
-        if key in _INSTANTS:
+        if key in _INSTANTS and value[0].isdigit():
             return _instant(value)
         if key in _NUMBERS and re.fullmatch(r"-?\d+", value):
             return int(value)

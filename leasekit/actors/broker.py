@@ -74,6 +74,7 @@ class Broker(BrokerState):
         self._inline = is_inline(mapper)
         self._wake: Instant | None = None
         self._running = 0
+        self._raised = 0
         self._closings = 0
         self._handlers.update(
             {
@@ -263,7 +264,8 @@ class Broker(BrokerState):
         if done.error:
             waiting = ", ".join(list(self._pending)[:5])
             self._complain(f"broker mapper: {done.error} (waiting: {waiting})")
-            self._wake = earliest(self._wake, self.now + self._base.retry_max)
+            self._wake = earliest(self._wake, self.now + self._backoff(self._raised))
+        self._raised = self._raised + 1 if done.error else 0
         for decision in done.decisions:
             try:
                 self._decide(decision)

@@ -50,6 +50,7 @@ class GuestDesk:
         self._inline = is_inline(mapper)
         self._wake: Instant | None = 0
         self._running = 0
+        self._raised = 0
         self.errors: list[str] = []
         self._call_unblock: Callable[..., Go | Hold] | None = getattr(mapper, "unblock", None)
         manager._commands.update(
@@ -87,7 +88,8 @@ class GuestDesk:
         self._running = 0
         if done.error:
             self._complain(f"guest mapper: {done.error}")
-            self._wake = earliest(self._wake, self._manager.now + self._manager.settings.retry_max)
+            self._wake = earliest(self._wake, self._manager.now + self._manager._backoff(self._raised))
+        self._raised = self._raised + 1 if done.error else 0
         for decision in done.decisions:
             try:
                 self._decide(decision)

@@ -180,7 +180,10 @@ class ServiceManager(GuestGroups):
     def _on_no_ticket(self, lease: GuestLease, reason: str, fits: Instant) -> None:
         if not sm.MACHINE.allows((lease.state, lease.pending), "ticket_refused"):
             return
-        lease.reason = reason if fits < 0 else f"{reason}; it would fit at {fits}"
+        if lease.closing:
+            lease.reason = lease.close_reason
+        else:
+            lease.reason = reason if fits < 0 else f"{reason}; it would fit at {fits}"
         self._fire(sm.MACHINE, lease, "ticket_refused", lease.reason)
         if lease.state in (sm.FAILED, sm.CLOSED):
             self._end(lease)

@@ -67,8 +67,10 @@ class SiteLeases(Server):
         self._inline = is_inline(mapper)
         self._queue: dict[str, str] = {}
         self._look = False
+        self._shrunk = False
         self._wake: Instant | None = None
         self._running = 0
+        self._raised = 0
         self._endings = 0
         self._declare()
         self._queries.update(
@@ -339,6 +341,12 @@ class SiteLeases(Server):
             return None
         self._look, self._wake = False, None
         ordered = sorted(self._queue.items(), key=lambda item: _ORDER[item[1]])
+        shrinking = [item for item in ordered if item[1] == SHRINK]
+        if shrinking and len(shrinking) < len(ordered) and not self._shrunk:
+            # By themselves, so that what they give up is there for the others at the same instant.
+            ordered, self._shrunk, self._look = shrinking, True, True
+        else:
+            self._shrunk = False
         demands = [self._view(self.leases[id_], op) for id_, op in ordered]
         self._running = number = self._next("turn")
         units = self.units if self._inline else self.units.snapshot()
@@ -357,7 +365,8 @@ class SiteLeases(Server):
         self._running = 0
         if done.error:
             self._complain(f"authority mapper: {done.error} (waiting: {', '.join(list(self._queue)[:5])})")
-            self._wake = earliest(self._wake, self.now + self._base.retry_max)
+            self._wake = earliest(self._wake, self.now + self._backoff(self._raised))
+        self._raised = self._raised + 1 if done.error else 0
         for decision in done.decisions:
             try:
                 self._decide(decision)
@@ -401,6 +410,8 @@ class SiteLeases(Server):
             ):
                 raise CommandError(f"unit {name!r} is not a free unit of type {lease.type!r}")
         del self._queue[lease.id]
+        if len(names) < lease.wanted - len(lease.units):
+            lease.reason = lease.reason or f"only {len(names)} more were free"
         if op == NEW:
             self._fire(au.MACHINE, lease, "assign", f"{len(names)} units")
         for name in names:

@@ -10,8 +10,7 @@ import click
 
 from leasekit.cli.output import clean, console, example, json_option, note, pairs, print_json, print_table
 from leasekit.cli.places import Place, daemon_options
-from leasekit.cli.times import SPAN, WHEN
-from leasekit.config.traces import format_instant
+from leasekit.cli.times import SPAN, WHEN, to_second
 from leasekit.core.errors import LeasekitError
 from leasekit.core.leases.machine import NONE
 from leasekit.core.time import Duration, Instant, Term, format_duration
@@ -48,7 +47,7 @@ def sources(place: Place, as_json: bool) -> None:
             s["free_now"],
             s["free_for_a_day"],
             s["reservations"],
-            format_instant(s["term"][1]),
+            to_second(s["term"][1]),
             pairs(s["properties"]),
         )
         for s in found
@@ -74,7 +73,7 @@ def requests(place: Place, as_json: bool) -> None:
             lease["requested"]["op"],
             lease["type"],
             lease["requested"]["units"],
-            *map(format_instant, lease["requested"]["term"]),
+            *map(to_second, lease["requested"]["term"]),
             lease["reason"],
         )
         for lease in waiting
@@ -154,7 +153,7 @@ def _draw(source: str, units: int, steps: Sequence[Step], window: Term) -> None:
     peak = max((level for _, _, level in steps), default=0)
     click.echo(f"{clean(source)}: {units} units, at most {peak} taken at once")
     click.echo(f"|{bars(steps, units, window, width)}|")
-    left, right = format_instant(window.start), format_instant(window.end)
+    left, right = to_second(window.start), to_second(window.end)
     column = (
         f"a column is {format_duration(max(window.length // width // 1000 * 1000, 1))}" if window.length > 0 else ""
     )

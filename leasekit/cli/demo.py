@@ -32,6 +32,7 @@ ACTORS: Final = ("site", "broker", "guest")
 MARKER: Final = ".leasekit-demo"
 UNITS: Final = 12
 TERM: Final = "15s"
+"""How long the demo's lease is at first, and is extended; the guest of the quickstart renews 5 s before an end."""
 READY_WITHIN: Final = 30.0
 """How long a daemon may take to start, in seconds; it takes about one."""
 ANSWER_WITHIN: Final = 60.0
@@ -59,10 +60,11 @@ class Daemon:
 class Demo:
     """The daemons of one folder, and the steps that are taken with them."""
 
-    def __init__(self, deploy: Path, folder: Path, console: Console) -> None:
+    def __init__(self, deploy: Path, folder: Path, console: Console, *, term: str = TERM) -> None:
         self.deploy = deploy
         self.folder = folder.absolute()
         self.console = console
+        self.term = term
         self.daemons: dict[str, Daemon] = {}
         self._lease: dict[str, Any] = {}
         self._pids: dict[str, int] = {}
@@ -78,7 +80,10 @@ class Demo:
         """What ``leasekit ... --json`` prints. Raises :class:`DemoError` if it fails."""
         where = ["--file", str(self.deploy / "quickstart" / f"{actor}.toml"), "--state", str(self.folder)]
         line = self.command(*arguments, *(where if place else ()), "--json")
-        done = subprocess.run(line, capture_output=True, text=True, timeout=ANSWER_WITHIN, check=False)
+        try:
+            done = subprocess.run(line, capture_output=True, text=True, timeout=ANSWER_WITHIN, check=False)
+        except subprocess.TimeoutExpired:
+            raise DemoError(f"leasekit {' '.join(arguments)}: not done after {ANSWER_WITHIN:g} s") from None
         if done.returncode != 0:
             raise DemoError(f"leasekit {' '.join(arguments)}: exit status {done.returncode}: {done.stderr.strip()}")
         return json.loads(done.stdout)
@@ -193,8 +198,8 @@ class Demo:
 
     def request(self) -> None:
         """4 units are set up by the site and joined by the guest, and they are what they say."""
-        with self.step(f"lease 4 units for {TERM}: ticket, lease, setup, join") as told:
-            self._lease = self.cli("lease", "request", "vm", "4", "--for", TERM, "--name", "web", "--wait")
+        with self.step(f"lease 4 units for {self.term}: ticket, lease, setup, join") as told:
+            self._lease = self.cli("lease", "request", "vm", "4", "--for", self.term, "--name", "web", "--wait")
             told += self._check_units(4)
             chain = self.cli("ticket", "show", "--lease", "web")
             expect([claim["holder_name"] for claim in chain["chain"]], ["broker", "guest"], "holders in the ticket")
@@ -204,7 +209,7 @@ class Demo:
     def extend_and_kill(self) -> None:
         """What was acknowledged survives the kill of the daemon that has the units."""
         with self.step("extend the lease while growing it to 6 units; then SIGKILL the site's daemon") as told:
-            self.cli("lease", "extend", "web", "--for", TERM, "--units", "6")
+            self.cli("lease", "extend", "web", "--for", self.term, "--units", "6")
             self._history = self.cli("lease", "history", self._lease["id"], actor="site")
             killed = self.daemons["site"].process
             killed.send_signal(signal.SIGKILL)
@@ -380,12 +385,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m leasekit.cli.demo", description=(__doc__ or "").split("\n\n")[1])
     parser.add_argument("--deploy", type=Path, default=Path("deploy"), help="where the deploy files are [deploy]")
     parser.add_argument("--folder", type=Path, default=Path("demo-run"), help="where all it makes goes [demo-run]")
+    parser.add_argument("--term", default=TERM, help=f"how long the lease is at first [{TERM}]")
     options = parser.parse_args()
     console = Console(highlight=False)
     begun = time.monotonic()
     try:
         fresh(options.folder)
-        demo = Demo(options.deploy, options.folder, console)
+        demo = Demo(options.deploy, options.folder, console, term=options.term)
         try:
             demo.run()
         finally:

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from leasekit.cli.output import pairs, print_fields, print_table
-from leasekit.cli.times import now, show_when
-from leasekit.config.traces import format_instant
+from leasekit.cli.times import now, show_when, shown, to_second
 from leasekit.core.leases.machine import NONE
 
 HISTORY_COLUMNS = ("at", "event", "from", "to", "why")
@@ -26,8 +25,8 @@ def _fields(lease: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
     instant = now()
     for key in ("id", "name", "slice", "type", "broker", "site", "holder", "state"):
         yield key, lease.get(key)
-    yield "pending", _shown(lease.get("pending"))
-    yield "join", _shown(lease.get("join"))
+    yield "pending", _not_none(lease.get("pending"))
+    yield "join", _not_none(lease.get("join"))
     yield "reason", lease.get("reason")
     for key in ("requested", "approved", "renewal", "granted", "next"):
         yield key, _holding(lease.get(key))
@@ -44,7 +43,7 @@ def _fields(lease: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
         yield "units", " ".join(units)
 
 
-def _shown(value: Any) -> str:
+def _not_none(value: Any) -> str:
     return "" if value in (None, NONE) else str(value)
 
 
@@ -57,28 +56,40 @@ def _holding(holding: Mapping[str, Any] | None) -> str:
 
 
 def _term(term: Sequence[int]) -> str:
-    return f"{format_instant(term[0])} .. {format_instant(term[1])}"
+    return f"{to_second(term[0])} .. {to_second(term[1])}"
 
 
 def list_leases(leases: Sequence[Mapping[str, Any]]) -> None:
     """Leases, one a line."""
     instant = now()
+    theirs = bool(leases) and "holder" in leases[0]
     rows = [
         (
             lease["id"],
-            lease.get("name") or lease.get("holder", ""),
+            lease["holder"] if theirs else lease["name"],
             lease["slice"],
             lease["type"],
             lease.get("site", ""),
             _count(lease),
             lease["state"] if lease["pending"] == NONE else f"{lease['state']} ({lease['pending']})",
-            _shown(lease.get("join")),
+            _not_none(lease.get("join")),
             show_when(_end(lease), instant),
             lease["reason"],
         )
         for lease in leases
     ]
-    columns = ("id", "name", "slice", "type", "site", "units", "state", "join", "ends", "reason")
+    columns = (
+        "id",
+        "holder" if theirs else "name",
+        "slice",
+        "type",
+        "site",
+        "units",
+        "state",
+        "join",
+        "ends",
+        "reason",
+    )
     print_table(columns, rows, empty="no leases", right=("units",))
 
 
@@ -101,7 +112,7 @@ def _end(lease: Mapping[str, Any]) -> int:
 
 def show_history(rows: Sequence[Mapping[str, Any]]) -> None:
     """Transitions, one a line."""
-    lines = [(format_instant(r["at"]), r["event"], r["from_state"], r["to_state"], r["why"]) for r in rows]
+    lines = [(shown(r["at"]), r["event"], r["from_state"], r["to_state"], r["why"]) for r in rows]
     print_table(HISTORY_COLUMNS, lines, empty="no transitions of such a lease")
 
 
@@ -111,4 +122,4 @@ def transition_line(event: Mapping[str, Any]) -> str:
         return f"... {event['missed']} transitions were too many to show"
     arrow = f"{event['from_state']} -> {event['to_state']}" if event["from_state"] else event["to_state"]
     why = f": {event['why']}" if event["why"] else ""
-    return f"{format_instant(event['at'])} {event['lease']} {event['event']} {arrow}{why}"
+    return f"{shown(event['at'])} {event['lease']} {event['event']} {arrow}{why}"

@@ -31,6 +31,7 @@ from leasekit.cli.emulate import emulate
 from leasekit.cli.keys import keys
 from leasekit.cli.lease import lease
 from leasekit.cli.output import clean
+from leasekit.cli.plan import plan
 from leasekit.cli.site import site
 from leasekit.cli.slice import slice_
 from leasekit.cli.status import status
@@ -57,7 +58,7 @@ def cli() -> None:
     """
 
 
-for _command in (up, down, status, lease, slice_, site, broker, ticket, keys, config, emulate, completion):
+for _command in (up, down, status, lease, slice_, site, broker, ticket, keys, config, emulate, plan, completion):
     cli.add_command(_command)
 
 

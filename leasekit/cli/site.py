@@ -6,7 +6,7 @@ import click
 
 from leasekit.cli.output import example, json_option, note, pairs, print_json, print_table
 from leasekit.cli.places import Place, daemon_options
-from leasekit.config.traces import format_instant
+from leasekit.cli.times import to_second
 
 SITE = "authority"
 
@@ -92,7 +92,7 @@ def delegations(place: Place, as_json: bool) -> None:
         print_json(given)
         return
     rows = [
-        (d["delegation"], d["broker"], d["type"], d["units"], *map(format_instant, d["term"]), d["state"], d["reason"])
+        (d["delegation"], d["broker"], d["type"], d["units"], *map(to_second, d["term"]), d["state"], d["reason"])
         for d in given
     ]
     print_table(

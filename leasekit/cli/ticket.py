@@ -15,8 +15,7 @@ import click
 
 from leasekit.cli.output import example, json_option, note, print_json, print_table
 from leasekit.cli.places import Place, daemon_options
-from leasekit.cli.times import now
-from leasekit.config.traces import format_instant
+from leasekit.cli.times import now, to_second
 from leasekit.core.claims.keys import ED25519, fingerprint
 from leasekit.core.claims.ticket import Ticket, decode_ticket
 from leasekit.core.claims.verify import TicketVerifier
@@ -69,7 +68,7 @@ def show(place: Place, source: str, lease: str, save: Path | None, as_json: bool
                 claim["holder_name"] or claim["holder_fingerprint"],
                 claim["type"],
                 claim["units"],
-                *map(format_instant, claim["term"]),
+                *map(to_second, claim["term"]),
                 f"{claim['degree'] / 1000:g}",
                 "ok" if claim["signature_ok"] else "BAD",
                 claim["claim"][:16],

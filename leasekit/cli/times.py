@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from leasekit.config.traces import format_instant, parse_instant
 from leasekit.core.time import INSTANT_MAX, SECOND, Duration, Instant, format_duration, parse_duration
+
+CALENDAR_END: Final[Instant] = 253_402_300_799_999
 
 
 def now() -> Instant:
@@ -88,7 +90,17 @@ def show_when(instant: Instant, now: Instant) -> str:
     """An instant as a person reads it, and how far off it is."""
     off = instant - now
     span = format_duration(round_span(abs(off)))
-    return f"{format_instant(instant)} ({f'in {span}' if off >= 0 else f'{span} ago'})"
+    return f"{to_second(instant)} ({f'in {span}' if off >= 0 else f'{span} ago'})"
+
+
+def to_second(instant: Instant) -> str:
+    """An instant without its milliseconds, for tables where they are noise."""
+    return shown(instant // SECOND * SECOND)
+
+
+def shown(instant: Instant) -> str:
+    """Any instant; those that no calendar has are only said to be far away."""
+    return format_instant(instant) if instant <= CALENDAR_END else "after the year 9999"
 
 
 def round_span(span: Duration) -> Duration:

@@ -5,7 +5,6 @@ A :class:`Following` is opened before the command is sent, so that no transition
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,8 +19,6 @@ from leasekit.core.leases.machine import NONE
 if TYPE_CHECKING:
     from leasekit.runtime.client import ControlClient
 
-JOIN_POLL_S: Final = 0.1
-"""How often a lease is looked at while its units join: joining is no transition of the lease."""
 _OVER: Final = (sm.CLOSED, sm.FAILED)
 _REFUSALS: Final = frozenset({"ticket_refused", "lease_refused"})
 
@@ -52,38 +49,41 @@ class Following:
 
     def until_active(self, lease: str) -> Outcome:
         """Wait until a request, extend or modify is in force and the units have joined, or until it has failed."""
+        in_force = False
         with _spinner(lease) as show:
-            outcome = self._until(lease, show, closing=False)
-            if outcome.ok:
-                self._until_joined(lease, show)
-        return outcome
+            for event in self._concerning(lease, show):
+                outcome = self._judge(lease, event, closing=False)
+                if outcome is not None and not outcome.ok:
+                    return outcome
+                in_force = in_force or outcome is not None
+                if in_force and not self._is_joining(lease):
+                    return Outcome(True)
+        raise AssertionError("a watch ends with an error only")
 
     def until_closed(self, lease: str) -> Outcome:
         """Wait until the lease is closed."""
         with _spinner(lease) as show:
-            return self._until(lease, show, closing=True)
-
-    def _until(self, lease: str, show: Callable[[str], None], *, closing: bool) -> Outcome:
-        for event in self._events:
-            if "missed" in event:
-                outcome = _judge_state(self._client.query("lease", lease=lease), closing)
-            elif event["lease"] != lease:
-                continue
-            else:
-                show(f"{event['event']}: {event['to_state']}" + (f": {event['why']}" if event["why"] else ""))
-                outcome = _judge_event(event, closing)
-            if outcome is not None:
-                return outcome
+            for event in self._concerning(lease, show):
+                outcome = self._judge(lease, event, closing=True)
+                if outcome is not None:
+                    return outcome
         raise AssertionError("a watch ends with an error only")
 
-    def _until_joined(self, lease: str, show: Callable[[str], None]) -> None:
-        while True:
-            now: Mapping[str, Any] = self._client.query("lease", lease=lease)
-            if now["state"] in _OVER or now["join"] not in (sm.JOINING, sm.BLOCKED_JOIN):
-                return
-            joined = sum(unit["state"] == sm.JOINED for unit in now["units"])
-            show(f"{now['join']}: {joined} of {len(now['units'])} units")
-            time.sleep(JOIN_POLL_S)
+    def _concerning(self, lease: str, show: Callable[[str], None]) -> Iterator[Mapping[str, Any]]:
+        for event in self._events:
+            if "missed" in event:
+                yield event
+            elif event["lease"] == lease:
+                show(f"{event['event']}: {event['to_state']}" + (f": {event['why']}" if event["why"] else ""))
+                yield event
+
+    def _judge(self, lease: str, event: Mapping[str, Any], *, closing: bool) -> Outcome | None:
+        if "missed" in event:
+            return _judge_state(self._client.query("lease", lease=lease), closing)
+        return _judge_event(event, closing)
+
+    def _is_joining(self, lease: str) -> bool:
+        return self._client.query("lease", lease=lease)["join"] in (sm.JOINING, sm.BLOCKED_JOIN)
 
 
 def _judge_event(event: Mapping[str, Any], closing: bool) -> Outcome | None:

@@ -58,7 +58,7 @@ def parse_options(properties: Properties, term: Term) -> Options:
     latest = _number(properties, "latest_start", 0)
     if "min_units" in properties and not elastic:
         raise CommandError("properties.min_units: goes with elastic = 'true'")
-    if "latest_start" in properties and not deferrable:
+    if "latest_start" in properties and not (deferrable or group):
         raise CommandError("properties.latest_start: goes with deferrable = 'true'")
     if latest and latest < term.start:
         raise CommandError(f"properties.latest_start: found {latest}, which is before the start, {term.start}")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from leasekit.config.deployment import Deployment
-from leasekit.config.emulation import PlotSpec, x_value
+from leasekit.config.emulation import PlotSpec
 from leasekit.emulation import plots
 
 if TYPE_CHECKING:
@@ -19,7 +19,9 @@ def draw(deployment: Deployment, results: Sequence[RunResult], out: Path) -> lis
     assert deployment.emulation is not None, "pictures are of an emulation"
     made: list[Path] = []
     for plot in deployment.emulation.plots:
-        made += _DRAWN[plot.kind](plot, results, out, deployment.emulation.units)
+        wanted = [result for result in results if plot.wants(result.spec)]
+        if wanted:
+            made += _DRAWN[plot.kind](plot, wanted, out, deployment.emulation.units)
     return made
 
 
@@ -79,7 +81,7 @@ def _curves(plot: PlotSpec, results: Sequence[RunResult], value: str) -> dict[st
     """
     curves: dict[str, list[tuple[float, float]]] = {}
     for result in results:
-        x = x_value(result.deployment.document, plot.x)
+        x = plot.x_of(result.deployment.document)
         if value == "alpha_ms":
             curves.setdefault(result.spec.series or "alpha", []).append((x, result.summary["measured"][value]))
             continue

@@ -43,6 +43,7 @@ class Recorder:
             if table == LOG:
                 assert row is not None, "log rows are only ever added"
                 self.transitions += 1
+                self.flips += row[2] == "unit setup"
                 if self._log is not None:
                     self._log.writerow([row[0], actor, *row[1:]])
             elif table == "units":
@@ -59,8 +60,6 @@ class Recorder:
 
     def _site_unit(self, now: Instant, site: str, unit: str, state: str) -> None:
         held = state not in ("", au.FREE, au.OUT)
-        if held and (site, unit) not in self._held:
-            self.flips += 1
         self._member(self._held, self.in_use[site], now, (site, unit), held)
 
     @staticmethod

@@ -94,8 +94,7 @@ class Control:
                 try:
                     request = await connection.receive()
                     if request is None:
-                        # Answers that are still to come would find nobody.
-                        nursery.cancel_scope.cancel()
+                        # It may have shut down its sending side only, and still wait for answers.
                         return
                     id_, kind, name, arguments = _check(request)
                 except FrameError as error:

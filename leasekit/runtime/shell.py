@@ -220,7 +220,7 @@ class ActorShell:
         Started when the actor has its state. Raises ``StoreError`` if that can't be read, ``ActorStoppedError``.
         """
         try:
-            await self._restore()
+            await self._restore(self.actor)
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
                 await nursery.start(self.executor.run)
@@ -261,7 +261,7 @@ class ActorShell:
         for id_ in list(self._waiting):
             self._answer(Reply(id_, error=error))
 
-    async def _restore(self) -> None:
+    async def _restore(self, actor: ActorLike) -> None:
         tables = await self._read_tables()
         clock = next((value for key, value in tables.get("meta", ()) if key == CLOCK_KEY), 0)
         ahead = clock - self.clock.now()
@@ -271,7 +271,7 @@ class ActorShell:
                 format_duration(ahead),
             )
             self.clock.start_at(clock)
-        self.actor.restore(tables)
+        actor.restore(tables)
 
     async def _read_tables(self) -> dict[str, list[Row]]:
         async with self._store_lock:
@@ -425,12 +425,17 @@ class ActorShell:
         if len(self._bugs) == BUGS_MAX and now - self._bugs[0] < BUGS_WITHIN:
             text = f"{BUGS_MAX} internal errors within {BUGS_WITHIN:.0f} s; the last: {type(error).__name__}: {error}"
             raise ActorStoppedError(text, EXIT_BUG) from error
+        self._settled = trio.Event()
+        try:
+            actor = self._make()
+            await self._restore(actor)
+        finally:
+            self._settled.set()
+        self.actor = actor
+        self._generation += 1
         for one in inputs:
             if isinstance(one, Command):
                 self._answer(Reply(one.id, error=f"internal error: {type(error).__name__}: {error}"))
-        self._generation += 1
-        self.actor = self._make()
-        await self._restore()
 
 
 def _kind(one: Input) -> str:

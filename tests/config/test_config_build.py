@@ -100,7 +100,9 @@ def test_models_take_the_place_of_drivers(tmp_path: Path) -> None:
 
 
 def test_signals_from_traces(tmp_path: Path) -> None:
-    """A trace is read from the data folder and put on the actor's clock; a missing one is named, or replaced if asked."""
+    """A trace is read from the data folder and put on the actor's clock; a missing one is named, or replaced if
+    asked.
+    """
     (tmp_path / "data" / "load").mkdir(parents=True)
     trace = tmp_path / "data" / "load" / "trace.csv"
     trace.write_text("time,load\n1000000800,3\n1000002600,4\n", encoding="utf-8")
@@ -158,7 +160,9 @@ def test_drivers_with_their_limits(tmp_path: Path) -> None:
 
 
 def test_what_the_world_says_is_wrong_with_a_driver(tmp_path: Path) -> None:
-    """A command that isn't there is found when the drivers are made, not when the file is loaded, and its key is named."""
+    """A command that isn't there is found when the drivers are made, not when the file is loaded, and its key is
+    named.
+    """
     deployment = driven(tmp_path, '["/no/such/program"]')
     with pytest.raises(ConfigErrors) as raised:
         make_drivers(deployment, "site")

@@ -49,7 +49,9 @@ def test_a_run_is_the_file_with_keys_replaced(tmp_path: Path) -> None:
 
 
 def test_sweeps(tmp_path: Path) -> None:
-    """``each`` makes a run for each combination; keys with spaces between them share a value; the name says the values."""
+    """``each`` makes a run for each combination; keys with spaces between them share a value; the name says the
+    values.
+    """
     more = """
     [[emulation.run]]
     name = "n"
@@ -140,10 +142,13 @@ def test_pictures(tmp_path: Path) -> None:
         ('[[emulation.plot]]\nkind = "pie"', "emulation.plot[0].kind", "'rmse'"),
         ('[[emulation.plot]]\nkind = "rmse"', "emulation.plot[0].x", "is drawn against"),
         ('[[emulation.plot]]\nkind = "rmse"\nx = "actor.guest.trem"', "emulation.plot[0].x", "a key of this file"),
-        ('[[emulation.plot]]\nkind = "guests"\nguests = ["web"]', "emulation.plot[0].guests", "guests of this file: guest"),
-        ('[[emulation.plot]]\nkind = "alpha"\nx = "emulation.tick"\nseries = ["q"]\n[[emulation.run]]\nname = "a"\nseries = "s"',
+        ('[[emulation.plot]]\nkind = "guests"\nguests = ["web"]', "emulation.plot[0].guests",
+         "guests of this file: guest"),
+        ('[[emulation.plot]]\nkind = "alpha"\nx = "emulation.tick"\nseries = ["q"]\n'
+         '[[emulation.run]]\nname = "a"\nseries = "s"',
          "emulation.plot[0].series", "one of: s"),
-        ('[[emulation.plot]]\nkind = "guests"\n[[emulation.plot]]\nkind = "guests"', "emulation.plot[1].file", "of its own"),
+        ('[[emulation.plot]]\nkind = "guests"\n[[emulation.plot]]\nkind = "guests"', "emulation.plot[1].file",
+         "of its own"),
         ('[[emulation.plot]]\nkind = "guests"\nfile = "../x"', "emulation.plot[0].file", "without a slash"),
     ],
 )  # fmt: skip

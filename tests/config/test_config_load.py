@@ -60,7 +60,9 @@ def test_settings_of_a_role(tmp_path: Path) -> None:
 
 
 def test_the_state_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The argument goes before the environment, the environment before the file, a folder named after it is the default."""
+    """The argument goes before the environment, the environment before the file, a folder named after it is the
+    default.
+    """
     path = write(tmp_path)
     nameless = write(tmp_path, changed(('state = "state"\n', "")), "nameless.toml")
     assert load(nameless).state == tmp_path / "run" / "small"
@@ -119,7 +121,9 @@ def test_peers_of_other_files(tmp_path: Path) -> None:
 
 
 def test_overrides(tmp_path: Path) -> None:
-    """Dotted keys replace values, list items by index; tables that are missing are made; the document stays as it was."""
+    """Dotted keys replace values, list items by index; tables that are missing are made; the document stays as it
+    was.
+    """
     path = write(tmp_path)
     deployment = load(path)
     other = deployment.with_overrides(
@@ -229,7 +233,8 @@ def test_all_faults_at_once(tmp_path: Path) -> None:
         ("units = 4\nprop", 'units = 4\ndriver = "x"\nprop', "actor.site.inventory[0].driver", "no driver here"),
         ("units = 4\nprop", 'units = 4\nnames = ["a"]\nprop', "actor.site.inventory[0]", "both of units and names"),
         ("units = 4\nprop", "prop", "actor.site.inventory[0]", "neither of units and names"),
-        ("units = 4\nlength", "units = 5\nlength", "actor.site.delegation", "found 5 units of 'vm' in all, expected at most 4"),
+        ("units = 4\nlength", "units = 5\nlength", "actor.site.delegation",
+         "found 5 units of 'vm' in all, expected at most 4"),
         ("units = 4\nlength", "units = 0\nlength", "actor.site.delegation[0].units", ">= 1"),
         ("units = 4\nlength", "degree = 0.5\nlength", "actor.site.delegation[0].degree", ">= 1.0"),
         ('broker = "broker"', 'broker = "guest"', "actor.site.delegation[0].broker", "no broker here"),
@@ -257,21 +262,26 @@ def test_single_faults(tmp_path: Path, old: str, new: str, key: str, words: str)
         ('[actor.broker.driver.x]\nkind = "null"', "actor.broker.driver", "an unknown key"),
         ('[actor.site.driver.x]\nkind = "nul"', "actor.site.driver.x", "did you mean null?"),
         ("[actor.site.driver.x]\nretries = 1", "actor.site.driver.x.kind", "found nothing, expected text in quotes"),
-        ('[actor.site.driver.x]\nkind = "null"\nlatency = { setup = "2q" }', "actor.site.driver.x.latency.setup", "found"),
+        ('[actor.site.driver.x]\nkind = "null"\nlatency = { setup = "2q" }', "actor.site.driver.x.latency.setup",
+         "found"),
         ('[actor.site.driver.x]\nkind = "null"\nretries = -1', "actor.site.driver.x.retries", ">= 0"),
         ('[actor.site.driver.x]\nkind = "null"\nemulated = {}', "actor.site.driver.x.emulated", "emulated as it is"),
         ('[actor.site.driver.x]\nkind = "process"', "actor.site.driver.x.directory", "found nothing, expected a path"),
         ('[actor.site.driver.x]\nkind = "process"\ndirectory = "d"\nemulated = { latency = { set_up = 3 } }',
          "actor.site.driver.x.emulated.latency.set_up", "'setup'"),
-        ('[actor.guest.driver.x]\nkind = "null"\ntypes = ["mv"]', "actor.guest.driver.x.types", "no site has, expected one of: vm"),
-        ('[actor.guest.driver.x]\nkind = "null"\n[actor.guest.driver.y]\nkind = "null"', "actor.guest.driver.y", "no types"),
+        ('[actor.guest.driver.x]\nkind = "null"\ntypes = ["mv"]', "actor.guest.driver.x.types",
+         "no site has, expected one of: vm"),
+        ('[actor.guest.driver.x]\nkind = "null"\n[actor.guest.driver.y]\nkind = "null"', "actor.guest.driver.y",
+         "no types"),
         ('[actor.guest.driver.x]\nkind = "null"\ntypes = ["vm", "vm"]', "actor.guest.driver.x.types", "'vm'"),
         ('[[actor.site.inventory]]\ntype = "x"\nnames = ["vm-1"]', "actor.site.inventory[1]", "inventory[0] has"),
         ('[[actor.site.inventory]]\ntype = "x"\nnames = ["a", "a"]', "actor.site.inventory[1]", "'a' twice"),
-        ('[[actor.site.inventory]]\ntype = "vm"\nunits = 1\nprefix = "b"', "actor.site.inventory[1].type", "different types"),
+        ('[[actor.site.inventory]]\ntype = "vm"\nunits = 1\nprefix = "b"', "actor.site.inventory[1].type",
+         "different types"),
         ('[[actor.site.inventory]]\nunits = 1', "actor.site.inventory[1].type", "found nothing"),
         ('[[actor.site.delegation]]\nbroker = "broker"\ntype = "vm"\nunits = 1', "actor.site.delegation[1]", "again"),
-        ('[[actor.site.delegation]]\nbroker = "broker"\ntype = "mv"\nunits = 1', "actor.site.delegation[1].type", "one of: vm"),
+        ('[[actor.site.delegation]]\nbroker = "broker"\ntype = "mv"\nunits = 1', "actor.site.delegation[1].type",
+         "one of: vm"),
         ('[actor.guest.mapper]\nname = 3', "actor.guest.mapper.name", "in quotes"),
         ('[actor.guest.mapper]\nname = "nobody"', "actor.guest.mapper.name", "'nobody'"),
         ('[actor.broker.mapper]\nbalanec = "first_fit"', "actor.broker.mapper.balanec", "did you mean balance?"),
@@ -368,10 +378,13 @@ VALUES = st.recursive(
 )
 KEYS = st.sampled_from(
     [
-        "actor", "actor.site", "actor.site.inventory", "actor.site.inventory.0", "actor.site.inventory.0.names", "actor.guest",
+        "actor", "actor.site", "actor.site.inventory", "actor.site.inventory.0", "actor.site.inventory.0.names",
+         "actor.guest",
         "actor.site.delegation.0.units", "actor.site.driver", "actor.site.driver.d", "actor.guest.mapper", "actor.x",
-        "actor.guest.mapper.signal", "actor.site.listen", "actor.broker.priorities", "peer", "peer.p", "peer.p.key", "emulation",
-        "emulation.run", "emulation.plot", "actor.guest.settings", "deployment", "actor.guest.key", "actor.guest.mapper.name",
+        "actor.guest.mapper.signal", "actor.site.listen", "actor.broker.priorities", "peer", "peer.p", "peer.p.key",
+         "emulation",
+        "emulation.run", "emulation.plot", "actor.guest.settings", "deployment", "actor.guest.key",
+         "actor.guest.mapper.name",
         "actor.site.inventory.0.type", "actor.site.shell", "actor.guest.role", "deployment.state",
     ]
 )  # fmt: skip

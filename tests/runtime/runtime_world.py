@@ -176,6 +176,12 @@ async def until(shell: ActorShell, check: Callable[[], bool], seconds: float = 1
             await watcher.take()
 
 
+async def delegated(site: ActorShell) -> None:
+    """Wait until the broker has taken what the site delegates."""
+    records = site.actor.delegations
+    await until(site, lambda: bool(records) and all(record.state == "held" for record in records.values()))
+
+
 def request(units: int = 2, seconds: float = 600, **more: Any) -> dict[str, Any]:
     """Arguments of ``lease.request`` for a lease that begins now."""
     import time

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import trio
-from runtime_world import GrantAll, make_actor, make_shell, request, running, until
+from runtime_world import GrantAll, delegated, make_actor, make_shell, request, running, until
 
 from leasekit.actors.base import Actor
 from leasekit.core.drivers import DriverError, UnitContext
@@ -18,7 +18,7 @@ from leasekit.core.mappers import BrokerCycle, Grant, Wake
 from leasekit.core.properties import EMPTY, Properties
 from leasekit.core.protocol.messages import Ack, Message, RequestTicket
 from leasekit.core.schema import Change, StoreError
-from leasekit.core.steps import Input, Outgoing, Ready, Reply, Tick, Turn, TurnDone
+from leasekit.core.steps import Input, Outgoing, Ready, Reply, Tick, Turn
 from leasekit.core.time import Instant, Term
 from leasekit.drivers.null import NullDriver, NullSettings
 from leasekit.runtime.clock import RealClock
@@ -270,7 +270,7 @@ async def test_a_lease_from_request_to_close(tmp_path: Path) -> None:
     ]
     guest, _, site = shells
     async with running(*shells):
-        await until(site, lambda: all(d.state == "held" for d in site.actor.delegations.values()))
+        await delegated(site)
         lease = (await guest.command("lease.request", request(3)))["id"]
         await until(guest, lambda: guest.actor.leases[lease].join == "joined")
         assert len((await guest.query("lease", {"lease": lease}))["units"]) == 3
@@ -278,7 +278,7 @@ async def test_a_lease_from_request_to_close(tmp_path: Path) -> None:
         await until(guest, lambda: guest.actor.leases[lease].state == "closed")
         events = [row.event for row in await guest.history(lease)]
     assert events[:2] == ["ask", "ticket"]
-    assert events[-2:] == ["left", "closed"]
+    assert [event for event in events if event in ("joined", "left", "closed")] == ["joined", "left", "closed"]
 
 
 async def test_a_restart_goes_on_where_the_store_left_off(tmp_path: Path) -> None:
@@ -290,7 +290,7 @@ async def test_a_restart_goes_on_where_the_store_left_off(tmp_path: Path) -> Non
     again = make_shell("guest", tmp_path, store=store)
     broker, site = make_shell("broker", tmp_path), make_shell("site", tmp_path)
     async with running(broker, site):
-        await until(site, lambda: all(d.state == "held" for d in site.actor.delegations.values()))
+        await delegated(site)
     async with running(again, broker_again := make_shell("broker", tmp_path, store=broker._store), make_shell("site", tmp_path, store=site._store)):
         assert broker_again.state == RUNNING
         await until(again, lambda: again.actor.leases[lease].join == "joined")
@@ -323,7 +323,7 @@ async def test_a_slow_mapper_does_not_stop_the_actor(tmp_path: Path) -> None:
     shells = [make_shell("guest", tmp_path), make_shell("broker", tmp_path, mapper=mapper), make_shell("site", tmp_path)]
     guest, broker, site = shells
     async with running(*shells):
-        await until(site, lambda: all(d.state == "held" for d in site.actor.delegations.values()))
+        await delegated(site)
         lease = (await guest.command("lease.request", request(1, properties={"deferrable": "true"})))["id"]
         await until(broker, lambda: lease in broker.actor.leases)
         with trio.fail_after(5):
@@ -349,7 +349,7 @@ async def test_a_mapper_that_never_ends_loses_its_turn(tmp_path: Path) -> None:
     ]
     guest, broker, site = shells
     async with running(*shells):
-        await until(site, lambda: all(d.state == "held" for d in site.actor.delegations.values()))
+        await delegated(site)
         await guest.command("lease.request", request(1, properties={"deferrable": "true"}))
         await until(broker, lambda: bool(broker.actor.errors))
         assert "took longer than 100ms" in (await broker.query("status", {}))["mapper_errors"][0]
@@ -371,7 +371,7 @@ async def test_a_mapper_that_calls_exit_loses_its_turn(tmp_path: Path) -> None:
     ]  # fmt: skip
     guest, broker, site = shells
     async with running(*shells):
-        await until(site, lambda: all(d.state == "held" for d in site.actor.delegations.values()))
+        await delegated(site)
         await guest.command("lease.request", request(1, properties={"deferrable": "true"}))
         await until(broker, lambda: bool(broker.actor.errors))
         assert "SystemExit: 3" in broker.actor.errors[0]
@@ -554,16 +554,17 @@ async def test_a_stop_lets_what_runs_finish(tmp_path: Path) -> None:
     driver, store = Gate(), MemoryStore()
     shells, site = await lease_on_gate(tmp_path, store, driver, 10_000)
     async with running(*shells):
-        await until(site, lambda: all(d.state == "held" for d in site.actor.delegations.values()))
+        await delegated(site)
         await shells[0].command("lease.request", request(1))
-        await driver.begun.wait()
+        with trio.fail_after(5):
+            await driver.begun.wait()
         site.stop()
         await trio.testing.wait_all_tasks_blocked()
         with pytest.raises(CommandError, match="stopping"):
             await site.command("unit.disable", {"unit": "vm-5"})
         driver.gate.set()
     assert driver.notes == ["setup #1", "up"]
-    assert [row[3] for row in store.load()["units"] if row[1]] == ["up"]
+    assert [row[3] for row in store.load()["units"] if row[1]] == ["active"]
 
 
 async def test_what_a_stop_cancels_is_done_again(tmp_path: Path) -> None:
@@ -571,16 +572,12 @@ async def test_what_a_stop_cancels_is_done_again(tmp_path: Path) -> None:
     driver, store = Gate(), MemoryStore()
     shells, site = await lease_on_gate(tmp_path, store, driver, 20)
     async with running(*shells):
-        await until(site, lambda: all(d.state == "held" for d in site.actor.delegations.values()))
+        await delegated(site)
         await shells[0].command("lease.request", request(1))
-        await driver.begun.wait()
+        with trio.fail_after(5):
+            await driver.begun.wait()
     assert driver.notes == ["setup #1"]
     driver.gate.set()
     async with running(again := make_shell("site", tmp_path, store=store, driver=driver)):
-        await until(again, lambda: any(unit.state == "up" for unit in again.actor.units))
+        await until(again, lambda: any(unit.state == "active" for unit in again.actor.units))
     assert driver.notes == ["setup #1", "setup #1", "up"]
-
-
-def test_turn_done_is_what_a_turn_returns() -> None:
-    """The helper types of this file are those of the contract."""
-    assert Turn(1, lambda: TurnDone(1)).run() == TurnDone(1)

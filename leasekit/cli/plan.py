@@ -1,0 +1,67 @@
+"""``leasekit plan``: one decision, or one workload, of a mapper, offline."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from leasekit.cli.output import example, json_option, note, print_json, print_table
+
+
+@click.group()
+def plan() -> None:
+    """See what a mapper would decide, without daemons."""
+
+
+@plan.command(epilog=example("leasekit plan timetable workload.csv --nodes 64 --policy fcfs --out answers.csv"))
+@click.argument("file", type=click.Path(path_type=Path), required=False)
+@click.option("--nodes", type=int, default=64, show_default=True, metavar="N", help="How many nodes there are.")
+@click.option(
+    "--policy", default="fcfs", show_default=True, metavar="MAPPER", help="A broker's mapper, by name or target."
+)
+@click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Write start and reason of each request.")
+@click.option("--schema", is_flag=True, help="Print what a workload file holds, as a JSON schema of its rows.")
+@json_option
+def timetable(file: Path | None, nodes: int, policy: str, out: Path | None, schema: bool, as_json: bool) -> None:
+    """Run a workload of reservations through a broker's mapper over one timetable.
+
+    FILE is a CSV file with the columns submit_s, earliest_start_s, deadline_s, duration_s, nodes and kind: ar
+    (advance reservation), im (immediate), be (best effort, done by deadline_s; empty: no limit).
+    """
+    from leasekit.emulation import timetable_plan
+
+    if schema:
+        print_json(_schema(timetable_plan.COLUMNS, timetable_plan.KINDS))
+        return
+    if file is None:
+        raise click.UsageError("missing argument 'FILE'")
+    summary, answers = timetable_plan.plan(timetable_plan.read_workload(file), nodes, policy)
+    if out is not None:
+        timetable_plan.write_answers(out, answers)
+    if as_json:
+        print_json(summary)
+        return
+    rows = [(kind, counts["accepted"], counts["refused"]) for kind, counts in summary["kinds"].items()]
+    print_table(("kind", "accepted", "refused"), rows, empty="no requests", right=("accepted", "refused"))
+    others = {key: value for key, value in summary.items() if key != "kinds"}
+    print_table(("", "value"), [(key.replace("_", " "), value) for key, value in others.items()], empty="")
+    if out is not None:
+        note(f"written to {out}")
+
+
+def _schema(columns: tuple[str, ...], kinds: Any) -> dict[str, Any]:
+    number = {"type": "number", "minimum": 0}
+    properties: dict[str, Any] = dict.fromkeys(columns, number)
+    properties["deadline_s"] = {"anyOf": [number, {"const": ""}]}
+    properties["nodes"] = {"type": "integer", "minimum": 1}
+    properties["kind"] = {"enum": list(kinds), "description": "; ".join(f"{k}: {v}" for k, v in kinds.items())}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "A row of a workload (CSV with a header)",
+        "type": "object",
+        "properties": properties,
+        "required": list(columns),
+        "additionalProperties": False,
+    }

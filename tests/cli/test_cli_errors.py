@@ -1,0 +1,136 @@
+"""How errors end a command: one line on standard error, the exit status says whose fault it is, never a traceback."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import pytest
+
+from leasekit.cli import main
+from leasekit.core.errors import LeasekitError
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Commands run in a folder without a deploy file."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("LEASEKIT_FILE", raising=False)
+    return tmp_path
+
+
+TWO_GUESTS = """
+[deployment]
+name = "two"
+state = "run"
+create_keys = true
+[actor.web]
+role = "guest"
+mapper = { name = "manual" }
+[actor.batch]
+role = "guest"
+mapper = { name = "manual" }
+[actor.broker]
+role = "broker"
+listen = ["unix:broker.sock"]
+mapper = { name = "fcfs" }
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "status", "words"),
+    [
+        ("lease list", 1, "no deploy file: name one with --file or LEASEKIT_FILE"),
+        ("lease list --file none.toml", 1, "none.toml"),
+        ("lease list --control none.sock", 1, "no daemon answers at none.sock: start it with leasekit up FILE"),
+        ("lease request vm 0 --for 1h", 2, "'UNITS': 0 is not in the range x>=1."),
+        ("lease request vm 4", 2, "Missing option '--for'"),
+        ("lease request vm 4 --for soon", 2, "'soon' is not a duration"),
+        ("lease request vm 4 --for 1h --start tomorrow", 2, "expected now, +2h, or ISO 8601"),
+        ("lease request vm 4 --for 1h --config colour", 2, "found 'colour', expected KEY=VALUE"),
+        ("lease request vm 4 --for 1h --group-size 2", 2, "--group-size goes with --group"),
+        ("lease extend web", 2, "give either --for or --until"),
+        ("lease extend web --for 1h --until +1h", 2, "give either --for or --until"),
+        ("lease logs web --follow --control none.sock", 2, "--follow goes with a UNIT"),
+        ("lease fly", 2, "No such command 'fly'"),
+        ("ticket show", 2, "give a FILE, - or --lease"),
+        ("ticket show none.ticket", 1, "none.ticket: No such file or directory"),
+        ("config check", 2, "Missing argument 'FILE'"),
+        ("keys show none.pub", 1, "none.pub"),
+        ("emulate none.toml", 1, "none.toml"),
+        ("up none.toml", 1, "none.toml"),
+        ("completion tcsh", 2, "'tcsh' is not one of"),
+    ],
+)
+def test_error_is_one_line(line: str, status: int, words: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """A bad command line or a missing file ends with one line that says what was found or is missing."""
+    assert main.run(line.split()) == status
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    assert err.startswith("leasekit: ")
+    assert words in err
+
+
+def test_which_actor_must_be_clear(elsewhere: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Where several actors have the role, or none has, the error names them and the option that helps."""
+    (elsewhere / "leasekit.toml").write_text(TWO_GUESTS)
+    assert main.run(["lease", "list"]) == 1
+    assert "leasekit.toml has 2 guests: web, batch; say which with --actor" in capfd.readouterr().err
+    assert main.run(["lease", "list", "--actor", "wob"]) == 1
+    assert "no actor 'wob'; it has web (guest), batch (guest), broker (broker)" in capfd.readouterr().err
+    assert main.run(["site", "units"]) == 1
+    assert "no authority in it; it has web (guest), batch (guest), broker (broker)" in capfd.readouterr().err
+    assert main.run(["status", "wob"]) == 1
+    assert "no actor 'wob'; it has web, batch, broker" in capfd.readouterr().err
+    assert main.run(["lease", "list", "--actor", "batch"]) == 1
+    assert "run/batch.control.sock: start it with leasekit up FILE" in capfd.readouterr().err
+
+
+def test_all_faults_of_a_file_are_told(elsewhere: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A command that needs a deploy file with two faults tells both, each on a line of its own."""
+    (elsewhere / "leasekit.toml").write_text('[deployment]\nnama = "x"\n[actor.site]\nrole = "king"\n')
+    assert main.run(["status"]) == 1
+    lines = capfd.readouterr().err.splitlines()
+    assert len(lines) >= 2
+    assert all(line.startswith("leasekit: leasekit.toml: ") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("raised", "status", "told"),
+    [
+        (LeasekitError("no\x1b[31m way"), 1, "leasekit: no\\x1b[31m way\n"),
+        (click.UsageError("nonsense"), 2, "leasekit: nonsense (see leasekit fail --help)\n"),
+        (KeyboardInterrupt(), 130, ""),
+        (OSError(28, "No space left on device", "x.csv"), 1, "leasekit: x.csv: No space left on device\n"),
+        (ZeroDivisionError("oops"), 70, "leasekit: internal error: ZeroDivisionError: oops (LEASEKIT_TRACEBACK=1"),
+    ],
+    ids=["refused", "usage", "interrupt", "system", "bug"],
+)
+def test_exit_status_says_whose_fault_it_is(
+    raised: BaseException, status: int, told: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Each kind of error has its exit status; terminal escapes in its text are shown, not obeyed; no traceback."""
+
+    @click.command()
+    def fail() -> None:
+        raise raised
+
+    monkeypatch.setitem(main.cli.commands, "fail", fail)
+    assert main.run(["fail"]) == status
+    err = capfd.readouterr().err
+    assert err.lstrip("\n").startswith(told)
+    assert "Traceback" not in err
+
+
+def test_traceback_on_request(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    """With LEASEKIT_TRACEBACK a bug shows where it is."""
+
+    @click.command()
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setitem(main.cli.commands, "fail", fail)
+    monkeypatch.setenv("LEASEKIT_TRACEBACK", "1")
+    assert main.run(["fail"]) == 70
+    assert "Traceback" in capfd.readouterr().err
