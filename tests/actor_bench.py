@@ -197,7 +197,7 @@ class Bench(World):
         node = self.nodes[name]
         node.actor = self.make(name)
         node.inbox = []
-        self._queue = [
+        self._queue[:] = [
             event for event in self._queue if not (event[1] == node.index and self._is_completion(event[3], event[4]))
         ]
         heapq.heapify(self._queue)

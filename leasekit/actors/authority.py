@@ -211,9 +211,9 @@ class Authority(SiteLeases):
             self._reserve(leaf, leaf.term)
         except TicketError:
             if lease.claim in table:
-                table.change(lease.claim, term=lease.term)
+                table.change(lease.claim, term=lease.term, force=True)
             else:
-                table.reserve(lease.claim, lease.wanted, lease.term)
+                table.reserve(lease.claim, lease.wanted, lease.term, force=True)
             raise
 
     def _remember(self, leaf: Claim, lease: str, state_: str, at: Instant = 0) -> SiteClaim:

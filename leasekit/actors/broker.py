@@ -49,7 +49,7 @@ from leasekit.core.protocol.messages import (
 )
 from leasekit.core.requests import Options, parse_options
 from leasekit.core.steps import Outgoing, Turn, TurnDone
-from leasekit.core.time import Instant, Term
+from leasekit.core.time import INSTANT_MAX, Instant, Term
 from leasekit.core.timetable import Shortfall
 
 REASON_MAX = 1000
@@ -145,22 +145,32 @@ class Broker(BrokerState):
             )
         lease = BrokerLease(
             message.lease, peer, message.slice, message.type, br.NASCENT, br.TICKETING, asked, message.number,
-            message.number, self.now, self._deadline(options), group=options.group,
+            message.number, self.now, self._deadline(options, whole=False), group=options.group,
         )  # fmt: skip
         self.leases[lease.id] = lease
         self._note(lease.id, "request", "", f"{lease.state}/{lease.pending}", f"{peer}: {asked.units} {lease.type}")
+        self._options[lease.id] = options
         if options.group:
-            self.book.join_group(peer, options.group, lease.id, options.lease_count)
+            self._join_group(lease, options)
         return lease
 
-    def _deadline(self, options: Options) -> Instant:
-        if options.latest_start:
-            return options.latest_start
-        if options.request_timeout:
-            return self.now + options.request_timeout
-        if options.group:
-            return self.now + self.settings.group_timeout
-        return self.now + (self.settings.defer_max if options.deferrable else self.settings.request_timeout)
+    def _deadline(self, options: Options, *, whole: bool) -> Instant:
+        """Until when a request waits. A group that is not ``whole`` waits for its members first, and not for long."""
+        settings, last = self.settings, options.latest_start
+        if options.group and not whole:
+            last = min(last or INSTANT_MAX, self.now + settings.group_timeout)
+        elif not last:
+            last = self.now + (settings.defer_max if options.deferrable else settings.request_timeout)
+        return min(last, self.now + options.request_timeout) if options.request_timeout else last
+
+    def _join_group(self, lease: BrokerLease, options: Options) -> None:
+        self.book.join_group(lease.holder, options.group, lease.id, options.lease_count)
+        have, count = self.book.group_size(lease.id)
+        if have == count:
+            for id_ in self.book.group_of(lease.id):
+                member = self.leases[id_]
+                member.deadline = self._deadline(self._options[id_], whole=True)
+                self._touch(member)
 
     def _reopen(self, lease: BrokerLease | None, message: RequestTicket, asked: Asked) -> BrokerLease:
         if lease is None or not lease.claims:
@@ -351,7 +361,8 @@ class Broker(BrokerState):
         nothing changed.
         """
         table = self.book.table(grant.source)
-        key = f"{lease.id}#{lease.number}"
+        # Not by the request's number: one whose record is long forgotten may come again.
+        key = f"{lease.id}#{self._next('serial')}"
         if lease.asked.op != MODIFY:
             table.reserve(key, grant.units, grant.term)
             return key

@@ -133,9 +133,9 @@ class Book:
         table = self._tables[claim.source]
         term = Term(claim.term.start, claim.until)
         if claim.key in table:
-            table.change(claim.key, term=term)
+            table.change(claim.key, term=term, force=True)
         else:
-            table.reserve(claim.key, claim.units, term)
+            table.reserve(claim.key, claim.units, term, force=True)
 
     def reopen(self, claim: Granted) -> bool:
         """Book a claim that was ended early up to its ``until`` again; False, with nothing changed, if it doesn't

@@ -168,14 +168,12 @@ class GuestDesk:
         heard.
         """
         now, settings = self._manager.now, self._manager.settings
-        if options.deferrable and options.latest_start:
-            last = options.latest_start
-        elif options.request_timeout:
-            last = now + options.request_timeout
-        elif options.deferrable and not options.group:
-            last = now + settings.defer_max
+        if options.deferrable:
+            last = options.latest_start or now + settings.defer_max
         else:
             last = min(now + settings.request_timeout, term.end)
+        if options.request_timeout:
+            last = min(last, now + options.request_timeout)
         return max(last, now) + settings.clock_skew + 2 * settings.retry_first
 
     def _check_wish(self, wish: RequestLease) -> Term:

@@ -77,11 +77,13 @@ class SiteLeases(Server):
             leases=self._query_leases, lease=self._query_lease, units=self._query_units, status=self._query_status
         )
 
-    def _declare(self) -> None:
+    def _declare(self) -> list[SiteUnit]:
+        """Count what the settings name; returns the units that were not known before."""
+        new: list[SiteUnit] = []
         for group in self.settings.inventory:
-            for unit in self.units.declare(group.type, group.names, group.properties):
-                self._touch(unit)
+            new += self.units.declare(group.type, group.names, group.properties)
             self._calendars[group.type] = Timetable(self.units.in_service(group.type))
+        return new
 
     def count_units(self, type_: str) -> None:
         """Make the calendar's capacity, from now on, the number of units that are in service."""
@@ -502,7 +504,8 @@ class SiteLeases(Server):
         self.units = Units(self.settings.failures_max, self._fire_unit, self._act)
         self._holding = {}
         self.units.restore(tables.get("units", ()))
-        self._declare()
+        for unit in self._declare():
+            self._touch(unit)
         for unit in self.units:
             if unit.lease:
                 self._holding[unit.lease] = self._holding.get(unit.lease, 0) + 1

@@ -170,6 +170,7 @@ def _guarded(call: Callable[[], Any], failed: str) -> Any:
     except SettingsError as error:
         raise SettingsError([f"{failed}: {line}" for line in error.errors]) from error
     except (Exception, SystemExit) as error:
+        # Foreign code: whatever it raises is the user's to see.
         raise SettingsError([f"{failed}: {_told(error)}"]) from error
 
 

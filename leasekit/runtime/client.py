@@ -39,6 +39,7 @@ class ControlClient:
         self.timeout = timeout
         self._next_id = 0
         self._buffer = bytearray()
+        self._early: dict[int, Any] = {}
         self._socket = self._connect()
 
     def _connect(self) -> socket.socket:
@@ -123,19 +124,22 @@ class ControlClient:
         :class:`RequestError`, in order.
         """
         waiting: list[int] = []
-        early: dict[int, Any] = {}
         for kind, name, arguments in requests:
             waiting.append(self.send(kind, name, arguments))
             if len(waiting) >= WINDOW:
-                yield self._take(waiting.pop(0), early)
+                yield self._answer(waiting.pop(0))
         for id_ in waiting:
-            yield self._take(id_, early)
+            yield self._answer(id_)
 
-    def _take(self, id_: int, early: dict[int, Any]) -> Any:
-        while id_ not in early:
+    def _answer(self, id_: int) -> Any:
+        """The result of request ``id_``, or the error that refuses it; answers to others are kept until they are
+        asked for.
+        """
+        while id_ not in self._early:
             answer = self._read()
-            early[answer.get("id", 0)] = _result(answer)
-        return early.pop(id_)
+            # 0: the daemon could not make out which request it was, or hangs up.
+            self._early[answer.get("id") or id_] = _result(answer)
+        return self._early.pop(id_)
 
     def request(self, kind: str, name: str, arguments: Mapping[str, Any] | None = None) -> Any:
         """One request and its result. ``kind`` is one of :data:`leasekit.runtime.control_wire.KINDS`."""
@@ -153,11 +157,8 @@ class ControlClient:
         return self._next_id
 
     def receive(self, id_: int) -> Any:
-        """The result of request ``id_``, which must be the only one whose answer is still to come."""
-        answer = self._read()
-        if answer.get("id") not in (id_, 0):
-            raise ControlError(f"{self.path}: found the answer to another request ({answer.get('id')!r})")
-        result = _result(answer)
+        """The result of request ``id_``, which was sent and whose answer was not received yet."""
+        result = self._answer(id_)
         if isinstance(result, RequestError):
             raise result
         return result

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 from hypothesis import given
@@ -33,7 +34,7 @@ def test_steps_agree_with_the_claims_at_every_instant(claims: list[tuple[int, in
 def test_steps_differ_from_their_neighbours(claims: list[tuple[int, int, int]], columns: int) -> None:
     """No two steps in a row are at one level, and a picture has as many characters as it was asked for."""
     steps = taken("s", _leases(claims), WINDOW)
-    assert all(a[2] != b[2] for a, b in zip(steps, steps[1:], strict=False))
+    assert all(a[2] != b[2] for a, b in pairwise(steps))
     assert len(bars(steps, 10, WINDOW, columns)) == columns
 
 

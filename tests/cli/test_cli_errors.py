@@ -34,6 +34,10 @@ mapper = { name = "manual" }
 role = "broker"
 listen = ["unix:broker.sock"]
 mapper = { name = "fcfs" }
+[peer.north]
+role = "authority"
+key = "0101010101010101010101010101010101010101010101010101010101010101"
+address = "unix:north.sock"
 """
 
 

@@ -9,7 +9,7 @@ from broker_cycles import Books, Model, grants, request
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leasekit.core.mappers import BrokerCycle, Defer, Grant, GrantGroup, PendingRequest, Reject
+from leasekit.core.mappers import BrokerCycle, Defer, Grant, GrantGroup, PendingRequest, Reject, Wake
 from leasekit.core.time import Term
 from leasekit.policies.broker import fcfs, rooms
 from leasekit.policies.broker.fcfs import Fcfs, FcfsSettings
@@ -162,6 +162,21 @@ def test_the_higher_class_gets_the_last_unit() -> None:
     decisions = {decision.lease: decision for decision in mapper().allocate(cycle)}  # type: ignore[union-attr]
     assert isinstance(decisions["vip"], Grant)
     assert isinstance(decisions["old"], Reject)
+
+
+def test_gathered_requests_are_decided_together_at_the_end_of_their_round() -> None:
+    """With ``gather`` nothing is decided in the round in which it came, and the next round is waited for."""
+    gathering = Fcfs(FcfsSettings(gather=1000))
+    pair = group(1, arrived=1999), group(1, arrived=2000, group="h")
+    wishes = [request("old", arrived=1999), request("new", arrived=2000)]
+    books = Books({"a": 4})
+    cycle = books.cycle(*wishes, groups=pair)
+    decisions = gathering.allocate(cycle._replace(now=2400))
+    assert decisions[0] == Wake(3000)
+    assert [grant.lease for grant in grants(decisions)] == ["old", "g0"]
+    assert gathering.allocate(books.cycle(request("old", arrived=1999))._replace(now=2000)) == [
+        Grant("old", "a/vm", 1, Term(0, 10))
+    ]
 
 
 # -- extends and modifies ----------------------------------------------------------------------------------------

@@ -114,7 +114,9 @@ def make_job(name: str, state: Path, *, driver: Driver | None = None, **changes:
         "signer": KEYS[name],
         "scheme": ED25519,
         "peers": [
-            PeerAddress(other, KEYS[other].public, Endpoint(path=str(state / f"{other}.sock")) if other < name else None)
+            PeerAddress(
+                other, KEYS[other].public, Endpoint(path=str(state / f"{other}.sock")) if other < name else None
+            )
             for other in ROLES
             if other != name
         ],
@@ -129,7 +131,13 @@ def make_job(name: str, state: Path, *, driver: Driver | None = None, **changes:
 
 
 def make_shell(
-    name: str, folder: Path, *, store: Store | None = None, driver: Driver | None = None, mapper: Any = None, **changes: Any
+    name: str,
+    folder: Path,
+    *,
+    store: Store | None = None,
+    driver: Driver | None = None,
+    mapper: Any = None,
+    **changes: Any,
 ) -> ActorShell:
     """A shell without sockets."""
     settings = changes.pop("settings", {})

@@ -291,7 +291,11 @@ async def test_a_restart_goes_on_where_the_store_left_off(tmp_path: Path) -> Non
     broker, site = make_shell("broker", tmp_path), make_shell("site", tmp_path)
     async with running(broker, site):
         await delegated(site)
-    async with running(again, broker_again := make_shell("broker", tmp_path, store=broker._store), make_shell("site", tmp_path, store=site._store)):
+    async with running(
+        again,
+        broker_again := make_shell("broker", tmp_path, store=broker._store),
+        make_shell("site", tmp_path, store=site._store),
+    ):
         assert broker_again.state == RUNNING
         await until(again, lambda: again.actor.leases[lease].join == "joined")
 
@@ -320,7 +324,11 @@ async def test_a_slow_mapper_does_not_stop_the_actor(tmp_path: Path) -> None:
 
     think = threading.Event()
     mapper = Thinking(lambda call: think.wait(10))
-    shells = [make_shell("guest", tmp_path), make_shell("broker", tmp_path, mapper=mapper), make_shell("site", tmp_path)]
+    shells = [
+        make_shell("guest", tmp_path),
+        make_shell("broker", tmp_path, mapper=mapper),
+        make_shell("site", tmp_path),
+    ]
     guest, broker, site = shells
     async with running(*shells):
         await delegated(site)
@@ -539,7 +547,9 @@ class Gate(NullDriver):
         return {"host": unit.unit}
 
 
-async def lease_on_gate(folder: Path, site_store: MemoryStore, driver: Gate, grace: int) -> tuple[list[ActorShell], Any]:
+async def lease_on_gate(
+    folder: Path, site_store: MemoryStore, driver: Gate, grace: int
+) -> tuple[list[ActorShell], Any]:
     """Shells whose site sets units up behind a gate."""
     shells = [
         make_shell("guest", folder),

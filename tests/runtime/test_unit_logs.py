@@ -39,7 +39,9 @@ def test_control_characters_are_shown_not_sent(tmp_path: Path) -> None:
     assert logs.tail("vm-0", 9)[0].endswith("lease op: a\\x1b[2J\\r\\u2028\\udc80b\tc")
 
 
-@pytest.mark.parametrize("unit", ["../../etc/passwd", "a/../b", ".hidden", "x\0y", "", "é" * 300, "a b;c", "..", "\udc80"])
+@pytest.mark.parametrize(
+    "unit", ["../../etc/passwd", "a/../b", ".hidden", "x\0y", "", "é" * 300, "a b;c", "..", "\udc80"]
+)
 def test_no_name_leads_elsewhere(tmp_path: Path, unit: str) -> None:
     """Whatever a unit is called, its log is a plain file in the folder."""
     logs = make(tmp_path)

@@ -9,6 +9,10 @@ deferrable one gets a reservation at the earliest start within its window at whi
 first turn on, those that come after it can't push it back: within a class nobody starves, and nobody need be kept
 waiting behind a large request that can't start yet (no head-of-line blocking). A request whose whole window is full is
 deferred; it is looked at again, in its old place in the order, whenever something changes.
+
+Priority counts among requests that wait at the same time. A broker asks its mapper as soon as a request is there, so
+that guests which ask at about the same time are served in the order in which their messages happen to come in, unless
+the setting ``gather`` makes requests wait for each other.
 """
 
 from __future__ import annotations
@@ -28,7 +32,9 @@ from leasekit.core.mappers import (
     GrantGroup,
     PendingRequest,
     Reject,
+    Wake,
 )
+from leasekit.core.settings import DurationSetting
 from leasekit.core.time import Instant, Term
 from leasekit.policies.broker import reasons
 from leasekit.policies.broker.placement import Balance, Member, pick, place
@@ -53,6 +59,10 @@ class FcfsSettings:
     )
     """The site for a request that may go to several: the one with most units free over its term, the first that has
     enough, or the one with fewest free that has enough. An elastic request that none can fill goes to the roomiest."""
+    gather: DurationSetting = 0
+    """Decide in rounds of this length, at whole multiples of it on the broker's clock, so that priority counts among
+    all requests of a round; it delays each of them by up to that. Less than the broker's ``request_timeout``. 0: at
+    once."""
 
 
 class Fcfs:
@@ -66,8 +76,10 @@ class Fcfs:
 
     def allocate(self, cycle: BrokerCycle) -> list[BrokerDecision]:
         """Decide every request of the cycle."""
-        turn = _Turn(cycle, self.settings.balance)
         decisions: list[BrokerDecision] = []
+        if self.settings.gather:
+            cycle = self._gathered(cycle, decisions)
+        turn = _Turn(cycle, self.settings.balance)
         for rank, _, _, _, requests in sorted(_items(cycle)):
             if rank == _NEW and requests[0].group:
                 decisions += turn.group(requests)
@@ -76,6 +88,15 @@ class Fcfs:
             else:
                 decisions.append(turn.extend(requests[0]) if rank == 0 else turn.modify(requests[0]))
         return decisions
+
+    def _gathered(self, cycle: BrokerCycle, decisions: list[BrokerDecision]) -> BrokerCycle:
+        """The part of the cycle that came before the current round; the rest waits for the next one."""
+        begun = cycle.now // self.settings.gather * self.settings.gather
+        requests = [request for request in cycle.requests if request.arrived < begun]
+        groups = [group for group in cycle.groups if max(member.arrived for member in group) < begun]
+        if len(requests) + len(groups) < len(cycle.requests) + len(cycle.groups):
+            decisions.append(Wake(begun + self.settings.gather))
+        return cycle._replace(requests=requests, groups=groups)
 
 
 def _items(cycle: BrokerCycle) -> Iterator[_Item]:

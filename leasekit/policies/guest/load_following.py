@@ -17,7 +17,6 @@ intervals. A request that was refused altogether is not repeated before the next
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from operator import itemgetter
 from typing import ClassVar, Final, Literal
 
 import attrs
@@ -33,15 +32,6 @@ OBSERVATIONS_MAX: Final = 100_000
 """How many past observations a filter is fed after a restart: almost a year of five-minute intervals."""
 
 _CLOSING: Final = frozenset(("closing", "close_wait"))
-# All that is looked at of a lease at each turn, fetched at once: the turns of a month look at millions.
-_FACTS: Final = itemgetter(
-    *(
-        LeaseView._fields.index(name)
-        for name in (
-            "type", "slice", "closing", "state", "pending", "term", "requested", "units", "next_term", "next_units",
-        )
-    )
-)  # fmt: skip
 _ELASTIC: Final = {"elastic": "true", "min_units": "1"}
 
 
@@ -152,20 +142,24 @@ class LoadFollowing:
     def _holdings(self, leases: Sequence[LeaseView], now: Instant) -> tuple[int, list[LeaseView]]:
         """The units that are held, on their way or promised for now, and the leases to be extended in this interval."""
         settings = self.settings
-        kind = (settings.type, settings.slice, False)
+        type_, slice_ = settings.type, settings.slice
         extend_to = now + settings.interval + settings.extend_ahead if settings.renew == "extend" else now
         total = 0
         due: list[LeaseView] = []
-        for lease, facts in zip(leases, map(_FACTS, leases), strict=True):
-            type_, slice_, closing, state, pending, (start, end), requested, units, next_term, next_units = facts
-            if (type_, slice_, closing) != kind or pending in _CLOSING:
+        for lease in leases:
+            if lease.type != type_ or lease.slice != slice_ or lease.closing:
                 continue
-            if next_term is not None:
-                end, units = next_term.end, next_units
+            state, pending, units = lease.state, lease.pending, lease.units
+            start, end = lease.term
+            if state == "active" and pending == "-":
+                if now < end < extend_to:
+                    due.append(lease)
+            elif pending in _CLOSING:
+                continue
+            elif lease.next_term is not None:
+                end, units = lease.next_term.end, lease.next_units
             elif state == "nascent" or pending == "extending_ticket":
-                units = requested
-            elif state == "active" and pending == "-" and now < end < extend_to:
-                due.append(lease)
+                units = lease.requested
             if start <= now < end:
                 total += units
         return total, due

@@ -1,0 +1,372 @@
+"""Every command that talks to daemons, against real ones: site, broker and guest in one process, with null drivers."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leasekit.cli import main
+
+pytestmark = pytest.mark.xdist_group("cli_daemons")
+
+DEPLOY = """
+[deployment]
+name = "test"
+state = "run"
+create_keys = true
+
+[actor.site]
+role = "authority"
+listen = ["unix:site.sock"]
+[[actor.site.inventory]]
+type = "vm"
+units = 8
+prefix = "vm-"
+driver = "none"
+properties = { memory_mb = "512" }
+[[actor.site.delegation]]
+broker = "broker"
+type = "vm"
+units = 8
+[actor.site.driver.none]
+kind = "null"
+
+[actor.broker]
+role = "broker"
+listen = ["unix:broker.sock"]
+mapper = { name = "fcfs" }
+
+[actor.guest]
+role = "guest"
+mapper = { name = "manual" }
+[actor.guest.settings]
+extend_lead = "60s"
+"""
+
+
+class Cli:
+    """Runs commands in this process against the daemons of one deploy file."""
+
+    def __init__(self, file: Path, capfd: pytest.CaptureFixture[str]) -> None:
+        self.file = file
+        self._capfd = capfd
+
+    def __call__(self, line: str, status: int = 0) -> tuple[str, str]:
+        """Standard output and error of a command line that must end with ``status``."""
+        found = main.run([*line.split(), "--file", str(self.file)])
+        out, err = self._capfd.readouterr()
+        assert found == status, err
+        return out, err
+
+    def json(self, line: str, status: int = 0) -> Any:
+        """The JSON document that it prints."""
+        return json.loads(self(f"{line} --json", status)[0])
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A deploy file whose daemons run, and stop without an error in the end."""
+    path = tmp_path_factory.mktemp("d") / "leasekit.toml"
+    path.write_text(DEPLOY)
+    reader, writer = os.pipe()
+    line = [sys.executable, "-m", "leasekit.cli.main", "up", str(path), "--ready-fd", str(writer)]
+    process = subprocess.Popen(line, pass_fds=[writer], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    os.close(writer)
+    with os.fdopen(reader) as ready:
+        names = [ready.readline().split()[1] for _ in range(3) if select.select([ready], [], [], 30)[0]]
+    try:
+        assert names == ["site", "broker", "guest"]
+        yield path
+    finally:
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=30)
+    assert process.returncode == 0, err
+    assert "Traceback" not in err
+    assert [line.split()[:2] for line in out.splitlines()] == [["ready", name] for name in names]
+
+
+@pytest.fixture
+def cli(file: Path, capfd: pytest.CaptureFixture[str]) -> Cli:
+    """The command line, with no lease open that a test before has left."""
+    made = Cli(file, capfd)
+    for lease in made.json("lease list"):
+        made(f"lease close {lease['id']} --wait")
+    return made
+
+
+def test_request_is_followed_until_its_units_have_joined(cli: Cli) -> None:
+    """With --wait a request comes back active, with its units joined and its properties passed on."""
+    lease = cli.json("lease request vm 3 --for 1h --slice s --name joins --config role=web --wait")
+    assert (lease["state"], lease["join"], lease["site"], lease["slice"]) == ("active", "joined", "site", "s")
+    assert lease["configuration"] == {"role": "web"}
+    assert [unit["state"] for unit in lease["units"]] == ["joined"] * 3
+    assert lease["requested"]["properties"]["deferrable"] == "true"
+
+
+def test_request_that_fails_says_why(cli: Cli) -> None:
+    """With --wait a refused request is shown, ends with 1 and its reason."""
+    out, err = cli("lease request vm 9 --for 1h --wait", 1)
+    assert "failed" in out
+    assert "no site here has more than 8 of 'vm'" in err
+
+
+def test_names_of_a_lease(cli: Cli) -> None:
+    """A lease is found by id, name and slice/name; an unknown one is an error that says where to look."""
+    lease = cli.json("lease request vm 1 --for 1h --slice s --name one --wait")
+    for name in (lease["id"], "one", "s/one"):
+        assert cli.json(f"lease show {name}")["id"] == lease["id"]
+    _, err = cli("lease show two", 1)
+    assert err == "leasekit: no lease 'two' here; `leasekit lease list` shows those there are\n"
+
+
+def test_start_in_the_future(cli: Cli) -> None:
+    """A start that is given is kept, and the request is not deferrable then."""
+    cli("lease request vm 2 --for 30m --start +2h --name later")
+    lease = cli.json("lease show later")
+    assert lease["requested"]["term"][1] - lease["requested"]["term"][0] == 30 * 60_000
+    assert "deferrable" not in lease["requested"]["properties"]
+
+
+def test_options_become_request_properties(cli: Cli) -> None:
+    """Elastic and deferrable requests, time-outs and groups are told to the broker as its properties."""
+    line = "lease request vm 8 --for 1h --elastic 2 --deferrable-until +3h --timeout 90s --property priority=7 --name e"
+    properties = cli.json(line)["requested"]["properties"]
+    assert properties.pop("latest_start")
+    assert properties == {
+        "deferrable": "true", "elastic": "true", "min_units": "2", "request_timeout": "90000ms", "priority": "7"
+    }  # fmt: skip
+    properties = cli.json("lease request vm 1 --for 1h --group g --group-size 2")["requested"]["properties"]
+    assert (properties["group_id"], properties["lease_count"]) == ("g", "2")
+
+
+def test_extend_grows_and_shrinks(cli: Cli) -> None:
+    """An extend is counted from the lease's end, with other units if wanted; a second one has to wait its turn."""
+    before = cli.json("lease request vm 2 --for 20m --name web --wait")
+    lease = cli.json("lease extend web --for 10m --units 4")
+    assert lease["requested"]["term"] == [before["end"], before["end"] + 10 * 60_000]
+    assert lease["requested"]["units"] == 4
+    _, err = cli("lease extend web --for 10m", 1)
+    assert "only an active lease with nothing pending can extend" in err
+
+
+def test_extend_in_force(cli: Cli) -> None:
+    """With --wait an extend comes back when the new term has begun, with its units."""
+    before = cli.json("lease request vm 2 --for 2s --name web --wait")
+    lease = cli.json("lease extend web --for 1h --units 4 --wait")
+    assert len(lease["units"]) == 4
+    assert lease["end"] - before["end"] == 3_600_000
+
+
+def test_modify(cli: Cli) -> None:
+    """A modify changes units (with victims by name), end and configuration in mid-term."""
+    cli("lease request vm 4 --for 1h --name web --wait")
+    names = [unit["unit"] for unit in cli.json("lease show web")["units"]]
+    lease = cli.json(f"lease modify web --units 3 --victim {names[1]} --wait")
+    assert [unit["unit"] for unit in lease["units"]] == [names[0], *names[2:]]
+    lease = cli.json("lease modify web --config colour=blue --wait")
+    assert lease["configuration"] == {"colour": "blue"}
+    end = lease["end"]
+    assert cli.json("lease modify web --until +10m --wait")["end"] < end
+    _, err = cli("lease modify web --units 1 --victim nobody", 1)
+    assert "'nobody' is no unit of lease" in err
+
+
+def test_failed_change_exits_with_one(cli: Cli) -> None:
+    """With --wait a modify that the broker refuses is an error, and the lease goes on as it was."""
+    cli("lease request vm 4 --for 1h --name web --wait")
+    _, err = cli("lease modify web --units 100 --wait", 1)
+    assert "100" in err
+    assert len(cli.json("lease show web")["units"]) == 4
+
+
+def test_close(cli: Cli) -> None:
+    """With --wait a close comes back when the site has confirmed it; a second one says that it was closed."""
+    cli("lease request vm 4 --for 1h --name web --wait")
+    assert cli.json("lease close web --reason done --wait")["state"] == "closed"
+    _, err = cli("lease close web", 1)
+    assert "is closed already" in err
+
+
+def test_list(cli: Cli) -> None:
+    """Open leases are listed, those of one slice, and with --all those that are over; site and broker list theirs."""
+    cli("lease request vm 1 --for 1h --slice a --name x --wait")
+    cli("lease request vm 1 --for 1h --slice b --name y --wait")
+    cli("lease close y --wait")
+    assert [lease["name"] for lease in cli.json("lease list")] == ["x"]
+    assert cli.json("lease list --slice b") == []
+    assert "y" in [lease["name"] for lease in cli.json("lease list --slice b --all")]
+    for actor in ("site", "broker"):
+        (lease,) = cli.json(f"lease list --actor {actor}")
+        assert (lease["holder"], lease["slice"]) == ("guest", "a")
+        out, _ = cli(f"lease list --actor {actor}")
+        assert out.splitlines()[0].split()[:3] == ["id", "holder", "slice"]
+        out, _ = cli(f"lease show {lease['id']} --actor {actor}")
+        assert "guest" in out
+
+
+def test_history(cli: Cli) -> None:
+    """The history tells every transition in order, of guest and site, also when the lease is over."""
+    cli("lease request vm 1 --for 1h --name web --wait")
+    id_ = cli.json("lease close web --wait")["id"]
+    rows = cli.json("lease history web")
+    assert [row["event"] for row in rows][:4] == ["ask", "ticket", "redeem", "lease"]
+    assert ("closed", "closed/-") in [(row["event"], row["to_state"]) for row in rows]
+    assert cli.json(f"lease history {id_} --actor site")[0]["event"] == "redeem"
+    out, _ = cli(f"lease history {id_}")
+    assert len(out.splitlines()) == len(rows) + 1
+    _, err = cli("lease history nobody", 1)
+    assert "no lease 'nobody' was ever here" in err
+
+
+def test_watch_streams_transitions(cli: Cli, file: Path) -> None:
+    """Watch prints each transition as a line of JSON when it happens, and ends with 130 on Ctrl-C."""
+    line = [sys.executable, "-m", "leasekit.cli.main", "lease", "watch", "--json", "--file", str(file)]
+    id_ = cli.json("lease request vm 1 --for 1h --name seen --wait")["id"]
+    with subprocess.Popen(
+        line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"}
+    ) as watch:
+        assert watch.stdout is not None
+        assert watch.stderr is not None
+        events: list[Any] = []
+        while not events and watch.poll() is None:
+            # Until the watcher has started, what changes can't be seen by it.
+            cli("lease modify seen --config a=b --wait")
+            if select.select([watch.stdout], [], [], 0.5)[0]:
+                events.append(json.loads(watch.stdout.readline()))
+        assert events[0]["lease"] == id_
+        watch.send_signal(signal.SIGINT)
+        _, err = watch.communicate(timeout=20)
+    assert watch.returncode == 130
+    assert "Traceback" not in err
+
+
+def test_logs_of_guest_and_site(cli: Cli) -> None:
+    """The logs of a lease's units are those of both sides; one unit can be asked for."""
+    lease = cli.json("lease request vm 2 --for 1h --name web --wait")
+    names = [unit["unit"] for unit in lease["units"]]
+    logs = cli.json("lease logs web")
+    assert list(logs) == ["guest", "site"]
+    assert [list(of_side) for of_side in logs.values()] == [names, names]
+    assert any("setup" in line for line in logs["site"][names[0]])
+    assert any("join" in line for line in logs["guest"][names[0]])
+    out, _ = cli(f"lease logs web {names[0]}")
+    assert names[1] not in out
+    _, err = cli("lease logs web nobody", 1)
+    assert f"has no unit 'nobody'; it has {', '.join(names)}" in err
+
+
+def test_slices(cli: Cli) -> None:
+    """A slice can be made, holds its redeems until it has all its tickets, is listed, and closes as a whole."""
+    assert cli.json("slice create held --hold 2") == {"slice": "held", "hold": 2}
+    cli("lease request vm 1 --for 1h --slice held --name h1")
+    (row,) = [row for row in cli.json("slice list") if row["slice"] == "held"]
+    assert (row["hold"], row["released"], row["open"]) == (2, False, 1)
+    cli("lease request vm 1 --for 1h --slice held --name h2 --wait")
+    assert len(cli.json("slice close held")["closed"]) == 2
+    _, err = cli("slice create held", 1)
+    assert "expected a name that no slice has yet" in err
+    out, _ = cli("slice list")
+    assert "held" in out
+
+
+def test_predecessors(cli: Cli) -> None:
+    """--after and --join-after name the leases that a request waits for; they must be there."""
+    cli("lease request vm 1 --for 1h --name first --wait")
+    second = cli.json("lease request vm 1 --for 1h --name second --after first --join-after first --wait")
+    assert second["join"] == "joined"
+    _, err = cli("lease request vm 1 --for 1h --after nobody", 1)
+    assert "redeem_predecessor: found 'nobody'" in err
+
+
+def test_site_commands(cli: Cli) -> None:
+    """Units can be listed and filtered, taken out of service and brought back; delegations are listed."""
+    assert len(cli.json("site units")) == 8
+    assert cli.json("site units --in out") == []
+    assert cli.json("site disable vm-3")["state"] == "out"
+    assert [unit["unit"] for unit in cli.json("site units --in out --type vm")] == ["vm-3"]
+    out, _ = cli("site units --in out")
+    assert "vm-3" in out
+    assert cli.json("site enable vm-3")["state"] == "free"
+    _, err = cli("site disable vm-99", 1)
+    assert "vm-99" in err
+    (delegation,) = cli.json("site delegations")
+    assert (delegation["broker"], delegation["units"], delegation["state"]) == ("broker", 8, "held")
+    out, _ = cli("site delegations")
+    assert "held" in out
+
+
+def test_broker_commands(cli: Cli) -> None:
+    """Sources tell what is free, requests who waits, and the calendar when units are taken."""
+    cli("lease request vm 6 --for 30m --name web --wait")
+    (source,) = cli.json("broker sources")
+    assert (source["units"], source["free_now"]) == (8, 2)
+    out, _ = cli("broker sources")
+    assert "memory_mb=512" in out
+    cli("lease request vm 8 --for 30m --deferrable-until +20m --name waits")
+    (calendar,) = cli.json("broker calendar --for 1h")
+    assert [step["taken"] for step in calendar["steps"]] == [6, 0]
+    out, _ = cli("broker calendar --for 1h")
+    assert "8 units, at most 6 taken at once" in out
+    (waiting,) = cli.json("broker requests")
+    assert waiting["requested"]["units"] == 8
+    out, _ = cli("broker requests")
+    assert "guest" in out
+    _, err = cli("broker calendar --source none", 1)
+    assert "no source 'none'" in err
+
+
+def test_ticket_of_a_lease(cli: Cli, tmp_path: Path) -> None:
+    """The ticket of a lease is read from the guest's store, verified, and can be saved and shown from the file."""
+    cli("lease request vm 2 --for 1h --name web --wait")
+    saved = tmp_path / "web.ticket"
+    shown = cli.json(f"ticket show --lease web --save {saved}")
+    assert shown["ok"]
+    assert [(claim["issuer_name"], claim["holder_name"]) for claim in shown["chain"]] == [
+        ("site", "broker"),
+        ("broker", "guest"),
+    ]
+    assert cli.json(f"ticket show {saved}")["chain"] == shown["chain"]
+    _, err = cli("ticket show --lease nobody", 1)
+    assert "no lease 'nobody' in the store of guest" in err
+
+
+def test_status(cli: Cli) -> None:
+    """Status shows all daemons of the file or one, with what they hold; one that is named must be there."""
+    answers = cli.json("status")
+    assert [(a["name"], a["shell"]["state"]) for a in answers] == [
+        ("site", "running"),
+        ("broker", "running"),
+        ("guest", "running"),
+    ]
+    out, _ = cli("status site")
+    assert len(out.splitlines()) == 2
+    _, err = cli("status nobody", 1)
+    assert "no actor 'nobody'" in err
+
+
+def test_keys_of_the_deployment(cli: Cli, file: Path) -> None:
+    """The public keys of all actors are shown, and no secret one."""
+    rows = cli.json("keys show")
+    assert [row["name"] for row in rows] == ["site", "broker", "guest"]
+    secrets = [(file.parent / "run" / "keys" / f"{row['name']}.key").read_text().split()[1] for row in rows]
+    out, _ = cli("keys show")
+    assert all(row["public"] in out for row in rows)
+    assert not any(secret in out for secret in secrets)
+
+
+def test_control_socket_without_a_file(file: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """--control finds a daemon by its socket alone, which only its user may open."""
+    socket = file.parent / "run" / "guest.control.sock"
+    assert stat.S_IMODE(socket.stat().st_mode) == 0o600
+    assert main.run(["lease", "list", "--json", "--all", "--control", str(socket)]) == 0
+    assert isinstance(json.loads(capfd.readouterr().out), list)
