@@ -77,6 +77,7 @@ class _Script:
         self._bench: Bench | None = None
         self._lines: list[str] = []
         self._names: dict[str, str] = {}
+        self._claims: dict[str, int] = {}
 
     def do(self, words: Sequence[str]) -> list[str]:
         """Carry out one line; returns what came of it."""
@@ -216,6 +217,10 @@ class _Script:
     def _line(self, at: Instant, text: str) -> None:
         self._lines.append(f"{_time(at):>8} {text}")
 
+    def _claim(self, digest: str) -> int:
+        """Claims are numbered as they appear: their digests say nothing to a reader."""
+        return self._claims.setdefault(digest[:16], len(self._claims) + 1)
+
     def _named(self, line: str) -> str:
         for id_ in sorted(self._names, key=len, reverse=True):
             line = line.replace(id_, self._names[id_])
@@ -225,8 +230,8 @@ class _Script:
         """Transitions."""
         for _, lease, event, before, after, why in rows:
             step = f"{before} -> {after} " if before or after else ""
-            subject = f"claim {lease[:6]}" if re.fullmatch(r"[0-9a-f]{64}", lease) else lease
-            why = re.sub(r"claim [0-9a-f]{16}", lambda found: found[0][:12], why)
+            subject = f"claim {self._claim(lease)}" if re.fullmatch(r"[0-9a-f]{64}", lease) else lease
+            why = re.sub(r"claim [0-9a-f]{16}", lambda found: f"claim {self._claim(found[0][6:])}", why)
             self._line(at, f"{actor:7} {subject} {event}: {step}{f'({why})' if why else ''}".rstrip())
 
     def sent(self, at: Instant, sender: str, receiver: str, message: Message, fate: str) -> None:

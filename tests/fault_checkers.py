@@ -59,14 +59,14 @@ class _Unit:
 
 class UnitChecker(Listening):
     """A unit is set up for one lease at a time, and torn down before the next; it is not used when that failed. What is
-    done again after a crash has the number that it had, and whatever is new a higher one.
+    done again after a crash has the number that it had, and what is new on a unit a higher one, used for nothing else.
     """
 
     def __init__(self, sites: Sequence[str], clock: Callable[[str], Instant]) -> None:
         self._sites = frozenset(sites)
         self._clock = clock
         self._units: dict[tuple[str, str], _Unit] = {}
-        self._numbers: dict[str, int] = {}
+        self._numbers: dict[tuple[str, int], tuple[str, str]] = {}
         self._redeemed: dict[str, dict[bytes, Claim]] = {}
 
     def sent(self, at: Instant, sender: str, receiver: str, message: Message, fate: str) -> None:
@@ -81,11 +81,11 @@ class UnitChecker(Listening):
             return
         unit = self._units.setdefault((actor, action.unit), _Unit())
         what = f"{actor}: {action.op} of {action.unit} for {action.lease}, action {action.number}"
+        first = self._numbers.setdefault((actor, action.number), (action.unit, action.op))
+        must(first == (action.unit, action.op), f"{what}: the number was that of a {first[1]} of {first[0]}")
         if action.number == unit.number:
-            must(action.op == unit.op, f"{what}: the number was that of a {unit.op}")
             return
-        must(action.number > self._numbers.get(actor, 0), f"{what}: numbers must grow")
-        self._numbers[actor] = action.number
+        must(action.number > unit.number, f"{what}: action {unit.number} was later")
         if action.op == "setup":
             must(not unit.lease, f"{what}: {unit.lease} still has it")
             must(not unit.broken, f"{what}: its teardown failed")
@@ -203,6 +203,7 @@ class StateChecker(Listening):
     def __init__(self, role: Callable[[str], str]) -> None:
         self._role = role
         self._at: dict[tuple[str, str], str] = {}
+        self.since: dict[tuple[str, str], Instant] = {}
         self.met: set[tuple[str, str, str]] = set()
 
     def committed(self, at: Instant, actor: str, rows: Sequence[Row]) -> None:
@@ -217,6 +218,7 @@ class StateChecker(Listening):
                 begins = not before or (role == "guest" and before == "relinquishing/-")
                 must(begins or last == before, f"{actor}: {subject} went on from {before}, it was {last}")
                 self._at[actor, subject] = after
+                self.since[actor, subject] = at
             if event in self.NOTES and "/" not in before:
                 continue
             old, new = tuple(before.split("/")), tuple(after.split("/"))

@@ -421,13 +421,12 @@ class Run:
         world.run_until(world.now + SETTLED_WITHIN + 900_000)
         for guest in world.plan.guests:
             for lease in world.actor(guest).leases.values():
-                slow = lease.pending in (sm.EXTENDING_TICKET, sm.MODIFYING, sm.CLOSING, sm.CLOSE_WAIT)
-                begun = lease.pending == sm.REDEEMING and lease.asked.term.start + SETTLED_WITHIN < world.now
-                must(not slow, f"{guest}: {lease.id} is still {lease.state}/{lease.pending}")
-                must(
-                    not begun or lease.approved.term.start + SETTLED_WITHIN > world.now,
-                    f"{guest}: {lease.id} is still {lease.state}/{lease.pending}",
-                )
+                begun = world.states.since.get((guest, lease.id), world.now)
+                if lease.pending == sm.REDEEMING:
+                    begun = max(begun, lease.approved.term.start)
+                passing = (sm.REDEEMING, sm.EXTENDING_TICKET, sm.MODIFYING, sm.CLOSING, sm.CLOSE_WAIT)
+                slow = lease.pending in passing and begun + SETTLED_WITHIN < world.now
+                must(not slow, f"{guest}: {lease.id} is still {lease.state}/{lease.pending}, since {begun}")
 
     def _check_over(self) -> None:
         """When every term is over, every lease is, every unit is free or out of service, and all the time is back."""

@@ -145,7 +145,7 @@ class Broker(BrokerState):
             )
         lease = BrokerLease(
             message.lease, peer, message.slice, message.type, br.NASCENT, br.TICKETING, asked, message.number,
-            message.number, self.now, self._deadline(options, whole=False), group=options.group,
+            message.number, self.now, self._deadline(options, asked.term.end, whole=False), group=options.group,
         )  # fmt: skip
         self.leases[lease.id] = lease
         self._note(lease.id, "request", "", f"{lease.state}/{lease.pending}", f"{peer}: {asked.units} {lease.type}")
@@ -154,13 +154,18 @@ class Broker(BrokerState):
             self._join_group(lease, options)
         return lease
 
-    def _deadline(self, options: Options, *, whole: bool) -> Instant:
-        """Until when a request waits. A group that is not ``whole`` waits for its members first, and not for long."""
+    def _deadline(self, options: Options, end: Instant, *, whole: bool) -> Instant:
+        """Until when a request for a term that ends at ``end`` waits.
+
+        A group that is not ``whole`` waits for its members first, and not for long.
+        """
         settings, last = self.settings, options.latest_start
         if options.group and not whole:
             last = min(last or INSTANT_MAX, self.now + settings.group_timeout)
         elif not last:
-            last = self.now + (settings.defer_max if options.deferrable else settings.request_timeout)
+            last = (
+                self.now + settings.defer_max if options.deferrable else min(end, self.now + settings.request_timeout)
+            )
         return min(last, self.now + options.request_timeout) if options.request_timeout else last
 
     def _join_group(self, lease: BrokerLease, options: Options) -> None:
@@ -169,7 +174,7 @@ class Broker(BrokerState):
         if have == count:
             for id_ in self.book.group_of(lease.id):
                 member = self.leases[id_]
-                member.deadline = self._deadline(self._options[id_], whole=True)
+                member.deadline = self._deadline(self._options[id_], member.asked.term.end, whole=True)
                 self._touch(member)
 
     def _reopen(self, lease: BrokerLease | None, message: RequestTicket, asked: Asked) -> BrokerLease:
@@ -187,7 +192,9 @@ class Broker(BrokerState):
         self._fire(br.MACHINE, lease, message.op)
         lease.asked, lease.number, lease.request, lease.arrived = asked, message.number, message.number, self.now
         lease.deadline = (
-            last.until if message.op == EXTEND else min(last.until, self.now + self.settings.request_timeout)
+            last.until
+            if message.op == EXTEND
+            else min(last.until, message.term.end, self.now + self.settings.request_timeout)
         )
         return lease
 
@@ -242,9 +249,9 @@ class Broker(BrokerState):
     def _view(self, lease: BrokerLease) -> PendingRequest:
         asked, options = lease.asked, self._options[lease.id]
         last = lease.claims[-1] if lease.claims else None
-        start = asked.term.start
-        if asked.op == NEW and options.deferrable:
-            start = max(start, self.now)
+        # What is past is not given: the book knows nothing of it any more.
+        start = max(asked.term.start, self.now) if asked.op != EXTEND else asked.term.start
+        later = options.deferrable and asked.op == NEW
         latest = options.latest_start or (max(lease.deadline, start) if options.deferrable else start)
         return PendingRequest(
             lease=lease.id,
@@ -253,7 +260,7 @@ class Broker(BrokerState):
             type=lease.type,
             units=asked.units,
             min_units=min(options.min_units or asked.units, asked.units),
-            term=Term(start, start + asked.term.length),
+            term=Term(start, start + asked.term.length if later else asked.term.end),
             latest_start=latest if asked.op == NEW else start,
             deadline=lease.deadline,
             arrived=lease.arrived,
@@ -265,6 +272,7 @@ class Broker(BrokerState):
             priority=self.settings.priorities.get(lease.holder, 0) + options.priority,
             preemptible=options.preemptible,
             properties=asked.properties,
+            held_until=last.until if last is not None else 0,
         )
 
     def _turn_done(self, done: TurnDone) -> None:
@@ -344,8 +352,10 @@ class Broker(BrokerState):
             raise CommandError(f"source {grant.source!r} holds no {lease.type!r}")
         if not view.min_units <= grant.units <= view.units:
             raise CommandError(f"{grant.units} units were granted, {view.min_units} to {view.units} were asked for")
-        length, start = grant.term.end - grant.term.start, grant.term.start
-        if length != view.term.length or not min(view.term.start, lease.asked.term.start) <= start <= view.latest_start:
+        asked = lease.asked.term
+        moves = lease.asked.op == NEW and self._options[lease.id].deferrable
+        fits = grant.term.length == asked.length if moves else grant.term.end == asked.end
+        if not fits or not asked.start <= grant.term.start <= view.latest_start:
             raise CommandError(
                 f"term {tuple(grant.term)} is not what was asked for: {view.term}, latest {view.latest_start}"
             )

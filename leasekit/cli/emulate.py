@@ -93,13 +93,27 @@ def print_summary(summary: Mapping[str, Any]) -> None:
                     _figure(guest.get("mean_demand")),
                     _figure(guest["mean_leased"]),
                     _figure(guest.get("rmse")),
+                    _percent(guest.get("unserved")),
+                    _percent(guest.get("idle")),
                     _figure(guest["fidelity"]),
                     f"{measured['wall_s']:.1f}",
                     f"{measured['alpha_ms']:.4f}",
                     run["events"],
                 )
             )
-    columns = ("run", "guest", "demand", "leased", "rmse", "fidelity", "wall s", "ms a tick", "events")
+    columns = (
+        "run",
+        "guest",
+        "demand",
+        "leased",
+        "rmse",
+        "unserved",
+        "idle",
+        "fidelity",
+        "wall s",
+        "ms a tick",
+        "events",
+    )
     print_table(columns, rows, empty="no runs", right=columns[2:])
     parts = [f"seed {summary['seed']}", "signed" if summary["signatures"] else "signatures off"]
     parts += ["generated load"] if summary["synthetic"] else []
@@ -109,3 +123,7 @@ def print_summary(summary: Mapping[str, Any]) -> None:
 
 def _figure(value: Any) -> str:
     return "" if value is None else f"{value:.4g}"
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{100 * share:.1f}%"

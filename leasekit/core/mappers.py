@@ -35,8 +35,9 @@ class PendingRequest(NamedTuple):
 
     ``op`` is ``new``, ``extend`` or ``modify``; the last two must be filled from ``source`` and keep their start.
     ``min_units`` is below ``units`` for an elastic request, ``latest_start`` above ``term.start`` for a deferrable
-    one. ``held`` is what the lease holds now. ``deadline`` is the last instant at which an answer is of use.
-    ``priority`` is the request's own wish.
+    one. ``held`` is what the lease holds, up to ``held_until`` (0 where it holds nothing): a modify gives that up from
+    ``term.start`` on, though ``Source.free`` still counts it. ``deadline`` is the last instant at which an answer is
+    of use. ``priority`` is the class of the holder and the request's own wish, added up.
     """
 
     lease: str
@@ -57,6 +58,7 @@ class PendingRequest(NamedTuple):
     priority: int
     preemptible: bool
     properties: Properties
+    held_until: Instant = 0
 
 
 class Source(NamedTuple):

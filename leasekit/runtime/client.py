@@ -92,13 +92,13 @@ class ControlClient:
         answer: list[dict[str, Any]] = self.request("log", "", {"after": after, "limit": limit})
         return answer
 
-    def watch(self, lease: str = "") -> Iterator[dict[str, Any]]:
-        """Transitions (of one lease) from the call on, as they are committed; endless. An item ``{"missed": n}``
-        tells of a gap.
+    def watch(self, lease: str = "", *, patience: float | None = None) -> Iterator[dict[str, Any]]:
+        """Transitions (of one lease) from the call on, as they are committed; endless.
 
-        The connection serves nothing else afterwards.
+        An item ``{"missed": n}`` tells of a gap. With ``patience`` (seconds) the iterator raises :class:`ControlError` if
+        nothing comes for so long. The connection serves nothing else afterwards.
         """
-        return self._follow(self.send("watch", lease))
+        return self._follow(self.send("watch", lease), patience)
 
     def unit_log(self, unit: str, lines: int = 200, *, follow: bool = False) -> Iterator[str]:
         """The last ``lines`` of a unit's log and, with ``follow``, those to come; then the connection serves
@@ -136,7 +136,7 @@ class ControlClient:
         asked for.
         """
         while id_ not in self._early:
-            answer = self._read()
+            answer = self._read(self.timeout)
             # 0: the daemon could not make out which request it was, or hangs up.
             self._early[answer.get("id") or id_] = _result(answer)
         return self._early.pop(id_)
@@ -163,21 +163,21 @@ class ControlClient:
             raise result
         return result
 
-    def _follow(self, id_: int) -> Iterator[dict[str, Any]]:
+    def _follow(self, id_: int, patience: float | None = None) -> Iterator[dict[str, Any]]:
         first = self.receive(id_)
 
         def events() -> Iterator[dict[str, Any]]:
             if first:
                 yield first
             while True:
-                event = self._read(endless=True).get("event")
+                event = self._read(patience).get("event")
                 if isinstance(event, dict):
                     yield event
 
         return events()
 
-    def _read(self, *, endless: bool = False) -> dict[str, Any]:
-        with self._explained(None if endless else self.timeout):
+    def _read(self, timeout: float | None) -> dict[str, Any]:
+        with self._explained(timeout):
             size = length(self._exactly(LENGTH.size), ANSWER_MAX)
             return unpack(self._exactly(size))
 

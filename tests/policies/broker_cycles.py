@@ -43,6 +43,7 @@ def request(lease: str, units: int = 1, start: Instant = 0, end: Instant = 10, *
         "priority": 0,
         "preemptible": False,
         "properties": {},
+        "held_until": 0,
     }
     return PendingRequest(**{**fields, **changes})
 

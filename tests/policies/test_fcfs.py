@@ -147,7 +147,7 @@ def test_order_is_operation_then_priority_then_arrival() -> None:
     pair: dict[str, Any] = {"group": "g", "latest_start": 5}
     cycle = books.cycle(
         request("late", arrived=9),
-        request("m", 2, 5, 10, op="modify", source="a/vm", held=1, arrived=9),
+        request("m", 2, 5, 10, op="modify", source="a/vm", held=1, held_until=10, arrived=9),
         request("early", arrived=1),
         request("vip", arrived=9, priority=3),
         request("e", 1, 10, 20, op="extend", source="a/vm", held=1, arrived=9, priority=-5),
@@ -214,7 +214,7 @@ def test_modify_counts_what_the_lease_holds() -> None:
     books = Books({"a": 4})
     books.book("a", "l", 3, 0, 10)
     books.book("a", "next", 2, 12, 20)
-    grow = request("l", 4, 5, 10, op="modify", source="a/vm", held=3)
+    grow = request("l", 4, 5, 10, op="modify", source="a/vm", held=3, held_until=10)
     assert mapper().allocate(books.cycle(grow)) == [Grant("l", "a/vm", 4, Term(5, 10))]
     longer = grow._replace(units=3, min_units=3, term=Term(5, 14))
     (refused,) = mapper().allocate(books.cycle(longer))
@@ -227,7 +227,7 @@ def test_what_a_modify_gives_up_is_free_in_the_same_turn() -> None:
     """Units that a shrinking modify frees go to a request of the same turn."""
     books = Books({"a": 4})
     books.book("a", "l", 4, 0, 10)
-    shrink = request("l", 1, 5, 10, op="modify", source="a/vm", held=4)
+    shrink = request("l", 1, 5, 10, op="modify", source="a/vm", held=4, held_until=10)
     decisions = mapper().allocate(books.cycle(request("n", 3, 5, 10), shrink))
     assert decisions == [Grant("l", "a/vm", 1, Term(5, 10)), Grant("n", "a/vm", 3, Term(5, 10))]
 
@@ -331,7 +331,7 @@ def _shape(draw: st.DrawFn, units: int) -> dict[str, Any]:
 
 def _again(draw: st.DrawFn, lease: str, site: str, units: int, term: Term) -> PendingRequest:
     wanted = draw(st.integers(1, 6))
-    known = {"source": f"{site}/vm", "held": units, "site": site, **_shape(draw, wanted)}
+    known = {"source": f"{site}/vm", "held": units, "held_until": term.end, "site": site, **_shape(draw, wanted)}
     if draw(st.booleans()):
         return request(lease, wanted, term.end, term.end + draw(st.integers(1, 9)), op="extend", **known)
     start = draw(st.integers(term.start, term.end - 1))

@@ -65,7 +65,7 @@ class DaemonProcess:
         ready.close()
 
     def wait_ready(self) -> None:
-        """Until every actor listens. Raises ``AssertionError`` with what the process said if it ends or takes too long."""
+        """Until every actor listens. Raises ``AssertionError`` with what the process said if it does not get there."""
         data = b""
         until = time.monotonic() + READY_WITHIN
         while data.count(b"\n") < self._count:
@@ -127,6 +127,15 @@ class Daemons:
         for name in wanted:
             self.running[name].wait_ready()
 
+    def start_all(self) -> None:
+        """Start all actors, and wait until every delegation of a site has been taken by its broker."""
+        self.start()
+        for site in self.deployment.of_role("authority"):
+            with self.client(site.name) as watcher, self.client(site.name) as client:
+                events = watcher.watch(patience=READY_WITHIN)
+                while not all(row["state"] == "held" for row in client.query("delegations")):
+                    next(events)
+
     def kill(self, name: str) -> None:
         """SIGKILL."""
         self.running.pop(name).kill()
@@ -154,12 +163,13 @@ class Daemons:
         """The lease, once its fields are as ``wanted``; looks again at each of its transitions."""
         until = time.monotonic() + READY_WITHIN
         with self.client(actor) as watcher, self.client(actor) as client:
-            events = watcher.watch(lease)
+            events = watcher.watch(lease, patience=READY_WITHIN)
             while True:
                 found: dict[str, Any] = client.query("lease", lease=lease)
                 if all(found[key] == value for key, value in wanted.items()):
                     return found
-                assert time.monotonic() < until, f"{found} is not {wanted}"
+                over = found["state"] in ("closed", "failed")
+                assert not over and time.monotonic() < until, f"{found} is not {wanted}"
                 next(events)
 
 

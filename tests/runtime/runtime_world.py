@@ -29,8 +29,8 @@ from leasekit.core.mappers import Assign, AuthorityCycle, BrokerCycle, Grant, Re
 from leasekit.core.schema import Store
 from leasekit.drivers.null import NullDriver, NullSettings
 from leasekit.runtime.bound import LimitedDriver
-from leasekit.runtime.service import Job
 from leasekit.runtime.frames import Endpoint
+from leasekit.runtime.service import Job
 from leasekit.runtime.shell import ActorShell
 from leasekit.runtime.transport import PeerAddress
 from leasekit.runtime.unit_logs import UnitLogs

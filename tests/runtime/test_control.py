@@ -122,7 +122,7 @@ async def test_many_requests_are_on_their_way_at_once(tmp_path: Path) -> None:
 
 
 async def test_watching_begins_before_the_answer(tmp_path: Path) -> None:
-    """Nothing that happens after `watch` returned is missed; another lease's transitions are left out where one is named."""
+    """Nothing after `watch` returned is missed; where a lease is named, others' transitions are left out."""
     async with served(make_shell("guest", tmp_path), tmp_path / "c") as path:
         wish = request(1, properties={"deferrable": "true"})
 
@@ -314,7 +314,7 @@ async def test_too_many_clients_are_told(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_no_daemon_is_said_so(tmp_path: Path) -> None:
     """Where no daemon answers, the error says how to start one; so it does for a socket left over."""
-    with pytest.raises(ControlError, match="no daemon answers at .*/c: start it with leasekit up FILE"):
+    with pytest.raises(ControlError, match=r"no daemon answers at .*/c: start it with leasekit up FILE"):
         ControlClient(tmp_path / "c")
     with socket.socket(socket.AF_UNIX) as left_over:
         left_over.bind(str(tmp_path / "d"))
@@ -340,7 +340,7 @@ def test_a_silent_daemon_times_out(tmp_path: Path) -> None:
 
 
 def test_another_users_socket_is_said_so(tmp_path: Path) -> None:
-    """Without permission the error says whose commands a daemon takes. Root may do anything, so a child gives that up."""
+    """Without permission the error says whose commands a daemon takes (a child gives root's rights up)."""
     tmp_path.chmod(0o755)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "c"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -202,7 +203,7 @@ async def test_what_may_get_better_is_tried_again(tmp_path: Path, autojump_clock
         executor.start([action(1)])
         await trio.sleep(1)
     assert bench.ends == [ActionDone(1, "vm-0", True, {"host": "h"})]
-    assert [round(later - earlier, 3) for earlier, later in zip(tries, tries[1:], strict=False)] == [0.01, 0.02, 0.02]
+    assert [round(later - earlier, 3) for earlier, later in pairwise(tries)] == [0.01, 0.02, 0.02]
     assert "busy; again in 10ms (3 tries left)" in bench.log()
 
 
@@ -255,15 +256,18 @@ async def test_a_newer_action_replaces_an_older_one(tmp_path: Path) -> None:
 async def test_only_the_newest_of_those_that_wait_is_done(tmp_path: Path) -> None:
     """Of several actions that come while one ends, the last one counts; repeats and older ones change nothing."""
     done: list[int] = []
+    begun = trio.Event()
 
     async def do(unit: UnitContext) -> Any:
         done.append(unit.number)
-        await trio.testing.wait_all_tasks_blocked()
+        if unit.number == 5:
+            begun.set()
+            await trio.sleep_forever()
 
     bench = Bench(tmp_path, do)
     async with bench.running() as executor:
         executor.start([action(5)])
-        await trio.testing.wait_all_tasks_blocked(0)
+        await begun.wait()
         executor.start([action(5), action(4), action(6, "teardown"), action(7), action(6, "teardown")])
         assert (await bench.end()).number == 7
         await trio.testing.wait_all_tasks_blocked()
@@ -294,7 +298,7 @@ async def test_an_end_may_bring_the_next_action(tmp_path: Path) -> None:
 
 
 async def test_stop_waits_then_cancels(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
-    """At a stop those that finish within the grace time are told of; others are cancelled, those that wait not begun."""
+    """At a stop what finishes within the grace time is told of, the rest is cancelled, and what waits not begun."""
     begun: list[str] = []
 
     async def do(unit: UnitContext) -> Any:

@@ -375,8 +375,10 @@ async def test_a_mapper_that_calls_exit_loses_its_turn(tmp_path: Path) -> None:
         raise SystemExit(3)
 
     shells = [
-        make_shell("guest", tmp_path), make_shell("broker", tmp_path, mapper=Thinking(first)), make_shell("site", tmp_path)
-    ]  # fmt: skip
+        make_shell("guest", tmp_path),
+        make_shell("broker", tmp_path, mapper=Thinking(first)),
+        make_shell("site", tmp_path),
+    ]
     guest, broker, site = shells
     async with running(*shells):
         await delegated(site)

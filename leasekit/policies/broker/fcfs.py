@@ -187,8 +187,8 @@ class _Turn:
         if isinstance(room, Reject):
             return room
         term, least = request.term, request.min_units
-        until = room.held_until(request.lease, term.start)
-        if until is not None:
+        until = request.held_until
+        if until > term.start:
             rest = Term(term.start, until)
             if self._free_beside(request, room, until) < least:
                 return Reject(request.lease, self._short_beside(request, room, until))

@@ -80,19 +80,6 @@ class Room:
         """Whether the delegation covers a term of that length with a start in ``[not_before, not_after]``."""
         return max(not_before, self.span.start) <= min(not_after, self.span.end - length)
 
-    def held_until(self, lease: str, at: Instant) -> Instant | None:
-        """Where the reservation ends that ``lease`` has here at ``at``; None if it has none. O(reservations).
-
-        The broker books each grant under ``LEASE#NUMBER``.
-        """
-        prefix = f"{lease}#"
-        for key in self._source.free:
-            if isinstance(key, str) and key.startswith(prefix):
-                held = self._source.free.get(key)
-                if held is not None and held[1].start <= at < held[1].end:
-                    return held[1].end
-        return None
-
     def _book(self) -> None:
         if self._taken:
             assert self._term is not None, "units are taken over a term"

@@ -180,10 +180,14 @@ class LoadFollowing:
         return missing
 
     def _came_short(self, leases: Sequence[LeaseView]) -> bool:
-        """Whether the last request came back with fewer units than it asked for."""
-        settings = self.settings
-        for lease in reversed(leases):
-            if lease.type == settings.type and lease.slice == settings.slice and lease.term == self._asked:
+        """Whether the last request came back with fewer units than it asked for.
+
+        A broker that got it a little later starts its term a little later: what it is known by is the end.
+        """
+        settings, asked = self.settings, self._asked
+        for lease in reversed(leases) if asked is not None else ():
+            mine = lease.type == settings.type and lease.slice == settings.slice
+            if mine and asked is not None and asked.contains(lease.term) and lease.term.end == asked.end:
                 return lease.state != "nascent" and lease.units < lease.requested
         return False
 

@@ -1,0 +1,166 @@
+"""The examples in README and docs run as they stand.
+
+A code block that begins with ``# NAME`` is a file of that name; the lines of a ``console`` block that begin with ``$``
+are what a reader types, in a folder with the files of the page and ``deploy/``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leasekit.cli import main
+
+ROOT = Path(__file__).resolve().parents[2]
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+NAMED = re.compile(r"# ([\w-]+\.\w+)\n")
+
+pytestmark = pytest.mark.xdist_group("docs_examples")
+
+
+def _blocks(page: str, language: str, section: str = "") -> list[str]:
+    text = (ROOT / page).read_text()
+    if section:
+        _, _, text = text.partition(f"\n## {section}")
+        text = text.partition("\n## ")[0]
+    return [body for found, body in BLOCK.findall(text) if found == language]
+
+
+def _files(page: str, folder: Path) -> list[Path]:
+    made = []
+    for body in [*_blocks(page, "python"), *_blocks(page, "toml")]:
+        match = NAMED.match(body)
+        assert match is not None, f"{page}: a block without a name: {body[:40]!r}"
+        (folder / match[1]).write_text(body)
+        made.append(folder / match[1])
+    return made
+
+
+def _typed(page: str, section: str) -> list[str]:
+    (block,) = _blocks(page, "console", section)
+    return [line.removeprefix("$ ") for line in block.splitlines() if line.startswith("$ ")]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with deploy/ in it, as a reader has it."""
+    (tmp_path / "deploy").symlink_to(ROOT / "deploy")
+    return tmp_path
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    known = {key: value for key, value in os.environ.items() if key != "LEASEKIT_FILE"}
+    return {**known, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "LEASEKIT_STATE": str(folder / "s")}
+
+
+def _type(lines: list[str], folder: Path) -> str:
+    """What the lines print, all of which must succeed."""
+    script = "\n".join(["set -euo pipefail", *lines])
+    done = subprocess.run(
+        ["bash", "-c", script], cwd=folder, env=_environment(folder), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@contextmanager
+def _daemons(file: str, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """The daemons of a deploy file, once they are ready."""
+    reader, writer = os.pipe()
+    line = ["leasekit", "up", file, "--ready-fd", str(writer)]
+    with (folder / "up.log").open("wb") as log:
+        daemons = subprocess.Popen(
+            line, cwd=folder, env=_environment(folder), pass_fds=[writer], stdout=log, stderr=log
+        )
+    os.close(writer)
+    try:
+        with os.fdopen(reader) as ready:
+            assert len(ready.readlines()) == 3, (folder / "up.log").read_text()
+        yield daemons
+    finally:
+        if daemons.poll() is None:
+            daemons.send_signal(signal.SIGTERM)
+        assert daemons.wait(timeout=30) == 0, (folder / "up.log").read_text()
+
+
+def test_operator(folder: Path) -> None:
+    """README: what an operator types leases units, extends, shows, closes, and stops the daemons."""
+    first, *rest = _typed("README.md", "Operate")
+    command = first.removesuffix(" &").split()
+    assert command[:2] == ["leasekit", "up"]
+    with _daemons(command[2], folder) as daemons:
+        printed = _type(rest, folder)
+        assert daemons.wait(timeout=30) == 0
+    assert "joined" in printed
+    assert "12 units, at most" in printed
+
+
+def test_researcher(folder: Path) -> None:
+    """README: a mapper in a file takes the place of a built-in one in an emulation."""
+    _files("README.md", folder)
+    printed = _type(_typed("README.md", "Research"), folder)
+    assert "web" in printed
+    assert list((folder / "polite").glob("*.png"))
+
+
+def test_planner(folder: Path) -> None:
+    """README: a deployment is emulated in three sizes, and more units leave less demand unserved."""
+    _files("README.md", folder)
+    lines = [f"{line} --json" for line in _typed("README.md", "Plan")]
+    runs = json.loads(_type(lines, folder))["runs"]
+    unserved = [run["guests"]["web"]["unserved"] for run in runs]
+    assert unserved[0] > unserved[1] >= unserved[2]
+
+
+def test_mapper_of_ones_own(folder: Path) -> None:
+    """docs/mappers.md: the mapper leases what it says, on each day from opening to closing time."""
+    _files("docs/mappers.md", folder)
+    (summary,) = _json_documents(_type(_typed("docs/mappers.md", "One of your own"), folder))
+    office = summary["runs"][0]["guests"]["office"]
+    assert office["peak_leased"] == 12
+    assert office["mean_leased"] == pytest.approx(12 * 9 / 24)
+
+
+def _json_documents(text: str) -> list[Mapping[str, Any]]:
+    decoder, found, at = json.JSONDecoder(), [], 0
+    while at < len(text.rstrip()):
+        document, at = decoder.raw_decode(text, at + len(text[at:]) - len(text[at:].lstrip()))
+        found.append(document)
+    return found
+
+
+def test_script_driver(folder: Path) -> None:
+    """docs/drivers.md: a site whose units are set up by a shell command gives them the properties that it prints."""
+    (file,) = _files("docs/drivers.md", folder)
+    document = file.read_text()
+    file.write_text(
+        document.replace('actor.broker.role = "broker"', 'actor.broker = { role = "broker", listen = ["unix:b.sock"] }')
+        .replace('role = "authority"\n', 'role = "authority"\nlisten = ["unix:s.sock"]\n')
+        .replace("actor.broker =", "deployment.create_keys = true\nactor.broker =", 1)
+    )
+    with _daemons(file.name, folder):
+        request = f"leasekit lease request greeter 2 --for 1h --name g --wait --json --file {file.name}"
+        lease = json.loads(_type([request], folder))
+        assert {unit["properties"]["greeting"] for unit in lease["units"]} == {
+            "hello from greeter-0",
+            "hello from greeter-1",
+        }
+        _type([f"leasekit lease close g --wait --file {file.name}"], folder)
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/mappers.md", "docs/drivers.md"])
+def test_deploy_files_have_no_fault(page: str, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Every deploy file in a page passes `leasekit config check`."""
+    for file in _files(page, folder):
+        if file.suffix == ".toml":
+            assert main.run(["config", "check", str(file)]) == 0, capfd.readouterr().out
