@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup system demo test check bench soak docs clean
+.PHONY: help setup system demo test test-command check bench soak docs clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -12,6 +12,7 @@ STAMP := $(VENV)/installed.stamp
 CANDIDATES := python3 python3.13 python3.12 python3.11
 PYTHON ?= $(shell for p in $(CANDIDATES); do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+PYTEST := $(BIN)/python -m pytest -q -n 2 --dist loadgroup
 BENCHMARKS = $(sort $(filter-out benchmarks/_%,$(wildcard benchmarks/*.py)))
 
 help:  ## say what can be made
@@ -37,7 +38,10 @@ demo: setup  ## run three daemons and an emulated month, and check each step (un
 	@$(BIN)/python -m leasekit.cli.demo --folder demo-run
 
 test: setup  ## run all tests; the last lines are pytest's summary
-	@$(BIN)/python -m pytest -q -n 2 --dist loadgroup
+	@$(PYTEST)
+
+test-command: setup
+	@echo $(PYTEST)
 
 check: setup  ## lint, formatting, types, and which room may import which
 	$(BIN)/ruff check .

@@ -73,6 +73,8 @@ class Listener(Protocol):
 
     def sent(self, at: Instant, sender: str, receiver: str, message: Message, fate: str) -> None: ...
 
+    def received(self, at: Instant, sender: str, receiver: str, message: Message) -> None: ...
+
     def started(self, at: Instant, actor: str, action: Action) -> None: ...
 
     def ended(self, at: Instant, actor: str, done: ActionDone) -> None: ...
@@ -162,6 +164,10 @@ class Bench(World):
             for other, role in self._roles.items()
             if other != name
         ]
+
+    def identity(self, name: str) -> Signer:
+        """What an actor signs with."""
+        return self._identities[name]
 
     def make(self, name: str) -> Shifted:
         """An actor without any state."""
@@ -289,8 +295,43 @@ class Bench(World):
             self._push(self.now + result.latency, node.index, INPUTS, (node, [done]))
 
     def _handle(self, node: Node) -> None:
-        for item in node.inbox:
+        """As the world's, with listeners, and places where an actor may crash."""
+        actor, name = node.actor, node.actor.name
+        inbox, node.inbox = node.inbox, []
+        for item in inbox:
+            self._hear(name, item)
+            actor.step(item)
+        while (turn := actor.turn()) is not None:
+            actor.step(turn.run())
+        ready = actor.ready()
+        if ready is not None:
+            # A command's reply is part of its Ready: it is not given if the actor crashes first.
+            if not ready.replies and self._crashes(node, "before commit"):
+                return
+            if ready.changes:
+                node.store.commit(ready.changes)
+                self._observed(self.now, name, ready.changes)
+            for reply in ready.replies:
+                self.replies[reply.id] = reply
+            if self._crashes(node, "before send"):
+                return
+            if ready.messages:
+                self._send(name, ready.messages)
+            if self._crashes(node, "before action"):
+                return
+            if ready.actions:
+                self._start(node, ready.actions)
+        node.wake = actor.wake_at()
+        if node.wake is not None:
+            self._schedule_wake(node, node.wake)
+
+    def _hear(self, name: str, item: Input) -> None:
+        for listener in self.listeners:
             if isinstance(item, ActionDone):
-                for listener in self.listeners:
-                    listener.ended(self.now, node.actor.name, item)
-        super()._handle(node)
+                listener.ended(self.now, name, item)
+            elif isinstance(item, Received):
+                listener.received(self.now, item.peer, name, item.message)
+
+    def _crashes(self, node: Node, when: str) -> bool:
+        """Whether the actor crashes here, and has crashed: a subclass says."""
+        return False

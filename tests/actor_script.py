@@ -239,6 +239,9 @@ class _Script:
         fates = {"lose": " -- LOST", "keep": " -- KEPT", "repeat": " -- TWICE"}
         self._line(at, f"{sender:7} > {receiver}: {_message(message)}{fates.get(fate, '')}")
 
+    def received(self, at: Instant, sender: str, receiver: str, message: Message) -> None:
+        """Arrivals are not written: what comes of them is."""
+
     def started(self, at: Instant, actor: str, action: Action) -> None:
         """Actions that drivers are told."""
         self._line(at, f"{actor:7} does {action.op} of {action.unit}, action {action.number}")

@@ -17,13 +17,14 @@ from fault_checkers import ClaimChecker, Listening, MemoryChecker, StateChecker,
 
 from leasekit.actors.settings import BrokerSettings, GuestSettings
 from leasekit.core.leases import service_manager as sm
-from leasekit.core.mappers import BrokerCycle, Go, Grant, Hold, LeaseView
+from leasekit.core.mappers import AuthorityCycle, BrokerCycle, Go, Grant, Hold, LeaseView, Wake
 from leasekit.core.protocol.codec import encode_batch
 from leasekit.core.protocol.messages import Message
 from leasekit.core.schema import LogRow
-from leasekit.core.steps import Action, ActionDone, Connected, Received
+from leasekit.core.steps import Action, Connected
 from leasekit.core.time import HOUR, MINUTE, SECOND, Duration, Instant, Term
 from leasekit.emulation.world import INPUTS, Node, Outcome
+from leasekit.policies.authority.first_fit import FirstFit
 from leasekit.policies.broker.fcfs import Fcfs
 from leasekit.policies.guest.manual import Manual
 
@@ -36,12 +37,15 @@ SETTLED_WITHIN: Duration = 5 * MINUTE
 class Mischief(Fcfs):
     """Decides well, and adds decisions that must not be carried out."""
 
-    def __init__(self, rng: Random) -> None:
+    def __init__(self, world: FaultyWorld) -> None:
         super().__init__()
-        self._rng = rng
+        self._world = world
+        self._rng = world.rng
 
     def allocate(self, cycle: BrokerCycle) -> list[Any]:
         """Good decisions among wrong ones; sometimes none at all."""
+        if not self._world.faults_on:
+            return super().allocate(cycle)
         if self._rng.random() < 0.1:
             raise RuntimeError("a mapper's bad day")
         decisions: list[Any] = []
@@ -61,12 +65,43 @@ class Mischief(Fcfs):
         return decisions
 
 
+class Slow(Fcfs):
+    """Leaves each request waiting for some turns."""
+
+    def __init__(self, world: FaultyWorld) -> None:
+        super().__init__()
+        self._world = world
+        self._rng = world.rng
+
+    def allocate(self, cycle: BrokerCycle) -> list[Any]:
+        """Nothing more often than not; asks to be called again."""
+        again = Wake(cycle.now + self._rng.choice((100, 3000, 20_000)))
+        waits = self._world.faults_on and self._rng.random() < 0.6
+        return [again] if waits else [*super().allocate(cycle), again]
+
+
+class SlowSite(FirstFit):
+    """The same for a site."""
+
+    def __init__(self, world: FaultyWorld) -> None:
+        super().__init__()
+        self._world = world
+        self._rng = world.rng
+
+    def assign(self, cycle: AuthorityCycle) -> list[Any]:
+        """Nothing more often than not; asks to be called again."""
+        again = Wake(cycle.now + self._rng.choice((100, 3000, 20_000)))
+        waits = self._world.faults_on and self._rng.random() < 0.6
+        return [again] if waits else [*super().assign(cycle), again]
+
+
 class Hesitant(Manual):
     """Its upcall holds leases for a while."""
 
-    def __init__(self, rng: Random) -> None:
+    def __init__(self, world: FaultyWorld) -> None:
         super().__init__()
-        self._rng = rng
+        self._world = world
+        self._rng = world.rng
 
     def unblock(self, lease: LeaseView, predecessor: LeaseView) -> Go | Hold:
         """Hold, or go on with what the predecessor has."""
@@ -93,17 +128,22 @@ class FaultyWorld(Bench):
             sites=sites,
             clocks=clocks,
             guest=GuestSettings(
-                leave_time=rng.choice((0, 0, 5 * SECOND)), retention=rng.choice((10 * MINUTE, MINUTE)), defer_max=HOUR
+                leave_time=rng.choice((0, 0, 5 * SECOND)),
+                retention=rng.choice((10 * MINUTE, MINUTE)),
+                defer_max=HOUR,
+                close_timeout=rng.choice((HOUR, MINUTE)),
+                extend_lead=rng.choice((MINUTE, MINUTE, 10 * MINUTE)),
             ),
             broker=BrokerSettings(
                 group_timeout=30 * SECOND, retention=rng.choice((10 * MINUTE, MINUTE)), defer_max=HOUR
             ),
             signed=rng.random() < 0.05,
         )
-        spoiled = rng.random() < 0.2
+        brokers: tuple[Callable[[], Fcfs], ...] = (Fcfs, Fcfs, lambda: Mischief(self), lambda: Slow(self))
         mappers = Mappers(
-            guest=(lambda: Hesitant(rng)) if rng.random() < 0.4 else Manual,
-            broker=(lambda: Mischief(rng)) if spoiled else Fcfs,
+            guest=(lambda: Hesitant(self)) if rng.random() < 0.4 else Manual,
+            broker=rng.choice(brokers),
+            site=(lambda: SlowSite(self)) if rng.random() < 0.25 else FirstFit,
         )
         super().__init__(plan, mappers, tick=rng.choice((1, 100, 1000)))
         self.loss = rng.choice((0.0, 0.05, 0.2))
@@ -153,42 +193,8 @@ class FaultyWorld(Bench):
 
     # -- actors ------------------------------------------------------------------------------------------------
 
-    def _handle(self, node: Node) -> None:
-        """As the shell's, with crashes between its steps."""
-        actor, name = node.actor, node.actor.name
-        inbox, node.inbox = node.inbox, []
-        for item in inbox:
-            for listener in self.listeners:
-                if isinstance(item, ActionDone):
-                    listener.ended(self.now, name, item)
-                elif isinstance(item, Received) and isinstance(listener, Listening):
-                    listener.received(self.now, item.peer, name, item.message)
-            actor.step(item)
-        while (turn := actor.turn()) is not None:
-            actor.step(turn.run())
-        ready = actor.ready()
-        if ready is not None:
-            # A command's reply is part of its Ready: it is not given if the actor crashes first.
-            if not ready.replies and self._crashes(node, "before commit"):
-                return
-            if ready.changes:
-                node.store.commit(ready.changes)
-                self._observed(self.now, name, ready.changes)
-            for reply in ready.replies:
-                self.replies[reply.id] = reply
-            if self._crashes(node, "before send"):
-                return
-            if ready.messages:
-                self._send(name, ready.messages)
-            if self._crashes(node, "before action"):
-                return
-            if ready.actions:
-                self._start(node, ready.actions)
-        node.wake = actor.wake_at()
-        if node.wake is not None:
-            self._schedule_wake(node, node.wake)
-
     def _crashes(self, node: Node, when: str) -> bool:
+        """Here and there."""
         if not self.faults_on or self.rng.random() >= self.crashes:
             return False
         self.met[f"crash {when}"] += 1
@@ -276,7 +282,7 @@ class Run:
     def _do_something(self) -> None:
         deeds: list[tuple[int, Callable[[], None]]] = [
             (8, self._request), (3, self._extend), (3, self._modify), (2, self._close), (1, self._group),
-            (1, self._slice), (1, self._crash), (1, self._cut), (1, self._operate),
+            (1, self._slice), (1, self._crash), (1, self._cut), (1, self._operate), (2, self._hurry),
         ]  # fmt: skip
         (deed,) = self.rng.choices([deed for _, deed in deeds], [weight for weight, _ in deeds])
         deed()
@@ -320,11 +326,12 @@ class Run:
         )  # fmt: skip
 
     def _lease(self) -> tuple[str, Any] | None:
-        if not self.asked:
-            return None
-        guest, lease = self.rng.choice(self.asked[-12:])
-        record = self.world.actor(guest).leases.get(lease)
-        return None if record is None else (guest, record)
+        """One that can still be changed, mostly."""
+        records = [(guest, self.world.actor(guest).leases.get(lease)) for guest, lease in self.asked]
+        there = [(guest, record) for guest, record in records if record is not None]
+        active = [found for found in there if found[1].state in (sm.ACTIVE, sm.ACTIVE_TICKETED)]
+        among = active if active and self.rng.random() < 0.8 else there[-12:]
+        return self.rng.choice(among) if among else None
 
     def _victims(self, lease: Any, units: int) -> list[str]:
         surplus = len(lease.units) - units
@@ -358,6 +365,17 @@ class Run:
         if found := self._lease():
             guest, lease = found
             self._command(guest, "lease.close", lease=lease.id)
+
+    def _hurry(self) -> None:
+        """Change a lease, and close it while that is on its way."""
+        self._request()
+        found = self._lease()
+        for deed in (self._extend, self._modify):
+            if self.rng.random() < 0.7:
+                deed()
+        self.world.run_until(self.world.now + self.rng.choice((0, 1, 20, 200, 2000, 30_000)))
+        if found:
+            self._command(found[0], "lease.close", lease=found[1].id)
 
     def _group(self) -> None:
         guest, members = self._guest(), self.rng.randint(2, 3)

@@ -54,6 +54,7 @@ from leasekit.core.timetable import Shortfall
 
 REASON_MAX = 1000
 """The longest reason that is taken from a mapper, in characters: messages hold twice as much."""
+_DECISIONS = (Wake, Grant, GrantGroup, Reject, Defer)
 _OPS = {NEW: br.TICKETING, EXTEND: br.EXTENDING_TICKET, MODIFY: br.MODIFYING}
 
 
@@ -131,9 +132,9 @@ class Broker(BrokerState):
             known = ", ".join(self.book.types()) or "(none yet)"
             raise RemoteError("unknown_type", f"type: found {message.type!r}, {self.name} has {known}")
         if message.site:
-            sources = [source for source in sources if source.site == message.site]
+            sources = [source for source in sources if source.peer == message.site]
             if not sources:
-                known = ", ".join(sorted({source.site for source in self.book.of_type(message.type)}))
+                known = ", ".join(sorted({source.peer for source in self.book.of_type(message.type)}))
                 raise RemoteError("unknown_site", f"site: {message.site!r} offers no {message.type!r} here; {known} do")
 
     def _open(self, peer: str, message: RequestTicket, asked: Asked, options: Options) -> BrokerLease:
@@ -295,7 +296,7 @@ class Broker(BrokerState):
         self._note("", "mapper", "", "", text)
 
     def _decide(self, decision: BrokerDecision) -> None:
-        if not isinstance(decision, Wake | Grant | GrantGroup | Reject | Defer):
+        if not isinstance(decision, _DECISIONS):
             raise CommandError(f"{decision!r:.80} is no decision of a broker mapper")
         check_decision(decision)
         if isinstance(decision, Wake):
@@ -407,7 +408,8 @@ class Broker(BrokerState):
             Granted(ticket.leaf.digest, grant.source, key, grant.units, grant.term, grant.term.end),
         )
         lease.reason = ""
-        self._fire(br.MACHINE, lease, "grant", f"{grant.units} units of {source.peer} over {tuple(grant.term)}")
+        start, end = grant.term
+        self._fire(br.MACHINE, lease, "grant", f"{grant.units} units of {source.peer} over ({start}, {end})")
         self._settle_request(lease, "granted", "", ticket=ticket.encode(), source=source, truncation=truncation)
 
     def _settle_request(
@@ -432,19 +434,11 @@ class Broker(BrokerState):
         site, properties = ("", {}) if source is None else (source.peer, source.properties)
         self._publish(
             lease,
-            lambda update: TicketUpdate(
-                lease.id,
-                update,
-                number,
-                status,
-                ticket,
-                site,
-                properties,
-                truncation,
-                reason,
+            TicketUpdate(
+                lease.id, lease.update + 1, number, status, ticket, site, properties, truncation, reason,
                 -1 if fits is None else fits,
             ),
-        )
+        )  # fmt: skip
 
     def _reject(self, lease: BrokerLease, reason: str, fits: Instant | None = None, event: str = "refuse") -> None:
         self._fire(br.MACHINE, lease, event, reason)

@@ -68,9 +68,9 @@ class Book:
         """The types that can be asked for, sorted."""
         return sorted(type_ for type_, sources in self._by_type.items() if sources)
 
-    def of_type(self, type_: str) -> Sequence[SourceLike]:
-        """Delegations of a type, with the names of their sites."""
-        return [SourceLike(source) for source in self._by_type.get(type_, ())]
+    def of_type(self, type_: str) -> Sequence[Delegation]:
+        """Delegations of a type; each one's ``peer`` is its site."""
+        return self._by_type.get(type_, ())
 
     def turn_sources(self, *, snapshot: bool) -> Callable[[str], Sequence[Source]]:
         """Views of the delegations for one mapper turn; what the mapper books in them stays in them.
@@ -212,13 +212,3 @@ class Book:
         for member in members:
             self._group_of.pop(member, None)
         return members
-
-
-class SourceLike:
-    """A delegation with its site's name, as admission sees it."""
-
-    __slots__ = ("site", "units")
-
-    def __init__(self, source: Delegation) -> None:
-        self.site = source.peer
-        self.units = source.units

@@ -28,16 +28,16 @@ from leasekit.core.mappers import (
     RequestLease,
     Wake,
 )
-from leasekit.core.properties import Properties, check_properties
 from leasekit.core.protocol.messages import EXTEND, MODIFY, NEW
 from leasekit.core.requests import Options, parse_options
 from leasekit.core.steps import Turn, TurnDone
-from leasekit.core.time import Instant, Term, make_term
+from leasekit.core.time import Instant, Term
 
 if TYPE_CHECKING:
     from leasekit.actors.service_manager import ServiceManager
 
 NAME_MAX = 128
+_DECISIONS = (Wake, RequestLease, ExtendLease, ModifyLease, CloseLeaseEarly)
 T = TypeVar("T")
 
 
@@ -97,7 +97,7 @@ class GuestDesk:
                 self._complain(f"guest mapper's {type(decision).__name__}: {error}")
 
     def _decide(self, decision: GuestDecision) -> None:
-        if not isinstance(decision, Wake | RequestLease | ExtendLease | ModifyLease | CloseLeaseEarly):
+        if not isinstance(decision, _DECISIONS):
             raise CommandError(f"{decision!r:.80} is no decision of a guest mapper")
         check_decision(decision)
         if isinstance(decision, Wake):
@@ -134,8 +134,8 @@ class GuestDesk:
 
     def request(self, wish: RequestLease) -> GuestLease:
         """Ask for a new lease. Raises ``CommandError`` that names the field."""
-        manager = self._manager
-        term = self._check_wish(wish)
+        manager, term = self._manager, wish.term
+        self._check_wish(wish)
         options = parse_options(wish.properties, term)
         slice_ = wish.slice or "default"
         if slice_ not in manager.slices:
@@ -176,16 +176,16 @@ class GuestDesk:
             last = min(last, now + options.request_timeout)
         return max(last, now) + settings.clock_skew + 2 * settings.retry_first
 
-    def _check_wish(self, wish: RequestLease) -> Term:
+    def _check_wish(self, wish: RequestLease) -> None:
+        """What :func:`check_decision`, which every wish has passed, does not know."""
         manager = self._manager
         _check_name("slice", wish.slice)
         _check_name("name", wish.name)
         if not wish.type or len(wish.type) > NAME_MAX:
             raise CommandError(f"type: found {wish.type!r}, expected the name of a resource type")
         _check_units(wish.units)
-        term = _check_term(wish.term)
-        if term.end <= manager.now:
-            raise CommandError(f"term: it ends at {term.end}, which is past: it is {manager.now} here")
+        if wish.term.end <= manager.now:
+            raise CommandError(f"term: it ends at {wish.term.end}, which is past: it is {manager.now} here")
         if wish.if_predecessor_fails not in ("fail", "proceed"):
             raise CommandError(
                 f"if_predecessor_fails: found {wish.if_predecessor_fails!r}, allowed are 'fail' and 'proceed'"
@@ -193,9 +193,6 @@ class GuestDesk:
         if wish.site and getattr(manager.peers.get(wish.site), "role", "") != "authority":
             known = sorted(peer.name for peer in manager.peers.values() if peer.role == "authority")
             raise CommandError(f"site: found {wish.site!r}, known sites are {', '.join(known) or '(none)'}")
-        _check_properties("properties", wish.properties)
-        _check_properties("configuration", wish.configuration)
-        return term
 
     def _broker(self, name: str) -> str:
         manager = self._manager
@@ -222,7 +219,6 @@ class GuestDesk:
         units = self._new_units(lease, wish.units, wish.victims)
         if wish.end <= lease.end:
             raise CommandError(f"end: found {wish.end}, it must be later than the lease's end, {lease.end}")
-        _check_properties("properties", wish.properties)
         give_up = lease.end - manager.settings.leave_time
         if give_up <= manager.now:
             raise CommandError(f"lease {lease.id} ends at {lease.end}: too late to extend it")
@@ -236,8 +232,6 @@ class GuestDesk:
         manager = self._manager
         lease = manager.find(wish.lease)
         self._must_allow(lease, "modify")
-        if wish.configuration is not None:
-            _check_properties("configuration", wish.configuration)
         held = lease.approved
         assert held is not None, "an active lease has a ticket"
         units = self._new_units(lease, wish.units, wish.victims)
@@ -330,9 +324,9 @@ def _answer(decision: Any) -> Go | Hold:
 
 def _structure(kind: Callable[..., T], arguments: Mapping[str, Any], *, term: bool = False) -> T:
     values = dict(arguments)
-    if term and isinstance(values.get("term"), list | tuple) and len(values["term"]) == 2:
+    if term and isinstance(values.get("term"), (list, tuple)) and len(values["term"]) == 2:
         values["term"] = Term(*values["term"])
-    if isinstance(values.get("victims", ()), list | None):
+    if "victims" in values and (values["victims"] is None or isinstance(values["victims"], list)):
         values["victims"] = tuple(values["victims"] or ())
     try:
         decision = kind(**values)
@@ -359,19 +353,3 @@ def _check_name(field: str, value: Any) -> None:
 def _check_units(units: Any) -> None:
     if type(units) is not int or not 0 < units < 2**31:
         raise CommandError(f"units: found {units!r}, expected a whole number of at least 1")
-
-
-def _check_term(term: Any) -> Term:
-    if not isinstance(term, tuple) or len(term) != 2 or any(type(at) is not int for at in term):
-        raise CommandError(f"term: found {term!r:.80}, expected [start, end) in milliseconds")
-    try:
-        return make_term(*term)
-    except ValueError as error:
-        raise CommandError(f"term: {error}") from error
-
-
-def _check_properties(field: str, value: Properties) -> None:
-    try:
-        check_properties(value, field)
-    except ValueError as error:
-        raise CommandError(str(error)) from error

@@ -6,7 +6,6 @@ new. An update is due, in order, until the client acknowledges it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, ClassVar, Protocol
 
 from leasekit.actors.base import Actor
@@ -91,10 +90,10 @@ class Server(Actor):
     def _accept(self, lease: ServedLease, number: int) -> None:
         self._to_accept[lease.id] = (lease, number)
 
-    def _publish(self, lease: ServedLease, make: Callable[[int], TicketUpdate | LeaseUpdate]) -> None:
-        """Number an update, remember it, send it."""
+    def _publish(self, lease: ServedLease, message: TicketUpdate | LeaseUpdate) -> None:
+        """Remember an update, which has the next number, and send it."""
         lease.update += 1
-        message = make(lease.update)
+        assert message.update == lease.update, "updates are numbered without gaps"
         lease.unacked.append(Update(lease.update, message))
         self._messages.append(Outgoing(lease.holder, message))
         lease.tries = 0

@@ -318,11 +318,15 @@ class ServiceManager(GuestGroups):
         elif lease is None:
             return
         elif message.number == lease.ask and peer == lease.broker and not lease.ask_accepted:
+            # Nothing to write down: after a restart the request is sent again, and accepted again.
             lease.ask_accepted, lease.ask_at = True, self.now + self._base.retry_max
-            self._touch(lease)
+            self._schedule(lease, self._due_at(lease))
         elif message.number == lease.op_number and peer == lease.site and not lease.op_accepted:
             lease.op_accepted, lease.op_at = True, self.now + self._base.retry_max
-            self._touch(lease)
+            if lease.op == NEW:
+                self._schedule(lease, self._due_at(lease))  # as above
+            else:
+                self._touch(lease)
 
     def _on_error(self, peer: str, message: ErrorReply) -> None:
         """A server refused to take a message at all: that settles what the message asked for."""

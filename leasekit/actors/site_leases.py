@@ -39,6 +39,7 @@ from leasekit.core.time import INSTANT_MAX, Instant, Term
 from leasekit.core.timetable import Timetable
 
 SHRINK, GROW, REPLACE, NEW = "shrink", "grow", "replace", "new"
+_DECISIONS = (Wake, Assign, Release, Refuse)
 _ORDER = {SHRINK: 0, GROW: 1, REPLACE: 2, NEW: 3}
 
 
@@ -230,9 +231,10 @@ class SiteLeases(Server):
             contract = state(self.signer, CONTRACT, lease.claim, self.now, detail).encode()
         self._publish(
             lease,
-            lambda update: LeaseUpdate(
-                lease.id, update, number, word, lease.term, units, clip(reason or lease.reason), contract, lease.receipt
-            ),
+            LeaseUpdate(
+                lease.id, lease.update + 1, number, word, lease.term, units, clip(reason or lease.reason), contract,
+                lease.receipt,
+            ),  # fmt: skip
         )
 
     @staticmethod
@@ -380,7 +382,7 @@ class SiteLeases(Server):
         self._note("", "mapper", "", "", text)
 
     def _decide(self, decision: AuthorityDecision) -> None:
-        if not isinstance(decision, Wake | Assign | Release | Refuse):
+        if not isinstance(decision, _DECISIONS):
             raise CommandError(f"{decision!r:.80} is no decision of an authority mapper")
         check_decision(decision)
         if isinstance(decision, Wake):
@@ -497,7 +499,7 @@ class SiteLeases(Server):
         return self.leases.get(lease)
 
     def _is_settled(self, lease: Any, number: int) -> bool:
-        return any(getattr(update.message, "number", 0) >= number for update in lease.unacked)
+        return bool(lease.unacked) and any(update.message.number >= number for update in lease.unacked)
 
     def restore_leases(self, tables: Mapping[str, Sequence[Row]]) -> None:
         """Leases and units as a store kept them; what was under way goes on under the same action numbers."""

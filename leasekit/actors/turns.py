@@ -38,8 +38,9 @@ def later_than(now: Instant, at: Instant) -> Instant:
 
 def check_decision(decision: Any, where: str = "") -> None:
     """Raise ``CommandError`` that names the field unless each field of the named tuple holds what its class says."""
-    for (field, check), value in zip(_checks(type(decision)), decision, strict=True):
-        check(where + field, value)
+    for (field, check, default), value in zip(_checks(type(decision)), decision, strict=True):
+        if value is not default:
+            check(where + field, value)
 
 
 Check = Callable[[str, Any], None]
@@ -111,11 +112,16 @@ _BY_TYPE: Final[Mapping[Any, Check]] = {
 }
 
 
-_known: Final[dict[type[Any], tuple[tuple[str, Check], ...]]] = {}
+_known: Final[dict[type[Any], tuple[tuple[str, Check, Any], ...]]] = {}
+_NO_DEFAULT: Final = object()
 
 
-def _checks(kind: type[Any]) -> tuple[tuple[str, Check], ...]:
+def _checks(kind: type[Any]) -> tuple[tuple[str, Check, Any], ...]:
+    """Each field's name, check and default: what a decision does not say is as its class has it."""
     checks = _known.get(kind)
     if checks is None:
-        checks = _known[kind] = tuple((field, _BY_TYPE[hint]) for field, hint in get_type_hints(kind).items())
+        defaults = kind._field_defaults
+        checks = _known[kind] = tuple(
+            (field, _BY_TYPE[hint], defaults.get(field, _NO_DEFAULT)) for field, hint in get_type_hints(kind).items()
+        )
     return checks

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack, closing
+
 import click
 
 from leasekit.cli.output import example, json_option, note, print_json, print_table
 from leasekit.cli.places import Place, daemon_options
+from leasekit.cli.watching import Following
 
 GUEST = "guest"
 
@@ -58,16 +61,24 @@ def list_(place: Place, as_json: bool) -> None:
     )
 
 
-@slice_.command(epilog=example("leasekit slice close web"))
+@slice_.command(epilog=example("leasekit slice close web --wait"))
 @click.argument("name")
 @click.option("--reason", default="", help="Why, for the leases' history.")
+@click.option("--wait", is_flag=True, help="Follow the leases until all are closed.")
 @daemon_options
 @json_option
-def close(place: Place, name: str, reason: str, as_json: bool) -> None:
+def close(place: Place, name: str, reason: str, wait: bool, as_json: bool) -> None:
     """Close every open lease of a slice."""
-    with place.connect(GUEST) as client:
+    from leasekit.runtime.client import ControlClient
+
+    socket = place.socket(GUEST)
+    with ExitStack() as stack:
+        following = stack.enter_context(closing(Following(socket))) if wait else None
+        client = stack.enter_context(ControlClient(socket))
         closed = client.request("command", "slice.close", {"name": name, "reason": reason})
+        if following is not None:
+            following.until_all_closed(closed["closed"])
     if as_json:
         print_json(closed)
     else:
-        note(f"slice {name}: {len(closed['closed'])} leases are being closed")
+        note(f"slice {name}: {len(closed['closed'])} leases are {'closed' if wait else 'being closed'}")

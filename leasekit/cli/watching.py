@@ -5,7 +5,7 @@ A :class:`Following` is opened before the command is sent, so that no transition
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -69,6 +69,19 @@ class Following:
                     return outcome
         raise AssertionError("a watch ends with an error only")
 
+    def until_all_closed(self, leases: Iterable[str]) -> None:
+        """Wait until all of these leases are closed."""
+        left = set(leases)
+        if not left:
+            return
+        with _spinner(f"{len(left)} leases") as show:
+            for event in self._events:
+                concerned = left if "missed" in event else left & {event["lease"]}
+                left -= {lease for lease in concerned if self._judge(lease, event, closing=True) is not None}
+                show(f"{len(left)} are still open")
+                if not left:
+                    return
+
     def _concerning(self, lease: str, show: Callable[[str], None]) -> Iterator[Mapping[str, Any]]:
         for event in self._events:
             if "missed" in event:
@@ -111,11 +124,11 @@ def _judge_state(lease: Mapping[str, Any], closing: bool) -> Outcome | None:
 
 
 @contextmanager
-def _spinner(lease: str) -> Iterator[Callable[[str], None]]:
+def _spinner(what: str) -> Iterator[Callable[[str], None]]:
     """Shows the last transition on standard error, where that is a terminal."""
     where = console(stderr=True)
     if not where.is_terminal:
         yield lambda text: None
         return
-    with where.status(f"{lease}: waiting") as status:
-        yield lambda text: status.update(f"{lease}: {text}")
+    with where.status(f"{what}: waiting") as status:
+        yield lambda text: status.update(f"{what}: {text}")

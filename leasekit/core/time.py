@@ -55,12 +55,12 @@ def make_term(start: Instant, end: Instant) -> Term:
 
     Raises ``ValueError`` with what was found when the term is empty, reversed or out of range.
     """
+    if 0 <= start < end <= INSTANT_MAX:
+        return Term(start, end)
     if not 0 <= start <= INSTANT_MAX or not 0 <= end <= INSTANT_MAX:
         raise ValueError(f"term [{start}, {end}) is out of range: instants are 0 to {INSTANT_MAX} ms")
-    if end <= start:
-        what = "empty" if end == start else "reversed"
-        raise ValueError(f"term [{start}, {end}) is {what}: its end must be later than its start")
-    return Term(start, end)
+    what = "empty" if end == start else "reversed"
+    raise ValueError(f"term [{start}, {end}) is {what}: its end must be later than its start")
 
 
 def parse_duration(text: str) -> Duration:

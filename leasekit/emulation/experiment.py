@@ -3,6 +3,24 @@
 Each run builds its actors as a daemon would, puts them into a :class:`~leasekit.emulation.world.World`, lets the
 horizon pass, and is summed up in one JSON object. The same file and seed give the same summary (but for what was
 measured with a clock) and the same transition log, byte for byte.
+
+What the summary says of a run. Units and their time are counted from the warm-up's end to the horizon; events,
+messages, actions, transitions and flips from the beginning.
+
+- of each guest ``mean_leased`` and ``peak_leased``: the units that it held, from the start of a term at the site to its
+  end; ``fidelity``: the share of its terms in which it could use them (:func:`.metrics.fidelity`).
+- of each guest that follows a load ``rmse``, ``unserved`` and ``idle``: its holdings against the load as the file has
+  it, in whole units, before any filter. A filter reacts late on purpose, which is an error like any other here.
+  ``rmse_wanted`` and ``unserved_wanted``: against what its mapper wanted to hold, after its filter. Errors are weighted
+  by time, not sampled.
+- of each site ``usage`` and ``peak``: units in use, from setup to the end of teardown.
+- ``events``: how often an actor was woken with something due, ticks on which nothing was due left out; ``flips``:
+  :attr:`.recorder.Recorder.flips`.
+- ``measured``: ``alpha_ms`` is the real time of the run by the ticks in its horizon, whether they were executed or
+  skipped (``ticks_executed`` says which). It holds all actors, their mappers, stores in memory, messages through the
+  wire encoding, signatures if they are on, recording and writing the log; not reading traces, building and drawing.
+  ``minimum_term_s``: what one term costs in real time, where the guests have one term: Shirako's minimum term.
+  ``rss_peak_mb`` is the most that the process has held so far, earlier runs included.
 """
 
 from __future__ import annotations
@@ -11,25 +29,31 @@ import gc
 import json
 import resource
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import attrs
 
-from leasekit.actors.settings import AuthoritySettings
+from leasekit.actors.settings import AuthoritySettings, GuestSettings
 from leasekit.config.build import BuiltActor, build
 from leasekit.config.deployment import Deployment
 from leasekit.config.emulation import RunSpec
 from leasekit.config.load import load
+from leasekit.config.traces import TraceMissing, data_dir
+from leasekit.config.traces.places import missing_traces
 from leasekit.core.errors import LeasekitError
+from leasekit.core.signals import Signal
 from leasekit.core.steps import Action
-from leasekit.core.time import SECOND, Term
+from leasekit.core.time import SECOND, Duration, Term, parse_duration
 from leasekit.emulation import metrics
+from leasekit.emulation.metrics import Series
 from leasekit.emulation.pictures import draw
 from leasekit.emulation.recorder import Recorder
 from leasekit.emulation.world import Outcome, World
+from leasekit.policies.guest.load_following import LoadFollowing
+from leasekit.policies.registry import make_mapper
 from leasekit.stores.memory import MemoryStore
 
 Progress = Callable[[str, float], None]
@@ -38,12 +62,17 @@ Progress = Callable[[str, float], None]
 
 @attrs.frozen(kw_only=True)
 class RunResult:
-    """One run: its summary, and the series that pictures are drawn from."""
+    """One run: its summary, and the series that pictures are drawn from: ``leased`` units by guest, those that its
+    mapper ``wanted`` where it follows a load. ``stem`` begins the names of its files.
+    """
 
     spec: RunSpec
+    stem: str
     deployment: Deployment
     summary: Mapping[str, Any]
     recorder: Recorder
+    leased: Mapping[str, Series]
+    wanted: Mapping[str, Signal]
     window: Term
     actors: Mapping[str, BuiltActor]
 
@@ -62,7 +91,7 @@ def run_file(
 
     ``out`` gets ``summary.json`` and ``measured.json``, per run the transition log and the series as CSV, and the
     pictures that the file asks for. ``seed`` and ``signatures`` override the file. Raises ``LeasekitError``
-    (config, missing trace) in words for a user.
+    (config, missing trace, a folder that can't be written) in words for a user.
     """
     deployment = load(file)
     changes: dict[str, Any] = {}
@@ -74,10 +103,12 @@ def run_file(
     if deployment.emulation is None:
         raise LeasekitError(f"{file}: found no [emulation] table, expected one that says how long to run")
     if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
+        with _writing(out):
+            out.mkdir(parents=True, exist_ok=True)
+    runs = deployment.emulation.runs
     results = [
-        run_one(deployment, spec, out, data=data, synthetic=synthetic, progress=progress)
-        for spec in deployment.emulation.runs
+        run_one(deployment, spec, out, stem=stem, data=data, synthetic=synthetic, progress=progress)
+        for spec, stem in zip(runs, file_stems([spec.name for spec in runs]), strict=True)
     ]
     summary: dict[str, Any] = {
         "file": file.name,
@@ -89,9 +120,39 @@ def run_file(
         "runs": [dict(result.summary) for result in results],
     }
     if out is not None:
-        summary["pictures"] = [path.name for path in draw(deployment, results, out)]
-        _write_summary(summary, out)
+        with _writing(out):
+            summary["pictures"] = [path.name for path in draw(deployment, results, out)]
+            _write_summary(summary, out)
     return summary
+
+
+@contextmanager
+def _writing(out: Path) -> Iterator[None]:
+    """What goes wrong with the folder or a file in it is one error in words."""
+    try:
+        yield
+    except OSError as error:
+        found = error.strerror or str(error)
+        raise LeasekitError(
+            f"{error.filename or out}: found {found!r}, expected a folder to write results to"
+        ) from error
+
+
+def file_stems(names: Sequence[str]) -> list[str]:
+    """What the names of each run's files begin with: letters, digits and ``-_.`` of its name, an underscore for each
+    other character, and a number where that is not different from the others, in upper or lower case.
+    """
+    taken: set[str] = set()
+    stems = []
+    for name in names:
+        plain = stem = "".join(c if c.isalnum() or c in "-_." else "_" for c in name)
+        number = 1
+        while stem.casefold() in taken:
+            number += 1
+            stem = f"{plain}-{number}"
+        taken.add(stem.casefold())
+        stems.append(stem)
+    return stems
 
 
 def _rmse(result: RunResult) -> dict[str, float]:
@@ -113,20 +174,30 @@ def run_one(
     spec: RunSpec,
     out: Path | None,
     *,
+    stem: str = "",
     data: Path | None = None,
     synthetic: bool = False,
     progress: Progress | None = None,
 ) -> RunResult:
-    """Run one variant over its horizon."""
+    """Run one variant over its horizon. ``stem`` begins the names of the files that it writes to ``out``."""
     varied = deployment.with_run(spec)
     emulation = varied.emulation
     assert emulation is not None, "a run is of a deployment with an emulation"
-    actors = {name: build(varied, name, data=data, synthetic=synthetic, virtual=True) for name in varied.actors}
+    actors = _build_all(varied, data, synthetic)
     with ExitStack() as stack:
         log = None
         if out is not None:
-            log = stack.enter_context((out / f"{_stem(spec)}transitions.csv").open("w", encoding="utf-8", newline=""))
-        recorder = Recorder({name: actor.role for name, actor in varied.actors.items()}, log)
+            stack.enter_context(_writing(out))
+            log = stack.enter_context((out / _file(stem, "transitions")).open("w", encoding="utf-8", newline=""))
+        recorder = Recorder(
+            {name: actor.role for name, actor in varied.actors.items()},
+            log,
+            leave={
+                name: actor.settings.leave_time
+                for name, actor in varied.actors.items()
+                if isinstance(actor.settings, GuestSettings)
+            },
+        )
         world = World(
             tick=emulation.tick,
             delay=lambda sender, receiver: emulation.message_latency,
@@ -138,11 +209,48 @@ def run_one(
             world.add(built.actor, MemoryStore(keep_log=False), action_model(built))
         wall = _run(world, Term(emulation.start, emulation.start + emulation.horizon), spec.name, progress)
     window = Term(emulation.start + emulation.warmup, emulation.start + emulation.horizon)
-    summary = summarise(varied, spec, world, recorder, window, wall, actors)
-    result = RunResult(spec=spec, deployment=varied, summary=summary, recorder=recorder, window=window, actors=actors)
+    leased = recorder.leased
+    wanted = {name: load for name, built in actors.items() if (load := _wanted(built, window)) is not None}
+    guests = {
+        name: _guest(window, leased[name], recorder.promised[name], recorder.usable[name], actors[name].signal, load)
+        for name, load in ((name, wanted.get(name)) for name in leased)
+    }
+    summary = summarise(varied, spec, world, recorder, window, wall, guests)
+    result = RunResult(
+        spec=spec, stem=stem, deployment=varied, summary=summary, recorder=recorder, leased=leased, wanted=wanted,
+        window=window, actors=actors,
+    )  # fmt: skip
     if out is not None:
-        _write_series(result, out)
+        with _writing(out):
+            _write_series(result, out)
     return result
+
+
+def _build_all(deployment: Deployment, data: Path | None, synthetic: bool) -> dict[str, BuiltActor]:
+    """All actors. Traces that are missing are told in one error."""
+    actors: dict[str, BuiltActor] = {}
+    missing: dict[str, None] = {}
+    for name in deployment.actors:
+        try:
+            actors[name] = build(deployment, name, data=data, synthetic=synthetic, virtual=True)
+        except TraceMissing as error:
+            missing.update(dict.fromkeys(error.traces))
+    if missing:
+        raise missing_traces(list(missing), data_dir(data, config=deployment.file))
+    return actors
+
+
+def _wanted(built: BuiltActor, window: Term) -> Signal | None:
+    """The units that a load-following mapper wants over the window, told by another one with the same settings."""
+    if built.signal is None:
+        return None
+    spec = built.spec.mapper
+    mapper = make_mapper(spec.target, "guest", spec.settings, spec.where, {"signal": built.signal})
+    if not isinstance(mapper, LoadFollowing):
+        return None
+    interval = mapper.settings.interval
+    first = window.start // interval * interval
+    return Signal(((at, float(mapper.wanted(at))) for at in range(first, window.end, interval)), end=window.end)
 
 
 def _run(world: World, term: Term, name: str, progress: Progress | None) -> float:
@@ -183,13 +291,12 @@ def summarise(
     recorder: Recorder,
     window: Term,
     wall_s: float,
-    actors: Mapping[str, BuiltActor],
+    guests: Mapping[str, Mapping[str, Any]],
 ) -> dict[str, Any]:
     """One run as plain data. Figures that a clock measured are under ``measured``: all others repeat for a seed."""
     emulation = deployment.emulation
     assert emulation is not None, "a run is of a deployment with an emulation"
     ticks = emulation.horizon // emulation.tick
-    guests = {name: _guest(name, recorder, window, actors[name], emulation.sample) for name in recorder.leased}
     sites = {
         name: {
             "capacity": capacity(deployment, name),
@@ -214,28 +321,50 @@ def summarise(
         "actions": world.actions,
         "transitions": recorder.transitions,
         "flips": recorder.flips,
-        "measured": {
-            "wall_s": round(wall_s, 3),
-            "alpha_ms": round(wall_s * 1000 / ticks, 6),
-            "flips_per_s": round(recorder.flips / wall_s, 1) if wall_s > 0 else None,
-            "emulated_per_real": round(emulation.horizon / SECOND / wall_s, 0) if wall_s > 0 else None,
-            "rss_peak_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1),
-        },
+        "measured": _measured(deployment, wall_s, emulation.horizon, ticks, recorder.flips),
     }
 
 
-def _guest(name: str, recorder: Recorder, window: Term, built: BuiltActor, sample: int) -> dict[str, Any]:
-    leased, usable = recorder.leased[name], recorder.usable[name]
+def _measured(deployment: Deployment, wall_s: float, horizon: Duration, ticks: int, flips: int) -> dict[str, Any]:
+    term = _only_term(deployment)
+    return {
+        "wall_s": round(wall_s, 3),
+        "alpha_ms": round(wall_s * 1000 / ticks, 6),
+        "minimum_term_s": None if term is None else round(wall_s * term / horizon, 6),
+        "flips_per_s": round(flips / wall_s, 1) if wall_s > 0 else None,
+        "emulated_per_real": round(horizon / SECOND / wall_s, 0) if wall_s > 0 else None,
+        "rss_peak_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1),
+    }
+
+
+def _only_term(deployment: Deployment) -> Duration | None:
+    """The lease term of the guests' mappers, if they name one and the same."""
+    named = [
+        actor.mapper.settings["term"]
+        for actor in deployment.actors.values()
+        if actor.role == "guest" and "term" in actor.mapper.settings
+    ]
+    terms = {parse_duration(text) for text in named if isinstance(text, str)}
+    return terms.pop() if len(terms) == 1 else None
+
+
+def _guest(
+    window: Term, leased: Series, promised: Series, usable: Series, demand: Signal | None, wanted: Signal | None
+) -> dict[str, Any]:
     result: dict[str, Any] = {
-        "fidelity": metrics.fidelity(usable, leased, window),
+        "fidelity": metrics.fidelity(usable, promised, window),
         "mean_leased": leased.mean(window),
         "peak_leased": leased.peak(window),
     }
-    if built.signal is not None:
-        result["mean_demand"] = built.signal.mean(window)
-        result["rmse"] = metrics.rmse(built.signal, leased, window, sample)
-        result["unserved"] = metrics.unserved(built.signal, leased, window)
-        result["idle"] = metrics.idle(built.signal, leased, window)
+    if demand is not None:
+        result["mean_demand"] = demand.mean(window)
+        result["rmse"] = metrics.rmse(demand, leased, window)
+        result["unserved"] = metrics.unserved(demand, leased, window)
+        result["idle"] = metrics.idle(demand, leased, window)
+    if wanted is not None:
+        result["mean_wanted"] = wanted.mean(window)
+        result["rmse_wanted"] = metrics.rmse(wanted, leased, window)
+        result["unserved_wanted"] = metrics.unserved(wanted, leased, window)
     return result
 
 
@@ -250,15 +379,16 @@ def _write_series(result: RunResult, out: Path) -> None:
     recorder, emulation = result.recorder, result.deployment.emulation
     assert emulation is not None, "a run is of a deployment with an emulation"
     columns: dict[str, Any] = {}
-    for name, series in recorder.leased.items():
+    for name, series in result.leased.items():
         signal = result.actors[name].signal
         if signal is not None:
             columns[f"{name}.demand"] = signal
+        if name in result.wanted:
+            columns[f"{name}.wanted"] = result.wanted[name]
         columns[f"{name}.leased"], columns[f"{name}.usable"] = series, recorder.usable[name]
     columns.update({f"{name}.in_use": series for name, series in recorder.in_use.items()})
-    metrics.write_csv(out / f"{_stem(result.spec)}series.csv", columns, result.window, emulation.sample)
+    metrics.write_csv(out / _file(result.stem, "series"), columns, result.window, emulation.sample)
 
 
-def _stem(spec: RunSpec) -> str:
-    name = "".join(c if c.isalnum() or c in "-_." else "_" for c in spec.name)
-    return f"{name}-" if name else ""
+def _file(stem: str, what: str) -> str:
+    return f"{stem}-{what}.csv" if stem else f"{what}.csv"

@@ -32,7 +32,7 @@ def _loads(plot: PlotSpec, results: Sequence[RunResult], guest: str) -> list[plo
         if signal is not None:
             name = result.spec.name or guest
             error = result.summary["guests"][guest].get("rmse")
-            loads.append(plots.Load(name=name, demand=signal, holdings=result.recorder.leased[guest], rmse=error))
+            loads.append(plots.Load(name=name, demand=signal, holdings=result.leased[guest], rmse=error))
     return loads
 
 
@@ -53,7 +53,7 @@ def _demand_holdings(plot: PlotSpec, results: Sequence[RunResult], out: Path, un
 
 def _guests(plot: PlotSpec, results: Sequence[RunResult], out: Path, units: str) -> list[Path]:
     panels = {
-        result.spec.name or result.deployment.name: {guest: result.recorder.leased[guest] for guest in plot.guests}
+        result.spec.name or result.deployment.name: {guest: result.leased[guest] for guest in plot.guests}
         for result in results
     }
     total = sum(site["capacity"] for site in results[0].summary["sites"].values())
@@ -70,7 +70,7 @@ def _site_usage(plot: PlotSpec, results: Sequence[RunResult], out: Path, units: 
             name: (series, float(result.summary["sites"][name]["capacity"]))
             for name, series in result.recorder.in_use.items()
         }
-        stem = plot.file if len(results) == 1 else f"{plot.file}-{result.spec.name.replace('/', '_').replace(' ', '_')}"
+        stem = plot.file if len(results) == 1 else f"{plot.file}-{result.stem}"
         made += plots.site_usage(out / stem, sites, result.window, units=units)
     return made
 

@@ -1,40 +1,93 @@
 """What is recorded of an emulation, from the rows that actors commit: it reads the records that a daemon stores.
 
-For each guest: units leased to it (as sites count them, from the start of a term to its end), and units usable
-(joined). For each site: units in use (held from setup to the end of teardown). And the transition log, streamed to
+For each guest three counts of units over time:
+
+- ``leased``: what it held, as sites count it: from when a site begins to serve a term (its start, unless the ticket
+  was redeemed later) to the term's end, or to where the lease was closed or cut short before. A guest that leaves just
+  before the end, within its ``leave_time``, goes on holding until the end: leaving is a cost of leasing.
+- ``promised``: the same, but from the start of the term even where the site began to serve it later.
+- ``usable``: units that have joined and not begun to leave.
+
+For each site: units in use (held from the start of setup to the end of teardown). And the transition log, streamed to
 a file.
 """
 
 from __future__ import annotations
 
 import csv
+from array import array
 from collections.abc import Mapping, Sequence
-from typing import TextIO
+from typing import NamedTuple, TextIO
 
 from leasekit.core.leases import authority as au
-from leasekit.core.leases.machine import NONE
 from leasekit.core.schema import LOG, LOG_COLUMNS, Change
-from leasekit.core.time import Instant
+from leasekit.core.time import Duration, Instant
 from leasekit.emulation.metrics import Series
+
+
+class _Changes:
+    """A count whose changes come in any order of time; 16 bytes each."""
+
+    def __init__(self) -> None:
+        self._instants, self._changes = array("q"), array("q")
+
+    def add(self, at: Instant, change: int) -> None:
+        """From ``at`` on there are ``change`` more."""
+        self._instants.append(at)
+        self._changes.append(change)
+
+    def series(self) -> Series:
+        """The count over time."""
+        made = Series()
+        for at, change in sorted(zip(self._instants, self._changes, strict=True)):
+            made.add(at, change)
+        return made
+
+
+class _Served(NamedTuple):
+    """What a site serves of one lease."""
+
+    holder: str
+    units: int
+    end: Instant
 
 
 class Recorder:
     """Keeps series over time; :meth:`observe` is what a world calls for each commit."""
 
-    def __init__(self, roles: Mapping[str, str], log: TextIO | None = None) -> None:
-        """``roles`` maps actor names to roles; the transition log goes to ``log`` as CSV, if given."""
+    def __init__(
+        self, roles: Mapping[str, str], log: TextIO | None = None, *, leave: Mapping[str, Duration] | None = None
+    ) -> None:
+        """``roles`` maps actor names to roles; the transition log goes to ``log`` as CSV, if given. ``leave`` has the
+        ``leave_time`` of guests.
+        """
         self._roles = dict(roles)
-        self.leased: dict[str, Series] = {n: Series() for n, role in roles.items() if role == "guest"}
-        self.usable: dict[str, Series] = {name: Series() for name in self.leased}
+        self._leave = dict(leave or {})
+        guests = [name for name, role in roles.items() if role == "guest"]
+        self._leased = {name: _Changes() for name in guests}
+        self._promised = {name: _Changes() for name in guests}
+        self.usable: dict[str, Series] = {name: Series() for name in guests}
         self.in_use: dict[str, Series] = {n: Series() for n, role in roles.items() if role == "authority"}
         self.transitions = 0
         self.flips = 0
-        self._counted: dict[tuple[str, str], tuple[str, int]] = {}
+        """How often a unit began to be set up for a lease: for its first holder, for another one, or in the place of a
+        unit that failed. Units that stay with an extended lease don't flip."""
+        self._served: dict[tuple[str, str], _Served] = {}
         self._joined: set[tuple[str, str]] = set()
         self._held: set[tuple[str, str]] = set()
         self._log = csv.writer(log, lineterminator="\n") if log is not None else None
         if self._log is not None:
             self._log.writerow(["at", "actor", *list(LOG_COLUMNS)[1:]])
+
+    @property
+    def leased(self) -> dict[str, Series]:
+        """Units held by each guest. Made anew from what has been seen so far: ask once, when the run is over."""
+        return {name: changes.series() for name, changes in self._leased.items()}
+
+    @property
+    def promised(self) -> dict[str, Series]:
+        """Units that each guest was to have by the terms of its leases. Made anew like :attr:`leased`."""
+        return {name: changes.series() for name, changes in self._promised.items()}
 
     def observe(self, now: Instant, actor: str, changes: Sequence[Change]) -> None:
         """Take in one commit of one actor."""
@@ -74,18 +127,26 @@ class Recorder:
             series.add(now, -1)
 
     def _site_lease(self, now: Instant, site: str, lease: str, row: tuple[object, ...] | None) -> None:
-        """Units count as leased from when the site starts to serve the term until it ends it."""
-        holder, units = self._counted.pop((site, lease), ("", 0))
-        count = 0
-        if row is not None:
-            _, live, _, holder_, _, state, pending, wanted, *_ = row
-            in_term = live and (state == au.ACTIVE or pending == au.PRIMING) and pending != au.CLOSING
-            if (
-                in_term
-                and state not in (au.CLOSED, au.FAILED)
-                and pending in (NONE, au.PRIMING, au.EXTENDING, au.MODIFYING)
-            ):
-                holder, count = str(holder_), int(str(wanted))
-                self._counted[site, lease] = (holder, count)
-        if count != units and holder in self.leased:
-            self.leased[holder].add(now, count - units)
+        before = self._served.get((site, lease))
+        if row is None:
+            after = None
+        else:
+            _, live, _, holder, _, state, pending, wanted, start, end, *_ = row
+            serving = (state == au.ACTIVE or pending == au.PRIMING) and pending != au.CLOSING
+            after = _Served(str(holder), int(str(wanted)), int(str(end))) if live and serving else None
+        if after is not None:
+            self._served[site, lease] = after
+            if after.holder in self._leased:
+                change = after.units - (before.units if before is not None else 0)
+                self._count(after.holder, change, now, int(str(start)) if before is None else now)
+        elif before is not None:
+            del self._served[site, lease]
+            if before.holder in self._leased:
+                left = now < before.end <= now + self._leave.get(before.holder, 0)
+                at = before.end if left else now
+                self._count(before.holder, -before.units, at, at)
+
+    def _count(self, guest: str, change: int, at: Instant, promised_at: Instant) -> None:
+        if change:
+            self._leased[guest].add(at, change)
+            self._promised[guest].add(promised_at, change)

@@ -90,8 +90,10 @@ class World:
         observe: Callable[[Instant, str, Sequence[Change]], None] | None = None,
         start: Instant = 0,
     ) -> None:
-        """``tick`` is the period of the actors' clock; with ``every_tick`` each of them is executed, else idle ones
-        are skipped.
+        """``tick`` is the period of the actors' clock, counted from 0; with ``every_tick`` each tick of every actor is
+        executed as a daemon's shell would, else those at which nothing is due are skipped. Both give the same run.
+
+        Wake-ups wait for the next tick; messages and the ends of actions are taken when they come.
         """
         if tick <= 0:
             raise ValueError(f"tick: found {tick}, expected a period of at least 1 ms")
@@ -105,6 +107,7 @@ class World:
         self._tick = tick
         self._delay = delay
         self._every_tick = every_tick
+        self._next_tick = start + (-start) % tick
         self._observe = observe
         self._queue: list[tuple[Instant, int, int, int, Any]] = []
         self._sequence = 0
@@ -136,23 +139,23 @@ class World:
             self._take()
 
     def _run_every_tick(self, until: Instant) -> None:
-        """Every actor is ticked at every tick, due or not; events in between are taken in their order."""
-        nodes, queue, period = list(self.nodes.values()), self._queue, self._tick
-        at = self.now + (-self.now) % period
-        while at <= until:
+        """Every actor is ticked at every tick; what is due then, and what comes in between, keeps its order."""
+        nodes, queue = list(self.nodes.values()), self._queue
+        while self._next_tick <= until:
+            at = self._next_tick
+            self._next_tick += self._tick
             while queue and queue[0][0] < at:
                 self._take()
             self.now = at
             tick = Tick(at)
             for node in nodes:
-                wake = node.wake
-                node.actor.step(tick)
-                if wake is not None and wake <= at:
+                if node.scheduled != at:  # those that are due get their tick in their turn
+                    node.actor.step(tick)
                     self._handle(node)
             while queue and queue[0][0] <= at:
                 self._take()
             self.ticks += 1
-            at += period
+        self._run_events(until)
 
     def _take(self) -> None:
         """The next event, and all inputs of the same actor at the same instant with it."""
@@ -179,9 +182,10 @@ class World:
     def _handle(self, node: Node) -> None:
         """Step what is in the inbox, run mapper turns in line, and do what is wanted: commit, send, start."""
         actor = node.actor
-        inbox, node.inbox = node.inbox, []
-        for item in inbox:
-            actor.step(item)
+        if node.inbox:
+            inbox, node.inbox = node.inbox, []
+            for item in inbox:
+                actor.step(item)
         while (turn := actor.turn()) is not None:
             actor.step(self._run_turn(turn))
         ready = actor.ready()
@@ -196,9 +200,9 @@ class World:
                 self._send(actor.name, ready.messages)
             if ready.actions:
                 self._start(node, ready.actions)
-        node.wake = actor.wake_at()
-        if node.wake is not None and not self._every_tick:
-            self._schedule_wake(node, node.wake)
+        wake = node.wake = actor.wake_at()
+        if wake is not None and (node.scheduled is None or wake < node.scheduled):
+            self._schedule_wake(node, wake)
 
     def _run_turn(self, turn: Turn) -> TurnDone:
         return turn.run()

@@ -72,13 +72,13 @@ class ControlClient:
         """Hang up."""
         self._socket.close()
 
-    def command(self, name: str, **arguments: Any) -> Any:
+    def command(self, name: str, /, **arguments: Any) -> Any:
         """Have the actor do something; what is returned is durable. ``name`` is an actor's command:
         ``lease.request``.
         """
         return self.request("command", name, arguments)
 
-    def query(self, name: str, **arguments: Any) -> Any:
+    def query(self, name: str, /, **arguments: Any) -> Any:
         """Ask the actor something, such as ``leases`` or ``status``."""
         return self.request("query", name, arguments)
 
@@ -92,11 +92,16 @@ class ControlClient:
         answer: list[dict[str, Any]] = self.request("log", "", {"after": after, "limit": limit})
         return answer
 
+    def archived(self, table: str = "leases", limit: int = 1000) -> list[dict[str, Any]]:
+        """Up to ``limit`` rows of the past, newest first: leases that are over and that the actor has forgotten."""
+        answer: list[dict[str, Any]] = self.request("archived", table, {"limit": limit})
+        return answer
+
     def watch(self, lease: str = "", *, patience: float | None = None) -> Iterator[dict[str, Any]]:
         """Transitions (of one lease) from the call on, as they are committed; endless.
 
-        An item ``{"missed": n}`` tells of a gap. With ``patience`` (seconds) the iterator raises :class:`ControlError` if
-        nothing comes for so long. The connection serves nothing else afterwards.
+        An item ``{"missed": n}`` tells of a gap. With ``patience`` (seconds) the iterator raises :class:`ControlError`
+        if nothing comes for so long. The connection serves nothing else afterwards.
         """
         return self._follow(self.send("watch", lease), patience)
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 import trio
 
 from leasekit.core.errors import CommandError, LeasekitError
-from leasekit.core.schema import LogRow
+from leasekit.core.schema import TABLES, LogRow
 from leasekit.runtime.control_wire import KINDS, LENGTH, REQUEST_MAX, FrameError, length, pack, unpack
 from leasekit.runtime.feed import WATCH_MAX, Feed, Watcher
 from leasekit.runtime.shell import ActorShell
@@ -59,9 +59,11 @@ class Control:
             "query": self._query,
             "history": self._history,
             "log": self._log,
+            "archived": self._archived,
+            "unit_log": self._unit_log,
             "stop": self._end,
         }
-        assert set(self._kinds) | {"watch", "unit_log"} == set(KINDS)
+        assert set(self._kinds) | {"watch"} == set(KINDS)
 
     async def serve(self, listener: trio.SocketListener) -> None:
         """Serve until cancelled."""
@@ -101,7 +103,7 @@ class Control:
                     await connection.refuse(0, str(error))
                     nursery.cancel_scope.cancel()
                     return
-                if kind in ("watch", "unit_log"):
+                if kind == "watch" or (kind == "unit_log" and arguments.get("follow")):
                     await self._stream(connection, id_, kind, name, arguments)
                     nursery.cancel_scope.cancel()
                     return
@@ -148,6 +150,11 @@ class Control:
         limit = _whole(arguments, "limit", 1_000, LOG_LIMIT_MAX)
         return [row._asdict() for row in await self._shell.log(after, limit)]
 
+    async def _archived(self, table: str, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
+        columns = list(TABLES[table].columns) if table in TABLES else []
+        rows = await self._shell.archived(table, _whole(arguments, "limit", 1_000, LOG_LIMIT_MAX))
+        return [dict(item for item in zip(columns, row, strict=True) if item[0] != "body") for row in rows]
+
     async def _end(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         logger.info("stop: asked for on the control socket")
         self._stop()
@@ -161,8 +168,8 @@ class Control:
             if kind == "watch":
                 await self._watch(connection, id_, name)
             else:
-                await self._unit_log(connection, id_, name, arguments)
-        except (LeasekitError, OSError) as error:
+                await self._follow(connection, id_, name, arguments)
+        except LeasekitError as error:
             await connection.refuse(id_, str(error))
 
     async def _watch(self, connection: _Connection, id_: int, lease: str) -> None:
@@ -170,17 +177,21 @@ class Control:
             await connection.answer(id_, None)
             await connection.stream(id_, watcher, _transition)
 
-    async def _unit_log(self, connection: _Connection, id_: int, unit: str, arguments: Mapping[str, Any]) -> None:
+    async def _unit_log(self, unit: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         lines = _whole(arguments, "lines", 200, TAIL_MAX)
-        logs = self._shell.unit_logs
+        try:
+            return {"lines": self._shell.unit_logs.tail(unit, lines)}
+        except OSError as error:
+            raise CommandError(f"the log of {unit!r:.80} can't be read: {error.strerror}") from error
+
+    async def _follow(self, connection: _Connection, id_: int, unit: str, arguments: Mapping[str, Any]) -> None:
         feed: Feed[str] = Feed()
         with feed.watch(limit=WATCH_MAX) as watcher:
-            end = logs.follow(unit, lambda line: feed.publish([line]))
+            end = self._shell.unit_logs.follow(unit, lambda line: feed.publish([line]))
             try:
-                # Read on the loop's own thread, so that no line gets lost between the file's end and what follows.
-                await connection.answer(id_, {"lines": logs.tail(unit, lines)})
-                if arguments.get("follow"):
-                    await connection.stream(id_, watcher, lambda items: [{"lines": items}])
+                # The file is read on the loop's own thread: no line gets lost between its end and what follows.
+                await connection.answer(id_, await self._unit_log(unit, arguments))
+                await connection.stream(id_, watcher, lambda items: [{"lines": items}])
             finally:
                 end()
 

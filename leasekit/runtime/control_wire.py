@@ -22,7 +22,7 @@ REQUEST_MAX: Final = 2 * 1024 * 1024
 """The longest request, in bytes."""
 ANSWER_MAX: Final = 256 * 1024 * 1024
 """The longest answer, in bytes."""
-KINDS: Final = ("command", "query", "history", "log", "watch", "unit_log", "stop")
+KINDS: Final = ("command", "query", "history", "log", "archived", "watch", "unit_log", "stop")
 
 
 class FrameError(LeasekitError):

@@ -88,9 +88,8 @@ def make_job(
 
 
 def _is_inline(actor: Any) -> bool:
-    """Whether the actor's mapper promises to be quick; a guest's is at its desk."""
-    owner = getattr(actor, "desk", actor)
-    return bool(getattr(owner._mapper, "inline", False))
+    """Whether the actor shows its mapper what is live, and so must be what calls it; a guest's is at its desk."""
+    return bool(getattr(actor, "desk", actor)._inline)
 
 
 def _origin(deployment: Deployment, name: str) -> Instant:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from leasekit.core.schema import LOG, LOG_COLUMNS, TABLES, Change, Row, StoreError
 
@@ -16,6 +16,9 @@ LIVE: Mapping[str, int] = {name: COLUMNS[name].index("live") for name, table in 
 _TYPES = {name: tuple(table.columns.values()) for name, table in TABLES.items()}
 _TYPES[LOG] = tuple(LOG_COLUMNS.values())
 _NAMES = {**COLUMNS, LOG: tuple(LOG_COLUMNS)}
+
+MANY: Final = 16
+"""From how many rows on it is cheaper to check them column by column."""
 
 # The type signatures of rows that were found right, so that checking a row costs one look-up.
 _known: dict[str, set[tuple[type, ...]]] = {name: set() for name in _TYPES}
@@ -38,22 +41,23 @@ def make_batch(changes: Sequence[Change]) -> Batch:
     last: dict[str, dict[str, Row | None]] = {}
     log: list[Row] = []
     for table, key, row in changes:
-        if row is not None and tuple(map(type, row)) not in _known.get(table, ()):
-            _check(table, row)
         if table == LOG:
             log.append(_log_row(row))
-        elif row is not None and row[0] != key:
+            continue
+        if row is not None and (not row or row[0] != key):
+            _check(table, row)
             raise StoreError(f"table {table}: found a row with key {row[0]!r} in a change of {key!r}")
-        else:
-            rows = last.get(table)
-            if rows is None:
-                rows = last[_known_table(table)] = {}
-            rows[key] = row
+        rows = last.get(table)
+        if rows is None:
+            rows = last[_known_table(table)] = {}
+        rows[key] = row
     writes: dict[str, list[Row]] = {}
     deletes: dict[str, list[str]] = {}
     for table, rows in last.items():
-        writes[table] = [row for row in rows.values() if row is not None]
-        deletes[table] = [key for key, row in rows.items() if row is None]
+        writes[table] = written = [row for row in rows.values() if row is not None]
+        deletes[table] = [key for key, row in rows.items() if row is None] if len(written) < len(rows) else []
+        _check_all(table, written)
+    _check_all(LOG, log)
     return Batch(writes, deletes, log)
 
 
@@ -79,6 +83,18 @@ def _known_table(table: str) -> str:
     if table not in TABLES:
         raise StoreError(f"found a table {table!r}, the tables are: {', '.join(TABLES)}")
     return table
+
+
+def _check_all(table: str, rows: Sequence[Row]) -> None:
+    """Raise ``StoreError`` unless the table can hold each of the rows: many by column, a few row by row."""
+    if len(rows) >= MANY and set(map(len, rows)) == {len(_TYPES[table])}:
+        columns = zip(_TYPES[table], zip(*rows, strict=True), strict=True)
+        if all(set(map(type, column)) <= {expected, type(None)} for expected, column in columns):
+            return
+    known = _known[table]
+    for row in rows:
+        if tuple(map(type, row)) not in known:
+            _check(table, row)
 
 
 def _check(table: str, row: Row) -> None:

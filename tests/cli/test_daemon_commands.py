@@ -272,7 +272,9 @@ def test_slices(cli: Cli) -> None:
     (row,) = [row for row in cli.json("slice list") if row["slice"] == "held"]
     assert (row["hold"], row["released"], row["open"]) == (2, False, 1)
     cli("lease request vm 1 --for 1h --slice held --name h2 --wait")
-    assert len(cli.json("slice close held")["closed"]) == 2
+    assert len(cli.json("slice close held --wait")["closed"]) == 2
+    assert cli.json("lease list --slice held") == []
+    assert cli.json("slice close held --wait")["closed"] == []
     _, err = cli("slice create held", 1)
     assert "expected a name that no slice has yet" in err
     out, _ = cli("slice list")

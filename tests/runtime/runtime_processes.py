@@ -12,8 +12,7 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -22,7 +21,7 @@ from typing import Any, Self
 
 from leasekit.config.load import load
 from leasekit.core.errors import LeasekitError
-from leasekit.runtime.client import ControlClient, ControlError
+from leasekit.runtime.client import ControlClient
 from leasekit.runtime.daemon import run
 
 READY_WITHIN = 30.0
@@ -149,12 +148,12 @@ class Daemons:
         """A connection to an actor's control socket."""
         return ControlClient(self.deployment.actors[name].control, **options)
 
-    def query(self, actor: str, query: str, **arguments: Any) -> Any:
+    def query(self, actor: str, query: str, /, **arguments: Any) -> Any:
         """One question to one actor."""
         with self.client(actor) as client:
             return client.query(query, **arguments)
 
-    def command(self, actor: str, command: str, **arguments: Any) -> Any:
+    def command(self, actor: str, command: str, /, **arguments: Any) -> Any:
         """One command to one actor."""
         with self.client(actor) as client:
             return client.command(command, **arguments)
@@ -171,12 +170,3 @@ class Daemons:
                 over = found["state"] in ("closed", "failed")
                 assert not over and time.monotonic() < until, f"{found} is not {wanted}"
                 next(events)
-
-
-@contextmanager
-def hung_up() -> Iterator[None]:
-    """For what may find that the daemon is gone, or goes."""
-    try:
-        yield
-    except ControlError:
-        return

@@ -27,6 +27,7 @@ from leasekit.runtime.control import Control
 from leasekit.runtime.control_wire import ANSWER_MAX, REQUEST_MAX, FrameError, length, pack, unpack
 from leasekit.runtime.frames import Endpoint, Sockets
 from leasekit.runtime.shell import ActorShell
+from leasekit.stores.memory import MemoryStore
 
 T = TypeVar("T")
 
@@ -67,6 +68,21 @@ async def test_commands_queries_and_history(tmp_path: Path) -> None:
         assert status["leases"] == {"nascent": 1}
 
 
+async def test_the_past_is_in_the_archive(tmp_path: Path) -> None:
+    """A lease that is over is found in the archive, also by a daemon that has been started since."""
+    store = MemoryStore()
+    async with served(make_shell("guest", tmp_path, store=store), tmp_path / "c") as path:
+        wish = request(1, properties={"request_timeout": "1ms"})
+        lease = (await ask(path, lambda client: client.command("lease.request", **wish)))["id"]
+        with trio.fail_after(5):
+            while not (rows := await ask(path, lambda client: client.archived())):
+                await trio.sleep(0.005)
+    assert [(row["id"], row["state"]) for row in rows] == [(lease, "failed")]
+    async with served(make_shell("guest", tmp_path, store=store), tmp_path / "c") as path:
+        assert await ask(path, lambda client: client.query("leases", all=True)) == []
+        assert await ask(path, lambda client: client.archived()) == rows
+
+
 @pytest.mark.parametrize(
     ("call", "error"),
     [
@@ -77,6 +93,7 @@ async def test_commands_queries_and_history(tmp_path: Path) -> None:
         (lambda c: c.request("fly", ""), "kind: found 'fly', allowed are command, query, history"),
         (lambda c: c.log(after=-1), "after: found -1, expected a whole number"),
         (lambda c: c.log(limit=10**9), "limit: found 1000000000"),
+        (lambda c: c.archived("units"), "table 'units' keeps no past rows"),
         (lambda c: list(c.unit_log("vm-0", lines=10**9)), "lines: found 1000000000"),
         (lambda c: c.command("x", value=2**70), "can't be sent"),
         (lambda c: c.command("x", value="\udc80"), "can't be sent"),

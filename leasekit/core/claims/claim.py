@@ -109,27 +109,36 @@ def _build(fields: Any, body: bytes, signature: bytes) -> Claim:
     if not isinstance(fields, tuple) or len(fields) != 12 or fields[0] != TAG:
         raise TicketError("malformed", f"not a claim: expected an array of 12 fields that begins with {TAG!r}")
     _, issuer, holder, type_, units, start, end, serial, degree, properties, parent, constraints = fields
-    _expect(isinstance(issuer, bytes) and len(issuer) == KEY_BYTES, "issuer", issuer)
-    _expect(isinstance(holder, bytes) and len(holder) == KEY_BYTES, "holder", holder)
-    _expect(isinstance(type_, str) and 0 < len(type_) <= TYPE_MAX, "type", type_)
-    _expect(type(units) is int and 0 < units <= UNITS_MAX, "units", units)
-    _expect(type(serial) is int and 0 <= serial < 2**63, "serial", serial)
-    _expect(type(degree) is int and DEGREE_ONE <= degree <= DEGREE_MAX, "degree", degree)
-    _expect(isinstance(properties, bytes) and len(properties) in (0, DIGEST_BYTES), "properties", properties)
-    _expect(isinstance(parent, bytes) and len(parent) in (0, DIGEST_BYTES), "parent", parent)
+    if not (isinstance(issuer, bytes) and len(issuer) == KEY_BYTES):
+        raise _outside("issuer", issuer)
+    if not (isinstance(holder, bytes) and len(holder) == KEY_BYTES):
+        raise _outside("holder", holder)
+    if not (isinstance(type_, str) and 0 < len(type_) <= TYPE_MAX):
+        raise _outside("type", type_)
+    if not (type(units) is int and 0 < units <= UNITS_MAX):
+        raise _outside("units", units)
+    if not (type(serial) is int and 0 <= serial < 2**63):
+        raise _outside("serial", serial)
+    if not (type(degree) is int and DEGREE_ONE <= degree <= DEGREE_MAX):
+        raise _outside("degree", degree)
+    if not (isinstance(properties, bytes) and len(properties) in (0, DIGEST_BYTES)):
+        raise _outside("properties", properties)
+    if not (isinstance(parent, bytes) and len(parent) in (0, DIGEST_BYTES)):
+        raise _outside("parent", parent)
+    if not (type(start) is int and type(end) is int):
+        raise _outside("term", (start, end))
     try:
-        pairs = check_properties(dict(constraints), "constraints")
-        _expect(type(start) is int and type(end) is int, "term", (start, end))
         term = make_term(start, end)
+        pairs = check_properties(dict(constraints), "constraints")
     except (ValueError, TypeError) as error:
         raise TicketError("malformed", f"claim: {error}") from error
-    _expect(list(constraints) == sorted(pairs.items()), "constraints", constraints)
+    if list(constraints) != sorted(pairs.items()):
+        raise _outside("constraints", constraints)
     digest = sha256(body + signature).digest()
     return Claim(
         issuer, holder, type_, units, term, serial, degree, properties, parent, pairs, body, signature, digest
     )  # fmt: skip
 
 
-def _expect(fine: bool, field: str, found: object) -> None:
-    if not fine:
-        raise TicketError("malformed", f"claim: {field} is {found!r:.80}, which is outside its limits")
+def _outside(field: str, found: object) -> TicketError:
+    return TicketError("malformed", f"claim: {field} is {found!r:.80}, which is outside its limits")

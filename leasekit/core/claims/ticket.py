@@ -52,9 +52,9 @@ def decode_ticket(data: bytes) -> Ticket:
         )  # fmt: skip
     except (ValueError, RecursionError, msgpack.exceptions.ExtraData) as error:
         raise TicketError("malformed", f"ticket is not msgpack: {error}") from error
-    if not isinstance(links, tuple) or not links or any(not _is_link(link) for link in links):
+    if not isinstance(links, tuple) or not links or not all(map(_is_link, links)):
         raise TicketError("malformed", "ticket: expected an array of pairs of claim body and signature")
-    return Ticket(tuple(decode_claim(body, signature) for body, signature in links))
+    return Ticket(tuple([decode_claim(body, signature) for body, signature in links]))
 
 
 def _is_link(link: object) -> bool:

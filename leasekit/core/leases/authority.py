@@ -94,7 +94,7 @@ UNIT_TABLE: Final = {
     (UP, NONE): {"modify": (CHANGE, NONE), "teardown": (TEARDOWN, NONE)},
     (CHANGE, NONE): {"up": (UP, NONE), "teardown": (TEARDOWN, NONE)},
     (TEARDOWN, NONE): {"down": (FREE, NONE), "setup": (SETUP, NONE), "out": (OUT, NONE)},
-    (OUT, NONE): {"back": (FREE, NONE), "teardown": (TEARDOWN, NONE)},
+    (OUT, NONE): {"back": (FREE, NONE)},
 }
 
 UNIT_MACHINE: Final = Machine("unit", UNIT_TABLE)

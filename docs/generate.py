@@ -1,0 +1,206 @@
+"""Writes those parts of the documentation that the code knows best: ``python docs/generate.py`` (or ``make docs``).
+
+``docs/cli.md`` is made as a whole from what ``--help`` says. In other pages, what stands between
+``<!-- generated: NAME -->`` and ``<!-- end -->`` is replaced: state diagrams come from the tables of the lease
+machines, settings from their attrs classes. With ``--check`` nothing is written, and the exit status says whether
+anything would have to be.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import attrs
+import click
+
+from leasekit.actors import settings as actor_settings
+from leasekit.cli.main import cli
+from leasekit.config.shell import ShellSettings
+from leasekit.core.leases import authority, broker, delegation, returns, service_manager
+from leasekit.core.leases.machine import NONE, Joint, TransitionTable
+from leasekit.core.time import format_duration
+from leasekit.policies.broker.fcfs import FcfsSettings
+from leasekit.policies.guest.filters import FlopFlipSettings
+from leasekit.policies.guest.load_following import LoadFollowingSettings
+from leasekit.policies.guest.static import DemandSettings, StaticSettings
+
+DOCS: Final = Path(__file__).resolve().parent
+HELP_WIDTH: Final = 100
+REGION: Final = re.compile(r"<!-- generated: ([\w ]+) -->\n.*?<!-- end -->", re.DOTALL)
+
+MACHINES: Final[Mapping[str, TransitionTable]] = {
+    "service manager": service_manager.TABLE,
+    "broker": broker.TABLE,
+    "authority": authority.TABLE,
+    "unit at a site": authority.UNIT_TABLE,
+    "delegation": delegation.TABLE,
+    "return of a ticket": returns.TABLE,
+}
+SETTINGS: Final[Mapping[str, type]] = {
+    "settings of every actor": actor_settings.ActorSettings,
+    "settings of a guest": actor_settings.GuestSettings,
+    "settings of a broker": actor_settings.BrokerSettings,
+    "settings of an authority": actor_settings.AuthoritySettings,
+    "settings of the shell": ShellSettings,
+    "settings of fcfs": FcfsSettings,
+    "settings of load_following": LoadFollowingSettings,
+    "settings of the filter": FlopFlipSettings,
+    "settings of static": StaticSettings,
+    "settings of a demand": DemandSettings,
+}
+TABLES_OF_THEIR_OWN: Final = frozenset({"priorities", "inventory", "delegations"})
+"""Settings that a deploy file gives in tables of their own."""
+
+
+# -- state diagrams ----------------------------------------------------------------------------------------------------
+
+
+def diagrams() -> str:
+    """All lease machines, one Mermaid diagram each."""
+    return "\n\n".join(f"### {name.capitalize()}\n\n{diagram(table)}" for name, table in MACHINES.items())
+
+
+def diagram(table: TransitionTable) -> str:
+    """A state table as a Mermaid state diagram; events between the same two states share an arrow."""
+    lines = ["```mermaid", "stateDiagram-v2"]
+    lines += [f'    state "{_label(joint)}" as {_id(joint)}' for joint in table]
+    lines.append(f"    [*] --> {_id(next(iter(table)))}")
+    for joint, events in table.items():
+        arrows: dict[Joint, list[str]] = {}
+        for event, after in events.items():
+            arrows.setdefault(after, []).append(event)
+        lines += [f"    {_id(joint)} --> {_id(after)}: {', '.join(names)}" for after, names in arrows.items()]
+        if not events:
+            lines.append(f"    {_id(joint)} --> [*]")
+    return "\n".join([*lines, "```"])
+
+
+def _id(joint: Joint) -> str:
+    return joint[0] if joint[1] == NONE else f"{joint[0]}__{joint[1]}"
+
+
+def _label(joint: Joint) -> str:
+    return joint[0] if joint[1] == NONE else f"{joint[0]}, {joint[1]}"
+
+
+# -- settings ----------------------------------------------------------------------------------------------------------
+
+
+def settings(cls: type) -> str:
+    """The fields of an attrs class that it doesn't inherit: key, default, and what its docstring says."""
+    texts = _field_texts(cls)
+    lines = ["| key | default | meaning |", "| --- | --- | --- |"]
+    for field in attrs.fields(cls):
+        if field.name in texts and field.name not in TABLES_OF_THEIR_OWN:
+            annotation, text = texts[field.name]
+            lines.append(f"| `{field.name}` | {_default(field, annotation)} | {text} |")
+    if len(lines) == 2:
+        return "None of its own."
+    return "\n".join(lines)
+
+
+def _field_texts(cls: type) -> dict[str, tuple[str, str]]:
+    """Annotation and docstring of each field, in the class's own source."""
+    (definition,) = ast.parse(inspect.cleandoc(inspect.getsource(cls))).body
+    assert isinstance(definition, ast.ClassDef)
+    texts: dict[str, tuple[str, str]] = {}
+    name = ""
+    for node in definition.body:
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            name = node.target.id
+            texts[name] = (ast.unparse(node.annotation), "")
+        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and name in texts:
+            text = " ".join(inspect.cleandoc(str(node.value.value)).split()).replace("``", "`").replace("|", "\\|")
+            texts[name] = (texts[name][0], text)
+    texts.pop("Settings", None)
+    return texts
+
+
+def _default(field: attrs.Attribute[Any], annotation: str) -> str:
+    value = field.default
+    if value is attrs.NOTHING:
+        return "needed"
+    if isinstance(value, attrs.Factory):  # type: ignore[arg-type]
+        return "none" if value.factory in (dict, list, tuple) else "see below"
+    if value in (None, "", ()) or isinstance(value, Mapping):
+        return "none"
+    if "Duration" in annotation:
+        return f'`"{format_duration(value)}"`'
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    return f'`"{value}"`' if isinstance(value, str) else f"`{value}`"
+
+
+# -- the command line --------------------------------------------------------------------------------------------------
+
+
+def command_line() -> str:
+    """``docs/cli.md``."""
+    parts = [
+        "# The command line",
+        "Written by `make docs` from what `--help` says.",
+        "Exit status: 0 done, 1 not done (one line on standard error says why), 2 the command line makes no sense, "
+        "70 a bug, 130 interrupted. With `--json` a command prints one JSON document on standard output "
+        "(`lease watch`: one on each line); instants in it are Unix milliseconds.",
+    ]
+    for path, command in _commands(cli, ("leasekit",)):
+        context = click.Context(command, info_name=" ".join(path), terminal_width=HELP_WIDTH)
+        context.help_option_names = ["-h", "--help"]
+        parts.append(f"{'#' * min(len(path) + 1, 3)} {' '.join(path)}\n\n```text\n{command.get_help(context)}\n```")
+    return "\n\n".join(parts) + "\n"
+
+
+def _commands(command: click.Command, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    yield path, command
+    if isinstance(command, click.Group):
+        for name, member in command.commands.items():
+            yield from _commands(member, (*path, name))
+
+
+# -- writing -----------------------------------------------------------------------------------------------------------
+
+REGIONS: Final[Mapping[str, Callable[[], str]]] = {
+    "diagrams": diagrams,
+    **{name: (lambda cls=cls: settings(cls)) for name, cls in SETTINGS.items()},  # type: ignore[misc]
+}
+
+
+def filled(text: str) -> str:
+    """A page with its generated regions made anew."""
+
+    def fill(found: re.Match[str]) -> str:
+        return f"<!-- generated: {found[1]} -->\n\n{REGIONS[found[1]]()}\n\n<!-- end -->"
+
+    return REGION.sub(fill, text)
+
+
+def pages() -> Iterator[tuple[Path, str]]:
+    """Each page that has generated parts, and what it must hold."""
+    yield DOCS / "cli.md", command_line()
+    for path in sorted(DOCS.glob("*.md")):
+        text = path.read_text(encoding="utf-8")
+        if path.name != "cli.md" and REGION.search(text):
+            yield path, filled(text)
+
+
+def main() -> int:
+    """Write what has changed, or with ``--check`` only say so."""
+    stale = [(path, text) for path, text in pages() if not path.exists() or path.read_text(encoding="utf-8") != text]
+    if "--check" in sys.argv[1:]:
+        for path, _ in stale:
+            print(f"{path.name} is not what the code says: run make docs", file=sys.stderr)
+        return 1 if stale else 0
+    for path, text in stale:
+        path.write_text(text, encoding="utf-8")
+        print(f"wrote {path.name}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,32 @@
+"""Waiting for what other processes do, and looking for processes that should not be there."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+SETTLED_WITHIN = 60.0
+
+
+def wait_until(what: str, check: Callable[[], Any], seconds: float = SETTLED_WITHIN) -> None:
+    """Look until ``check()`` returns nothing that is still missing."""
+    until = time.monotonic() + seconds
+    while missing := check():
+        assert time.monotonic() < until, f"{what}: {missing}"
+        time.sleep(0.02)
+
+
+def unit_processes(state: Path) -> list[int]:
+    """Processes that run for a unit of this test, by the directory in their environment."""
+    mark = f"LEASEKIT_UNIT_DIRECTORY={state}/".encode()
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                if mark in (entry / "environ").read_bytes():
+                    found.append(int(entry.name))
+            except OSError:
+                continue  # it has ended, or is not ours
+    return found

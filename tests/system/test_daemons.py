@@ -1,0 +1,235 @@
+"""Three daemons as a user runs them, from deploy/quickstart: one lease through all that can be done with it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from system.system_waits import unit_processes, wait_until
+
+from leasekit.config.keys import new_key
+from leasekit.core.time import SECOND
+from leasekit.runtime.client import ControlClient, RequestError
+
+QUICKSTART = Path(__file__).parents[2] / "deploy" / "quickstart"
+WITHIN = 30.0
+
+
+class Up:
+    """``leasekit up FILE`` with a state folder of its own."""
+
+    def __init__(self, file: Path, state: Path) -> None:
+        self.file, self.state = file, state
+        self.name = file.stem
+        reader, writer = os.pipe()
+        self.log = (state / f"{self.name}.stderr").open("ab")
+        self.process = subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "leasekit.cli.main",
+                "up",
+                str(file),
+                "--state",
+                str(state),
+                "--ready-fd",
+                str(writer),
+            ],
+            stdout=subprocess.DEVNULL,
+            stderr=self.log,
+            pass_fds=[writer],
+        )
+        os.close(writer)
+        with os.fdopen(reader) as ready:
+            self.ready = ready.readline()
+        assert self.ready.startswith(f"ready {self.name} "), Path(self.log.name).read_text()
+
+    def end(self, number: int = signal.SIGTERM) -> int:
+        """Send a signal; the exit status."""
+        self.process.send_signal(number)
+        self.log.close()
+        return self.process.wait(WITHIN)
+
+
+class Quickstart:
+    """The three daemons, and what a user asks them."""
+
+    def __init__(self, folder: Path, changes: Mapping[str, str]) -> None:
+        self.state = folder / "s"
+        self.files = folder / "deploy"
+        shutil.copytree(QUICKSTART, self.files)
+        # Units get ports that no other test uses.
+        for file in self.files.glob("*.toml"):
+            text = file.read_text()
+            for old, new in {r"ports = \[\d+, \d+\]": "ports = [28000, 28999]", **changes}.items():
+                text = re.sub(old, new, text)
+            file.write_text(text)
+        self.state.mkdir(mode=0o700)
+        for name in ("site", "broker", "guest"):
+            new_key(self.state / "keys" / f"{name}.key")
+        self.up: dict[str, Up] = {}
+
+    def start(self, *names: str) -> None:
+        for name in names:
+            self.up[name] = Up(self.files / f"{name}.toml", self.state)
+
+    def client(self, name: str = "guest") -> ControlClient:
+        return ControlClient(self.state / f"{name}.control.sock")
+
+    def query(self, name: str, query: str, /, **arguments: Any) -> Any:
+        with self.client(name) as client:
+            return client.query(query, **arguments)
+
+    def lease(self, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.query("guest", "lease", lease=name)
+        return found
+
+    def joined(self, lease: dict[str, Any]) -> list[str]:
+        return sorted(unit["unit"] for unit in lease["units"] if unit["state"] == "joined")
+
+    def wait_joined(self, name: str, units: int, **wanted: Any) -> dict[str, Any]:
+        """The lease, when it has that many units, all joined, and nothing pending."""
+
+        def missing() -> Any:
+            lease = self.lease(name)
+            fine = len(self.joined(lease)) == len(lease["units"]) == units and lease["pending"] == "-"
+            return None if fine and all(lease[key] == value for key, value in wanted.items()) else lease
+
+        wait_until(f"{units} units of {name}", missing, WITHIN)
+        return self.lease(name)
+
+    def members(self) -> list[str]:
+        """Who has joined the guest's application, by the file that its driver keeps."""
+        path = self.state / "guest-units" / "members.json"
+        return sorted(re.findall(r"vm-\d+", path.read_text())) if path.exists() else []
+
+
+@contextmanager
+def quickstart(folder: Path, changes: Mapping[str, str] = {}) -> Iterator[Quickstart]:
+    """Three running daemons; all are gone afterwards."""
+    world = Quickstart(folder, changes)
+    try:
+        world.start("site", "broker", "guest")
+        wait_until("the delegation", lambda: [d for d in world.query("site", "delegations") if d["state"] != "held"])
+        yield world
+    finally:
+        for up in world.up.values():
+            if up.process.poll() is None:
+                up.process.kill()
+                up.process.wait()
+
+
+def now() -> int:
+    return int(time.time() * 1000)
+
+
+def test_a_lease_through_all_its_life(tmp_path: Path) -> None:
+    """4 units are leased and joined, grow to 6, lose named victims, are modified in mid-term, and close."""
+    with quickstart(tmp_path) as world, world.client() as guest:
+        start = now()
+        guest.command(
+            "lease.request",
+            type="vm",
+            units=4,
+            term=[start, start + 8 * SECOND],
+            name="web",
+            properties={"deferrable": "true", "request_timeout": "20s"},
+        )
+        lease = world.wait_joined("web", 4)
+        assert len(unit_processes(world.state)) >= 4
+        ports = {unit["properties"]["port"] for unit in lease["units"]}
+        assert len(ports) == 4
+        first = world.joined(lease)
+
+        guest.command("lease.extend", lease="web", end=lease["end"] + 6 * SECOND, units=6)
+        grown = world.wait_joined("web", 6, end=lease["end"] + 6 * SECOND)
+        assert set(first) < set(world.joined(grown)), "those that stay are not touched"
+        assert {u["properties"]["port"] for u in grown["units"] if u["unit"] in first} == ports
+
+        victims = world.joined(grown)[1:3]
+        guest.command("lease.extend", lease="web", end=grown["end"] + 600 * SECOND, units=4, victims=victims)
+        shrunk = world.wait_joined("web", 4, end=grown["end"] + 600 * SECOND)
+        assert not set(victims) & set(world.joined(shrunk))
+
+        guest.command("lease.modify", lease="web", configuration={"colour": "blue"}, units=5)
+        changed = world.wait_joined("web", 5)
+        assert changed["configuration"]["colour"] == "blue"
+        assert changed["end"] == shrunk["end"]
+
+        log = guest.unit_log(world.joined(changed)[0])
+        assert any("join" in line and "done in" in line for line in log)
+
+        guest.command("lease.close", lease="web")
+        wait_until("the close", lambda: None if world.lease("web")["state"] == "closed" else world.lease("web"))
+        wait_until("units", lambda: [u for u in world.query("site", "units") if u["state"] != "free"])
+        wait_until("processes", lambda: unit_processes(world.state))
+        events = [row["event"] for row in guest.history(changed["id"])]
+        assert [e for e in events if e in ("ask", "extend", "modify", "close", "closed")] == [
+            "ask", "extend", "extend", "modify", "close", "closed"
+        ]  # fmt: skip
+        assert [up.end() for up in world.up.values()] == [0, 0, 0]
+
+
+def test_units_outlive_the_daemon(tmp_path: Path) -> None:
+    """A site that is killed and started again adopts its running units: same processes, same ports, no new setup."""
+    with quickstart(tmp_path) as world, world.client() as guest:
+        start = now()
+        guest.command("lease.request", type="vm", units=2, term=[start, start + 600 * SECOND], name="db",
+                      properties={"deferrable": "true"})  # fmt: skip
+        before = world.wait_joined("db", 2)
+        running = sorted(unit_processes(world.state))
+        world.up["site"].end(signal.SIGKILL)
+        assert sorted(unit_processes(world.state)) == running
+        world.start("site")
+        assert world.lease("db")["units"] == before["units"]
+        assert [u["state"] for u in world.query("site", "units") if u["lease"] == before["id"]] == ["active"] * 2
+        assert sorted(unit_processes(world.state)) == running
+        guest.command("lease.close", lease="db")
+        wait_until("processes", lambda: unit_processes(world.state))
+        wait_until("members", world.members)
+
+
+def test_what_can_not_be_had_is_refused_in_words(tmp_path: Path) -> None:
+    """Too many units, an unknown type, a term in the past: each gets its own reason, and the daemons live on."""
+    with quickstart(tmp_path) as world, world.client() as guest:
+        start = now()
+        term = [start, start + 60 * SECOND]
+        with pytest.raises(RequestError, match="units: found 0"):
+            guest.command("lease.request", type="vm", units=0, term=term)
+        with pytest.raises(RequestError, match="past"):
+            guest.command("lease.request", type="vm", units=1, term=[1, 2])
+        wishes = {"many": ("vm", 13, "no site here has more than 12"), "gpus": ("gpu", 1, "broker has vm")}
+        for name, (type_, units, _) in wishes.items():
+            guest.command("lease.request", type=type_, units=units, term=term, name=name)
+        for name, (_, _, reason) in wishes.items():
+            wait_until("a refusal", lambda name=name: None if world.lease(name)["state"] == "failed" else name)
+            assert reason in world.lease(name)["reason"]
+        statuses = [world.query(name, "status")["shell"] for name in ("site", "broker", "guest")]
+        assert [(status["state"], status["bugs"]) for status in statuses] == [("running", 0)] * 3
+
+
+def test_driver_failures_are_the_units_reasons(tmp_path: Path) -> None:
+    """Where setups fail for good the lease says so, with what the driver said; the site goes on."""
+    with quickstart(tmp_path, {r"retries = \d+": "retries = 0"}) as world, world.client() as guest:
+        blocked = world.state / "site-units" / "units" / "vm-0"
+        blocked.parent.mkdir(parents=True, exist_ok=True)
+        blocked.write_text("a file in the place of the unit's directory")
+        start = now()
+        guest.command("lease.request", type="vm", units=2, term=[start, start + 600 * SECOND], name="web",
+                      properties={"deferrable": "true"})  # fmt: skip
+        lease = world.wait_joined("web", 2)
+        assert "vm-0" not in world.joined(lease), "another unit took the place of the one that failed"
+        units = {unit["unit"]: unit for unit in world.query("site", "units")}
+        assert units["vm-0"]["failures"] >= 1 or units["vm-0"]["state"] == "out"
+        with world.client("site") as site:
+            assert any("failed" in line for line in site.unit_log("vm-0"))
