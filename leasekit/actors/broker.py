@@ -72,7 +72,7 @@ class Broker(BrokerState):
     ) -> None:
         super().__init__(name, signer, scheme, peers, settings or BrokerSettings())
         self._mapper = mapper
-        self._inline = is_inline(mapper)
+        self.inline = is_inline(mapper)
         self._wake: Instant | None = None
         self._running = 0
         self._raised = 0
@@ -103,7 +103,7 @@ class Broker(BrokerState):
             options = parse_options(message.properties, message.term)
         except CommandError as error:
             raise RemoteError("bad_properties", str(error)) from error
-        self._admit(message)
+        self._admit(message, options)
         asked = Asked(message.op, message.units, message.term, message.site, message.properties)
         if message.op == NEW:
             if lease is not None:
@@ -119,7 +119,7 @@ class Broker(BrokerState):
         self._accept(lease, message.number)
         self._touch(lease)
 
-    def _admit(self, message: RequestTicket) -> None:
+    def _admit(self, message: RequestTicket, options: Options) -> None:
         """Refuse what can never be granted, by the answer that fits: type, site, size and time are different."""
         if len(self._pending) >= self.settings.pending_max:
             raise RemoteError(
@@ -128,6 +128,8 @@ class Broker(BrokerState):
         if message.term.end <= self.now:
             raise RemoteError("past", f"term ends at {message.term.end}, it is {self.now} at {self.name}")
         sources = self.book.of_type(message.type)
+        if not sources and not self.book.types() and options.deferrable:
+            return  # just started: the sites' offers are on their way, and this request can wait for them
         if not sources:
             known = ", ".join(self.book.types()) or "(none yet)"
             raise RemoteError("unknown_type", f"type: found {message.type!r}, {self.name} has {known}")
@@ -139,7 +141,7 @@ class Broker(BrokerState):
 
     def _open(self, peer: str, message: RequestTicket, asked: Asked, options: Options) -> BrokerLease:
         self._check_id(message.lease, peer)
-        most = max(source.units for source in self.book.of_type(message.type))
+        most = max((source.units for source in self.book.of_type(message.type)), default=message.units)
         if message.units > most and not options.elastic:
             raise RemoteError(
                 "too_large", f"units: found {message.units}, no site here has more than {most} of {message.type!r}"
@@ -237,6 +239,9 @@ class Broker(BrokerState):
         requests: list[PendingRequest] = []
         members: dict[str, PendingRequest] = {}
         for lease in self._pending.values():
+            if not self.book.of_type(lease.type):
+                lease.defer_reason = f"no site offers {lease.type!r} here yet"
+                continue
             view = self._view(lease)
             if lease.group and lease.asked.op == NEW:
                 members[lease.id] = view
@@ -245,7 +250,7 @@ class Broker(BrokerState):
         groups = [
             tuple(members[id_] for id_ in ids) for ids in self.book.complete_groups() if all(i in members for i in ids)
         ]
-        return BrokerCycle(self.now, requests, groups, self.book.turn_sources(snapshot=not self._inline))
+        return BrokerCycle(self.now, requests, groups, self.book.turn_sources(snapshot=not self.inline))
 
     def _view(self, lease: BrokerLease) -> PendingRequest:
         asked, options = lease.asked, self._options[lease.id]

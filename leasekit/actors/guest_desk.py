@@ -47,7 +47,7 @@ class GuestDesk:
     def __init__(self, manager: ServiceManager, mapper: GuestMapper) -> None:
         self._manager = manager
         self._mapper = mapper
-        self._inline = is_inline(mapper)
+        self.inline = is_inline(mapper)
         self._wake: Instant | None = 0
         self._running = 0
         self._raised = 0
@@ -77,7 +77,7 @@ class GuestDesk:
             return None
         self._wake = None
         self._running = number = manager._next("turn")
-        views = [manager.view(lease, snapshot=not self._inline) for lease in manager.open_leases()]
+        views = [manager.view(lease, snapshot=not self.inline) for lease in manager.open_leases()]
         cycle = GuestCycle(manager.now, views)
         return Turn(number, lambda: run_turn(number, lambda: self._mapper.plan(cycle)))
 

@@ -60,6 +60,7 @@ class ServiceManager(GuestGroups):
     ) -> None:
         super().__init__(name, signer, scheme, peers, settings or GuestSettings())
         self.desk = GuestDesk(self, mapper)
+        self.inline = self.desk.inline
         self._handlers = {
             Accepted: self._on_accepted,
             TicketUpdate: self._on_ticket_update,

@@ -65,7 +65,7 @@ class SiteLeases(Server):
         self._calendars: dict[str, Timetable] = {}
         self._holding: dict[str, int] = {}
         self._mapper = mapper
-        self._inline = is_inline(mapper)
+        self.inline = is_inline(mapper)
         self._queue: dict[str, str] = {}
         self._look = False
         self._shrunk = False
@@ -234,8 +234,8 @@ class SiteLeases(Server):
             LeaseUpdate(
                 lease.id, lease.update + 1, number, word, lease.term, units, clip(reason or lease.reason), contract,
                 lease.receipt,
-            ),  # fmt: skip
-        )
+            ),
+        )  # fmt: skip
 
     @staticmethod
     def _unit_state(unit: SiteUnit) -> UnitState:
@@ -353,7 +353,7 @@ class SiteLeases(Server):
             self._shrunk = False
         demands = [self._view(self.leases[id_], op) for id_, op in ordered]
         self._running = number = self._next("turn")
-        units = self.units if self._inline else self.units.snapshot()
+        units = self.units if self.inline else self.units.snapshot()
         cycle = AuthorityCycle(self.now, demands, units.free, units.view)
         return Turn(number, lambda: run_turn(number, lambda: self._mapper.assign(cycle)))
 

@@ -31,7 +31,7 @@ from rich.console import Console
 ACTORS: Final = ("site", "broker", "guest")
 MARKER: Final = ".leasekit-demo"
 UNITS: Final = 12
-TERM: Final = "15s"
+TERM: Final = "20s"
 """How long the demo's lease is at first, and is extended; the guest of the quickstart renews 5 s before an end."""
 READY_WITHIN: Final = 30.0
 """How long a daemon may take to start, in seconds; it takes about one."""
@@ -221,7 +221,8 @@ class Demo:
             history = self.cli("lease", "history", self._lease["id"], actor="site")
             expect(history[: len(self._history)], self._history, "the site's history of the lease")
             here = self.cli("lease", "show", self._lease["id"], actor="site")
-            expect((here["state"], sorted(here["units"])), ("active", sorted(self._pids)), "the lease at the site")
+            expect(here["state"], "active", "state of the lease at the site")
+            expect(set(self._pids) - set(here["units"]), set(), "units that the lease no longer has at the site")
             expect(self._identities(), self._pids, "units after the restart")
             told.append(f"{len(self._history)} transitions and 4 running units, as before; they were not restarted")
 
@@ -229,7 +230,7 @@ class Demo:
         """At the old end the lease has 6 units: the 4 it had, untouched, and 2 more."""
         with self.step("the old term ends: the lease goes on with 6 units") as told:
             before = self._pids
-            self.until("the lease has 6 joined units", lambda: self._joined() == 6, within=40)
+            self.until("the lease has 6 joined units", lambda: self._joined() == 6, within=90)
             self._lease = self.cli("lease", "show", "web")
             told += self._check_units(6)
             kept = {name: pid for name, pid in self._pids.items() if name in before}

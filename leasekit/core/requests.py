@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from leasekit.core.errors import CommandError
 from leasekit.core.properties import Properties
-from leasekit.core.time import Duration, Instant, Term, parse_duration
+from leasekit.core.time import INSTANT_MAX, Duration, Instant, Term, parse_duration
 
 TRUE, FALSE = "true", "false"
 
@@ -90,7 +90,7 @@ def parse_options(properties: Properties, term: Term) -> Options:
 def _flag(properties: Properties, name: str) -> bool:
     value = properties.get(name, FALSE)
     if value not in (TRUE, FALSE):
-        raise CommandError(f"properties.{name}: found {value!r}, allowed are 'true' and 'false'")
+        raise CommandError(f"properties.{name}: found {value!r:.80}, allowed are 'true' and 'false'")
     return value == TRUE
 
 
@@ -99,7 +99,9 @@ def _number(properties: Properties, name: str, least: int | None) -> int:
     try:
         number = int(value)
     except ValueError:
-        raise CommandError(f"properties.{name}: found {value!r}, expected a whole number") from None
+        raise CommandError(f"properties.{name}: found {value!r:.80}, expected a whole number") from None
+    if abs(number) > INSTANT_MAX:
+        raise CommandError(f"properties.{name}: found {value!r:.80}, at most {INSTANT_MAX} is allowed")
     if least is not None and number < least:
         raise CommandError(f"properties.{name}: found {number}, expected at least {least}")
     return number

@@ -53,7 +53,7 @@ from leasekit.emulation.pictures import draw
 from leasekit.emulation.recorder import Recorder
 from leasekit.emulation.world import Outcome, World
 from leasekit.policies.guest.load_following import LoadFollowing
-from leasekit.policies.registry import make_mapper
+from leasekit.policies.registry import find_mapper, make_mapper
 from leasekit.stores.memory import MemoryStore
 
 Progress = Callable[[str, float], None]
@@ -245,9 +245,9 @@ def _wanted(built: BuiltActor, window: Term) -> Signal | None:
     if built.signal is None:
         return None
     spec = built.spec.mapper
-    mapper = make_mapper(spec.target, "guest", spec.settings, spec.where, {"signal": built.signal})
-    if not isinstance(mapper, LoadFollowing):
+    if not issubclass(find_mapper(spec.target, "guest", spec.where), LoadFollowing):
         return None
+    mapper: LoadFollowing = make_mapper(spec.target, "guest", spec.settings, spec.where, {"signal": built.signal})
     interval = mapper.settings.interval
     first = window.start // interval * interval
     return Signal(((at, float(mapper.wanted(at))) for at in range(first, window.end, interval)), end=window.end)

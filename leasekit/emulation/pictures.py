@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from leasekit.config.deployment import Deployment
 from leasekit.config.emulation import PlotSpec
-from leasekit.emulation import plots
+from leasekit.emulation import metrics, plots
 
 if TYPE_CHECKING:
     from leasekit.emulation.experiment import RunResult
@@ -32,7 +32,16 @@ def _loads(plot: PlotSpec, results: Sequence[RunResult], guest: str) -> list[plo
         if signal is not None:
             name = result.spec.name or guest
             error = result.summary["guests"][guest].get("rmse")
-            loads.append(plots.Load(name=name, demand=signal, holdings=result.leased[guest], rmse=error))
+            wanted = result.wanted.get(guest)
+            filtered = wanted is not None and metrics.rmse(signal, wanted, result.window) > 0
+            load = plots.Load(
+                name=name,
+                demand=signal,
+                holdings=result.leased[guest],
+                smoothed=wanted if filtered else None,
+                rmse=error,
+            )
+            loads.append(load)
     return loads
 
 

@@ -105,12 +105,12 @@ class ControlClient:
         """
         return self._follow(self.send("watch", lease), patience)
 
-    def unit_log(self, unit: str, lines: int = 200, *, follow: bool = False) -> Iterator[str]:
-        """The last ``lines`` of a unit's log and, with ``follow``, those to come; then the connection serves
-        nothing else.
-        """
+    def unit_log(
+        self, unit: str, lines: int = 200, *, follow: bool = False, patience: float | None = None
+    ) -> Iterator[str]:
+        """The last ``lines`` of a unit's log and, with ``follow``, those to come; see :meth:`watch`."""
         id_ = self.send("unit_log", unit, {"lines": lines, "follow": follow})
-        events = self._follow(id_) if follow else iter(())
+        events = self._follow(id_, patience) if follow else iter(())
         first = next(events) if follow else {"lines": self.receive(id_)["lines"]}
 
         def lines_() -> Iterator[str]:

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from leasekit.config.build import BuiltActor, build, make_drivers, open_store
 from leasekit.config.deployment import Deployment
@@ -70,7 +70,7 @@ def make_job(
         name=name,
         role=spec.role,
         make=lambda: built().actor,
-        inline=_is_inline(first.actor),
+        inline=first.actor.inline,
         open_store=lambda: open_store(spec),
         signer=first.signer,
         scheme=first.scheme,
@@ -85,11 +85,6 @@ def make_job(
         log_level=spec.log_level,
         log_file=True,
     )
-
-
-def _is_inline(actor: Any) -> bool:
-    """Whether the actor shows its mapper what is live, and so must be what calls it; a guest's is at its desk."""
-    return bool(getattr(actor, "desk", actor)._inline)
 
 
 def _origin(deployment: Deployment, name: str) -> Instant:

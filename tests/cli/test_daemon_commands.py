@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cli_daemons import running
 
 from leasekit.cli import main
 
@@ -78,21 +79,8 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A deploy file whose daemons run, and stop without an error in the end."""
     path = tmp_path_factory.mktemp("d") / "leasekit.toml"
     path.write_text(DEPLOY)
-    reader, writer = os.pipe()
-    line = [sys.executable, "-m", "leasekit.cli.main", "up", str(path), "--ready-fd", str(writer)]
-    process = subprocess.Popen(line, pass_fds=[writer], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    os.close(writer)
-    with os.fdopen(reader) as ready:
-        names = [ready.readline().split()[1] for _ in range(3) if select.select([ready], [], [], 30)[0]]
-    try:
-        assert names == ["site", "broker", "guest"]
+    with running(path, os.environ):
         yield path
-    finally:
-        process.send_signal(signal.SIGTERM)
-        out, err = process.communicate(timeout=30)
-    assert process.returncode == 0, err
-    assert "Traceback" not in err
-    assert [line.split()[:2] for line in out.splitlines()] == [["ready", name] for name in names]
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_demo_checks_every_step(tmp_path: Path) -> None:
     """All steps are checked, the daemons are gone afterwards, and what it names at the end is there."""
     folder = tmp_path / "run"
-    line = [sys.executable, "-m", "leasekit.cli.demo", "--folder", str(folder), "--term", "8s"]
+    line = [sys.executable, "-m", "leasekit.cli.demo", "--folder", str(folder), "--term", "12s"]
     done = subprocess.run(
         [*line, "--deploy", str(ROOT / "deploy")], capture_output=True, text=True, timeout=300, check=False
     )

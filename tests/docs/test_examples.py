@@ -9,15 +9,14 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cli_daemons import running
 
 from leasekit.cli import main
 
@@ -73,32 +72,12 @@ def _type(lines: list[str], folder: Path) -> str:
     return done.stdout
 
 
-@contextmanager
-def _daemons(file: str, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """The daemons of a deploy file, once they are ready."""
-    reader, writer = os.pipe()
-    line = ["leasekit", "up", file, "--ready-fd", str(writer)]
-    with (folder / "up.log").open("wb") as log:
-        daemons = subprocess.Popen(
-            line, cwd=folder, env=_environment(folder), pass_fds=[writer], stdout=log, stderr=log
-        )
-    os.close(writer)
-    try:
-        with os.fdopen(reader) as ready:
-            assert len(ready.readlines()) == 3, (folder / "up.log").read_text()
-        yield daemons
-    finally:
-        if daemons.poll() is None:
-            daemons.send_signal(signal.SIGTERM)
-        assert daemons.wait(timeout=30) == 0, (folder / "up.log").read_text()
-
-
 def test_operator(folder: Path) -> None:
     """README: what an operator types leases units, extends, shows, closes, and stops the daemons."""
     first, *rest = _typed("README.md", "Operate")
     command = first.removesuffix(" &").split()
     assert command[:2] == ["leasekit", "up"]
-    with _daemons(command[2], folder) as daemons:
+    with running(folder / command[2], _environment(folder), folder / "s") as daemons:
         printed = _type(rest, folder)
         assert daemons.wait(timeout=30) == 0
     assert "joined" in printed
@@ -142,7 +121,7 @@ def _json_documents(text: str) -> list[Mapping[str, Any]]:
 def test_script_driver(folder: Path) -> None:
     """docs/drivers.md: a site whose units are set up by a shell command gives them the properties that it prints."""
     (file,) = _files("docs/drivers.md", folder)
-    with _daemons(file.name, folder):
+    with running(file, _environment(folder), folder / "s"):
         request = f"leasekit lease request greeter 2 --for 1h --name g --wait --json --file {file.name}"
         lease = json.loads(_type([request], folder))
         assert {unit["properties"]["greeting"] for unit in lease["units"]} == {

@@ -132,7 +132,7 @@ class Daemons:
         for site in self.deployment.of_role("authority"):
             with self.client(site.name) as watcher, self.client(site.name) as client:
                 events = watcher.watch(patience=READY_WITHIN)
-                while not all(row["state"] == "held" for row in client.query("delegations")):
+                while {row["state"] for row in client.query("delegations")} != {"held"}:
                     next(events)
 
     def kill(self, name: str) -> None:

@@ -117,7 +117,7 @@ def test_each_actor_has_its_log(tmp_path: Path) -> None:
     with ControlClient(state / "guest.control.sock") as client:
         client.command("lease.request", **request(1, properties={"deferrable": "true"}))
     with ControlClient(state / "site.control.sock") as client:
-        units = client.unit_log("vm-0", follow=True)
+        units = client.unit_log("vm-0", follow=True, patience=10)
         assert "setup takes 0 ms" in next(units)
     process.end()
     logs = {name: (state / "logs" / f"{name}.log").read_text() for name in ("site", "broker", "guest")}
@@ -144,7 +144,7 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
         daemons.start_all()
         daemons.command("guest", "lease.request", **request(1, properties={"deferrable": "true"}))
         with daemons.client("site") as client, daemons.client("site") as follower:
-            assert "setup takes" in next(follower.unit_log("vm-0", follow=True))
+            assert "setup takes" in next(follower.unit_log("vm-0", follow=True, patience=10))
             site = daemons.running.pop("site")
             site.process.terminate()
             deadline = time.monotonic() + 10

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,3 +33,14 @@ def unit_processes(state: Path) -> list[int]:
             except OSError:
                 continue  # it has ended, or is not ours
     return found
+
+
+@contextmanager
+def no_units_left(state: Path) -> Iterator[None]:
+    """End what a failed test leaves running: units belong to no daemon, and would go on for ever."""
+    try:
+        yield
+    finally:
+        for pid in unit_processes(state):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from system.system_waits import unit_processes, wait_until
+from system.system_waits import no_units_left, unit_processes, wait_until
 
 from leasekit.config.keys import new_key
 from leasekit.core.time import SECOND
@@ -118,10 +118,17 @@ class Quickstart:
 def quickstart(folder: Path, changes: Mapping[str, str] = {}) -> Iterator[Quickstart]:
     """Three running daemons; all are gone afterwards."""
     world = Quickstart(folder, changes)
-    try:
+    with no_units_left(world.state), ended(world):
         world.start("site", "broker", "guest")
-        wait_until("the delegation", lambda: [d for d in world.query("site", "delegations") if d["state"] != "held"])
+        wait_until("the delegation", lambda: {d["state"] for d in world.query("site", "delegations")} ^ {"held"})
         yield world
+
+
+@contextmanager
+def ended(world: Quickstart) -> Iterator[None]:
+    """End what a failed test leaves running."""
+    try:
+        yield
     finally:
         for up in world.up.values():
             if up.process.poll() is None:
@@ -233,3 +240,5 @@ def test_driver_failures_are_the_units_reasons(tmp_path: Path) -> None:
         assert units["vm-0"]["failures"] >= 1 or units["vm-0"]["state"] == "out"
         with world.client("site") as site:
             assert any("failed" in line for line in site.unit_log("vm-0"))
+        guest.command("lease.close", lease="web")
+        wait_until("processes", lambda: unit_processes(world.state))

@@ -15,7 +15,7 @@ from typing import Any
 
 from runtime.runtime_processes import Daemons
 from runtime.runtime_world import request
-from system.system_waits import unit_processes, wait_until
+from system.system_waits import no_units_left, unit_processes, wait_until
 
 from leasekit.runtime.client import ControlError, RequestError
 
@@ -144,7 +144,7 @@ def test_nothing_is_lost_by_sigkill(tmp_path: Path) -> None:
     first = 30_000 + SEED % 20 * 500
     file = tmp_path / "kill.toml"
     file.write_text(DEPLOYMENT.replace("PORTS", f"{first}, {first + 499}"))
-    with Daemons(file, state) as daemons:
+    with no_units_left(state), Daemons(file, state) as daemons:
         daemons.start_all()
         load = Load(daemons, SEED)
         load.start()

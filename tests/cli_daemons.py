@@ -1,0 +1,48 @@
+"""Real daemons of a deploy file for tests of the command line: started by it, and stopped in good order."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from leasekit.config.load import load
+from leasekit.runtime.client import ControlClient
+
+
+@contextmanager
+def running(file: Path, env: Mapping[str, str], state: Path | None = None) -> Iterator[subprocess.Popen[bytes]]:
+    """The process that runs all actors of ``file``, once they are ready and brokers have what sites delegate.
+
+    It must end without an error, on SIGTERM if nothing has ended it before.
+    """
+    names = list(load(file, state).actors)
+    reader, writer = os.pipe()
+    line = [sys.executable, "-m", "leasekit.cli.main", "up", str(file), "--ready-fd", str(writer)]
+    log = file.with_suffix(".log") if state is None else state.with_suffix(".log")
+    with log.open("wb") as output:
+        daemons = subprocess.Popen(line, env=dict(env), pass_fds=[writer], stdout=output, stderr=output)
+    os.close(writer)
+    try:
+        with os.fdopen(reader) as ready:
+            assert [entry.split()[1] for entry in ready.readlines()] == names, log.read_text()
+        for actor in load(file, state).of_role("authority"):
+            _until_delegated(actor.control)
+        yield daemons
+    finally:
+        if daemons.poll() is None:
+            daemons.send_signal(signal.SIGTERM)
+        status = daemons.wait(timeout=30)
+    assert status == 0, log.read_text()
+    assert "Traceback" not in log.read_text()
+
+
+def _until_delegated(control: Path) -> None:
+    with ControlClient(control) as watcher, ControlClient(control) as client:
+        events = watcher.watch("")
+        while any(delegation["state"] != "held" for delegation in client.query("delegations")):
+            next(events)
