@@ -119,7 +119,7 @@ class Authority(SiteLeases):
             raise TicketError("expired", f"claim ended at {leaf.term.end}, it is {self.now} at {self.name}")
         if leaf.properties != digest_properties(message.resource):
             raise TicketError("wrong_properties", "the resource properties are not those that the claims name")
-        if leaf.type not in self.units.types():
+        if not self.units.has_type(leaf.type):
             raise TicketError(
                 "unknown_type", f"type: found {leaf.type!r}, {self.name} has {', '.join(self.units.types())}"
             )
@@ -293,9 +293,9 @@ class Authority(SiteLeases):
         self._messages.append(Outgoing(peer, Relinquished(message.lease, message.number, receipt, "")))
 
     def _void(self, leaf: Claim, known: SiteClaim | None, number: int) -> tuple[SiteClaim, str]:
+        if known is None:  # nothing was ever used of it, so that it may count from its start on as never given
+            return self._remember(leaf, "", VOID, leaf.term.start), ""
         at = max(self.now, leaf.term.start)
-        if known is None:
-            return self._remember(leaf, "", VOID, at), ""
         lease = self.leases.get(known.lease)
         if lease is not None and lease.ended < 0:
             later = lease.next

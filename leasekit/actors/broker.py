@@ -476,7 +476,7 @@ class Broker(BrokerState):
             return
         receipt = check_statement(self.scheme, data, RECEIPT, signer=self._peer_key(source.peer), subject=claim.digest)
         at = max(receipt.at, claim.term.start)
-        if (not receipt.detail or at == claim.term.start) and len(lease.claims) > 1:
+        if at == claim.term.start and len(lease.claims) > 1:
             self._undo(lease, claim)
         elif at < claim.until:
             self.book.end_early(claim, at)

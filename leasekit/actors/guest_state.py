@@ -53,7 +53,9 @@ class GuestState(Actor):
             record = Slice.from_row(row)
             self.slices[record.id] = record
         for row in sorted(tables.get("leases", ()), key=lambda row: _order(row[0])):
-            self._adopt(GuestLease.from_row(row))
+            restored = GuestLease.from_row(row)
+            self._adopt(restored)
+            self._schedule(restored, self.now)
         for row in tables.get("units", ()):
             unit = GuestUnit.from_row(row)
             lease = self.leases.get(unit.lease)
@@ -72,7 +74,6 @@ class GuestState(Actor):
             self._dependents.setdefault(predecessor, []).append(lease.id)
         if lease.state in OPEN:
             self._open[lease.id] = lease
-        self._schedule(lease, self.now)
 
     def _drop(self, lease: GuestLease) -> None:
         """Forget a lease that has been over for long enough; its row stays as history, or goes if none is wanted."""
@@ -92,8 +93,9 @@ class GuestState(Actor):
         return len(self.leases) + len(self.returns)
 
     def find(self, name: str) -> GuestLease:
-        """The lease with this id, or this ``SLICE/NAME``, or this name where only one slice has it. Raises
-        ``CommandError``.
+        """The lease with this id, or this ``SLICE/NAME``, or this name where only one slice has it.
+
+        A bare name means an open lease before one that is over. Raises ``CommandError``.
         """
         lease = self.leases.get(name)
         if lease is not None:
@@ -103,7 +105,8 @@ class GuestState(Actor):
             found = self._names.get((slice_, short))
             matches = [found] if found else []
         else:
-            matches = [id_ for (_, short), id_ in self._names.items() if short == name]
+            named = [id_ for (_, short), id_ in self._names.items() if short == name]
+            matches = [id_ for id_ in named if id_ in self._open] or named
         if len(matches) == 1:
             return self.leases[matches[0]]
         if matches:

@@ -45,7 +45,7 @@ class GuestUnits(GuestState):
         for name in [name for name in lease.units if name not in given]:
             gone = lease.units.pop(name)
             lease.busy -= gone.action != 0
-            self._changes.append(Change("units", gone.id, None))
+            self._erase(gone)
         for name, state in given.items():
             unit = lease.units.get(name)
             if unit is None:
@@ -55,7 +55,7 @@ class GuestUnits(GuestState):
             if unit.state == LEFT:
                 unit.state = WAITING
             unit.properties = state.properties
-            self._save(unit)
+            self._touch(unit)
         self._check_left(lease)
 
     def _start_joins(self, lease: GuestLease) -> None:
@@ -75,7 +75,7 @@ class GuestUnits(GuestState):
                 continue
             if unit.state == WAITING:
                 unit.state = LEFT
-                self._save(unit)
+                self._touch(unit)
             else:
                 unit.state = UNIT_LEAVING
                 self._act(lease, unit, "leave", self._next("action"))
@@ -83,7 +83,7 @@ class GuestUnits(GuestState):
     def _act(self, lease: GuestLease, unit: GuestUnit, op: str, number: int) -> None:
         lease.busy += unit.action == 0 or number == unit.action
         unit.action = number
-        self._save(unit)
+        self._touch(unit)
         self._actions.append(Action(number, op, unit.id, unit.type, lease.id, self._context(lease, unit)))
 
     def _context(self, lease: GuestLease, unit: GuestUnit) -> Properties:
@@ -116,12 +116,12 @@ class GuestUnits(GuestState):
             unit.reason = "" if done.ok else f"join failed: {done.reason}"
             if done.ok and done.properties:
                 unit.properties = {**unit.properties, **done.properties}
-            self._save(unit)
+            self._touch(unit)
             self._check_joined(lease)
         elif unit.state == UNIT_LEAVING:
             unit.state = LEFT
             unit.reason = "" if done.ok else f"leave failed: {done.reason}"
-            self._save(unit)
+            self._touch(unit)
             self._check_left(lease)
 
     def _check_joined(self, lease: GuestLease) -> None:
@@ -137,9 +137,11 @@ class GuestUnits(GuestState):
         if lease.join == sm.LEAVING and not lease.busy:
             self._all_left(lease)
 
-    def _save(self, unit: GuestUnit) -> None:
-        self._changes.append(Change("units", unit.id, unit.row()))
+    def _erase(self, unit: GuestUnit) -> None:
+        self._dirty.pop(id(unit), None)
+        self._changes.append(Change("units", unit.id, None))
 
     def _clear_units(self, lease: GuestLease) -> None:
-        self._changes.extend(Change("units", unit.id, None) for unit in lease.units.values())
+        for unit in lease.units.values():
+            self._erase(unit)
         lease.units = {}

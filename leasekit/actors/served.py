@@ -112,9 +112,11 @@ class Server(Actor):
         lease = self._served(message.lease)
         if lease is None or lease.holder != peer or not lease.unacked or message.update < lease.unacked[0].number:
             return
-        lease.unacked = [update for update in lease.unacked if update.number > message.update]
-        if not lease.unacked:
+        if message.update >= lease.update:
+            lease.unacked = []
             self._forget_owed(lease, peer)
+        else:
+            lease.unacked = [update for update in lease.unacked if update.number > message.update]
         self._touch(lease)
 
     def _on_error(self, peer: str, message: ErrorReply) -> None:

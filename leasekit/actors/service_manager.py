@@ -21,7 +21,7 @@ from leasekit.core.errors import RemoteError, TicketError
 from leasekit.core.leases import returns
 from leasekit.core.leases import service_manager as sm
 from leasekit.core.leases.machine import NONE
-from leasekit.core.leases.records import GuestLease, Held, Return, Slice
+from leasekit.core.leases.records import GuestLease, Held, Return
 from leasekit.core.mappers import Go, GuestMapper, Hold
 from leasekit.core.properties import digest_properties
 from leasekit.core.protocol.messages import (
@@ -437,9 +437,9 @@ class ServiceManager(GuestGroups):
     def _due_at(self, record: Any) -> Instant | None:
         if isinstance(record, Return):
             return self._return_due_at(record)
-        if isinstance(record, Slice):
+        if not isinstance(record, GuestLease):
             return None
-        lease: GuestLease = record
+        lease = record
         if lease.state in (sm.CLOSED, sm.FAILED):
             return lease.ended + self.settings.retention
         sending: Instant | None = None

@@ -92,6 +92,10 @@ class Units:
         """The types that the site has."""
         return list(self._types)
 
+    def has_type(self, type_: str) -> bool:
+        """Whether the site has units of the type."""
+        return type_ in self._types
+
     def properties(self, type_: str) -> Properties:
         """The resource properties of a type."""
         return self._types.get(type_, EMPTY)
@@ -175,7 +179,8 @@ class Units:
         unit = self._units.get(done.unit)
         if unit is None or unit.action != done.number or done.number == 0:
             return None
-        done = done._replace(reason=clip(done.reason, REASON_MAX))
+        if done.reason:
+            done = done._replace(reason=clip(done.reason, REASON_MAX))
         unit.action = 0
         lease = unit.lease
         if unit.state == au.SETUP:

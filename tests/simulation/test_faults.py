@@ -26,6 +26,7 @@ CAUGHT = {
     3: "units of a site were written as free after a restart, and given out twice after the next",
     28: "a request that came again after the broker had forgotten it met the reservation of its first grant",
     235: "a modify that waited was granted over a time that was past, which others had held",
+    20846: "a claim that came back unused was sold again from before the instant of its receipt",
     1: "a modify that did not fit, at a site with units out of service, could not be undone",
 }
 """Seeds with which bugs were found as the workload then was; kept because each run is cheap."""

@@ -14,7 +14,7 @@ from typing import Any, Final
 import attrs
 import msgpack
 
-from leasekit.core.claims.claim import DIGEST_BYTES
+from leasekit.core.claims.claim import DIGEST_BYTES, pack
 from leasekit.core.claims.keys import KEY_BYTES, SIGNATURE_BYTES, Scheme, Signer, fingerprint
 from leasekit.core.errors import TicketError
 from leasekit.core.time import INSTANT_MAX, Instant
@@ -41,8 +41,7 @@ class Statement:
 
     def encode(self) -> bytes:
         """The statement as it travels and is stored."""
-        packed: bytes = msgpack.packb((self.body, self.signature))
-        return packed
+        return pack((self.body, self.signature))
 
     @property
     def digest(self) -> bytes:
@@ -53,7 +52,7 @@ class Statement:
 def state(signer: Signer, kind: str, subject: bytes, at: Instant, detail: str = "") -> Statement:
     """A new statement, signed."""
     fields = ("statement1", kind, signer.public, subject, at, detail)
-    body: bytes = msgpack.packb(fields)
+    body = pack(fields)
     return _build(fields, body, signer.sign(body))
 
 
@@ -64,7 +63,7 @@ def decode_statement(data: bytes) -> Statement:
             raise ValueError(f"{len(data)} bytes, at most {STATEMENT_MAX}")
         body, signature = msgpack.unpackb(data, use_list=False, max_array_len=2, max_map_len=0, max_ext_len=0)
         fields = msgpack.unpackb(body, use_list=False, max_array_len=8, max_map_len=0, max_ext_len=0)
-        canonical = msgpack.packb(fields)
+        canonical = pack(fields)
     except (ValueError, TypeError, RecursionError, msgpack.exceptions.ExtraData) as error:
         raise TicketError("malformed", f"statement is not msgpack: {error}") from error
     if canonical != body or not isinstance(signature, bytes):

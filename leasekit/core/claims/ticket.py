@@ -11,7 +11,7 @@ from typing import Final
 import attrs
 import msgpack
 
-from leasekit.core.claims.claim import BODY_MAX, DEGREE_ONE, Claim, decode_claim, issue
+from leasekit.core.claims.claim import BODY_MAX, DEGREE_ONE, Claim, decode_claim, issue, pack
 from leasekit.core.claims.keys import SIGNATURE_BYTES, Signer
 from leasekit.core.errors import TicketError
 from leasekit.core.properties import EMPTY, Properties
@@ -39,8 +39,7 @@ class Ticket:
 
     def encode(self) -> bytes:
         """The ticket as it travels and is stored: bodies as they were signed."""
-        packed: bytes = msgpack.packb([(claim.body, claim.signature) for claim in self.chain])
-        return packed
+        return pack([(claim.body, claim.signature) for claim in self.chain])
 
 
 def decode_ticket(data: bytes) -> Ticket:
