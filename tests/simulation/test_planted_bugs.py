@@ -12,7 +12,6 @@ from leasekit.actors.base import Actor
 from leasekit.actors.broker import Broker
 from leasekit.actors.broker_book import Book
 from leasekit.actors.served import Server
-from leasekit.actors.service_manager import ServiceManager
 from leasekit.actors.site_leases import SiteLeases
 from leasekit.actors.site_units import Units
 from leasekit.core.leases.records import SiteUnit
@@ -40,19 +39,9 @@ def free_units_again(self: SiteLeases) -> list[SiteUnit]:
     return new
 
 
-def give_twice(self: Units, unit: SiteUnit) -> bool:
-    """A site that takes a unit that is up for a free one."""
-    return True
-
-
 def do_it_again(self: Server, lease: Any, peer: str, number: int) -> str:
     """A server that takes a repeat for a new request."""
     return "fresh"
-
-
-def believe_any_order(self: ServiceManager, lease: Any, message: Any) -> None:
-    """A guest that takes an old update for the newest."""
-    lease.site_seen = 0
 
 
 def keep_units(self: Units, unit: SiteUnit, lease: str) -> bool:
@@ -65,8 +54,6 @@ PLANTED: dict[str, tuple[type[Any], str, Callable[..., Any]]] = {
     "counters are not kept": (Actor, "_save_counters", nothing),
     "grants are not checked": (Broker, "_check_grant", book_at_once),
     "units are free after a restart": (SiteLeases, "_declare", free_units_again),
-    "nothing is sent again": (ServiceManager, "_resend", nothing),
-    "updates are not sent again": (Server, "_send_updates", nothing),
     "what was reserved is not restored": (Book, "reserve_again", nothing),
     "repeats are done again": (Server, "_freshness", do_it_again),
     "units are not torn down": (Units, "take", keep_units),
