@@ -6,8 +6,6 @@ import gc
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from leasekit.policies.guest.manual import Manual
-
 from leasekit.actors.authority import Authority
 from leasekit.actors.broker import Broker
 from leasekit.actors.service_manager import ServiceManager
@@ -19,6 +17,7 @@ from leasekit.core.time import DAY
 from leasekit.emulation.world import World
 from leasekit.policies.authority.first_fit import FirstFit
 from leasekit.policies.broker.fcfs import Fcfs
+from leasekit.policies.guest.manual import Manual
 from leasekit.stores.memory import MemoryStore
 
 GUEST, BROKER, SITE = "guest", "broker", "site"
