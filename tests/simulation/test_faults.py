@@ -100,6 +100,8 @@ SELDOM = {
     ("guest", "active_ticketed/extending_lease", "lost"),
     ("guest", "active/close_wait", "expire"),
     ("guest", "active_ticketed/extending_lease", "expire"),
+    ("guest", "relinquishing/-", "refused"),
+    ("broker", "ticketed/extending_ticket", "return"),
     ("broker", "ticketed/modifying", "return"),
     ("broker", "ticketed/modifying", "returned"),
     ("broker", "ticketed/extending_ticket", "returned"),

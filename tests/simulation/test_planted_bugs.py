@@ -11,13 +11,12 @@ from fault_world import Run
 from leasekit.actors.base import Actor
 from leasekit.actors.broker import Broker
 from leasekit.actors.broker_book import Book
-from leasekit.actors.served import Server
 from leasekit.actors.site_leases import SiteLeases
 from leasekit.actors.site_units import Units
 from leasekit.core.leases.records import SiteUnit
 from leasekit.core.schema import Change
 
-SEEDS_MAX = 120
+SEEDS_MAX = 40
 
 
 def nothing(*args: Any, **kwargs: Any) -> None:
@@ -39,11 +38,6 @@ def free_units_again(self: SiteLeases) -> list[SiteUnit]:
     return new
 
 
-def do_it_again(self: Server, lease: Any, peer: str, number: int) -> str:
-    """A server that takes a repeat for a new request."""
-    return "fresh"
-
-
 def keep_units(self: Units, unit: SiteUnit, lease: str) -> bool:
     """A site that forgets to tear down."""
     return False
@@ -55,10 +49,7 @@ PLANTED: dict[str, tuple[type[Any], str, Callable[..., Any]]] = {
     "grants are not checked": (Broker, "_check_grant", book_at_once),
     "units are free after a restart": (SiteLeases, "_declare", free_units_again),
     "what was reserved is not restored": (Book, "reserve_again", nothing),
-    "repeats are done again": (Server, "_freshness", do_it_again),
     "units are not torn down": (Units, "take", keep_units),
-    "a lease that ends does not say so to its book": (SiteLeases, "end_reservation", nothing),
-    "what was lost to a crash is not set up": (SiteLeases, "_unsettled", staticmethod(lambda lease, unit: False)),
 }
 
 

@@ -1,0 +1,347 @@
+"""The experiments after Shirako's section 5, from published traces: what must come out, told by other code than the
+recorder's, from the transition log and the traces themselves.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from pathlib import Path
+from statistics import NormalDist
+from typing import Any, NamedTuple
+
+import pytest
+from datafiles import data_file
+
+from leasekit.config.load import load
+from leasekit.core.time import DAY, HOUR, MINUTE, SECOND, parse_duration
+from leasekit.emulation.experiment import run_file, run_one
+from leasekit.emulation.metrics import expected_fidelity
+
+DEPLOY = Path(__file__).resolve().parents[2] / "deploy" / "emulation"
+WEB = "worldcup98/worldcup98-5min.csv.gz"
+BATCH = "lpc-egee/LPC-EGEE-2004-1.2-cln-5min.csv.gz"
+INTERVAL = 5 * MINUTE
+MONTH = 30 * DAY
+
+pytestmark = pytest.mark.xdist_group("paper")
+
+
+class Experiment(NamedTuple):
+    """A finished experiment: its summary, and its folder."""
+
+    summary: Mapping[str, Any]
+    out: Path
+
+    def run(self, name: str) -> Any:
+        """The summary of one run."""
+        return next(run for run in self.summary["runs"] if run["run"] == name)
+
+    def log(self, name: str) -> list[dict[str, str]]:
+        """The transitions of one run."""
+        with (self.out / f"{name}-transitions.csv").open(encoding="utf-8", newline="") as text:
+            return list(csv.DictReader(text))
+
+    def series(self, name: str) -> list[dict[str, str]]:
+        """The series of one run."""
+        with (self.out / f"{name}-series.csv").open(encoding="utf-8", newline="") as text:
+            return list(csv.DictReader(text))
+
+
+@pytest.fixture(scope="module")
+def terms(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
+    """terms.toml, a month for each of four terms."""
+    data = data_file(WEB).parents[1]
+    out = tmp_path_factory.mktemp("terms")
+    return Experiment(run_file(DEPLOY / "terms.toml", out, data=data), out)
+
+
+@pytest.fixture(scope="module")
+def compete(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
+    """compete.toml, a month for each of two terms."""
+    data = data_file(WEB).parents[1]
+    data_file(BATCH)
+    out = tmp_path_factory.mktemp("compete")
+    return Experiment(run_file(DEPLOY / "compete.toml", out, data=data), out)
+
+
+# -- told from the log and the traces ------------------------------------------------------------------------------
+
+
+def trace(name: str, column: str, start_s: int) -> list[float]:
+    """The month of a trace from ``start_s`` on, one value for each five minutes, as the file has it."""
+    with gzip.open(data_file(name), "rt", encoding="utf-8", newline="") as text:
+        rows = {int(row["timestamp_s"]): float(row[column]) for row in csv.DictReader(text)}
+    return [rows[start_s + 300 * index] for index in range(MONTH // INTERVAL)]
+
+
+def scaled(values: list[float], peak: int) -> list[int]:
+    """Whole units, at most ``peak``."""
+    highest = max(values)
+    return [math.ceil(round(value * peak / highest, 9)) for value in values]
+
+
+WEB_START_S = 897602400  # 1998-06-11T22:00Z
+BATCH_START_S = 1111790100  # 2005-03-25T22:35Z
+
+
+def held(log: list[dict[str, str]], guest: str, sites: tuple[str, ...]) -> list[tuple[int, int]]:
+    """How many units a guest held from which instant on: those that were set up for its leases and not taken yet.
+
+    Sets up and tears down in no time, so that setup and teardown are where a lease begins and ends.
+    """
+    leases = {row["lease"] for row in log if row["actor"] == guest}
+    changes: Counter[int] = Counter()
+    for row in log:
+        if row["actor"] in sites and row["lease"] in leases:
+            changes[int(row["at"])] += {"unit setup": 1, "unit teardown": -1}.get(row["event"], 0)
+    steps, count = [(0, 0)], 0
+    for at in sorted(changes):
+        count += changes[at]
+        steps.append((at, count))
+    return steps
+
+
+def pieces(steps: list[tuple[int, int]], demand: list[int]) -> Iterator[tuple[int, int, int]]:
+    """(milliseconds, demand, held) of each piece of the month in which both are constant."""
+    edges = sorted({*range(0, MONTH + 1, INTERVAL), *(at for at, _ in steps if at < MONTH)})
+    index = 0
+    for start, end in pairwise(edges):
+        while index + 1 < len(steps) and steps[index + 1][0] <= start:
+            index += 1
+        yield end - start, demand[start // INTERVAL], steps[index][1]
+
+
+def error(steps: list[tuple[int, int]], demand: list[int]) -> float:
+    """The root mean square of demand less holdings over the month."""
+    return math.sqrt(sum(length * (want - have) ** 2 for length, want, have in pieces(steps, demand)) / MONTH)
+
+
+@pytest.mark.parametrize("term", ["12h", "1d", "3d", "7d"])
+def test_terms_are_what_the_log_says(terms: Experiment, term: str) -> None:
+    """Error, mean holdings and unserved demand of the summary follow from the transition log and the trace."""
+    demand = scaled(trace(WEB, "requests", WEB_START_S), 140)
+    assert (len(demand), max(demand)) == (8640, 140)
+    steps = held(terms.log(term), "web", ("east", "west"))
+    web = terms.run(term)["guests"]["web"]
+    assert web["rmse"] == pytest.approx(error(steps, demand), rel=1e-12)
+    cut = list(pieces(steps, demand))
+    assert web["mean_leased"] == pytest.approx(sum(length * have for length, _, have in cut) / MONTH, rel=1e-12)
+    assert web["mean_demand"] == pytest.approx(sum(demand) / len(demand), rel=1e-12)
+    short = sum(length * max(0, want - have) for length, want, have in cut)
+    assert web["unserved"] == pytest.approx(short / (sum(demand) * INTERVAL), rel=1e-12)
+
+
+@pytest.mark.parametrize("term", ["12h", "3d"])
+def test_competing_guests_are_what_the_log_says(compete: Experiment, term: str) -> None:
+    """The same for two guests, whose demand comes from traces of their own."""
+    demands = {
+        "web": scaled(trace(WEB, "requests", WEB_START_S), 140),
+        "batch": scaled(trace(BATCH, "running_procs", BATCH_START_S), 140),
+    }
+    log = compete.log(term)
+    for guest, demand in demands.items():
+        found = compete.run(term)["guests"][guest]
+        assert found["rmse"] == pytest.approx(error(held(log, guest, ("east", "west")), demand), rel=1e-9)
+        assert found["mean_demand"] == pytest.approx(sum(demand) / len(demand), rel=1e-12)
+
+
+def replay(log: list[dict[str, str]], sites: tuple[str, ...]) -> Iterator[tuple[str, Mapping[str, str]]]:
+    """After each setup and teardown: the site, and which lease holds each of its units."""
+    holders: dict[str, dict[str, str]] = defaultdict(dict)
+    for row in log:
+        if row["actor"] not in sites or not row["event"].startswith("unit "):
+            continue
+        unit, of_site = row["why"].split()[0], holders[row["actor"]]
+        if row["event"] == "unit setup":
+            assert unit not in of_site, f"{unit} is set up for {row['lease']} while {of_site[unit]} holds it"
+            of_site[unit] = row["lease"]
+        elif row["event"] == "unit down":
+            del of_site[unit]
+        yield row["actor"], of_site
+
+
+@pytest.mark.parametrize("term", ["12h", "3d"])
+def test_no_unit_is_held_twice(compete: Experiment, term: str) -> None:
+    """At each step of the month a unit is held by one lease at most, no site has more than its 70 out, and both are
+    full at some instant.
+    """
+    peaks: Counter[str] = Counter()
+    for site, holders in replay(compete.log(term), ("east", "west")):
+        peaks[site] = max(peaks[site], len(holders))
+    assert peaks == {"east": 70, "west": 70}
+    assert {name: site["peak"] for name, site in compete.run(term)["sites"].items()} == peaks
+
+
+def test_series_are_the_month(compete: Experiment) -> None:
+    """30 days of five minutes each, whose columns are the traces scaled to 140 and the counts of the log; never more
+    than 140 nodes at once.
+    """
+    rows = compete.series("12h")
+    assert [int(row["instant_ms"]) for row in rows] == list(range(0, MONTH, INTERVAL))
+    assert [int(row["web.demand"]) for row in rows] == scaled(trace(WEB, "requests", WEB_START_S), 140)
+    assert [int(row["batch.demand"]) for row in rows] == scaled(trace(BATCH, "running_procs", BATCH_START_S), 140)
+    steps = held(compete.log("12h"), "web", ("east", "west"))
+    counts = dict(steps)
+    at_sample, have = {}, 0
+    for at in sorted({*counts, *range(0, MONTH, INTERVAL)}):
+        have = counts.get(at, have)
+        at_sample[at] = have
+    assert [int(row["web.leased"]) for row in rows] == [at_sample[at] for at in range(0, MONTH, INTERVAL)]
+    assert max(int(row["web.leased"]) + int(row["batch.leased"]) for row in rows) == 140
+    assert all(int(row["web.usable"]) <= int(row["web.leased"]) for row in rows)
+
+
+# -- what must come out --------------------------------------------------------------------------------------------
+
+
+def test_error_rises_with_the_term(terms: Experiment) -> None:
+    """Figure 7: the longer the term, the larger the error, the more lies idle, and the fewer nodes change hands;
+    with one guest all that the mapper wants is served.
+    """
+    runs = [terms.run(term) for term in ("12h", "1d", "3d", "7d")]
+    guests = [run["guests"]["web"] for run in runs]
+    for one, other in pairwise(guests):
+        assert one["rmse"] < other["rmse"]
+        assert one["rmse_wanted"] < other["rmse_wanted"]
+        assert one["idle"] < other["idle"]
+        assert one["unserved"] > other["unserved"]
+    for shorter, longer in pairwise(runs):
+        assert shorter["flips"] > longer["flips"]
+    assert all(guest["unserved_wanted"] == 0 for guest in guests)
+    assert terms.summary["rmse"] == {run["run"]: {"web": run["guests"]["web"]["rmse"]} for run in runs}
+
+
+def test_load_is_balanced(terms: Experiment) -> None:
+    """The broker spreads the leases of a term of 12 h evenly: neither site has over 60% of the node-time."""
+    usage = [site["usage"] for site in terms.run("12h")["sites"].values()]
+    assert max(usage) / sum(usage) < 0.6
+
+
+def test_competing_guests_react_late_with_long_terms(compete: Experiment) -> None:
+    """Figures 8 and 9: both guests' errors at 3 d are above those at 12 h."""
+    for guest in ("web", "batch"):
+        short, long = (compete.run(term)["guests"][guest]["rmse"] for term in ("12h", "3d"))
+        assert short < long
+
+
+def test_priority_decides_who_is_served(compete: Experiment) -> None:
+    """The guest of the higher priority goes short of less than with the lower one, and the other of more: web first
+    against batch first, all else the same.
+    """
+    deployment = load(DEPLOY / "compete.toml").with_overrides(
+        {"actor.broker.priorities.web": 0, "actor.broker.priorities.batch": 10}
+    )
+    assert deployment.emulation is not None
+    data = data_file(WEB).parents[1]
+    for spec in deployment.emulation.runs:
+        swapped = run_one(deployment, spec, None, data=data).summary["guests"]
+        stated = compete.run(spec.name)["guests"]
+        assert stated["web"]["unserved_wanted"] < swapped["web"]["unserved_wanted"]
+        assert stated["batch"]["unserved_wanted"] > swapped["batch"]["unserved_wanted"]
+
+
+@pytest.mark.parametrize(
+    ("name", "nodes", "leases", "every"),
+    [(f"{ticks}, N = {nodes}", nodes, 1, ticks == "every tick")
+     for ticks in ("every tick", "idle ticks skipped") for nodes in (120, 240, 360, 480)]
+    + [(f"{ticks}, l = {leases}, t = 3600s", 240, leases, ticks == "every tick")
+       for ticks in ("every tick", "idle ticks skipped") for leases in (24, 240)],
+)  # fmt: skip
+def test_scaling(tmp_path: Path, name: str, nodes: int, leases: int, every: bool) -> None:
+    """Section 5.3: in each of ten terms every node is given anew, in as many leases as were asked for, and none is
+    extended; all nodes are out all the time; alpha, the minimum term and flips a second are there.
+    """
+    deployment = load(DEPLOY / "scaling.toml")
+    assert deployment.emulation is not None
+    (spec,) = (spec for spec in deployment.emulation.runs if spec.name == name)
+    run = run_one(deployment, spec, tmp_path).summary
+    with (tmp_path / "transitions.csv").open(encoding="utf-8", newline="") as text:
+        log = list(csv.DictReader(text))
+    flipped: dict[int, list[tuple[str, str]]] = defaultdict(list)
+    for row in log:
+        if row["event"] == "unit setup":
+            flipped[int(row["at"])].append((row["why"].split()[0], row["lease"]))
+    assert list(flipped) == [MINUTE + term * HOUR for term in range(10)]
+    for units in flipped.values():
+        assert len({unit for unit, _ in units}) == len(units) == nodes
+        assert set(Counter(lease for _, lease in units).values()) == {nodes // leases}
+    owners = [dict(units) for units in flipped.values()]
+    assert all(before[unit] != after[unit] for before, after in pairwise(owners) for unit in before)
+    assert run["flips"] == 10 * nodes
+    assert run["guests"]["guest"]["fidelity"] == 1
+    assert run["sites"]["site"]["peak"] == nodes
+    assert run["ticks"] == 36_060
+    assert run["ticks_executed"] == ("every" if every else "only those with something due")
+    measured = run["measured"]
+    assert measured["alpha_ms"] > 0
+    assert measured["minimum_term_s"] > 0
+    assert measured["flips_per_s"] > 0
+
+
+# -- fidelity ------------------------------------------------------------------------------------------------------
+
+UNITS, LEAVE_TIME, LEAVE, JOIN = 10, 10 * SECOND, 5 * SECOND, 10 * SECOND
+JOIN_DEVIATION = 2 * SECOND
+MACHINES = {
+    "cloned VM": (35 * SECOND, 3 * SECOND, 5 * SECOND),
+    "VM": (3 * MINUTE, 20 * SECOND, 10 * SECOND),
+    "physical": (6 * MINUTE, 1 * MINUTE, 30 * SECOND),
+}
+"""Mean and standard deviation of setup, and teardown, as fidelity.toml has them, in ms."""
+LENGTHS = ["10m", "15m", "30m", "1h", "2h", "4h", "8h", "1d"]
+
+
+def slowest(count: int) -> tuple[float, float]:
+    """Mean and standard deviation of the largest of ``count`` standard normal numbers, by summing over its density."""
+    normal, step = NormalDist(), 0.001
+    points = [-8 + step * index for index in range(16_001)]
+    density = [count * normal.cdf(x) ** (count - 1) * normal.pdf(x) * step for x in points]
+    mean = math.fsum(x * share for x, share in zip(points, density, strict=True))
+    square = math.fsum(x * x * share for x, share in zip(points, density, strict=True))
+    return mean, math.sqrt(square - mean * mean)
+
+
+@pytest.fixture(scope="module")
+def fidelity() -> Mapping[str, float]:
+    """The fidelity of each run of fidelity.toml."""
+    summary = run_file(DEPLOY / "fidelity.toml")
+    return {run["run"]: run["guests"]["guest"]["fidelity"] for run in summary["runs"]}
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("machine", MACHINES)
+def test_fidelity_is_what_latencies_leave(fidelity: Mapping[str, float], machine: str, length: str) -> None:
+    """A term loses what its predecessor's teardown takes of it, the setup of its slowest unit, a join, and the time
+    that the guest leaves before the end.
+
+    The site calls a lease active when all of its ten units are up, so it pays the largest of ten setups. Teardown
+    begins when the guest has left, before the end of the term: only what goes beyond it is the successor's. The
+    tolerance is five standard deviations of the mean over the leases of two days, plus a tick for each lease, plus,
+    where the overhead can take the whole of a short term, what a lease can't lose below nothing: at most the 0.2 s by
+    which the slowest of ten physical machines passes ten minutes on average.
+    """
+    setup, deviation, teardown = MACHINES[machine]
+    term = parse_duration(length)
+    leases = 2 * DAY // term
+    late, spread = slowest(UNITS)
+    carried = max(0, teardown - (LEAVE_TIME - LEAVE)) * (leases - 1) / leases
+    overhead = carried + setup + late * deviation + JOIN + LEAVE_TIME
+    of_one = math.hypot(spread * deviation, JOIN_DEVIATION / math.sqrt(UNITS))
+    tolerance = (5 * of_one / math.sqrt(leases) + SECOND + 200) / term
+    assert fidelity[f"{machine}, {length}"] == pytest.approx(
+        expected_fidelity(term, round(overhead)), abs=tolerance, rel=0
+    )
+
+
+def test_fidelity_rises_with_the_term(fidelity: Mapping[str, float]) -> None:
+    """Figure 5: longer terms pay for setup, and slower machines need longer ones."""
+    for machine in MACHINES:
+        for shorter, longer in pairwise(LENGTHS):
+            assert fidelity[f"{machine}, {shorter}"] < fidelity[f"{machine}, {longer}"]
+    for length in LENGTHS:
+        assert fidelity[f"physical, {length}"] < fidelity[f"VM, {length}"] < fidelity[f"cloned VM, {length}"]

@@ -1,0 +1,156 @@
+"""What is recorded of the rows that actors commit."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+
+from leasekit.core.leases import authority as au
+from leasekit.core.leases.machine import NONE
+from leasekit.core.leases.records import GuestUnit, SiteLease, SiteUnit
+from leasekit.core.schema import LOG, Change
+from leasekit.core.time import Instant, Term
+from leasekit.emulation.metrics import Series
+from leasekit.emulation.recorder import Recorder
+
+ROLES = {"g": "guest", "h": "guest", "b": "broker", "s": "authority"}
+LEAVE = 10
+
+
+def recorder() -> Recorder:
+    """One whose guest ``g`` leaves 10 ms before its terms end."""
+    return Recorder(ROLES, leave={"g": LEAVE})
+
+
+def lease(record: Recorder, now: Instant, state: str, pending: str, units: int = 3, **changes: Any) -> None:
+    """The site ``s`` commits a lease of ``g`` over [100, 200)."""
+    fields = {"holder": "g", "term": Term(100, 200), "ended": -1, "id": "l", **changes}
+    made = SiteLease(slice="", type="t", state=state, pending=pending, claim=b"", wanted=units, number=1, **fields)
+    record.observe(now, "s", [Change("leases", made.id, made.row())])
+
+
+def pairs(series: Series) -> list[tuple[Instant, float]]:
+    """All changes."""
+    return list(series)
+
+
+def test_leased_is_from_the_start_of_service_to_the_end() -> None:
+    """Units count from priming on, not while the redeem waits; teardown no longer counts; what was wanted counts even
+    if fewer units are up.
+    """
+    record = recorder()
+    lease(record, 90, au.TICKETED, au.REDEEMING)
+    lease(record, 100, au.TICKETED, au.PRIMING)
+    lease(record, 130, au.ACTIVE, NONE)
+    lease(record, 200, au.ACTIVE, au.CLOSING)
+    lease(record, 220, au.CLOSED, NONE, ended=220)
+    assert pairs(record.leased["g"]) == [(100, 3), (200, 0)]
+    assert pairs(record.promised["g"]) == [(100, 3), (200, 0)]
+    assert pairs(record.leased["h"]) == []
+
+
+def test_a_late_start_is_held_late_but_promised_from_the_start() -> None:
+    """A ticket redeemed after its term began: holdings begin when the site serves it, the promise at the start."""
+    record = recorder()
+    lease(record, 140, au.TICKETED, au.PRIMING)
+    lease(record, 200, au.ACTIVE, au.CLOSING)
+    assert pairs(record.leased["g"]) == [(140, 3), (200, 0)]
+    assert pairs(record.promised["g"]) == [(100, 3), (200, 0)]
+
+
+@pytest.mark.parametrize(
+    ("holder", "closed", "counted"),
+    [("g", 190, 200), ("g", 199, 200), ("g", 200, 200), ("g", 189, 189), ("g", 150, 150), ("h", 199, 199)],
+)
+def test_leaving_is_part_of_the_lease(holder: str, closed: Instant, counted: Instant) -> None:
+    """A guest that closes within its leave time holds on until the end of the term; one that closes earlier gives its
+    units back then.
+    """
+    record = recorder()
+    lease(record, 100, au.TICKETED, au.PRIMING, holder=holder)
+    lease(record, closed, au.ACTIVE, au.CLOSING, holder=holder)
+    assert pairs(record.leased[holder]) == pairs(record.promised[holder]) == [(100, 3), (counted, 0)]
+
+
+def test_back_to_back_leases_leave_no_gap() -> None:
+    """A lease that was left early and the next one, from the end of the first, are the same number of units."""
+    record = recorder()
+    lease(record, 100, au.TICKETED, au.PRIMING)
+    lease(record, 195, au.ACTIVE, au.CLOSING)
+    lease(record, 200, au.TICKETED, au.PRIMING, id="m", term=Term(200, 300))
+    lease(record, 300, au.ACTIVE, au.CLOSING, id="m", term=Term(200, 300))
+    assert pairs(record.leased["g"]) == [(100, 3), (300, 0)]
+
+
+def test_growth_and_shrinkage_count_when_they_are_applied() -> None:
+    """An accepted extend changes nothing until it is applied at the old end; then its units and its end count."""
+    record = recorder()
+    lease(record, 100, au.ACTIVE, NONE)
+    lease(record, 150, au.ACTIVE, au.EXTENDING)
+    lease(record, 200, au.ACTIVE, au.PRIMING, 5, term=Term(100, 300))
+    lease(record, 250, au.ACTIVE, au.MODIFYING, 5, term=Term(100, 300))
+    lease(record, 260, au.ACTIVE, NONE, 2, term=Term(100, 300))
+    lease(record, 295, au.ACTIVE, au.CLOSING, 2, term=Term(100, 300))
+    expected = [(100, 3), (200, 5), (260, 2), (300, 0)]
+    assert pairs(record.leased["g"]) == pairs(record.promised["g"]) == expected
+
+
+def test_a_lease_that_failed_is_no_longer_held() -> None:
+    """Units count while they are set up, and no longer when none came up; a deleted row ends its count too."""
+    record = recorder()
+    lease(record, 100, au.TICKETED, au.PRIMING)
+    lease(record, 120, au.FAILED, NONE, ended=120)
+    lease(record, 130, au.ACTIVE, NONE, id="m")
+    record.observe(140, "s", [Change("leases", "m", None)])
+    assert pairs(record.leased["g"]) == [(100, 3), (120, 0), (130, 3), (140, 0)]
+
+
+def test_leases_of_others_are_nobodys() -> None:
+    """A lease whose holder is not a guest of this world is counted for none."""
+    record = recorder()
+    lease(record, 100, au.ACTIVE, NONE, holder="stranger")
+    lease(record, 150, au.ACTIVE, au.CLOSING, holder="stranger")
+    assert all(not pairs(series) for series in record.leased.values())
+
+
+def test_usable_is_joined() -> None:
+    """A unit can be used from joined to leaving, and a row that says the same again changes nothing."""
+    record = recorder()
+    states = [(100, "waiting"), (110, "joining"), (120, "joined"), (130, "joined"), (190, "leaving"), (195, "left")]
+    for now, state in states:
+        unit = GuestUnit("l/u", "l", "u", "t", state)
+        record.observe(now, "g", [Change("units", unit.id, unit.row())])
+    assert pairs(record.usable["g"]) == [(120, 1), (190, 0)]
+
+
+def test_in_use_is_from_setup_to_the_end_of_teardown() -> None:
+    """A unit is in use from its setup to the end of its teardown; free and out of service it is not."""
+    record = recorder()
+    for now, state in [(1, au.FREE), (5, au.SETUP), (9, au.UP), (20, au.CHANGE), (30, au.TEARDOWN), (40, au.OUT)]:
+        unit = SiteUnit("u", "t", state=state)
+        record.observe(now, "s", [Change("units", unit.id, unit.row())])
+    assert pairs(record.in_use["s"]) == [(5, 1), (40, 0)]
+
+
+def test_rows_of_brokers_and_of_guests_leases_are_not_counted() -> None:
+    """Only sites say what is leased, and brokers have no units."""
+    record = recorder()
+    made = SiteLease("l", "g", "", "t", au.ACTIVE, NONE, b"", Term(0, 9), 3, 1)
+    for actor in ("b", "g"):
+        record.observe(5, actor, [Change("leases", "l", made.row())])
+    assert pairs(record.leased["g"]) == []
+
+
+def test_log_is_written_as_it_comes() -> None:
+    """Each transition is a line with its actor, and units that begin setup are flips; commas and breaks are quoted."""
+    log = io.StringIO()
+    record = Recorder(ROLES, log)
+    record.observe(7, "s", [Change(LOG, "", (7, "l", "unit setup", "free", "setup", "u1"))])
+    record.observe(8, "g", [Change(LOG, "", (8, "l", "ask", "a/-", "b/c", 'no, "never"\n'))])
+    assert log.getvalue() == (
+        "at,actor,lease,event,from_state,to_state,why\n7,s,l,unit setup,free,setup,u1\n"
+        '8,g,l,ask,a/-,b/c,"no, ""never""\n"\n'
+    )
+    assert (record.transitions, record.flips) == (2, 1)
