@@ -188,7 +188,7 @@ class _Script:
                 self._lines.append(f"{source['source']}: {source['free_now']} of {source['units']} free")
         elif what == "errors":
             made = bench.actor(actor)
-            self._lines += getattr(made, "errors", None) or getattr(getattr(made, "desk", None), "errors", [])
+            self._lines += made.errors
         elif what == "leases":
             for lease in bench.query(actor, "leases", all=True):
                 self._lines.append(self._lease(bench.query(actor, "lease", lease=lease["id"])))

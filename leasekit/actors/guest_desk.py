@@ -7,11 +7,14 @@ A decision is checked before anything happens; one that can't be carried out cha
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
 
 from leasekit.actors.base import earliest
+from leasekit.actors.guest_groups import GuestGroups
+from leasekit.actors.settings import GuestSettings, Peer
 from leasekit.actors.turns import check_decision, is_inline, later_than, run_turn
+from leasekit.core.claims.keys import Scheme, Signer
 from leasekit.core.errors import CommandError, LeasekitError
 from leasekit.core.leases import service_manager as sm
 from leasekit.core.leases.machine import NONE
@@ -33,62 +36,75 @@ from leasekit.core.requests import Options, parse_options
 from leasekit.core.steps import Turn, TurnDone
 from leasekit.core.time import Instant, Term
 
-if TYPE_CHECKING:
-    from leasekit.actors.service_manager import ServiceManager
-
 NAME_MAX = 128
 _DECISIONS = (Wake, RequestLease, ExtendLease, ModifyLease, CloseLeaseEarly)
 T = TypeVar("T")
 
 
-class GuestDesk:
-    """Commands and mapper turns of one service manager."""
+class GuestDesk(GuestGroups):
+    """Commands and mapper turns."""
 
-    def __init__(self, manager: ServiceManager, mapper: GuestMapper) -> None:
-        self._manager = manager
-        self._mapper = mapper
+    def __init__(
+        self,
+        name: str,
+        signer: Signer,
+        scheme: Scheme,
+        peers: Iterable[Peer],
+        mapper: GuestMapper,
+        settings: GuestSettings,
+    ) -> None:
+        super().__init__(name, signer, scheme, peers, settings)
         self.inline = is_inline(mapper)
+        self.errors: list[str] = []
+        self._mapper = mapper
         self._wake: Instant | None = 0
         self._running = 0
         self._raised = 0
-        self.errors: list[str] = []
         self._call_unblock: Callable[..., Go | Hold] | None = getattr(mapper, "unblock", None)
-        manager._commands.update(
+        self._commands.update(
             {
-                "lease.request": lambda a: self._named(self.request(_structure(RequestLease, a, term=True))),
-                "lease.extend": lambda a: self._named(self.extend(_structure(ExtendLease, a))),
-                "lease.modify": lambda a: self._named(self.modify(_structure(ModifyLease, a))),
-                "lease.close": lambda a: self._named(self.close(_structure(CloseLeaseEarly, a))),
+                "lease.request": lambda a: self._named(self.request_lease(_structure(RequestLease, a, term=True))),
+                "lease.extend": lambda a: self._named(self.extend_lease(_structure(ExtendLease, a))),
+                "lease.modify": lambda a: self._named(self.modify_lease(_structure(ModifyLease, a))),
+                "lease.close": lambda a: self._named(self.close_early(_structure(CloseLeaseEarly, a))),
                 "slice.create": self._create_slice,
                 "slice.close": self._close_slice,
             }
         )
 
+    # -- for the layer above -----------------------------------------------------------------------------------
+
+    def ask(self, lease: GuestLease, event: str, deadline: Instant) -> None:
+        """Have ``lease.asked`` sent to the broker; ``event`` is ``ask``, ``extend`` or ``modify``."""
+        raise NotImplementedError
+
+    def _redeem(self, lease: GuestLease, op: str) -> None:
+        raise NotImplementedError
+
     # -- the mapper's turns ------------------------------------------------------------------------------------
 
-    def turn_at(self) -> Instant | None:
+    def _turn_at(self) -> Instant | None:
         """When the mapper wants to be called next; None while it runs."""
         return None if self._running else self._wake
 
     def turn(self) -> Turn | None:
         """The mapper's turn, if it is due."""
-        manager = self._manager
-        if self._running or self._wake is None or self._wake > manager.now:
+        if self._running or self._wake is None or self._wake > self.now:
             return None
         self._wake = None
-        self._running = number = manager._next("turn")
-        views = [manager.view(lease, snapshot=not self.inline) for lease in manager.open_leases()]
-        cycle = GuestCycle(manager.now, views)
+        self._running = number = self._next("turn")
+        views = [self.view(lease, snapshot=not self.inline) for lease in self.open_leases()]
+        cycle = GuestCycle(self.now, views)
         return Turn(number, lambda: run_turn(number, lambda: self._mapper.plan(cycle)))
 
-    def turn_done(self, done: TurnDone) -> None:
+    def _turn_done(self, done: TurnDone) -> None:
         """Carry out what the mapper decided; each decision by itself."""
         if done.number != self._running:
             return
         self._running = 0
         if done.error:
             self._complain(f"guest mapper: {done.error}")
-            self._wake = earliest(self._wake, self._manager.now + self._manager._backoff(self._raised))
+            self._wake = earliest(self._wake, self.now + self._backoff(self._raised))
         self._raised = self._raised + 1 if done.error else 0
         for decision in done.decisions:
             try:
@@ -101,26 +117,26 @@ class GuestDesk:
             raise CommandError(f"{decision!r:.80} is no decision of a guest mapper")
         check_decision(decision)
         if isinstance(decision, Wake):
-            self._wake = earliest(self._wake, later_than(self._manager.now, decision.at))
+            self._wake = earliest(self._wake, later_than(self.now, decision.at))
         elif isinstance(decision, RequestLease):
-            self.request(decision)
+            self.request_lease(decision)
         elif isinstance(decision, ExtendLease):
-            self.extend(decision)
+            self.extend_lease(decision)
         elif isinstance(decision, ModifyLease):
-            self.modify(decision)
+            self.modify_lease(decision)
         else:
-            self.close(decision)
+            self.close_early(decision)
 
     def _complain(self, text: str) -> None:
         self.errors = [*self.errors[-19:], text]
-        self._manager._note("", "mapper", "", "", text)
+        self._note("", "mapper", "", "", text)
 
-    def upcall(self, lease: GuestLease, predecessor: GuestLease) -> Go | Hold:
+    def _upcall(self, lease: GuestLease, predecessor: GuestLease) -> Go | Hold:
         """Ask the mapper before a blocked lease goes on; a mapper that fails holds it for a minute, and says so."""
         if self._call_unblock is None:
             return Go()
-        unblock, manager = self._call_unblock, self._manager
-        done = run_turn(0, lambda: [unblock(manager.view(lease), manager.view(predecessor))])
+        unblock = self._call_unblock
+        done = run_turn(0, lambda: [unblock(self.view(lease), self.view(predecessor))])
         error = done.error
         if not error:
             try:
@@ -128,46 +144,46 @@ class GuestDesk:
             except CommandError as wrong:
                 error = str(wrong)
         self._complain(f"guest mapper's unblock for {lease.id}: {error}")
-        return Hold(manager.now + manager.settings.retry_max)
+        return Hold(self.now + self.settings.retry_max)
 
     # -- decisions ---------------------------------------------------------------------------------------------
 
-    def request(self, wish: RequestLease) -> GuestLease:
+    def request_lease(self, wish: RequestLease) -> GuestLease:
         """Ask for a new lease. Raises ``CommandError`` that names the field."""
-        manager, term = self._manager, wish.term
+        term = wish.term
         self._check_wish(wish)
         options = parse_options(wish.properties, term)
         slice_ = wish.slice or "default"
-        if slice_ not in manager.slices:
-            manager.slices[slice_] = Slice(slice_)
-            manager._touch(manager.slices[slice_])
-        if wish.name and (slice_, wish.name) in manager._names:
-            other = manager.leases[manager._names[slice_, wish.name]]
+        if slice_ not in self.slices:
+            self.slices[slice_] = Slice(slice_)
+            self._touch(self.slices[slice_])
+        if wish.name and (slice_, wish.name) in self._names:
+            other = self.leases[self._names[slice_, wish.name]]
             if other.state not in (sm.CLOSED, sm.FAILED):
                 raise CommandError(
                     f"name: slice {slice_!r} has a lease {wish.name!r} already ({other.id}, {other.state})"
                 )
         lease = GuestLease(
-            id=f"{manager.tag}-{manager._next('lease')}",
+            id=f"{self.tag}-{self._next('lease')}",
             name=wish.name,
             slice=slice_,
             type=wish.type,
             broker=self._broker(wish.broker),
             asked=Asked(NEW, wish.units, term, wish.site, dict(wish.properties)),
             configuration=dict(wish.configuration),
-            redeem_predecessor=self._predecessor("redeem_predecessor", wish.redeem_predecessor, slice_),
-            join_predecessor=self._predecessor("join_predecessor", wish.join_predecessor, slice_),
+            redeem_predecessor=self._known_lease("redeem_predecessor", wish.redeem_predecessor, slice_),
+            join_predecessor=self._known_lease("join_predecessor", wish.join_predecessor, slice_),
             proceed=wish.if_predecessor_fails == "proceed",
         )
-        manager._adopt(lease)
-        manager.ask(lease, "ask", self._wait_until(options, term))
+        self._adopt(lease)
+        self.ask(lease, "ask", self._wait_until(options, term))
         return lease
 
     def _wait_until(self, options: Options, term: Term) -> Instant:
         """When the broker's answer comes too late: a little after the broker itself gives up, so that its reason is
         heard.
         """
-        now, settings = self._manager.now, self._manager.settings
+        now, settings = self.now, self.settings
         if options.deferrable:
             last = options.latest_start or now + settings.defer_max
         else:
@@ -178,67 +194,63 @@ class GuestDesk:
 
     def _check_wish(self, wish: RequestLease) -> None:
         """What :func:`check_decision`, which every wish has passed, does not know."""
-        manager = self._manager
         _check_name("slice", wish.slice)
         _check_name("name", wish.name)
         if not wish.type or len(wish.type) > NAME_MAX:
             raise CommandError(f"type: found {wish.type!r}, expected the name of a resource type")
         _check_units(wish.units)
-        if wish.term.end <= manager.now:
-            raise CommandError(f"term: it ends at {wish.term.end}, which is past: it is {manager.now} here")
+        if wish.term.end <= self.now:
+            raise CommandError(f"term: it ends at {wish.term.end}, which is past: it is {self.now} here")
         if wish.if_predecessor_fails not in ("fail", "proceed"):
             raise CommandError(
                 f"if_predecessor_fails: found {wish.if_predecessor_fails!r}, allowed are 'fail' and 'proceed'"
             )
-        if wish.site and getattr(manager.peers.get(wish.site), "role", "") != "authority":
-            known = sorted(peer.name for peer in manager.peers.values() if peer.role == "authority")
+        if wish.site and getattr(self.peers.get(wish.site), "role", "") != "authority":
+            known = sorted(peer.name for peer in self.peers.values() if peer.role == "authority")
             raise CommandError(f"site: found {wish.site!r}, known sites are {', '.join(known) or '(none)'}")
 
     def _broker(self, name: str) -> str:
-        manager = self._manager
-        known = [peer.name for peer in manager.peers.values() if peer.role == "broker"]
-        name = name or manager.settings.default_broker or (known[0] if known else "")
+        known = [peer.name for peer in self.peers.values() if peer.role == "broker"]
+        name = name or self.settings.default_broker or (known[0] if known else "")
         if name not in known:
             raise CommandError(f"broker: found {name!r}, known brokers are {', '.join(sorted(known)) or '(none)'}")
         return name
 
-    def _predecessor(self, field: str, name: str, slice_: str) -> str:
+    def _known_lease(self, field: str, name: str, slice_: str) -> str:
         """The id of a predecessor. It must be there already, so that there can't be a cycle (paper section 3.5)."""
         if not name:
             return ""
-        known = self._manager._names.get((slice_, name), name)
-        if known not in self._manager.leases:
+        known = self._names.get((slice_, name), name)
+        if known not in self.leases:
             raise CommandError(f"{field}: found {name!r}, expected a lease that was requested before this one")
         return known
 
-    def extend(self, wish: ExtendLease) -> GuestLease:
+    def extend_lease(self, wish: ExtendLease) -> GuestLease:
         """Renew a lease, growing or shrinking it. Raises ``CommandError``."""
-        manager = self._manager
-        lease = manager.find(wish.lease)
+        lease = self.find(wish.lease)
         self._must_allow(lease, "extend")
         units = self._new_units(lease, wish.units, wish.victims)
         if wish.end <= lease.end:
             raise CommandError(f"end: found {wish.end}, it must be later than the lease's end, {lease.end}")
-        give_up = lease.end - manager.settings.leave_time
-        if give_up <= manager.now:
+        give_up = lease.end - self.settings.leave_time
+        if give_up <= self.now:
             raise CommandError(f"lease {lease.id} ends at {lease.end}: too late to extend it")
         lease.asked = Asked(EXTEND, units, Term(lease.end, wish.end), lease.site, dict(wish.properties))
         lease.victims = wish.victims
-        manager.ask(lease, "extend", give_up)
+        self.ask(lease, "extend", give_up)
         return lease
 
-    def modify(self, wish: ModifyLease) -> GuestLease:
+    def modify_lease(self, wish: ModifyLease) -> GuestLease:
         """Change a lease in mid-term: by a replacement ticket if units or end change, at the site alone otherwise."""
-        manager = self._manager
-        lease = manager.find(wish.lease)
+        lease = self.find(wish.lease)
         self._must_allow(lease, "modify")
         held = lease.approved
         assert held is not None, "an active lease has a ticket"
         units = self._new_units(lease, wish.units, wish.victims)
         end = wish.end if wish.end is not None else lease.end
-        if end <= manager.now:
-            raise CommandError(f"end: found {end}, it is {manager.now} here: close the lease instead")
-        start = max(manager.now, held.term.start)
+        if end <= self.now:
+            raise CommandError(f"end: found {end}, it is {self.now} here: close the lease instead")
+        start = max(self.now, held.term.start)
         if end <= start:
             raise CommandError(f"end: found {end}, it must be later than the start of the lease's term, {start}")
         if wish.configuration is None and units == held.units and end == lease.end:
@@ -246,21 +258,21 @@ class GuestDesk:
         lease.next_configuration = None if wish.configuration is None else {**lease.configuration, **wish.configuration}
         lease.victims = wish.victims
         if units == held.units and end == lease.end:
-            manager._fire(sm.MACHINE, lease, "modify", "configuration")
-            manager._redeem(lease, MODIFY)
+            self._fire(sm.MACHINE, lease, "modify", "configuration")
+            self._redeem(lease, MODIFY)
         else:
             lease.asked = Asked(MODIFY, units, Term(start, end), lease.site, {})
-            manager.ask(lease, "modify", lease.end - manager.settings.leave_time)
+            self.ask(lease, "modify", lease.end - self.settings.leave_time)
         return lease
 
-    def close(self, wish: CloseLeaseEarly) -> GuestLease:
+    def close_early(self, wish: CloseLeaseEarly) -> GuestLease:
         """End a lease early. Closing one that is over, or closing already, is an error that says so."""
-        lease = self._manager.find(wish.lease)
+        lease = self.find(wish.lease)
         if lease.state in (sm.CLOSED, sm.FAILED):
             raise CommandError(f"lease {lease.id} is {lease.state} already: {lease.reason or 'no reason recorded'}")
         if lease.closing or lease.pending in (sm.CLOSING, sm.CLOSE_WAIT):
             raise CommandError(f"lease {lease.id} is being closed already")
-        self._manager.close(lease, wish.reason or "closed by its guest")
+        self.close(lease, wish.reason or "closed by its guest")
         return lease
 
     def _must_allow(self, lease: GuestLease, event: str) -> None:
@@ -289,28 +301,28 @@ class GuestDesk:
     # -- commands ----------------------------------------------------------------------------------------------
 
     def _named(self, lease: GuestLease) -> dict[str, Any]:
-        return self._manager.describe(lease)
+        return self.describe(lease)
 
     def _create_slice(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         name, hold = _string(arguments, "name"), arguments.get("hold", 0)
         _check_name("name", name)
-        if not name or name in self._manager.slices:
+        if not name or name in self.slices:
             raise CommandError(f"name: found {name!r}, expected a name that no slice has yet")
         if type(hold) is not int or not 0 <= hold <= 10_000:
             raise CommandError(f"hold: found {hold!r}, expected how many leases to wait for (0: none)")
         record = Slice(name, hold, hold == 0)
-        self._manager.slices[name] = record
-        self._manager._touch(record)
+        self.slices[name] = record
+        self._touch(record)
         return {"slice": name, "hold": hold}
 
     def _close_slice(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         name, reason = _string(arguments, "name"), _string(arguments, "reason")
-        if name not in self._manager.slices:
-            raise CommandError(f"name: no slice {name!r} here; there are {', '.join(self._manager.slices) or '(none)'}")
+        if name not in self.slices:
+            raise CommandError(f"name: no slice {name!r} here; there are {', '.join(self.slices) or '(none)'}")
         closed = []
-        for lease in list(self._manager.open_leases()):
+        for lease in list(self.open_leases()):
             if lease.slice == name and not lease.closing and lease.pending not in (sm.CLOSING, sm.CLOSE_WAIT):
-                self._manager.close(lease, reason or "its slice was closed")
+                self.close(lease, reason or "its slice was closed")
                 closed.append(lease.id)
         return {"slice": name, "closed": closed}
 

@@ -12,7 +12,6 @@ from typing import Any
 
 from leasekit.actors.base import earliest
 from leasekit.actors.guest_desk import GuestDesk
-from leasekit.actors.guest_groups import GuestGroups
 from leasekit.actors.settings import GuestSettings, Peer
 from leasekit.core.claims.keys import Scheme, Signer
 from leasekit.core.claims.statements import CONTRACT, RELINQUISHMENT, check_statement, state
@@ -22,7 +21,7 @@ from leasekit.core.leases import returns
 from leasekit.core.leases import service_manager as sm
 from leasekit.core.leases.machine import NONE
 from leasekit.core.leases.records import GuestLease, Held, Return
-from leasekit.core.mappers import Go, GuestMapper, Hold
+from leasekit.core.mappers import GuestMapper
 from leasekit.core.properties import digest_properties
 from leasekit.core.protocol.messages import (
     EXTEND,
@@ -40,13 +39,13 @@ from leasekit.core.protocol.messages import (
     TicketUpdate,
     Withdraw,
 )
-from leasekit.core.steps import Outgoing, Turn, TurnDone
+from leasekit.core.steps import Outgoing
 from leasekit.core.time import Instant
 
 CLOSE = "close"
 
 
-class ServiceManager(GuestGroups):
+class ServiceManager(GuestDesk):
     """A guest's actor."""
 
     def __init__(
@@ -58,9 +57,7 @@ class ServiceManager(GuestGroups):
         mapper: GuestMapper,
         settings: GuestSettings | None = None,
     ) -> None:
-        super().__init__(name, signer, scheme, peers, settings or GuestSettings())
-        self.desk = GuestDesk(self, mapper)
-        self.inline = self.desk.inline
+        super().__init__(name, signer, scheme, peers, mapper, settings or GuestSettings())
         self._handlers = {
             Accepted: self._on_accepted,
             TicketUpdate: self._on_ticket_update,
@@ -68,19 +65,6 @@ class ServiceManager(GuestGroups):
             Relinquished: self._on_relinquished,
             ErrorReply: self._on_error,
         }
-
-    def _upcall(self, lease: GuestLease, predecessor: GuestLease) -> Go | Hold:
-        return self.desk.upcall(lease, predecessor)
-
-    def turn(self) -> Turn | None:
-        """The guest mapper's turn, if it is due."""
-        return self.desk.turn()
-
-    def _turn_done(self, done: TurnDone) -> None:
-        self.desk.turn_done(done)
-
-    def _turn_at(self) -> Instant | None:
-        return self.desk.turn_at()
 
     # -- asking the broker -------------------------------------------------------------------------------------
 

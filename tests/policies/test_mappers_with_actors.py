@@ -81,7 +81,7 @@ class Town(World):
     def complaints(self) -> list[str]:
         """What actors said of decisions that they couldn't carry out."""
         actors: Iterable[Any] = [node.actor for node in self.nodes.values()]
-        return [text for actor in actors for text in getattr(actor, "desk", actor).errors]
+        return [text for actor in actors for text in actor.errors]
 
 
 def static(*demands: dict[str, Any]) -> StaticDemand:
