@@ -70,5 +70,5 @@ def lease(made: World, count: int, in_flight: int, there: int = 0) -> None:
 
 
 def tune_gc() -> None:
-    """What the daemons do: the actors' records are not garbage, so look for cycles among them rarely."""
+    """As emulations do: the actors' records are not garbage, so look for cycles among them rarely."""
     gc.set_threshold(50_000, 50, 100)

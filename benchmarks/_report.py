@@ -54,18 +54,23 @@ def machine() -> Machine:
 
 
 def emit(benchmark: str, mode: str, results: list[Result], as_json: bool) -> bool:
-    """Print the results; returns whether all of them are ok, for the exit code."""
+    """Print the results, and on standard error which targets are missed; returns whether none is, for the exit code."""
     where = machine()
     if as_json:
         print(json.dumps({"benchmark": benchmark, "mode": mode, "results": results, "machine": where}))
     else:
         print(f"{benchmark} ({mode}) on {where['cpus']} CPUs, Python {where['python']}, {where['platform']}")
-        _print_table(results)
+        print_table(results)
     sys.stdout.flush()
+    for entry in results:
+        if not entry["ok"]:
+            found, target = _shown(entry["value"]), _shown(entry["target"])
+            print(f"{benchmark}: {entry['name']} is {found} {entry['unit']}, target {target}", file=sys.stderr)
     return all(entry["ok"] for entry in results)
 
 
-def _print_table(results: list[Result]) -> None:
+def print_table(results: list[Result]) -> None:
+    """A line for each figure."""
     rows = [("", "value", "unit", "target", "floor", "")]
     for entry in results:
         judged = "" if entry["target"] is None else ("ok" if entry["ok"] else "MISSED")

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any, ClassVar, Final, Protocol, TypeVar
 
 from leasekit.actors.settings import ActorSettings, Peer
+from leasekit.actors.turns import check_decision, later_than, run_turn
 from leasekit.core.claims.keys import Scheme, Signer, fingerprint
 from leasekit.core.claims.verify import TicketVerifier
 from leasekit.core.errors import CommandError, LeasekitError, RemoteError
 from leasekit.core.leases.machine import Machine
+from leasekit.core.mappers import Wake
 from leasekit.core.protocol.codec import clip
 from leasekit.core.protocol.messages import ErrorReply, Message
 from leasekit.core.schema import Change, Row
@@ -63,6 +66,8 @@ class Actor:
     """The common part of an actor; see :mod:`leasekit.core.steps` for the contract with its shell."""
 
     role: str = ""
+    decisions: tuple[type, ...] = ()
+    """What the role's mapper may decide, beside :class:`Wake`."""
 
     def __init__(
         self, name: str, signer: Signer, scheme: Scheme, peers: Iterable[Peer], settings: ActorSettings
@@ -86,6 +91,11 @@ class Actor:
         self._actions: list[Action] = []
         self._owed: dict[str, dict[str, Record]] = {}
         self._counted = False
+        self.inline = False
+        self.errors: list[str] = []
+        self._wake: Instant | None = None
+        self._running = 0
+        self._raised = 0
         self._handlers: dict[type, Callable[[str, Any], None]] = {}
         self._commands: dict[str, Callable[[Mapping[str, Any]], Any]] = {}
         self._queries: dict[str, Callable[[Mapping[str, Any]], Any]] = {}
@@ -173,7 +183,14 @@ class Actor:
     def _action_done(self, done: ActionDone) -> None:
         raise NotImplementedError
 
-    def _turn_done(self, done: TurnDone) -> None:
+    def _carry_out(self, decision: Any) -> None:
+        """Do what the mapper decided, one of :attr:`decisions`. Raises ``LeasekitError`` or ``ValueError``, with
+        nothing changed.
+        """
+        raise NotImplementedError
+
+    def _waits_for_mapper(self) -> Iterable[str]:
+        """The ids of those that wait for the mapper, for its errors."""
         raise NotImplementedError
 
     # -- inputs ------------------------------------------------------------------------------------------------
@@ -233,6 +250,55 @@ class Actor:
                 self._touch(record)
             elif owed is not None:
                 owed.pop(record.id, None)
+
+    # -- the mapper --------------------------------------------------------------------------------------------
+
+    def _begin_turn(self, call: Callable[[], Any]) -> Turn:
+        self._running = number = self._next("turn")
+        return Turn(number, lambda: run_turn(number, call))
+
+    def _turn_done(self, done: TurnDone) -> None:
+        """Carry out what the mapper decided, each decision by itself; a mapper that raised is called again later."""
+        if done.number != self._running:
+            return
+        self._running = 0
+        if done.error:
+            waiting = ", ".join(islice(self._waits_for_mapper(), 5))
+            self._complain(f"{self.role} mapper: {done.error}{f' (waiting: {waiting})' if waiting else ''}")
+            self._wake = earliest(self._wake, self.now + self._backoff(self._raised))
+        self._raised = self._raised + 1 if done.error else 0
+        for decision in done.decisions:
+            try:
+                self._decide(decision)
+            except (LeasekitError, ValueError) as error:
+                self._complain(f"{self.role} mapper's {type(decision).__name__} is not carried out: {error}")
+
+    def _decide(self, decision: Any) -> None:
+        if not isinstance(decision, (Wake, *self.decisions)):
+            raise CommandError(f"{decision!r:.80} is no decision of the {self.role} mapper")
+        check_decision(decision)
+        if isinstance(decision, Wake):
+            self._wake = earliest(self._wake, later_than(self.now, decision.at))
+        else:
+            self._carry_out(decision)
+
+    def _complain(self, text: str) -> None:
+        self.errors = [*self.errors[-19:], text]
+        self._note("", "mapper", "", "", text)
+
+    def _status(self, leases: Iterable[Any]) -> dict[str, Any]:
+        """What every role says of itself: who it is, what time it has, and how many leases are in which state."""
+        states: dict[str, int] = {}
+        for lease in leases:
+            states[lease.state] = states.get(lease.state, 0) + 1
+        return {
+            "name": self.name,
+            "role": self.role,
+            "key": self.signer.public.hex(),
+            "now": self.now,
+            "leases": states,
+            "mapper_errors": self.errors[-5:],
+        }
 
     # -- helpers for the roles ---------------------------------------------------------------------------------
 

@@ -13,11 +13,11 @@ from leasekit.actors.base import earliest
 from leasekit.actors.broker_state import BrokerState
 from leasekit.actors.served import FRESH, OLD
 from leasekit.actors.settings import BrokerSettings, Peer
-from leasekit.actors.turns import check_decision, is_inline, later_than, run_turn
+from leasekit.actors.turns import is_inline
 from leasekit.core.claims.keys import Scheme, Signer
 from leasekit.core.claims.statements import RECEIPT, TRUNCATION, check_statement, decode_statement, state
 from leasekit.core.claims.ticket import decode_ticket, delegate
-from leasekit.core.errors import CommandError, LeasekitError, RemoteError, TicketError
+from leasekit.core.errors import CommandError, RemoteError, TicketError
 from leasekit.core.leases import broker as br
 from leasekit.core.leases import delegation as deleg
 from leasekit.core.leases.machine import NONE
@@ -31,7 +31,6 @@ from leasekit.core.mappers import (
     GrantGroup,
     PendingRequest,
     Reject,
-    Wake,
 )
 from leasekit.core.properties import digest_properties
 from leasekit.core.protocol.codec import clip
@@ -48,18 +47,19 @@ from leasekit.core.protocol.messages import (
     Withdraw,
 )
 from leasekit.core.requests import Options, parse_options
-from leasekit.core.steps import Outgoing, Turn, TurnDone
+from leasekit.core.steps import Outgoing, Turn
 from leasekit.core.time import INSTANT_MAX, Instant, Term
 from leasekit.core.timetable import Shortfall
 
 REASON_MAX = 1000
 """The longest reason that is taken from a mapper, in characters: messages hold twice as much."""
-_DECISIONS = (Wake, Grant, GrantGroup, Reject, Defer)
 _OPS = {NEW: br.TICKETING, EXTEND: br.EXTENDING_TICKET, MODIFY: br.MODIFYING}
 
 
 class Broker(BrokerState):
     """A broker's actor."""
+
+    decisions = (Grant, GrantGroup, Reject, Defer)
 
     def __init__(
         self,
@@ -73,9 +73,6 @@ class Broker(BrokerState):
         super().__init__(name, signer, scheme, peers, settings or BrokerSettings())
         self._mapper = mapper
         self.inline = is_inline(mapper)
-        self._wake: Instant | None = None
-        self._running = 0
-        self._raised = 0
         self._closings = 0
         self._handlers.update(
             {
@@ -232,8 +229,7 @@ class Broker(BrokerState):
         cycle = self._cycle()
         if not cycle.requests and not cycle.groups:
             return None
-        self._running = number = self._next("turn")
-        return Turn(number, lambda: run_turn(number, lambda: self._mapper.allocate(cycle)))
+        return self._begin_turn(lambda: self._mapper.allocate(cycle))
 
     def _cycle(self) -> BrokerCycle:
         requests: list[PendingRequest] = []
@@ -281,39 +277,18 @@ class Broker(BrokerState):
             held_until=last.until if last is not None else 0,
         )
 
-    def _turn_done(self, done: TurnDone) -> None:
-        if done.number != self._running:
-            return
-        self._running = 0
-        if done.error:
-            waiting = ", ".join(list(self._pending)[:5])
-            self._complain(f"broker mapper: {done.error} (waiting: {waiting})")
-            self._wake = earliest(self._wake, self.now + self._backoff(self._raised))
-        self._raised = self._raised + 1 if done.error else 0
-        for decision in done.decisions:
-            try:
-                self._decide(decision)
-            except (LeasekitError, ValueError) as error:
-                self._complain(f"broker mapper's {type(decision).__name__} is not carried out: {error}")
+    def _waits_for_mapper(self) -> Iterable[str]:
+        return self._pending
 
-    def _complain(self, text: str) -> None:
-        self.errors = [*self.errors[-19:], text]
-        self._note("", "mapper", "", "", text)
-
-    def _decide(self, decision: BrokerDecision) -> None:
-        if not isinstance(decision, _DECISIONS):
-            raise CommandError(f"{decision!r:.80} is no decision of a broker mapper")
-        check_decision(decision)
-        if isinstance(decision, Wake):
-            self._wake = earliest(self._wake, later_than(self.now, decision.at))
-        elif isinstance(decision, Grant):
+    def _carry_out(self, decision: BrokerDecision) -> None:
+        if isinstance(decision, Grant):
             self._grant_all((decision,))
         elif isinstance(decision, GrantGroup):
             self._grant_all(decision.grants)
         elif isinstance(decision, Reject):
             fits = decision.earliest if decision.earliest is None or decision.earliest >= 0 else None
             self._reject(self._waiting(decision.lease), clip(decision.reason, REASON_MAX), fits)
-        else:
+        elif isinstance(decision, Defer):
             self._waiting(decision.lease).defer_reason = clip(decision.reason, REASON_MAX)
 
     def _waiting(self, lease: str) -> BrokerLease:

@@ -13,15 +13,14 @@ from leasekit.actors.served import Server
 from leasekit.actors.settings import BrokerSettings, Peer
 from leasekit.core.claims.keys import Scheme, Signer
 from leasekit.core.claims.ticket import decode_ticket
-from leasekit.core.errors import CommandError
 from leasekit.core.leases import delegation as deleg
 from leasekit.core.leases.records import BrokerLease, Delegation
 from leasekit.core.protocol.messages import NEW
 from leasekit.core.requests import Options, parse_options
-from leasekit.core.schema import Change, Row
+from leasekit.core.schema import Row
 
 
-class BrokerState(Server):
+class BrokerState(Server[BrokerLease]):
     """The records of a broker."""
 
     role = "broker"
@@ -31,31 +30,17 @@ class BrokerState(Server):
     ) -> None:
         super().__init__(name, signer, scheme, peers, settings)
         self.settings = settings
-        self.leases: dict[str, BrokerLease] = {}
         self.book = Book()
-        self.errors: list[str] = []
         self._pending: dict[str, BrokerLease] = {}
         self._options: dict[str, Options] = {}
         self._wanted = False
-        self._queries.update(
-            leases=self._query_leases, lease=self._query_lease, sources=self._query_sources, status=self._query_status
-        )
-
-    def _served(self, lease: str) -> BrokerLease | None:
-        return self.leases.get(lease)
+        self._queries.update(sources=self._query_sources, status=self._query_status)
 
     def _is_settled(self, lease: Any, number: int) -> bool:
         return bool(lease.request != number)
 
     def _live_records(self) -> int:
         return len(self.leases) + 64
-
-    def _drop(self, lease: BrokerLease) -> None:
-        del self.leases[lease.id]
-        lease.timer, lease.unacked = None, []
-        self._dirty.pop(id(lease), None)
-        self._forget_owed(lease, lease.holder)
-        self._changes.append(Change("leases", lease.id, lease.row() if self.settings.keep_closed else None))
 
     def _restore(self, tables: Mapping[str, Sequence[Row]]) -> None:
         for row in tables.get("delegations", ()):
@@ -97,30 +82,8 @@ class BrokerState(Server):
             "reason": lease.defer_reason or lease.reason,
         }
 
-    def _query_leases(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
-        every = arguments.get("all", False)
-        return [self._describe(lease) for lease in self.leases.values() if every or lease.ended < 0]
-
-    def _query_lease(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        lease = self.leases.get(str(arguments.get("lease", "")))
-        if lease is None:
-            raise CommandError(f"no lease {arguments.get('lease')!r} here")
-        return self._describe(lease)
-
     def _query_sources(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
         return self.book.describe(self.now)
 
     def _query_status(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        states: dict[str, int] = {}
-        for lease in self.leases.values():
-            states[lease.state] = states.get(lease.state, 0) + 1
-        return {
-            "name": self.name,
-            "role": self.role,
-            "key": self.signer.public.hex(),
-            "now": self.now,
-            "leases": states,
-            "waiting": len(self._pending),
-            "sources": len(self.book),
-            "mapper_errors": self.errors[-5:],
-        }
+        return {**self._status(self.leases.values()), "waiting": len(self._pending), "sources": len(self.book)}

@@ -10,12 +10,11 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-from leasekit.actors.base import earliest
 from leasekit.actors.guest_groups import GuestGroups
 from leasekit.actors.settings import GuestSettings, Peer
-from leasekit.actors.turns import check_decision, is_inline, later_than, run_turn
+from leasekit.actors.turns import check_decision, is_inline, run_turn
 from leasekit.core.claims.keys import Scheme, Signer
-from leasekit.core.errors import CommandError, LeasekitError
+from leasekit.core.errors import CommandError
 from leasekit.core.leases import service_manager as sm
 from leasekit.core.leases.machine import NONE
 from leasekit.core.leases.records import Asked, GuestLease, Slice
@@ -29,20 +28,20 @@ from leasekit.core.mappers import (
     Hold,
     ModifyLease,
     RequestLease,
-    Wake,
 )
 from leasekit.core.protocol.messages import EXTEND, MODIFY, NEW
 from leasekit.core.requests import Options, parse_options
-from leasekit.core.steps import Turn, TurnDone
+from leasekit.core.steps import Turn
 from leasekit.core.time import Instant, Term
 
 NAME_MAX = 128
-_DECISIONS = (Wake, RequestLease, ExtendLease, ModifyLease, CloseLeaseEarly)
 T = TypeVar("T")
 
 
 class GuestDesk(GuestGroups):
     """Commands and mapper turns."""
+
+    decisions = (RequestLease, ExtendLease, ModifyLease, CloseLeaseEarly)
 
     def __init__(
         self,
@@ -55,11 +54,8 @@ class GuestDesk(GuestGroups):
     ) -> None:
         super().__init__(name, signer, scheme, peers, settings)
         self.inline = is_inline(mapper)
-        self.errors: list[str] = []
         self._mapper = mapper
-        self._wake: Instant | None = 0
-        self._running = 0
-        self._raised = 0
+        self._wake = 0
         self._call_unblock: Callable[..., Go | Hold] | None = getattr(mapper, "unblock", None)
         self._commands.update(
             {
@@ -92,44 +88,22 @@ class GuestDesk(GuestGroups):
         if self._running or self._wake is None or self._wake > self.now:
             return None
         self._wake = None
-        self._running = number = self._next("turn")
         views = [self.view(lease, snapshot=not self.inline) for lease in self.open_leases()]
         cycle = GuestCycle(self.now, views)
-        return Turn(number, lambda: run_turn(number, lambda: self._mapper.plan(cycle)))
+        return self._begin_turn(lambda: self._mapper.plan(cycle))
 
-    def _turn_done(self, done: TurnDone) -> None:
-        """Carry out what the mapper decided; each decision by itself."""
-        if done.number != self._running:
-            return
-        self._running = 0
-        if done.error:
-            self._complain(f"guest mapper: {done.error}")
-            self._wake = earliest(self._wake, self.now + self._backoff(self._raised))
-        self._raised = self._raised + 1 if done.error else 0
-        for decision in done.decisions:
-            try:
-                self._decide(decision)
-            except LeasekitError as error:
-                self._complain(f"guest mapper's {type(decision).__name__}: {error}")
+    def _waits_for_mapper(self) -> Iterable[str]:
+        return ()
 
-    def _decide(self, decision: GuestDecision) -> None:
-        if not isinstance(decision, _DECISIONS):
-            raise CommandError(f"{decision!r:.80} is no decision of a guest mapper")
-        check_decision(decision)
-        if isinstance(decision, Wake):
-            self._wake = earliest(self._wake, later_than(self.now, decision.at))
-        elif isinstance(decision, RequestLease):
+    def _carry_out(self, decision: GuestDecision) -> None:
+        if isinstance(decision, RequestLease):
             self.request_lease(decision)
         elif isinstance(decision, ExtendLease):
             self.extend_lease(decision)
         elif isinstance(decision, ModifyLease):
             self.modify_lease(decision)
-        else:
+        elif isinstance(decision, CloseLeaseEarly):
             self.close_early(decision)
-
-    def _complain(self, text: str) -> None:
-        self.errors = [*self.errors[-19:], text]
-        self._note("", "mapper", "", "", text)
 
     def _upcall(self, lease: GuestLease, predecessor: GuestLease) -> Go | Hold:
         """Ask the mapper before a blocked lease goes on; a mapper that fails holds it for a minute, and says so."""

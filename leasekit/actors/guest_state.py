@@ -215,18 +215,8 @@ class GuestState(Actor):
         return rows
 
     def _query_status(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        states: dict[str, int] = {}
-        for lease in self.leases.values():
-            states[lease.state] = states.get(lease.state, 0) + 1
-        return {
-            "name": self.name,
-            "role": self.role,
-            "key": self.signer.public.hex(),
-            "now": self.now,
-            "leases": states,
-            "units": sum(len(lease.units) for lease in self._open.values()),
-            "returns": len(self.returns),
-        }
+        units = sum(len(lease.units) for lease in self._open.values())
+        return {**self._status(self.leases.values()), "units": units, "returns": len(self.returns)}
 
     def _query_returns(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
         return [

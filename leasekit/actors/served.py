@@ -6,13 +6,16 @@ new. An update is due, in order, until the client acknowledges it.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Protocol
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from leasekit.actors.base import Actor
-from leasekit.core.claims.keys import fingerprint
-from leasekit.core.errors import RemoteError
+from leasekit.actors.settings import ActorSettings, Peer
+from leasekit.core.claims.keys import Scheme, Signer, fingerprint
+from leasekit.core.errors import CommandError, RemoteError
 from leasekit.core.leases.records import Update
 from leasekit.core.protocol.messages import Accepted, Ack, ErrorReply, LeaseUpdate, TicketUpdate
+from leasekit.core.schema import Change
 from leasekit.core.steps import Outgoing, Ready
 from leasekit.core.time import Instant
 
@@ -36,15 +39,23 @@ class ServedLease(Protocol):
     def row(self) -> tuple[Any, ...]: ...
 
 
-class Server(Actor):
-    """An actor that answers requests about leases."""
+L = TypeVar("L", bound=ServedLease)
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+
+class Server(Actor, Generic[L]):
+    """An actor that answers requests about leases, whose records are ``L``."""
+
+    def __init__(
+        self, name: str, signer: Signer, scheme: Scheme, peers: Iterable[Peer], settings: ActorSettings
+    ) -> None:
+        super().__init__(name, signer, scheme, peers, settings)
+        self.leases: dict[str, L] = {}
+        self._queries.update(leases=self._query_leases, lease=self._query_lease)
         self._to_accept: dict[str, tuple[ServedLease, int]] = {}
         self._handlers.update({Ack: self._on_ack, ErrorReply: self._on_error})
 
-    def _served(self, lease: str) -> ServedLease | None:
+    def _describe(self, lease: L) -> dict[str, Any]:
+        """The lease as plain data for an operator."""
         raise NotImplementedError
 
     def _is_settled(self, lease: Any, number: int) -> bool:
@@ -109,7 +120,7 @@ class Server(Actor):
         self._touch(lease)
 
     def _on_ack(self, peer: str, message: Ack) -> None:
-        lease = self._served(message.lease)
+        lease = self.leases.get(message.lease)
         if lease is None or lease.holder != peer or not lease.unacked or message.update < lease.unacked[0].number:
             return
         if message.update >= lease.update:
@@ -125,6 +136,24 @@ class Server(Actor):
     def _drop_at(self, lease: ServedLease) -> Instant:
         """When a lease that is over may be forgotten: after the retention, later if its last word was not heard."""
         return lease.ended + self._base.retention * (10 if lease.unacked else 1)
+
+    def _drop(self, lease: L) -> None:
+        """Forget a lease that is over; its row stays as history, or goes if none is wanted."""
+        del self.leases[lease.id]
+        lease.timer, lease.unacked = None, []
+        self._dirty.pop(id(lease), None)
+        self._forget_owed(lease, lease.holder)
+        self._changes.append(Change(lease.table, lease.id, lease.row() if self._base.keep_closed else None))
+
+    def _query_leases(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
+        every = arguments.get("all", False)
+        return [self._describe(lease) for lease in self.leases.values() if every or lease.ended < 0]
+
+    def _query_lease(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        lease = self.leases.get(str(arguments.get("lease", "")))
+        if lease is None:
+            raise CommandError(f"no lease {arguments.get('lease')!r} here")
+        return self._describe(lease)
 
     def _owes(self, record: Any, peer: str) -> bool:
         return bool(record.unacked) and record.holder == peer

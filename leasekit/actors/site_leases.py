@@ -13,10 +13,10 @@ from leasekit.actors.base import earliest
 from leasekit.actors.served import Server
 from leasekit.actors.settings import AuthoritySettings, Peer
 from leasekit.actors.site_units import REASON_MAX, Units, summary
-from leasekit.actors.turns import check_decision, is_inline, later_than, run_turn
+from leasekit.actors.turns import is_inline
 from leasekit.core.claims.keys import Scheme, Signer
 from leasekit.core.claims.statements import CONTRACT, state
-from leasekit.core.errors import CommandError, LeasekitError
+from leasekit.core.errors import CommandError
 from leasekit.core.leases import authority as au
 from leasekit.core.leases.machine import NONE
 from leasekit.core.leases.records import SiteLease, SiteUnit
@@ -33,20 +33,20 @@ from leasekit.core.mappers import (
 from leasekit.core.properties import Properties
 from leasekit.core.protocol.codec import clip
 from leasekit.core.protocol.messages import EXTEND, LeaseUpdate, UnitState
-from leasekit.core.schema import Change, Row
-from leasekit.core.steps import Action, ActionDone, Turn, TurnDone
+from leasekit.core.schema import Row
+from leasekit.core.steps import Action, ActionDone, Turn
 from leasekit.core.time import INSTANT_MAX, Instant, Term
 from leasekit.core.timetable import Timetable
 
 SHRINK, GROW, REPLACE, NEW = "shrink", "grow", "replace", "new"
-_DECISIONS = (Wake, Assign, Release, Refuse)
 _ORDER = {SHRINK: 0, GROW: 1, REPLACE: 2, NEW: 3}
 
 
-class SiteLeases(Server):
+class SiteLeases(Server[SiteLease]):
     """The units' side of an authority."""
 
     role = "authority"
+    decisions = (Assign, Release, Refuse)
 
     def __init__(
         self,
@@ -59,9 +59,7 @@ class SiteLeases(Server):
     ) -> None:
         super().__init__(name, signer, scheme, peers, settings)
         self.settings = settings
-        self.leases: dict[str, SiteLease] = {}
         self.units = Units(settings.failures_max, self._fire_unit, self._act)
-        self.errors: list[str] = []
         self._calendars: dict[str, Timetable] = {}
         self._holding: dict[str, int] = {}
         self._mapper = mapper
@@ -69,14 +67,9 @@ class SiteLeases(Server):
         self._queue: dict[str, str] = {}
         self._look = False
         self._shrunk = False
-        self._wake: Instant | None = None
-        self._running = 0
-        self._raised = 0
         self._endings = 0
         self._declare()
-        self._queries.update(
-            leases=self._query_leases, lease=self._query_lease, units=self._query_units, status=self._query_status
-        )
+        self._queries.update(units=self._query_units, status=self._query_status)
 
     def _declare(self) -> list[SiteUnit]:
         """Count what the settings name; returns the units that were not known before."""
@@ -352,10 +345,9 @@ class SiteLeases(Server):
         else:
             self._shrunk = False
         demands = [self._view(self.leases[id_], op) for id_, op in ordered]
-        self._running = number = self._next("turn")
         units = self.units if self.inline else self.units.snapshot()
         cycle = AuthorityCycle(self.now, demands, units.free, units.view)
-        return Turn(number, lambda: run_turn(number, lambda: self._mapper.assign(cycle)))
+        return self._begin_turn(lambda: self._mapper.assign(cycle))
 
     def _view(self, lease: SiteLease, op: str) -> Demand:
         return Demand(
@@ -363,31 +355,11 @@ class SiteLeases(Server):
             lease.properties,
         )  # fmt: skip
 
-    def _turn_done(self, done: TurnDone) -> None:
-        if done.number != self._running:
-            return
-        self._running = 0
-        if done.error:
-            self._complain(f"authority mapper: {done.error} (waiting: {', '.join(list(self._queue)[:5])})")
-            self._wake = earliest(self._wake, self.now + self._backoff(self._raised))
-        self._raised = self._raised + 1 if done.error else 0
-        for decision in done.decisions:
-            try:
-                self._decide(decision)
-            except (LeasekitError, ValueError) as error:
-                self._complain(f"authority mapper's {type(decision).__name__} is not carried out: {error}")
+    def _waits_for_mapper(self) -> Iterable[str]:
+        return self._queue
 
-    def _complain(self, text: str) -> None:
-        self.errors = [*self.errors[-19:], text]
-        self._note("", "mapper", "", "", text)
-
-    def _decide(self, decision: AuthorityDecision) -> None:
-        if not isinstance(decision, _DECISIONS):
-            raise CommandError(f"{decision!r:.80} is no decision of an authority mapper")
-        check_decision(decision)
-        if isinstance(decision, Wake):
-            self._wake = earliest(self._wake, later_than(self.now, decision.at))
-            return
+    def _carry_out(self, decision: AuthorityDecision) -> None:
+        assert not isinstance(decision, Wake), "the base takes those"
         lease = self.leases.get(decision.lease)
         op = self._queue.get(decision.lease)
         if lease is None or op is None:
@@ -488,16 +460,6 @@ class SiteLeases(Server):
         if lease.unacked and lease.send_at <= now:
             self._send_updates(lease)
 
-    def _drop(self, lease: SiteLease) -> None:
-        del self.leases[lease.id]
-        lease.timer, lease.unacked = None, []
-        self._dirty.pop(id(lease), None)
-        self._forget_owed(lease, lease.holder)
-        self._changes.append(Change("leases", lease.id, lease.row() if self.settings.keep_closed else None))
-
-    def _served(self, lease: str) -> SiteLease | None:
-        return self.leases.get(lease)
-
     def _is_settled(self, lease: Any, number: int) -> bool:
         return bool(lease.unacked) and any(update.message.number >= number for update in lease.unacked)
 
@@ -557,30 +519,9 @@ class SiteLeases(Server):
             "reason": lease.reason,
         }
 
-    def _query_leases(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
-        every = arguments.get("all", False)
-        return [self._describe(lease) for lease in self.leases.values() if every or lease.ended < 0]
-
-    def _query_lease(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        lease = self.leases.get(str(arguments.get("lease", "")))
-        if lease is None:
-            raise CommandError(f"no lease {arguments.get('lease')!r} here")
-        return self._describe(lease)
-
     def _query_units(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
         return self.units.describe()
 
     def _query_status(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        states: dict[str, int] = {}
-        for lease in self.leases.values():
-            states[lease.state] = states.get(lease.state, 0) + 1
-        return {
-            "name": self.name,
-            "role": self.role,
-            "key": self.signer.public.hex(),
-            "now": self.now,
-            "leases": states,
-            "units": {type_: dict(counts) for type_, counts in summary(self.units).items()},
-            "waiting": len(self._queue),
-            "mapper_errors": self.errors[-5:],
-        }
+        units = {type_: dict(counts) for type_, counts in summary(self.units).items()}
+        return {**self._status(self.leases.values()), "units": units, "waiting": len(self._queue)}

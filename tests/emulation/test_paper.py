@@ -22,7 +22,9 @@ from leasekit.core.time import DAY, HOUR, MINUTE, SECOND, parse_duration
 from leasekit.emulation.experiment import run_file, run_one
 from leasekit.emulation.metrics import expected_fidelity
 
-DEPLOY = Path(__file__).resolve().parents[2] / "deploy" / "emulation"
+ROOT = Path(__file__).resolve().parents[2]
+DEPLOY = ROOT / "deploy" / "emulation"
+PAGE = (ROOT / "docs" / "experiments.md").read_text()
 WEB = "worldcup98/worldcup98-5min.csv.gz"
 BATCH = "lpc-egee/LPC-EGEE-2004-1.2-cln-5min.csv.gz"
 INTERVAL = 5 * MINUTE
@@ -216,6 +218,22 @@ def test_error_rises_with_the_term(terms: Experiment) -> None:
     assert terms.summary["rmse"] == {run["run"]: {"web": run["guests"]["web"]["rmse"]} for run in runs}
 
 
+def test_page_of_terms(terms: Experiment) -> None:
+    """docs/experiments.md has the figures of these runs."""
+    for run in terms.summary["runs"]:
+        web = run["guests"]["web"]
+        errors = f"{web['rmse']:.2f} | {web['rmse_wanted']:.2f}"
+        assert f"| {run['run']} | {errors} | {web['unserved']:.1%} | {web['idle']:.1%} |" in PAGE
+
+
+def test_page_of_competing_guests(compete: Experiment) -> None:
+    """docs/experiments.md has the figures of these runs."""
+    for run in compete.summary["runs"]:
+        web, batch = (run["guests"][name] for name in ("web", "batch"))
+        errors = f"{web['rmse']:.2f} | {batch['rmse']:.2f}"
+        assert f"| {run['run']} | {errors} | {web['unserved']:.1%} | {batch['unserved']:.1%} |" in PAGE
+
+
 def test_load_is_balanced(terms: Experiment) -> None:
     """The broker spreads the leases of a term of 12 h evenly: neither site has over 60% of the node-time."""
     usage = [site["usage"] for site in terms.run("12h")["sites"].values()]
@@ -345,3 +363,10 @@ def test_fidelity_rises_with_the_term(fidelity: Mapping[str, float]) -> None:
             assert fidelity[f"{machine}, {shorter}"] < fidelity[f"{machine}, {longer}"]
     for length in LENGTHS:
         assert fidelity[f"physical, {length}"] < fidelity[f"VM, {length}"] < fidelity[f"cloned VM, {length}"]
+
+
+def test_page_of_fidelity(fidelity: Mapping[str, float]) -> None:
+    """docs/experiments.md has the figures of these runs."""
+    for length in LENGTHS:
+        shares = " | ".join(f"{fidelity[f'{machine}, {length}']:.1%}" for machine in MACHINES)
+        assert f"| {length} | {shares} |" in PAGE

@@ -124,5 +124,7 @@ def test_curves_over_runs(tmp_path: Path, kind: str, label: str) -> None:
 
 
 def test_nothing_to_draw(tmp_path: Path) -> None:
-    """A picture of guests without load is left out; so are all where the file asks for none."""
+    """Demand and holdings of a guest without load are left out; so is all where the file asks for nothing."""
+    idle = TWO_GUESTS.replace("[emulation]", '[actor.idle]\nrole = "guest"\n\n[emulation]')
+    assert drawn(tmp_path, idle + plot("demand_holdings", 'guests = ["idle"]')) == []
     assert drawn(tmp_path, TWO_GUESTS) == []
