@@ -13,7 +13,6 @@ CANDIDATES := python3 python3.13 python3.12 python3.11
 PYTHON ?= $(shell for p in $(CANDIDATES); do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 PYTEST := $(BIN)/python -m pytest -q -n 2 --dist loadgroup
-BENCHMARKS = $(sort $(filter-out benchmarks/_%,$(wildcard benchmarks/*.py)))
 
 help:  ## say what can be made
 	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/^([a-z]+):.*## (.*)/make \1|\2/' | column -t -s '|'
@@ -49,8 +48,8 @@ check: setup  ## lint, formatting, types, and which room may import which
 	$(BIN)/mypy --strict
 	$(BIN)/lint-imports --no-cache
 
-bench: setup  ## run every benchmark; each prints a table of its figures, and fails where it misses a target
-	@missed=0; for file in $(BENCHMARKS); do $(BIN)/python $$file || missed=1; echo; done; exit $$missed
+bench: setup  ## run every benchmark, print one table, and fail where a target is missed
+	@$(BIN)/python benchmarks/run.py
 
 soak: setup  ## what takes long: at least 100 kills of real daemons
 	@LEASEKIT_KILLS=$${LEASEKIT_KILLS:-120} $(BIN)/python -m pytest -q tests/system

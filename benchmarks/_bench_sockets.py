@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -62,12 +63,13 @@ def sockets(count: int, in_flight: int) -> float:
         file = Path(scratch) / "lifecycle.toml"
         ports = dict(zip(ACTORS, _free_ports(len(ACTORS)), strict=True))
         file.write_text(DEPLOY.format(units=count, **ports), encoding="utf-8")
-        subprocess.run([*LEASEKIT, "config", "check", str(file)], check=True, stdout=subprocess.DEVNULL)
         for name in ACTORS:
             stack.enter_context(_daemon(file, name))
-        commands = stack.enter_context(ControlClient(file.parent / "state" / "guest.control.sock"))
-        watching = stack.enter_context(ControlClient(file.parent / "state" / "guest.control.sock", timeout=120))
-        _wait_for_delegation(file.parent / "state" / "broker.control.sock")
+        guest, broker = (file.parent / "state" / f"{name}.control.sock" for name in ("guest", "broker"))
+        commands = stack.enter_context(ControlClient(guest))
+        watching = stack.enter_context(ControlClient(guest, timeout=120))
+        _wait("the broker to hold the site's delegation", broker, lambda client: bool(client.query("sources")))
+        _wait("the guest to be connected to its peers", guest, _connected)
         events = watching.watch()
         return _drive(commands, events, count, in_flight)
 
@@ -103,7 +105,9 @@ def _daemon(file: Path, name: str) -> ExitStack:
     """Start one daemon and wait until it says that it is ready."""
     stack = ExitStack()
     reading, writing = os.pipe()
-    process = subprocess.Popen([*LEASEKIT, "up", str(file), name, "--ready-fd", str(writing)], pass_fds=[writing])
+    process = subprocess.Popen(
+        [*LEASEKIT, "up", str(file), name, "--ready-fd", str(writing)], pass_fds=[writing], stdout=subprocess.DEVNULL
+    )
     os.close(writing)
     stack.callback(process.wait, 20)
     stack.callback(process.send_signal, signal.SIGTERM)
@@ -113,13 +117,17 @@ def _daemon(file: Path, name: str) -> ExitStack:
     return stack
 
 
-def _wait_for_delegation(control: Path) -> None:
-    """The broker can grant when it holds the site's delegation."""
+def _connected(client: ControlClient) -> bool:
+    return all(peer["connected"] for peer in client.query("status")["peers"])
+
+
+def _wait(what: str, control: Path, reached: Callable[[ControlClient], bool]) -> None:
+    """Ask a daemon now and then: what is waited for are other daemons' doings, of which it sends no word."""
     with ControlClient(control) as client:
         deadline = time.monotonic() + 30
-        while not client.query("sources"):
+        while not reached(client):
             if time.monotonic() > deadline:
-                raise RuntimeError("the broker got no delegation")
+                raise RuntimeError(f"waited 30 s for {what}")
             time.sleep(0.05)
 
 

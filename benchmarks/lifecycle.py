@@ -77,11 +77,11 @@ def main() -> int:
     parser.add_argument("--leases", type=int, default=5000)
     parser.add_argument("--in-flight", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--quick", action="store_true", help="1,000 leases in one round, 250 at a time")
+    parser.add_argument("--quick", action="store_true", help="1,000 leases in one round, 500 at a time")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args()
     tune_gc()
-    size = (1000, 250, 1) if options.quick else (options.leases, options.in_flight, options.rounds)
+    size = (1000, 500, 1) if options.quick else (options.leases, options.in_flight, options.rounds)
     if options.mode == "all":
         results = [figure(mode, f"leases_per_s_{mode}", *size) for mode in TARGETS]
     else:

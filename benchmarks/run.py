@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -26,13 +28,18 @@ def run(benchmark: Path, quick: bool) -> tuple[list[Result], str]:
     """The figures of one benchmark, named after it, and in words what went wrong with it, if anything."""
     command = [sys.executable, str(benchmark), "--json", *(["--quick"] if quick else [])]
     limit = LIMIT_QUICK_S if quick else LIMIT_S
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=limit)
-    except subprocess.TimeoutExpired:
-        return [], f"{benchmark.stem}: not done within {limit} s"
-    if not done.stdout:
-        return [], f"{benchmark.stem}: exit status {done.returncode}\n{done.stderr}".rstrip()
-    results: list[Result] = json.loads(done.stdout)["results"]
+    # A session of its own, so that a benchmark that takes too long takes its daemons along.
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        try:
+            output, errors = process.communicate(timeout=limit)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            return [], f"{benchmark.stem}: not done within {limit} s"
+    if process.returncode not in (0, 1) or not output:
+        return [], f"{benchmark.stem}: exit status {process.returncode}\n{errors}".rstrip()
+    results: list[Result] = json.loads(output)["results"]
     for entry in results:
         entry["name"] = f"{benchmark.stem}.{entry['name']}"
     missed = ", ".join(entry["name"] for entry in results if not entry["ok"])
