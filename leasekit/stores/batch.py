@@ -89,7 +89,7 @@ def _check_all(table: str, rows: Sequence[Row]) -> None:
     """Raise ``StoreError`` unless the table can hold each of the rows: many by column, a few row by row."""
     if len(rows) >= MANY and set(map(len, rows)) == {len(_TYPES[table])}:
         columns = zip(_TYPES[table], zip(*rows, strict=True), strict=True)
-        if all(set(map(type, column)) <= {expected, type(None)} for expected, column in columns):
+        if all(list(map(type, column)).count(expected) == len(rows) for expected, column in columns):
             return
     known = _known[table]
     for row in rows:
