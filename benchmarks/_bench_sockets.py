@@ -8,9 +8,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 from leasekit.core.time import DAY
 from leasekit.runtime.client import ControlClient
@@ -74,7 +75,7 @@ def sockets(count: int, in_flight: int) -> float:
         return _drive(commands, events, count, in_flight)
 
 
-def _drive(commands: ControlClient, events: object, count: int, in_flight: int) -> float:
+def _drive(commands: ControlClient, events: Iterator[Mapping[str, Any]], count: int, in_flight: int) -> float:
     sent = active = 0
     some = max(1, in_flight // 4)
     begin = time.perf_counter()
@@ -86,7 +87,7 @@ def _drive(commands: ControlClient, events: object, count: int, in_flight: int) 
                 if isinstance(result, Exception):
                     raise result
                 sent += 1
-        for event in events:  # type: ignore[attr-defined]
+        for event in events:
             if "missed" in event:
                 raise RuntimeError(f"{event['missed']} events were missed")
             if event["to_state"] == "active/-" and event["event"] == "lease":
