@@ -33,18 +33,22 @@ from leasekit.core.claims.ticket import decode_ticket
 from leasekit.core.protocol.messages import (
     Accepted,
     Ack,
+    ClaimReport,
     CloseLease,
     ErrorReply,
+    Introduce,
     LeaseUpdate,
     Message,
     Offer,
     OfferAnswer,
+    Reclaim,
     Redeem,
     Relinquish,
     Relinquished,
     RequestTicket,
     ReturnTicket,
     TicketUpdate,
+    Truncated,
     Withdraw,
 )
 from leasekit.core.schema import Row
@@ -331,6 +335,10 @@ _MESSAGES: Mapping[type[Any], Callable[[Any], str]] = {
     Ack: lambda m: f"update {m.update}",
     Offer: lambda m: f"#{m.number} {_leaf(m.ticket)}",
     OfferAnswer: lambda m: f"#{m.number} {m.reason or 'taken'}",
+    ClaimReport: lambda m: f"#{m.number} {m.code} {m.reason}",
+    Reclaim: lambda m: f"#{m.number} {_leaf(m.ticket)}",
+    Truncated: lambda m: f"#{m.number} from {decode_statement(m.truncation).at} on",
+    Introduce: lambda m: f"#{m.number} {decode_statement(m.endorsement).detail}",
     ErrorReply: lambda m: f"#{m.number} {m.code}: {m.text}",
 }
 

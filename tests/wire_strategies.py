@@ -13,12 +13,17 @@ from leasekit.core.protocol import codec
 from leasekit.core.protocol.messages import (
     Accepted,
     Ack,
+    Administer,
+    Administered,
+    ClaimReport,
     CloseLease,
     ErrorReply,
+    Introduce,
     LeaseUpdate,
     Message,
     Offer,
     OfferAnswer,
+    Reclaim,
     Redeem,
     Relinquish,
     Relinquished,
@@ -28,6 +33,7 @@ from leasekit.core.protocol.messages import (
     Truncated,
     UnitState,
     Withdraw,
+    Withhold,
 )
 from leasekit.core.time import INSTANT_MAX, Term
 
@@ -69,7 +75,7 @@ BY_CLASS: Mapping[type[Any], st.SearchStrategy[Any]] = {
     ReturnTicket: st.builds(ReturnTicket, ids, numbers, statements),
     TicketUpdate: st.builds(
         TicketUpdate, ids, numbers, numbers, words, tickets, names_or_none, properties, statements, reasons,
-        st.integers(-1, INSTANT_MAX),
+        st.integers(-1, INSTANT_MAX), statements,
     ),
     Redeem: st.builds(
         Redeem, ids, numbers, words, names, tickets, properties, properties,
@@ -85,8 +91,14 @@ BY_CLASS: Mapping[type[Any], st.SearchStrategy[Any]] = {
     Truncated: st.builds(Truncated, ids, numbers, tickets, statements),
     Accepted: st.builds(Accepted, ids, numbers),
     Ack: st.builds(Ack, ids, numbers),
-    Offer: st.builds(Offer, ids, numbers, tickets, properties),
-    OfferAnswer: st.builds(OfferAnswer, ids, numbers, reasons),
+    Offer: st.builds(Offer, ids, numbers, tickets, properties, names_or_none),
+    OfferAnswer: st.builds(OfferAnswer, ids, numbers, reasons, instants),
+    Reclaim: st.builds(Reclaim, ids, numbers, tickets, statements),
+    Introduce: st.builds(Introduce, ids, numbers, statements),
+    ClaimReport: st.builds(ClaimReport, ids, numbers, words, reasons),
+    Administer: st.builds(Administer, words, numbers, reasons),
+    Administered: st.builds(Administered, words, numbers, reasons, reasons),
+    Withhold: st.builds(Withhold, ids, numbers, ids, st.integers(0, 9), terms(), reasons),
     ErrorReply: st.builds(ErrorReply, texts(0, codec.ID_MAX), numbers, words, reasons),
 }  # fmt: skip
 """A strategy for each class of message."""

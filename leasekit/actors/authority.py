@@ -10,42 +10,50 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from leasekit.actors.served import FRESH, OLD
-from leasekit.actors.settings import AuthoritySettings, Peer
-from leasekit.actors.site_leases import SiteLeases
+from leasekit.actors.settings import DELEGATE, REDEEM, AuthoritySettings, DelegationSpec, Peer
+from leasekit.actors.site_claims import REDEEMED, SEEN, VOID
+from leasekit.actors.site_maintenance import SiteMaintenance
 from leasekit.core.claims.claim import Claim
+from leasekit.core.claims.evidence import of_returned
 from leasekit.core.claims.keys import Scheme, Signer
-from leasekit.core.claims.statements import RECEIPT, RELINQUISHMENT, TRUNCATION, check_statement, state
+from leasekit.core.claims.statements import (
+    RECEIPT,
+    RELINQUISHMENT,
+    TRUNCATION,
+    Statement,
+    check_statement,
+    decode_statement,
+    state,
+)
 from leasekit.core.claims.ticket import Ticket, decode_ticket, delegate_root
 from leasekit.core.errors import RemoteError, TicketError
 from leasekit.core.leases import authority as au
-from leasekit.core.leases import delegation as deleg
 from leasekit.core.leases.machine import NONE
 from leasekit.core.leases.records import Change as Later
-from leasekit.core.leases.records import Delegation, SiteClaim, SiteLease
+from leasekit.core.leases.records import SiteClaim, SiteLease
+from leasekit.core.leases.relations import Delegation
 from leasekit.core.mappers import AuthorityMapper
 from leasekit.core.properties import digest_properties
 from leasekit.core.protocol.messages import (
     EXTEND,
     MODIFY,
     NEW,
+    Accepted,
     CloseLease,
-    Offer,
-    OfferAnswer,
     Redeem,
     Relinquish,
     Relinquished,
+    Truncated,
 )
 from leasekit.core.schema import Row
 from leasekit.core.steps import Outgoing, Tick
 from leasekit.core.time import Instant, Term
-from leasekit.core.timetable import Shortfall
 
-REDEEMED, VOID = "redeemed", "void"
 STRAYS_MAX = 1000
 """How many closes of leases that were never redeemed are remembered at once."""
 
 
-class Authority(SiteLeases):
+class Authority(SiteMaintenance):
     """A site's actor."""
 
     def __init__(
@@ -58,8 +66,6 @@ class Authority(SiteLeases):
         settings: AuthoritySettings | None = None,
     ) -> None:
         super().__init__(name, signer, scheme, peers, mapper, settings or AuthoritySettings())
-        self.delegations: dict[str, Delegation] = {}
-        self.claims: dict[bytes, SiteClaim] = {}
         self._delegated = False
         self._strays: list[str] = []
         self._handlers.update(
@@ -67,11 +73,11 @@ class Authority(SiteLeases):
                 Redeem: self._on_redeem,
                 CloseLease: self._on_close,
                 Relinquish: self._on_relinquish,
-                OfferAnswer: self._on_offer_answer,
+                Truncated: self._on_truncated,
             }
         )
+        self._needs.update({Redeem: REDEEM, Truncated: DELEGATE})
         self._commands.update({"unit.disable": self._disable_unit, "unit.enable": self._enable_unit})
-        self._queries["delegations"] = self._query_delegations
 
     # -- redeeming ---------------------------------------------------------------------------------------------
 
@@ -110,69 +116,51 @@ class Authority(SiteLeases):
         else:
             self._redeem_modify(lease, peer, message)
 
-    def _check_ticket(self, peer: str, message: Redeem) -> tuple[Ticket, Claim]:
-        ticket = decode_ticket(message.ticket)
-        leaf = self.verifier.check(
-            ticket, root=self.signer.public, holder=self._peer_key(peer), now=self.now, skew=self._base.clock_skew
-        )
-        if leaf.term.end <= self.now:
-            raise TicketError("expired", f"claim ended at {leaf.term.end}, it is {self.now} at {self.name}")
-        if leaf.properties != digest_properties(message.resource):
-            raise TicketError("wrong_properties", "the resource properties are not those that the claims name")
-        if not self.units.has_type(leaf.type):
-            raise TicketError(
-                "unknown_type", f"type: found {leaf.type!r}, {self.name} has {', '.join(self.units.types())}"
-            )
-        if leaf.term.start > self.now + self.settings.redeem_ahead_max:
-            raise TicketError("future", f"the term starts at {leaf.term.start}, too far ahead of {self.now}")
-        known = self.claims.get(leaf.digest)
-        if known is not None:
-            if known.state == VOID:
-                raise TicketError("returned", f"the claim was given back as of {known.at}")
-            raise TicketError("redeemed", f"the claim was redeemed for lease {known.lease}")
-        return ticket, leaf
-
-    def _reserve(self, leaf: Claim, term: Term) -> None:
-        try:
-            self.calendar(leaf.type).reserve(leaf.digest, leaf.units, term)
-        except Shortfall as short:
-            raise TicketError(
-                "insufficient",
-                f"{leaf.units} units of {leaf.type!r} were wanted, {max(short.free, 0)} are free at {self.name} "
-                f"over {tuple(short.term)}",
-            ) from short
-
     def _redeem_new(self, lease: SiteLease | None, peer: str, message: Redeem) -> SiteLease:
         if lease is not None:
-            raise RemoteError("exists", f"lease {lease.id} is {lease.state} already")
+            return self._redeem_again(lease, message)
         self._check_id(message.lease, peer)
-        _, leaf = self._check_ticket(peer, message)
-        self._reserve(leaf, leaf.term)
+        ticket, leaf = self.check_ticket(peer, message.ticket, message.resource)
+        until = self.admit(ticket)
         lease = SiteLease(
             message.lease, peer, message.slice, leaf.type, au.TICKETED, au.REDEEMING, leaf.digest, leaf.term,
             leaf.units, message.number, message.resource, message.properties, settles=message.number,
-            root=leaf.issuer, preemptible=leaf.constraints.get("preemptible") == "true",
+            root=leaf.issuer, preemptible=leaf.constraints.get("preemptible") == "true", origin=ticket.root.digest,
         )  # fmt: skip
         self.leases[lease.id] = lease
-        self._remember(leaf, lease.id, REDEEMED)
+        self.remember(leaf, lease.id, REDEEMED)
         self._note(lease.id, "redeem", "", f"{au.TICKETED}/{au.REDEEMING}", f"{peer}: {leaf.units} {leaf.type}")
-        if lease.term.start <= self.now:
+        if until < lease.term.end:
+            self.notice_lease(lease, until, "its ticket, or one above it, was ended early")
+        if lease.term.start <= self.now and lease.ended < 0:
             self.start_lease(lease)
         return lease
 
+    def _redeem_again(self, lease: SiteLease, message: Redeem) -> SiteLease:
+        """The same holder redeems the same claim under another number: a repeat, which gets the same answer."""
+        known = self.claims.get(decode_ticket(message.ticket).leaf.digest)
+        if known is None or known.lease != lease.id or lease.ended >= 0 or lease.pending == au.CLOSING:
+            raise RemoteError("exists", f"lease {lease.id} is {lease.state} already")
+        lease.number = lease.settles = message.number
+        if lease.state == au.ACTIVE:
+            self.publish(lease, "active", message.number)
+        return lease
+
     def _redeem_extend(self, lease: SiteLease, peer: str, message: Redeem) -> None:
-        _, leaf = self._check_ticket(peer, message)
+        ticket, leaf = self.check_ticket(peer, message.ticket, message.resource)
+        if lease.noticed >= 0:
+            raise TicketError("noticed", f"lease {lease.id} ends at {lease.noticed}: {lease.notice}")
         if leaf.type != lease.type or leaf.term.start != lease.term.end:
             raise TicketError(
                 "wrong_term", f"lease {lease.id} ends at {lease.term.end}, the claim starts at {leaf.term.start}"
             )
-        self._reserve(leaf, leaf.term)
+        self.admit(ticket)
         self._fire(au.MACHINE, lease, "extend", f"{leaf.units} units to {leaf.term.end}")
         lease.number = message.number
         lease.next = Later(
             EXTEND, message.number, leaf.digest, leaf.units, leaf.term, message.victims, message.properties
         )
-        self._remember(leaf, lease.id, REDEEMED)
+        self.remember(leaf, lease.id, REDEEMED)
         if leaf.term.start <= self.now:
             self.apply_next(lease)
 
@@ -184,7 +172,7 @@ class Authority(SiteLeases):
             lease.next = Later(MODIFY, message.number, lease.claim, lease.wanted, term, (), message.properties)
             self.apply_next(lease)
             return
-        _, leaf = self._check_ticket(peer, message)
+        ticket, leaf = self.check_ticket(peer, message.ticket, message.resource)
         if leaf.type != lease.type:
             raise TicketError("type_changed", f"lease {lease.id} is of type {lease.type!r}, the claim of {leaf.type!r}")
         cut = check_statement(self.scheme, message.truncation, TRUNCATION, signer=lease.root, subject=lease.claim)
@@ -193,37 +181,15 @@ class Authority(SiteLeases):
                 "wrong_term", f"lease {lease.id} is cut off at {cut.at}, the claim starts at {leaf.term.start}; its "
                 f"term ends at {lease.term.end}"
             )  # fmt: skip
-        self._replace_reservation(lease, leaf)
+        self.replace(lease, ticket)
         self._fire(au.MACHINE, lease, "modify", f"{leaf.units} units to {leaf.term.end}")
         lease.number = message.number
         lease.next = Later(
             MODIFY, message.number, leaf.digest, leaf.units, leaf.term, message.victims, message.properties
         )
-        self._remember(leaf, lease.id, REDEEMED)
+        self.remember(leaf, lease.id, REDEEMED)
         if leaf.term.start <= self.now:
             self.apply_next(lease)
-
-    def _replace_reservation(self, lease: SiteLease, leaf: Claim) -> None:
-        """End the old claim's reservation where the new one starts, and book the new one; all or nothing."""
-        table = self.calendar(lease.type)
-        self.end_reservation(lease, leaf.term.start)
-        try:
-            self._reserve(leaf, leaf.term)
-        except TicketError:
-            if lease.claim in table:
-                table.change(lease.claim, term=lease.term, force=True)
-            else:
-                table.reserve(lease.claim, lease.wanted, lease.term, force=True)
-            raise
-
-    def _remember(self, leaf: Claim, lease: str, state_: str, at: Instant = 0) -> SiteClaim:
-        record = SiteClaim(
-            leaf.digest.hex(), lease, leaf.parent.hex(), leaf.issuer.hex(), leaf.holder.hex(), leaf.type, leaf.units,
-            leaf.term, state_, at, leaf.body, leaf.signature,
-        )  # fmt: skip
-        self.claims[leaf.digest] = record
-        self._touch(record)
-        return record
 
     # -- closing and giving back -------------------------------------------------------------------------------
 
@@ -253,12 +219,13 @@ class Authority(SiteLeases):
     def _close_unknown(self, peer: str, message: CloseLease) -> None:
         """A close that overtook its redeem: remembered, so that the redeem finds the lease closed when it comes.
 
-        Only so many, or a guest could fill the memory with them.
+        Only so many, or a guest could fill the memory with them. Or one that is long forgotten: its claim is not.
         """
         self._check_id(message.lease, peer)
+        receipt = self._late_receipt(peer, message) if message.relinquishment else b""
         lease = SiteLease(
             message.lease, peer, "", "", au.CLOSED, NONE, b"", Term(self.now, self.now + 1), 0, message.number,
-            reason="closed before it was redeemed",
+            reason="closed before it was redeemed", receipt=receipt,
         )  # fmt: skip
         lease.ended = self.now
         self.leases[lease.id] = lease
@@ -268,23 +235,46 @@ class Authority(SiteLeases):
             self._drop(self.leases[self._strays.pop(0)])
         self._strays.append(lease.id)
 
+    def _late_receipt(self, peer: str, message: CloseLease) -> bytes:
+        """The receipt for a claim whose lease was over for so long that only the claim is remembered."""
+        note = check_statement(self.scheme, message.relinquishment, RELINQUISHMENT, signer=self._peer_key(peer))
+        known = self.claims.get(note.subject)
+        if known is None or known.lease != message.lease:
+            return b""
+        at = known.until if known.until >= 0 else max(self.now, note.at)
+        self.end_claim(note.subject, at)
+        return state(self.signer, RECEIPT, note.subject, at, message.lease).encode()
+
     def _receipt_for(self, lease: SiteLease, peer: str, data: bytes) -> bytes:
         """The receipt for what is left of the lease's claim; none for an older one, which is used up."""
         note = check_statement(self.scheme, data, RELINQUISHMENT, signer=self._peer_key(peer))
         if note.subject != lease.claim:
             return b""
-        return state(self.signer, RECEIPT, lease.claim, max(self.now, note.at), lease.id).encode()
+        at = max(self.now, note.at)
+        self.end_claim(lease.claim, at)
+        return state(self.signer, RECEIPT, lease.claim, at, lease.id).encode()
 
     def _on_relinquish(self, peer: str, message: Relinquish) -> None:
-        """Works the same however often it comes: the claim is void from the first time on."""
+        """Works the same however often it comes: the claim is void from the first time on.
+
+        The holder's word may also come from the issuer to whom the holder gave it: if the claim was redeemed all the
+        same, that settles it against the holder.
+        """
         ticket = decode_ticket(message.ticket)
         digest = ticket.leaf.digest
         known = self.claims.get(digest)
         if known is None or known.state != VOID:
+            keys = self._keys_of(peer)
+            by_issuer = ticket.leaf.issuer in keys
+            holder = ticket.leaf.holder if by_issuer or ticket.leaf.holder in keys else keys[0]
             leaf = self.verifier.check(
-                ticket, root=self.signer.public, holder=self._peer_key(peer), now=self.now, skew=self._base.clock_skew
+                ticket, root=self.signer.public, holder=holder, now=self.now, skew=self._base.clock_skew
             )
-            check_statement(self.scheme, message.relinquishment, RELINQUISHMENT, signer=leaf.holder, subject=digest)
+            said_by = decode_statement(message.relinquishment).signer
+            signer = said_by if said_by in keys and leaf.holder in keys else leaf.holder
+            note = check_statement(self.scheme, message.relinquishment, RELINQUISHMENT, signer=signer, subject=digest)
+            if by_issuer and known is not None:
+                self._settle_against_holder(ticket, known, note)
             known, reason = self._void(leaf, known, message.number)
             if reason:
                 self._messages.append(Outgoing(peer, Relinquished(message.lease, message.number, b"", reason)))
@@ -292,9 +282,23 @@ class Authority(SiteLeases):
         receipt = state(self.signer, RECEIPT, digest, known.at, known.lease).encode()
         self._messages.append(Outgoing(peer, Relinquished(message.lease, message.number, receipt, "")))
 
+    def _settle_against_holder(self, ticket: Ticket, known: SiteClaim, note: Statement) -> None:
+        """A claim that its holder had given back was redeemed: keep evidence, and end the lease."""
+        lease = self.leases.get(known.lease)
+        if lease is None or lease.ended >= 0 or lease.claim != ticket.leaf.digest or lease.pending == au.CLOSING:
+            return
+        contract = self.contract(lease)
+        if contract.at > note.at + self._base.clock_skew:
+            guilty = ticket.leaf.holder
+            words = f"{lease.holder} redeemed claim {known.id[:16]} after giving it back"
+            self.keep_evidence(f"returned-{known.id[:16]}", guilty, of_returned(ticket, note, contract), words)
+        self.close_lease(lease, "close", "its holder had given the claim back")
+
     def _void(self, leaf: Claim, known: SiteClaim | None, number: int) -> tuple[SiteClaim, str]:
         if known is None:  # nothing was ever used of it, so that it may count from its start on as never given
-            return self._remember(leaf, "", VOID, leaf.term.start), ""
+            record = self.remember(leaf, "", VOID, leaf.term.start)
+            self.end_claim(leaf.digest, leaf.term.start)
+            return record, ""
         at = max(self.now, leaf.term.start)
         lease = self.leases.get(known.lease)
         if lease is not None and lease.ended < 0:
@@ -309,7 +313,7 @@ class Authority(SiteLeases):
             ):
                 return known, f"lease {lease.id} is using the claim: close the lease instead"
         known.state, known.at = VOID, at
-        self._touch(known)
+        self.end_claim(leaf.digest, at)
         return known, ""
 
     # -- delegations -------------------------------------------------------------------------------------------
@@ -318,101 +322,77 @@ class Authority(SiteLeases):
         super()._tick(tick)
         if not self._delegated:
             self._delegated = True
-            self._delegate()
+            self.give(self.settings.delegations)
 
-    def _delegate(self) -> None:
-        """Offer what the settings say and the store doesn't hold yet."""
-        for spec in self.settings.delegations:
-            id_ = f"{self.name}/{spec.type}@{spec.broker}"
-            known = self.delegations.get(id_)
-            if known is not None and known.state != deleg.ENDED:
+    def _delegate(self, id_: str, spec: DelegationSpec) -> bool:
+        properties = self.units.properties(spec.type)
+        ticket = delegate_root(
+            self.signer,
+            holder=self._peer_key(spec.broker),
+            type=spec.type,
+            units=spec.units,
+            term=Term(self.now, self.now + spec.length),
+            serial=self._next("serial"),
+            degree=spec.degree,
+            properties=digest_properties(properties),
+        )
+        self._offer(id_, spec.broker, ticket, properties)
+        return True
+
+    def _took_back(self, record: Delegation) -> None:
+        """Leases that came from it and have not begun by then are off; the others are over by the deadline."""
+        why = f"{self.name} takes back what it gave to {record.peer}"
+        for lease in list(self.leases.values()):
+            if lease.origin != record.digest or lease.ended >= 0:
                 continue
-            properties = self.units.properties(spec.type)
-            ticket = delegate_root(
-                self.signer,
-                holder=self._peer_key(spec.broker),
-                type=spec.type,
-                units=spec.units,
-                term=Term(self.now, self.now + spec.length),
-                serial=self._next("serial"),
-                degree=spec.degree,
-                properties=digest_properties(properties),
-            )
-            record = Delegation(
-                id_,
-                spec.broker,
-                spec.type,
-                spec.units,
-                ticket.leaf.term,
-                ticket.encode(),
-                properties,
-                self._next("serial"),
-            )
-            self.delegations[id_] = record
-            self._note(id_, "delegate", "", deleg.OFFERING, f"{spec.units} {spec.type} to {spec.broker}")
-            self._touch(record)
-            self._send_owed(record, spec.broker)
+            if lease.term.start >= record.reclaimed:
+                self.notice_lease(lease, lease.term.start, why)
+            elif record.deadline >= 0:
+                self.notice_lease(lease, record.deadline, why)
 
-    def _on_offer_answer(self, peer: str, message: OfferAnswer) -> None:
-        record = self.delegations.get(message.delegation)
-        if record is None or record.peer != peer or record.number != message.number or record.state != deleg.OFFERING:
-            return
-        record.reason = message.reason
-        self._fire(deleg.MACHINE, record, "refused" if message.reason else "taken", message.reason)
-        self._forget_owed(record, peer)
+    def _on_truncated(self, peer: str, message: Truncated) -> None:
+        """An issuer ends a claim of its own early: a lease that it was redeemed for ends with it."""
+        statement = decode_statement(message.truncation)
+        key = self._peer_key(peer)
+        known = self.claims.get(statement.subject)
+        if message.ticket:
+            ticket = decode_ticket(message.ticket)
+            self.verifier.check(
+                ticket, root=self.signer.public, holder=ticket.leaf.holder, now=self.now, skew=self._base.clock_skew,
+                issuer=key,
+            )  # fmt: skip
+            subject = ticket.leaf.digest
+            if known is None:
+                self.remember(ticket.leaf, "", SEEN)
+        elif known is not None and known.issuer == key.hex():
+            subject = statement.subject
+        else:
+            raise TicketError("unknown_claim", f"{self.name} has seen no claim of {peer} that this is about")
+        check_statement(self.scheme, message.truncation, TRUNCATION, signer=key, subject=subject)
+        self.end_claim(subject, statement.at)
+        lease = self.leases.get(known.lease) if known is not None else None
+        if lease is not None and lease.claim == subject:
+            self.notice_lease(lease, max(statement.at, self.now), f"{peer} ends it early")
+        self._messages.append(Outgoing(peer, Accepted(message.lease, message.number)))
 
     # -- time and state ----------------------------------------------------------------------------------------
-
-    def _live_records(self) -> int:
-        return len(self.leases) + len(self.claims) + 64
 
     def _due_at(self, record: Any) -> Instant | None:
         if isinstance(record, SiteLease):
             return self.lease_due_at(record)
-        if isinstance(record, SiteClaim):
-            return record.term.end + self._base.clock_skew if record.live else None
-        if isinstance(record, Delegation):
-            if record.state == deleg.OFFERING:
-                return min(record.send_at, record.term.end)
-            return record.term.end if record.state == deleg.HELD else None
-        return None
+        return super()._due_at(record)
 
     def _on_due(self, record: Any) -> None:
         if isinstance(record, SiteLease):
             self.lease_due(record)
-        elif isinstance(record, SiteClaim):
-            record.live = False
-            self.claims.pop(bytes.fromhex(record.id), None)
-        elif isinstance(record, Delegation):
-            if record.term.end <= self.now:
-                self._fire(deleg.MACHINE, record, "end", "its term is over")
-            else:
-                self._send_owed(record, record.peer)
-
-    def _owes(self, record: Any, peer: str) -> bool:
-        if isinstance(record, Delegation):
-            return record.state == deleg.OFFERING and record.peer == peer
-        return super()._owes(record, peer)
-
-    def _send_owed(self, record: Any, peer: str) -> None:
-        if not isinstance(record, Delegation):
-            super()._send_owed(record, peer)
-            return
-        self._messages.append(Outgoing(peer, Offer(record.id, record.number, record.ticket, record.properties)))
-        self._owe(record, peer)
-        record.send_at = self.now + self._backoff(record.tries)
-        record.tries += 1
+        else:
+            super()._on_due(record)
 
     def _restore(self, tables: Mapping[str, Sequence[Row]]) -> None:
-        for row in tables.get("claims", ()):
-            claim = SiteClaim.from_row(row)
-            self.claims[bytes.fromhex(claim.id)] = claim
-            self._schedule(claim, claim.term.end + self._base.clock_skew)
-        for row in tables.get("delegations", ()):
-            record = Delegation.from_row(row)
-            self.delegations[record.id] = record
-            self._schedule(record, self.now if record.state == deleg.OFFERING else record.term.end)
+        super()._restore(tables)
+        self._restore_given(tables.get("delegations", ()))
         self.restore_leases(tables)
+        self._restore_windows(tables.get("maintenance", ()))
 
     # -- commands and queries ----------------------------------------------------------------------------------
 
@@ -427,17 +407,3 @@ class Authority(SiteLeases):
         self.count_units(unit.type)
         self.look_again()
         return {"unit": unit.id, "state": unit.state, "reason": ""}
-
-    def _query_delegations(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
-        return [
-            {
-                "delegation": d.id,
-                "broker": d.peer,
-                "type": d.type,
-                "units": d.units,
-                "term": list(d.term),
-                "state": d.state,
-                "reason": d.reason,
-            }
-            for d in self.delegations.values()
-        ]

@@ -21,7 +21,7 @@ from leasekit.core.leases.machine import Machine
 from leasekit.core.mappers import Wake
 from leasekit.core.protocol.codec import clip
 from leasekit.core.protocol.messages import ErrorReply, Message
-from leasekit.core.schema import Change, Row
+from leasekit.core.schema import LOG, Change, Row
 from leasekit.core.steps import (
     Action,
     ActionDone,
@@ -29,6 +29,7 @@ from leasekit.core.steps import (
     Connected,
     Input,
     Outgoing,
+    PeerChange,
     Ready,
     Received,
     Reply,
@@ -39,9 +40,14 @@ from leasekit.core.steps import (
 from leasekit.core.time import Duration, Instant
 
 CLOCK: Final = "clock"
+_SUBJECTS: Final = ("lease", "delegation", "peer", "claim", "command")
+"""The fields that say what a message is about."""
 COUNTERS: Final = ("lease", "serial", "action", "turn", "slice")
 
 T = TypeVar("T")
+
+_new: Final = tuple.__new__
+"""Makes a named tuple from a tuple without a call in Python: for changes, of which every step of a lease makes some."""
 
 
 class Record(Protocol):
@@ -89,6 +95,8 @@ class Actor:
         self._messages: list[Outgoing] = []
         self._replies: list[Reply] = []
         self._actions: list[Action] = []
+        self._peer_changes: list[PeerChange] = []
+        self._needs: dict[type, str] = {}
         self._owed: dict[str, dict[str, Record]] = {}
         self._counted = False
         self.inline = False
@@ -118,12 +126,12 @@ class Actor:
         """What is to be done since the last call, or None. The caller must do it before it steps on."""
         if self._dirty:
             self._settle()
-        if not (self._changes or self._messages or self._replies or self._actions):
+        if not (self._changes or self._messages or self._replies or self._actions or self._peer_changes):
             return None
         if self._changes:
             self._save_counters()
-        ready = Ready(self._changes, self._messages, self._replies, self._actions)
-        self._changes, self._messages, self._replies, self._actions = [], [], [], []
+        ready = Ready(self._changes, self._messages, self._replies, self._actions, self._peer_changes)
+        self._changes, self._messages, self._replies, self._actions, self._peer_changes = [], [], [], [], []
         return ready
 
     def wake_at(self) -> Instant | None:
@@ -219,14 +227,22 @@ class Actor:
         try:
             if handler is None:
                 raise RemoteError("unexpected", f"a {self.role} does not take {type(message).__name__}")
+            need = self._needs.get(type(message))
+            if need is not None:
+                self._check_permission(peer, need)
             handler(peer, message)
         except RemoteError as error:
             self._refuse_message(peer, message, error)
 
+    def _check_permission(self, peer: str, need: str) -> None:
+        known = self.peers.get(peer)
+        if known is None or need not in known.may:
+            raise RemoteError("forbidden", f"{peer} may not {need} at {self.name}")
+
     def _refuse_message(self, peer: str, message: Message, error: RemoteError) -> None:
         """Say so to the sender; nothing is written, so that a hostile peer can't fill the store."""
         if not isinstance(message, ErrorReply):
-            subject = getattr(message, "lease", "") or getattr(message, "delegation", "")
+            subject = next((getattr(message, field) for field in _SUBJECTS if hasattr(message, field)), "")
             number = getattr(message, "number", 0)
             self._messages.append(Outgoing(peer, ErrorReply(subject, number, error.code, clip(error.text))))
 
@@ -316,11 +332,13 @@ class Actor:
     def _settle(self) -> None:
         """Turn what was touched into rows and timers."""
         dirty, self._dirty = self._dirty, {}
-        changes = self._changes
+        add, due_at, schedule = self._changes.append, self._due_at, self._schedule
         for record in dirty.values():
-            self._schedule(record, self._due_at(record))
+            at = due_at(record)
+            if at != record.timer:
+                schedule(record, at)
             row = record.row()
-            changes.append(Change(record.table, row[0], row))
+            add(_new(Change, (record.table, row[0], row)))
         if len(self._timers) > 64 and len(self._timers) > 4 * self._live_records():
             self._timers = [entry for entry in self._timers if entry[2].timer == entry[0]]
             heapq.heapify(self._timers)
@@ -347,11 +365,12 @@ class Actor:
         before = (record.state, record.pending)
         after = machine.next(before, event)
         record.state, record.pending = after
-        self._note(record.id, event, f"{before[0]}/{before[1]}", f"{after[0]}/{after[1]}", why)
+        row = (self.now, record.id, event, f"{before[0]}/{before[1]}", f"{after[0]}/{after[1]}", why)
+        self._changes.append(_new(Change, (LOG, "", row)))
         self._dirty[id(record)] = record
 
     def _note(self, subject: str, event: str, before: str, after: str, why: str) -> None:
-        self._changes.append(Change("log", "", (self.now, subject, event, before, after, why)))
+        self._changes.append(_new(Change, (LOG, "", (self.now, subject, event, before, after, why))))
 
     def _owe(self, record: Record, peer: str) -> None:
         owed = self._owed.get(peer)
@@ -372,6 +391,18 @@ class Actor:
         if peer is None:
             raise RemoteError("unknown_peer", f"{self.name} knows no peer named {name!r}")
         return peer.key
+
+    def _keys_of(self, name: str) -> tuple[bytes, ...]:
+        """The keys that a peer may speak for: its own, and those that it had before, as long as they are honoured."""
+        peer = self.peers.get(name)
+        if peer is None:
+            raise RemoteError("unknown_peer", f"{self.name} knows no peer named {name!r}")
+        return (peer.key, *(key for key, until in peer.former if until > self.now)) if peer.former else (peer.key,)
+
+    def _key_among(self, name: str, key: bytes) -> bytes:
+        """``key``, if it is one of the peer's; else the one that it has now, for whoever compares the two."""
+        keys = self._keys_of(name)
+        return key if key in keys else keys[0]
 
 
 def earliest(one: Instant | None, two: Instant | None, three: Instant | None = None) -> Instant | None:

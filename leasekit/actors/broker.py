@@ -10,44 +10,44 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from leasekit.actors.base import earliest
-from leasekit.actors.broker_state import BrokerState
+from leasekit.actors.broker_claims import BrokerClaims, constraints_of
+from leasekit.actors.broker_usage import UsageBook
 from leasekit.actors.served import FRESH, OLD
-from leasekit.actors.settings import BrokerSettings, Peer
+from leasekit.actors.settings import REQUEST, BrokerSettings, Peer
 from leasekit.actors.turns import is_inline
 from leasekit.core.claims.keys import Scheme, Signer
-from leasekit.core.claims.statements import RECEIPT, TRUNCATION, check_statement, decode_statement, state
-from leasekit.core.claims.ticket import decode_ticket, delegate
-from leasekit.core.errors import CommandError, RemoteError, TicketError
+from leasekit.core.claims.statements import TRUNCATION, state
+from leasekit.core.claims.ticket import delegate
+from leasekit.core.errors import CommandError, RemoteError
 from leasekit.core.leases import broker as br
 from leasekit.core.leases import delegation as deleg
 from leasekit.core.leases.machine import NONE
-from leasekit.core.leases.records import Asked, BrokerLease, Delegation, Granted
+from leasekit.core.leases.records import Asked, BrokerLease, Granted
+from leasekit.core.leases.relations import Delegation
 from leasekit.core.mappers import (
     BrokerCycle,
     BrokerDecision,
     BrokerMapper,
     Defer,
     Grant,
+    GrantedLease,
     GrantGroup,
     PendingRequest,
+    Preempt,
     Reject,
 )
-from leasekit.core.properties import digest_properties
+from leasekit.core.properties import EMPTY
 from leasekit.core.protocol.codec import clip
 from leasekit.core.protocol.messages import (
     EXTEND,
     MODIFY,
     NEW,
-    Accepted,
-    Offer,
-    OfferAnswer,
     RequestTicket,
-    ReturnTicket,
     TicketUpdate,
     Withdraw,
 )
 from leasekit.core.requests import Options, parse_options
-from leasekit.core.steps import Outgoing, Turn
+from leasekit.core.steps import Turn
 from leasekit.core.time import INSTANT_MAX, Instant, Term
 from leasekit.core.timetable import Shortfall
 
@@ -56,10 +56,10 @@ REASON_MAX = 1000
 _OPS = {NEW: br.TICKETING, EXTEND: br.EXTENDING_TICKET, MODIFY: br.MODIFYING}
 
 
-class Broker(BrokerState):
+class Broker(BrokerClaims):
     """A broker's actor."""
 
-    decisions = (Grant, GrantGroup, Reject, Defer)
+    decisions = (Grant, GrantGroup, Reject, Defer, Preempt)
 
     def __init__(
         self,
@@ -73,13 +73,13 @@ class Broker(BrokerState):
         super().__init__(name, signer, scheme, peers, settings or BrokerSettings())
         self._mapper = mapper
         self.inline = is_inline(mapper)
-        self._closings = 0
+        if getattr(mapper, "wants_usage", False):
+            self.usage = UsageBook()
+        self._needs[RequestTicket] = REQUEST
         self._handlers.update(
             {
                 RequestTicket: self._on_request,
                 Withdraw: self._on_withdraw,
-                ReturnTicket: self._on_return,
-                Offer: self._on_offer,
             }
         )
 
@@ -100,7 +100,7 @@ class Broker(BrokerState):
             options = parse_options(message.properties, message.term)
         except CommandError as error:
             raise RemoteError("bad_properties", str(error)) from error
-        self._admit(message, options)
+        self._admit(peer, message, options)
         asked = Asked(message.op, message.units, message.term, message.site, message.properties)
         if message.op == NEW:
             if lease is not None:
@@ -111,17 +111,20 @@ class Broker(BrokerState):
         else:
             lease = self._reopen(lease, message, asked)
         self._options[lease.id] = options
-        self._pending[lease.id] = lease
+        self.wait(lease)
         self._wanted = True
         self._accept(lease, message.number)
         self._touch(lease)
 
-    def _admit(self, message: RequestTicket, options: Options) -> None:
+    def _admit(self, peer: str, message: RequestTicket, options: Options) -> None:
         """Refuse what can never be granted, by the answer that fits: type, site, size and time are different."""
         if len(self._pending) >= self.settings.pending_max:
             raise RemoteError(
                 "busy", f"{self.name} has {len(self._pending)} requests waiting, its limit: try again later"
             )
+        limit = self.peers[peer].open_requests
+        if self._open_requests.get(peer, 0) >= limit:
+            raise RemoteError("busy", f"{peer} has {limit} requests waiting at {self.name}, its limit: try again later")
         if message.term.end <= self.now:
             raise RemoteError("past", f"term ends at {message.term.end}, it is {self.now} at {self.name}")
         sources = self.book.of_type(message.type)
@@ -131,9 +134,9 @@ class Broker(BrokerState):
             known = ", ".join(self.book.types()) or "(none yet)"
             raise RemoteError("unknown_type", f"type: found {message.type!r}, {self.name} has {known}")
         if message.site:
-            sources = [source for source in sources if source.peer == message.site]
+            sources = [source for source in sources if source.site == message.site]
             if not sources:
-                known = ", ".join(sorted({source.peer for source in self.book.of_type(message.type)}))
+                known = ", ".join(sorted({source.site for source in self.book.of_type(message.type)}))
                 raise RemoteError("unknown_site", f"site: {message.site!r} offers no {message.type!r} here; {known} do")
 
     def _open(self, peer: str, message: RequestTicket, asked: Asked, options: Options) -> BrokerLease:
@@ -180,6 +183,8 @@ class Broker(BrokerState):
     def _reopen(self, lease: BrokerLease | None, message: RequestTicket, asked: Asked) -> BrokerLease:
         if lease is None or not lease.claims:
             raise RemoteError("unknown_lease", f"{self.name} has granted no lease {message.lease}")
+        if lease.cut >= 0:
+            raise RemoteError("preempted", f"lease {lease.id} was preempted, it ends at {lease.cut}")
         last = lease.claims[-1]
         if message.claim != last.digest:
             raise RemoteError("wrong_claim", f"lease {lease.id}'s last claim is another one than the request names")
@@ -246,7 +251,26 @@ class Broker(BrokerState):
         groups = [
             tuple(members[id_] for id_ in ids) for ids in self.book.complete_groups() if all(i in members for i in ids)
         ]
-        return BrokerCycle(self.now, requests, groups, self.book.turn_sources(snapshot=not self.inline))
+        sources = self.book.turn_sources(snapshot=not self.inline)
+        return BrokerCycle(self.now, requests, groups, sources, self._granted, self.usage)
+
+    def _granted(self, type_: str) -> Sequence[GrantedLease]:
+        """The leases of a type that are not over. Records are read as they are when the mapper asks."""
+        found = []
+        for lease in list(self.leases.values()):
+            claims = lease.claims
+            if lease.type != type_ or lease.state != br.TICKETED or not claims:
+                continue
+            last = claims[-1]
+            end = last.until if lease.cut < 0 else min(last.until, max(lease.cut, last.term.start + 1))
+            priority = self.settings.priorities.get(lease.holder, 0)
+            found.append(
+                GrantedLease(
+                    lease.id, lease.holder, last.source, type_, last.units, Term(last.term.start, end),
+                    last.preemptible, priority, lease.asked.properties,
+                )
+            )  # fmt: skip
+        return found
 
     def _view(self, lease: BrokerLease) -> PendingRequest:
         asked, options = lease.asked, self._options[lease.id]
@@ -290,6 +314,8 @@ class Broker(BrokerState):
             self._reject(self._waiting(decision.lease), clip(decision.reason, REASON_MAX), fits)
         elif isinstance(decision, Defer):
             self._waiting(decision.lease).defer_reason = clip(decision.reason, REASON_MAX)
+        elif isinstance(decision, Preempt):
+            self.preempt(decision.lease, decision.at, clip(decision.reason, REASON_MAX))
 
     def _waiting(self, lease: str) -> BrokerLease:
         waiting = self._pending.get(lease)
@@ -329,8 +355,8 @@ class Broker(BrokerState):
     def _check_grant(self, lease: BrokerLease, grant: Grant) -> None:
         view = self._view(lease)
         source = self.book.get(grant.source)
-        if source is None or source.type != lease.type:
-            raise CommandError(f"source {grant.source!r} holds no {lease.type!r}")
+        if source is None or source.type != lease.type or source.state != deleg.HELD:
+            raise CommandError(f"source {grant.source!r} has no {lease.type!r} to grant")
         if not view.min_units <= grant.units <= view.units:
             raise CommandError(f"{grant.units} units were granted, {view.min_units} to {view.units} were asked for")
         asked = lease.asked.term
@@ -342,10 +368,14 @@ class Broker(BrokerState):
             )
         if lease.asked.op != NEW and grant.source != view.source:
             raise CommandError(f"lease {lease.id} continues from {view.source!r}, not {grant.source!r}")
-        if (view.site and source.peer != view.site) or source.peer in view.exclude_sites:
-            raise CommandError(f"lease {lease.id} can't be at {source.peer!r}")
-        if not source.term.contains(grant.term):
-            raise CommandError(f"the delegation covers {tuple(source.term)}, not {tuple(grant.term)}")
+        if (view.site and source.site != view.site) or source.site in view.exclude_sites:
+            raise CommandError(f"lease {lease.id} can't be at {source.site!r}")
+        if grant.prepare and (lease.asked.op != NEW or grant.booked.start < self.now):
+            raise CommandError(
+                f"units can't be prepared from {grant.booked.start} on: it is {self.now}, {lease.asked.op}"
+            )
+        if not source.term.contains(grant.booked):
+            raise CommandError(f"the delegation covers {tuple(source.term)}, not {tuple(grant.booked)}")
 
     def _reserve(self, lease: BrokerLease, grant: Grant) -> str:
         """Book the grant; a modify first gives up the rest of the claim it replaces. Raises ``Shortfall`` with
@@ -355,12 +385,12 @@ class Broker(BrokerState):
         # Not by the request's number: one whose record is long forgotten may come again.
         key = f"{lease.id}#{self._next('serial')}"
         if lease.asked.op != MODIFY:
-            table.reserve(key, grant.units, grant.term)
+            table.reserve(key, grant.units, grant.booked)
             return key
         last = lease.claims[-1]
-        self.book.end_early(last, grant.term.start)
+        self.book.end_early(last, grant.booked.start)
         try:
-            table.reserve(key, grant.units, grant.term)
+            table.reserve(key, grant.units, grant.booked)
         except Shortfall:
             self.book.restore(last)
             raise
@@ -369,27 +399,33 @@ class Broker(BrokerState):
     def _cut(self, lease: BrokerLease, grant: Grant, key: str) -> None:
         source = self.book.get(grant.source)
         assert source is not None, "checked before"
+        serial = self._next("serial")
         ticket = delegate(
             self.book.ticket(grant.source),
             self.signer,
             holder=self._peer_key(lease.holder),
             units=grant.units,
-            term=grant.term,
-            serial=self._next("serial"),
-            constraints={"preemptible": "true"} if grant.preemptible else {},
+            term=grant.booked,
+            serial=serial,
+            constraints=constraints_of(grant.preemptible, grant.term.start if grant.prepare else -1),
         )
         truncation = b""
         if lease.asked.op == MODIFY:
             last = lease.claims[-1]
-            truncation = state(self.signer, TRUNCATION, last.digest, grant.term.start, lease.id).encode()
-            lease.claims = (*lease.claims[:-1], last._replace(until=grant.term.start))
-        lease.claims = (
-            *(claim for claim in lease.claims if claim.until > self.now or claim is lease.claims[-1]),
-            Granted(ticket.leaf.digest, grant.source, key, grant.units, grant.term, grant.term.end),
-        )
+            truncation = state(self.signer, TRUNCATION, last.digest, grant.booked.start, lease.id).encode()
+            self.set_claims(lease, (*lease.claims[:-1], last._replace(until=grant.booked.start, held=True)))
+        granted = Granted(
+            ticket.leaf.digest, grant.source, key, grant.units, grant.booked, grant.booked.end, False, serial,
+            grant.preemptible, grant.prepare,
+        )  # fmt: skip
+        if lease.asked.op == MODIFY:
+            self.book.hold_rest(lease.claims[-1], granted)
+            self._cut_off[lease.claims[-1].digest.hex()] = lease.id
+        kept = [c for c in lease.claims if c.until > self.now or c.held or c is lease.claims[-1]]
+        self.set_claims(lease, (*kept, granted))
         lease.reason = ""
-        start, end = grant.term
-        self._fire(br.MACHINE, lease, "grant", f"{grant.units} units of {source.peer} over ({start}, {end})")
+        start, end = grant.booked
+        self._fire(br.MACHINE, lease, "grant", f"{grant.units} units of {source.site} over ({start}, {end})")
         self._settle_request(lease, "granted", "", ticket=ticket.encode(), source=source, truncation=truncation)
 
     def _settle_request(
@@ -405,18 +441,20 @@ class Broker(BrokerState):
     ) -> None:
         number, lease.defer_reason = lease.request, ""
         lease.request = 0
-        self._pending.pop(lease.id, None)
-        self._options.pop(lease.id, None)
+        self.wait_no_more(lease)
         if status == "granted":
             self.book.leave_group(lease.id)
         if lease.state in (br.CLOSED, br.FAILED):
             lease.ended, lease.reason = self.now, reason
-        site, properties = ("", {}) if source is None else (source.peer, source.properties)
+        site, properties, endorsement = "", EMPTY, b""
+        if source is not None:
+            site, properties = source.site, source.properties
+            endorsement = self.introduce(lease.holder, site, source.term.end)
         self._publish(
             lease,
             TicketUpdate(
                 lease.id, lease.update + 1, number, status, ticket, site, properties, truncation, reason,
-                -1 if fits is None else fits,
+                -1 if fits is None else fits, endorsement,
             ),
         )  # fmt: skip
 
@@ -433,102 +471,12 @@ class Broker(BrokerState):
                 self._fire(br.MACHINE, other, "refuse", reason)
                 self._settle_request(other, "refused", reason)
 
-    # -- returns and delegations -------------------------------------------------------------------------------
-
-    def _on_return(self, peer: str, message: ReturnTicket) -> None:
-        lease = self.leases.get(message.lease)
-        if lease is not None and lease.holder != peer:
-            raise RemoteError("not_yours", f"lease {lease.id} is not held by {peer}")
-        subject = decode_statement(message.receipt).subject
-        claim = next((c for c in lease.claims if c.digest == subject), None) if lease is not None else None
-        if lease is not None and claim is not None:
-            self._take_back(lease, claim, message.receipt)
-        self._messages.append(Outgoing(peer, Accepted(message.lease, message.number)))
-
-    def _take_back(self, lease: BrokerLease, claim: Granted, data: bytes) -> None:
-        source = self.book.get(claim.source)
-        if source is None:
-            return
-        receipt = check_statement(self.scheme, data, RECEIPT, signer=self._peer_key(source.peer), subject=claim.digest)
-        at = max(receipt.at, claim.term.start)
-        if at == claim.term.start and len(lease.claims) > 1:
-            self._undo(lease, claim)
-        elif at < claim.until:
-            self.book.end_early(claim, at)
-            lease.claims = tuple(c._replace(until=at) if c is claim else c for c in lease.claims)
-        elif at < claim.term.end:  # cut off by a modify: what an undo could give back to it is over as well
-            ended = claim._replace(term=Term(claim.term.start, at))
-            lease.claims = tuple(ended if c is claim else c for c in lease.claims)
-        over = all(c.until <= max(self.now, c.term.start) for c in lease.claims)
-        if lease.state == br.TICKETED:
-            why = f"{claim.units} units from {receipt.at} on"
-            self._fire(br.MACHINE, lease, "returned" if over else "return", why)
-            if over:
-                self._over(lease, "given back by its guest")
-        self._wanted = True
-        self._touch(lease)
-
-    def _undo(self, lease: BrokerLease, claim: Granted) -> None:
-        """The claim of an extend or modify came back unused: the lease is as it was before it.
-
-        What a modify took from the claim before it is booked again, if nobody else has it by now.
-        """
-        self.book.end_early(claim, claim.term.start)
-        place = lease.claims.index(claim)
-        before = lease.claims[place - 1]
-        rest = (*lease.claims[:place], *lease.claims[place + 1 :])
-        if place and before.until == claim.term.start and before.until < before.term.end:
-            whole = before._replace(until=before.term.end)
-            if self.book.reopen(whole):
-                rest = tuple(whole if c is before else c for c in rest)
-        lease.claims = rest
-
-    def _over(self, lease: BrokerLease, reason: str) -> None:
-        lease.ended, lease.reason, lease.request = self.now, reason, 0
-        self._pending.pop(lease.id, None)
-        self._options.pop(lease.id, None)
-        self._closings += 1
-        if self._closings % 256 == 0:
-            self.book.forget_before(self.now)
-
-    def _on_offer(self, peer: str, message: Offer) -> None:
-        known = self.book.get(message.delegation)
-        if known is not None and known.peer != peer:
-            raise RemoteError("not_yours", f"delegation {message.delegation} is not {peer}'s")
-        if known is not None and known.ticket == message.ticket:
-            self._messages.append(Outgoing(peer, OfferAnswer(message.delegation, message.number, "")))
-            return
-        reason = ""
-        try:
-            if known is not None:
-                raise TicketError("exists", f"{self.name} holds another claim under this name until {known.term.end}")
-            self._take_offer(peer, message)
-        except TicketError as error:
-            reason = error.text
-        self._messages.append(Outgoing(peer, OfferAnswer(message.delegation, message.number, reason)))
-
-    def _take_offer(self, peer: str, message: Offer) -> None:
-        ticket = decode_ticket(message.ticket)
-        leaf = self.verifier.check(
-            ticket, root=self._peer_key(peer), holder=self.signer.public, now=self.now, skew=self._base.clock_skew
-        )
-        if leaf.properties != digest_properties(message.properties):
-            raise TicketError("wrong_properties", "the resource properties are not those that the claim names")
-        source = Delegation(
-            message.delegation, peer, leaf.type, leaf.units, leaf.term, message.ticket, message.properties,
-            message.number, deleg.HELD,
-        )  # fmt: skip
-        self.book.add(source, ticket)
-        self._note(source.id, "taken", "", deleg.HELD, f"{leaf.units} {leaf.type} of {peer} to {leaf.term.end}")
-        self._touch(source)
-        self._wanted = True
-
     # -- time and state ----------------------------------------------------------------------------------------
 
     def _due_at(self, record: Any) -> Instant | None:
-        if isinstance(record, Delegation):
-            return record.term.end if record.state == deleg.HELD else None
-        lease: BrokerLease = record
+        if not isinstance(record, BrokerLease):
+            return super()._due_at(record)
+        lease = record
         if lease.ended >= 0:
             return earliest(lease.send_at if lease.unacked else None, self._drop_at(lease))
         waiting = lease.deadline if lease.request else None
@@ -536,11 +484,10 @@ class Broker(BrokerState):
         return earliest(lease.send_at if lease.unacked else None, waiting, ends)
 
     def _on_due(self, record: Any) -> None:
-        if isinstance(record, Delegation):
-            self._fire(deleg.MACHINE, record, "end", "its term is over")
-            self.book.remove(record.id)
+        if not isinstance(record, BrokerLease):
+            super()._on_due(record)
             return
-        lease: BrokerLease = record
+        lease = record
         if lease.ended >= 0 and self._drop_at(lease) <= self.now:
             self._drop(lease)
             return

@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from leasekit.core.claims.ticket import Ticket
-from leasekit.core.leases.records import Delegation, Granted
+from leasekit.core.leases.records import Granted
+from leasekit.core.leases.relations import Delegation
 from leasekit.core.mappers import Source
 from leasekit.core.time import DAY, Instant, Term
 from leasekit.core.timetable import Shortfall, Timetable
@@ -43,14 +44,28 @@ class Book:
         table = Timetable(0)
         table.add_capacity(source.term, ticket.leaf.capacity)
         self._sources[source.id], self._tables[source.id], self._tickets[source.id] = source, table, ticket
+        for window in source.withheld:
+            self.withhold(source, window, 1)
         self._by_type.setdefault(source.type, []).append(source)
         self._by_type[source.type].sort(key=lambda s: s.id)
 
+    def withhold(self, source: Delegation, window: tuple[str, int, Term, str], sign: int) -> None:
+        """Leave units out of what can be granted over a maintenance window (``sign`` 1), or put them back (-1)."""
+        _, units, term, _ = window
+        start, end = max(term.start, source.term.start), min(term.end, source.term.end)
+        if start < end:
+            self.table(source.id).add_capacity(Term(start, end), -sign * units)
+
+    def close(self, id_: str) -> None:
+        """Grant nothing more from a delegation; what was granted from it stays booked."""
+        source = self._sources[id_]
+        if source in self._by_type[source.type]:
+            self._by_type[source.type].remove(source)
+
     def remove(self, id_: str) -> None:
         """Let go of a delegation whose term is over."""
-        source = self._sources.pop(id_)
-        del self._tables[id_], self._tickets[id_]
-        self._by_type[source.type].remove(source)
+        self.close(id_)
+        del self._sources[id_], self._tables[id_], self._tickets[id_]
 
     def get(self, id_: str) -> Delegation | None:
         """The delegation, or None."""
@@ -59,6 +74,10 @@ class Book:
     def table(self, id_: str) -> Timetable:
         """The timetable of a delegation. Raises ``KeyError``."""
         return self._tables[id_]
+
+    def table_or_none(self, id_: str) -> Timetable | None:
+        """The timetable of a delegation, None if it is over."""
+        return self._tables.get(id_)
 
     def ticket(self, id_: str) -> Ticket:
         """The ticket that a delegation consists of. Raises ``KeyError``."""
@@ -69,7 +88,7 @@ class Book:
         return sorted(type_ for type_, sources in self._by_type.items() if sources)
 
     def of_type(self, type_: str) -> Sequence[Delegation]:
-        """Delegations of a type; each one's ``peer`` is its site."""
+        """Delegations of a type that can be granted from, in the order of their ids."""
         return self._by_type.get(type_, ())
 
     def turn_sources(self, *, snapshot: bool) -> Callable[[str], Sequence[Source]]:
@@ -91,7 +110,7 @@ class Book:
 
     def _views(self, type_: str, scratch: Callable[[Timetable], Timetable]) -> list[Source]:
         return [
-            Source(s.id, s.peer, s.type, s.units, s.term, s.properties, scratch(self._tables[s.id]))
+            Source(s.id, s.site, s.type, s.units, s.term, s.properties, scratch(self._tables[s.id]))
             for s in self._by_type.get(type_, ())
         ]
 
@@ -104,7 +123,9 @@ class Book:
             rows.append(
                 {
                     "source": source.id,
-                    "site": source.peer,
+                    "site": source.site,
+                    "giver": source.peer,
+                    "state": source.state,
                     "type": source.type,
                     "units": source.units,
                     "free_now": table.free_at(now),
@@ -161,6 +182,23 @@ class Book:
         if table is not None and claim.until > claim.term.start:
             table.reserve(claim.key, claim.units, Term(claim.term.start, claim.until), force=True)
 
+    def hold_rest(self, old: Granted, new: Granted) -> None:
+        """Keep booked what ``new``, which replaces the rest of ``old``, leaves of it: until the site has confirmed that
+        ``old`` ends early, it would count both that and who else got it.
+        """
+        table = self._tables.get(old.source)
+        if table is not None:
+            for key, units, term in rest_of(old, new):
+                table.reserve(key, units, term, force=True)
+
+    def free_rest(self, old: Granted) -> None:
+        """The site has confirmed it, or what replaced ``old`` came back unused."""
+        table = self._tables.get(old.source)
+        if table is not None:
+            for key in (f"{old.key}/units", f"{old.key}/time"):
+                if key in table:
+                    table.release(key)
+
     def forget_before(self, instant: Instant) -> None:
         """Drop what is past, so that the book doesn't grow for ever."""
         for table in self._tables.values():
@@ -212,3 +250,15 @@ class Book:
         for member in members:
             self._group_of.pop(member, None)
         return members
+
+
+def rest_of(old: Granted, new: Granted) -> list[tuple[str, int, Term]]:
+    """What ``new`` leaves of ``old``'s term, as reservations: units that were given up, and time that was."""
+    start, end = new.term.start, old.term.end
+    shared = Term(start, min(end, new.term.end))
+    pieces = []
+    if old.units > new.units:
+        pieces.append((f"{old.key}/units", old.units - new.units, shared))
+    if new.term.end < end:
+        pieces.append((f"{old.key}/time", old.units, Term(new.term.end, end)))
+    return pieces

@@ -6,21 +6,29 @@ This layer knows nothing of the protocol. It restores records, forgets those tha
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from leasekit.actors.broker_book import Book
-from leasekit.actors.served import Server
+from leasekit.actors.broker_usage import UsageBook
+from leasekit.actors.giver import Giver
 from leasekit.actors.settings import BrokerSettings, Peer
 from leasekit.core.claims.keys import Scheme, Signer
 from leasekit.core.claims.ticket import decode_ticket
 from leasekit.core.leases import delegation as deleg
-from leasekit.core.leases.records import BrokerLease, Delegation
+from leasekit.core.leases.records import BrokerLease, Granted
+from leasekit.core.leases.relations import Delegation
 from leasekit.core.protocol.messages import NEW
 from leasekit.core.requests import Options, parse_options
 from leasekit.core.schema import Row
 
 
-class BrokerState(Server[BrokerLease]):
+def delegation_key(id_: str) -> str:
+    """Under which a delegation that was given is reserved in the timetable of its source."""
+    return f"given {id_}"
+
+
+class BrokerState(Giver[BrokerLease]):
     """The records of a broker."""
 
     role = "broker"
@@ -32,9 +40,30 @@ class BrokerState(Server[BrokerLease]):
         self.settings = settings
         self.book = Book()
         self._pending: dict[str, BrokerLease] = {}
+        self._open_requests: dict[str, int] = {}
+        self._cut_off: dict[str, str] = {}
+        self.reports: list[str] = []
+        self.usage: UsageBook | None = None
         self._options: dict[str, Options] = {}
         self._wanted = False
         self._queries.update(sources=self._query_sources, status=self._query_status)
+
+    def set_claims(self, lease: BrokerLease, claims: tuple[Granted, ...]) -> None:
+        """The lease's claims are these from now on."""
+        if self.usage is not None:
+            self.usage.replace(lease.holder, lease.type, lease.claims, claims, self.now)
+        lease.claims = claims
+
+    def wait(self, lease: BrokerLease) -> None:
+        """The lease's request waits for the mapper."""
+        self._pending[lease.id] = lease
+        self._open_requests[lease.holder] = self._open_requests.get(lease.holder, 0) + 1
+
+    def wait_no_more(self, lease: BrokerLease) -> None:
+        """Its request is settled."""
+        if self._pending.pop(lease.id, None) is not None:
+            self._open_requests[lease.holder] -= 1
+        self._options.pop(lease.id, None)
 
     def _is_settled(self, lease: Any, number: int) -> bool:
         return bool(lease.request != number)
@@ -43,23 +72,39 @@ class BrokerState(Server[BrokerLease]):
         return len(self.leases) + 64
 
     def _restore(self, tables: Mapping[str, Sequence[Row]]) -> None:
+        super()._restore(tables)
         for row in tables.get("delegations", ()):
             source = Delegation.from_row(row)
-            if source.state == deleg.HELD:
+            if not source.given and source.state in (deleg.HELD, deleg.RECLAIMED):
                 self.book.add(source, decode_ticket(source.ticket))
                 self._schedule(source, source.term.end)
+                if source.state == deleg.RECLAIMED:
+                    self.book.close(source.id)
+        self._restore_given(tables.get("delegations", ()))
+        for given in self.given.values():
+            table = self.book.table_or_none(given.source)
+            if table is not None and given.state not in (deleg.REFUSED, deleg.ENDED):
+                table.reserve(
+                    delegation_key(given.id), decode_ticket(given.ticket).leaf.capacity, given.term, force=True
+                )
         for row in tables.get("leases", ()):
             lease = BrokerLease.from_row(row)
             self.leases[lease.id] = lease
+            if self.usage is not None:
+                self.usage.replace(lease.holder, lease.type, (), lease.claims, self.now)
             for claim in lease.claims:
                 self.book.reserve_again(claim)
+            for old, new in pairwise(lease.claims):
+                if old.held:
+                    self.book.hold_rest(old, new)
+                    self._cut_off[old.digest.hex()] = lease.id
             if lease.unacked:
                 self._owe(lease, lease.holder)
             self._schedule(lease, self.now if lease.unacked else self._due_at(lease))
         for lease in sorted((x for x in self.leases.values() if x.request), key=lambda x: (x.arrived, x.id)):
             options = parse_options(lease.asked.properties, lease.asked.term)
             self._options[lease.id] = options
-            self._pending[lease.id] = lease
+            self.wait(lease)
             if lease.group and lease.asked.op == NEW:
                 self.book.join_group(lease.holder, lease.group, lease.id, options.lease_count)
             self._wanted = True
@@ -86,4 +131,9 @@ class BrokerState(Server[BrokerLease]):
         return self.book.describe(self.now)
 
     def _query_status(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        return {**self._status(self.leases.values()), "waiting": len(self._pending), "sources": len(self.book)}
+        return {
+            **self._status(self.leases.values()),
+            "waiting": len(self._pending),
+            "sources": len(self.book),
+            "reports": self.reports[-5:],
+        }

@@ -35,6 +35,9 @@ from leasekit.core.steps import Turn
 from leasekit.core.time import Instant, Term
 
 NAME_MAX = 128
+KEY_MAX = 4096
+SLICE_KEY = "slice.key"
+"""The configuration property that holds a slice's login keys."""
 T = TypeVar("T")
 
 
@@ -65,6 +68,7 @@ class GuestDesk(GuestGroups):
                 "lease.close": lambda a: self._named(self.close_early(_structure(CloseLeaseEarly, a))),
                 "slice.create": self._create_slice,
                 "slice.close": self._close_slice,
+                "slice.key": self._set_key,
             }
         )
 
@@ -284,10 +288,39 @@ class GuestDesk(GuestGroups):
             raise CommandError(f"name: found {name!r}, expected a name that no slice has yet")
         if type(hold) is not int or not 0 <= hold <= 10_000:
             raise CommandError(f"hold: found {hold!r}, expected how many leases to wait for (0: none)")
-        record = Slice(name, hold, hold == 0)
+        key = _key_text(arguments)
+        record = Slice(name, hold, hold == 0, key=key)
         self.slices[name] = record
         self._touch(record)
         return {"slice": name, "hold": hold}
+
+    def _set_key(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """The slice's users log in with another key: units that are there are told, those to come get it."""
+        name, key = _string(arguments, "name"), _key_text(arguments)
+        record = self.slices.get(name)
+        if record is None:
+            raise CommandError(f"name: no slice {name!r} here; there are {', '.join(self.slices) or '(none)'}")
+        record.key = key
+        self._touch(record)
+        leases = [lease for lease in self.open_leases() if lease.slice == name]
+        for lease in leases:
+            self.advance(lease)
+        return {"slice": name, "leases": [lease.id for lease in leases]}
+
+    def roll_key(self, lease: GuestLease) -> None:
+        """Have the site give the slice's key to units that have another one; it is asked once for each key."""
+        record = self.slices.get(lease.slice)
+        key = record.key if record is not None else ""
+        if not key or lease.key_tried == key or lease.configuration.get(SLICE_KEY) == key:
+            return
+        if lease.state == sm.TICKETED:
+            lease.configuration = {**lease.configuration, SLICE_KEY: key}
+        elif (lease.state, lease.pending) == (sm.ACTIVE, NONE) and not lease.closing and lease.end > self.now:
+            lease.key_tried = key
+            lease.next_configuration, lease.victims = {**lease.configuration, SLICE_KEY: key}, ()
+            self._fire(sm.MACHINE, lease, "modify", "the slice's key")
+            self._redeem(lease, MODIFY)
+        self._touch(lease)
 
     def _close_slice(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         name, reason = _string(arguments, "name"), _string(arguments, "reason")
@@ -299,6 +332,13 @@ class GuestDesk(GuestGroups):
                 self.close(lease, reason or "its slice was closed")
                 closed.append(lease.id)
         return {"slice": name, "closed": closed}
+
+
+def _key_text(arguments: Mapping[str, Any]) -> str:
+    key = _string(arguments, "key").strip()
+    if len(key) > KEY_MAX or any(not line.isprintable() for line in key.splitlines()):
+        raise CommandError(f"key: expected OpenSSH public keys, a line each, at most {KEY_MAX} characters in all")
+    return key
 
 
 def _answer(decision: Any) -> Go | Hold:

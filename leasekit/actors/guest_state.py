@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from leasekit.actors.base import Actor
+from leasekit.actors.peering import Peering
 from leasekit.actors.settings import GuestSettings, Peer
 from leasekit.core.claims.keys import Scheme, Signer
 from leasekit.core.errors import CommandError
@@ -21,7 +21,7 @@ from leasekit.core.schema import Change, Row
 OPEN = (sm.NASCENT, sm.TICKETED, sm.ACTIVE, sm.ACTIVE_TICKETED)
 
 
-class GuestState(Actor):
+class GuestState(Peering):
     """The records of a service manager."""
 
     role = "guest"
@@ -48,7 +48,12 @@ class GuestState(Actor):
 
     # -- records -----------------------------------------------------------------------------------------------
 
+    def _peer_changed(self, name: str) -> None:
+        super()._peer_changed(name)
+        self.sites_by_key = {peer.key: peer.name for peer in self.peers.values() if peer.role == "authority"}
+
     def _restore(self, tables: Mapping[str, Sequence[Row]]) -> None:
+        super()._restore(tables)
         for row in tables.get("slices", ()):
             record = Slice.from_row(row)
             self.slices[record.id] = record

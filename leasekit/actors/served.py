@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
-from leasekit.actors.base import Actor
+from leasekit.actors.peering import Peering
 from leasekit.actors.settings import ActorSettings, Peer
 from leasekit.core.claims.keys import Scheme, Signer, fingerprint
 from leasekit.core.errors import CommandError, RemoteError
@@ -42,7 +42,7 @@ class ServedLease(Protocol):
 L = TypeVar("L", bound=ServedLease)
 
 
-class Server(Actor, Generic[L]):
+class Server(Peering, Generic[L]):
     """An actor that answers requests about leases, whose records are ``L``."""
 
     def __init__(
@@ -87,9 +87,9 @@ class Server(Actor, Generic[L]):
         """Ids are derived from their holder's key: nobody can take one before its holder does. Raises
         ``RemoteError``.
         """
-        tag = fingerprint(self._peer_key(peer))
-        if not lease.startswith(f"{tag}-"):
-            raise RemoteError("bad_id", f"lease: found {lease!r}, ids of {peer}'s leases begin with {tag}-")
+        tags = [fingerprint(key) for key in self._keys_of(peer)]
+        if not any(lease.startswith(f"{tag}-") for tag in tags):
+            raise RemoteError("bad_id", f"lease: found {lease!r}, ids of {peer}'s leases begin with {tags[0]}-")
 
     def _repeat(self, lease: ServedLease, number: int) -> None:
         """Answer a repeat from the record: what is settled again, or that it is being worked on."""
@@ -132,6 +132,7 @@ class Server(Actor, Generic[L]):
 
     def _on_error(self, peer: str, message: ErrorReply) -> None:
         """A client could not take an update: it stays due, backed off, until its term is over."""
+        self._refused_errand(peer, message)
 
     def _drop_at(self, lease: ServedLease) -> Instant:
         """When a lease that is over may be forgotten: after the retention, later if its last word was not heard."""

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from leasekit.actors.base import earliest
-from leasekit.actors.guest_desk import GuestDesk
-from leasekit.actors.settings import GuestSettings, Peer
+from leasekit.actors.guest_limits import GuestLimits
+from leasekit.actors.settings import ENDORSE, GuestSettings, Peer
 from leasekit.core.claims.keys import Scheme, Signer
 from leasekit.core.claims.statements import CONTRACT, RELINQUISHMENT, check_statement, state
 from leasekit.core.claims.ticket import decode_ticket
@@ -45,7 +45,7 @@ from leasekit.core.time import Instant
 CLOSE = "close"
 
 
-class ServiceManager(GuestDesk):
+class ServiceManager(GuestLimits):
     """A guest's actor."""
 
     def __init__(
@@ -58,13 +58,15 @@ class ServiceManager(GuestDesk):
         settings: GuestSettings | None = None,
     ) -> None:
         super().__init__(name, signer, scheme, peers, mapper, settings or GuestSettings())
-        self._handlers = {
-            Accepted: self._on_accepted,
-            TicketUpdate: self._on_ticket_update,
-            LeaseUpdate: self._on_lease_update,
-            Relinquished: self._on_relinquished,
-            ErrorReply: self._on_error,
-        }
+        self._handlers.update(
+            {
+                Accepted: self._on_accepted,
+                TicketUpdate: self._on_ticket_update,
+                LeaseUpdate: self._on_lease_update,
+                Relinquished: self._on_relinquished,
+                ErrorReply: self._on_error,
+            }
+        )
 
     # -- asking the broker -------------------------------------------------------------------------------------
 
@@ -108,14 +110,26 @@ class ServiceManager(GuestDesk):
             return
         lease.broker_seen = message.update
         self._touch(lease)
+        if message.endorsement:
+            self._know_site(peer, message.endorsement)
         settles = message.number != 0 and message.number == lease.ask
         if settles:
             lease.ask, lease.ask_accepted = 0, False
             self._forget_owed(lease, peer)
         if message.status == "granted":
             self._on_ticket(lease, message, settles)
+        elif message.status == "noticed":
+            self._on_ticket_noticed(lease, message.reason)
         elif message.status in ("refused", "closed") and settles:
             self._on_no_ticket(lease, message.reason or "the broker gave no reason", message.earliest)
+
+    def _know_site(self, broker: str, endorsement: bytes) -> None:
+        """The broker makes the ticket's site known. If it can't be believed, neither can the ticket: it says why."""
+        try:
+            self._check_permission(broker, ENDORSE)
+            self.take_endorsement(broker, endorsement)
+        except RemoteError as error:
+            self._complain(f"{broker}'s endorsement of a site: {error.text}")
 
     def _on_ticket(self, lease: GuestLease, message: TicketUpdate, wanted: bool) -> None:
         try:
@@ -141,6 +155,13 @@ class ServiceManager(GuestDesk):
             if op == MODIFY:
                 self._redeem(lease, MODIFY)
         self.advance(lease)
+
+    def _on_ticket_noticed(self, lease: GuestLease, reason: str) -> None:
+        """A ticket that was not redeemed yet is worth nothing any more; of a lease the site itself speaks."""
+        if (lease.state, lease.pending) == (sm.TICKETED, NONE):
+            self._expire(lease, reason)
+        elif lease.state == sm.ACTIVE_TICKETED and lease.pending == NONE:
+            lease.reason = reason
 
     def _check_ticket(self, lease: GuestLease, message: TicketUpdate) -> tuple[Held, str]:
         ticket = decode_ticket(message.ticket)
@@ -168,7 +189,7 @@ class ServiceManager(GuestDesk):
         if lease.closing:
             lease.reason = lease.close_reason
         else:
-            lease.reason = reason if fits < 0 else f"{reason}; it would fit at {fits}"
+            lease.reason = reason if fits < 0 or str(fits) in reason else f"{reason}; it would fit at {fits}"
         self._fire(sm.MACHINE, lease, "ticket_refused", lease.reason)
         if lease.state in (sm.FAILED, sm.CLOSED):
             self._end(lease)
@@ -215,6 +236,10 @@ class ServiceManager(GuestDesk):
             return
         if message.update > lease.site_seen:
             self._take_update(lease, message)
+        elif lease.op == CLOSE and message.state == "closed" and message.number == lease.op_number:
+            # The site has forgotten the lease, which was over, and counts its updates anew.
+            self._on_over(lease, message, settles=True)
+            self.advance(lease)
         self._messages.append(Outgoing(peer, Ack(lease.id, message.update)))
 
     def _take_update(self, lease: GuestLease, message: LeaseUpdate) -> None:
@@ -315,6 +340,8 @@ class ServiceManager(GuestDesk):
 
     def _on_error(self, peer: str, message: ErrorReply) -> None:
         """A server refused to take a message at all: that settles what the message asked for."""
+        if self._refused_errand(peer, message):
+            return
         reason = f"{peer}: {message.text}"
         giving = self._return_numbered(message.lease, message.number)
         lease = self.leases.get(message.lease)
@@ -422,7 +449,7 @@ class ServiceManager(GuestDesk):
         if isinstance(record, Return):
             return self._return_due_at(record)
         if not isinstance(record, GuestLease):
-            return None
+            return super()._due_at(record)
         lease = record
         if lease.state in (sm.CLOSED, sm.FAILED):
             return lease.ended + self.settings.retention
@@ -433,52 +460,6 @@ class ServiceManager(GuestDesk):
             sending = lease.op_at
         held = lease.hold_until if lease.join == sm.BLOCKED_JOIN and lease.hold_until > self.now else None
         return earliest(sending, self._limit(lease), held)
-
-    def _limit(self, lease: GuestLease) -> Instant | None:
-        """When the lease's state itself makes something happen, if no message does."""
-        leave = self.settings.leave_time
-        match (lease.state, lease.pending):
-            case (sm.NASCENT, sm.TICKETING | sm.CLOSE_WAIT):
-                return lease.ask_deadline
-            case (sm.TICKETED, sm.REDEEMING):
-                return lease.end + self._base.clock_skew
-            case (sm.TICKETED, _):
-                goes_on = max(self._redeem_at(lease), lease.hold_until)
-                return lease.end if self._is_held(lease) else min(goes_on, lease.end)
-            case (sm.ACTIVE_TICKETED, sm.EXTENDING_LEASE):
-                assert lease.renewal is not None
-                if not lease.op_accepted:
-                    return lease.end - leave
-                victims_leave = lease.end - leave
-                return victims_leave if self._leaving_victims(lease) else lease.renewal.term.end - leave
-            case (sm.ACTIVE_TICKETED, _):
-                return lease.end - max(self.settings.extend_lead, leave)
-            case (sm.ACTIVE, sm.CLOSING):
-                return lease.end
-            case (sm.ACTIVE, sm.CLOSE_WAIT):
-                return lease.end + self.settings.close_timeout
-            case (sm.ACTIVE, _):
-                return (lease.end if lease.noticed < 0 else min(lease.end, lease.noticed)) - leave
-        return None
-
-    def _limit_passed(self, lease: GuestLease) -> bool:
-        limit = self._limit(lease)
-        return limit is not None and limit <= self.now
-
-    def _redeem_at(self, lease: GuestLease) -> Instant:
-        assert lease.approved is not None
-        return lease.approved.term.start - self.settings.redeem_lead
-
-    def _is_held(self, lease: GuestLease) -> bool:
-        record = self.slices.get(lease.slice)
-        if record is not None and not record.released:
-            return True
-        return lease.join == sm.BLOCKED_REDEEM and lease.hold_until <= self.now
-
-    def _leaving_victims(self, lease: GuestLease) -> list[str]:
-        return [
-            name for name in lease.victims if name in lease.units and lease.units[name].state not in ("leaving", "left")
-        ]
 
     def _on_due(self, record: Any) -> None:
         if isinstance(record, Return):
@@ -491,6 +472,8 @@ class ServiceManager(GuestDesk):
             self._resend(record)
             self._check_limit(record)
             self.advance(record)
+        else:
+            super()._on_due(record)
 
     def _resend(self, lease: GuestLease) -> None:
         if lease.ask and lease.ask_at <= self.now < lease.ask_deadline:
@@ -532,6 +515,8 @@ class ServiceManager(GuestDesk):
         if lease.closing and lease.state == sm.ACTIVE and lease.pending == NONE:
             lease.closing = False
             self.close(lease, lease.close_reason)
+        elif (lease.state, lease.pending) == (sm.ACTIVE, NONE):
+            self.roll_key(lease)
         elif (lease.state, lease.pending) == (sm.TICKETED, NONE):
             self._advance_ticketed(lease)
         elif (lease.state, lease.pending) == (sm.ACTIVE_TICKETED, NONE) and self._limit_passed(lease):
@@ -557,6 +542,7 @@ class ServiceManager(GuestDesk):
             lease.join = sm.NOT_JOINED
             self._touch(lease)
             if due:
+                self.roll_key(lease)
                 self._fire(sm.MACHINE, lease, "redeem")
                 self._redeem(lease, NEW)
 

@@ -3,20 +3,52 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final, Literal
 
 import attrs
 
 from leasekit.core.properties import EMPTY, Properties
-from leasekit.core.time import DAY, HOUR, MINUTE, SECOND, Duration
+from leasekit.core.time import DAY, HOUR, MINUTE, SECOND, Duration, Instant
+
+REQUEST: Final = "request"
+REDEEM: Final = "redeem"
+DELEGATE: Final = "delegate"
+ENDORSE: Final = "endorse"
+ADMINISTER: Final = "administer"
+PERMISSIONS: Final = (REQUEST, REDEEM, DELEGATE, ENDORSE, ADMINISTER)
+"""What a peer may do here: ask a broker for tickets; redeem and give back at a site; delegate to a broker, and take
+back; make other peers known; command this actor as its operator does."""
+MAY: Final[Mapping[str, frozenset[str]]] = {
+    "guest": frozenset({REQUEST, REDEEM}),
+    "broker": frozenset({DELEGATE, ENDORSE}),
+    "authority": frozenset({DELEGATE}),
+}
+"""What a peer may do if nothing else is said, by its role."""
+OPEN_REQUESTS_MAX: Final = 10_000
+"""How many requests of one peer a server works on at once, if nothing else is said."""
 
 
 @attrs.frozen(kw_only=True)
 class Peer:
-    """Another actor: its name, its public key (32 bytes), its role (``guest``, ``broker`` or ``authority``)."""
+    """Another actor: its name, its public key (32 bytes), its role (``guest``, ``broker`` or ``authority``).
+
+    ``may`` holds what it is allowed (:data:`PERMISSIONS`), ``open_requests`` how many of its requests may be
+    unanswered at once. ``address`` is where it is dialled (empty: it dials us), ``origin`` who made it known: empty
+    for the deploy file, ``operator``, or the broker that endorsed it.
+    """
 
     name: str
     key: bytes
     role: str
+    may: frozenset[str] = attrs.field(default=attrs.Factory(lambda self: MAY[self.role], takes_self=True))
+    open_requests: int = OPEN_REQUESTS_MAX
+    address: str = ""
+    origin: str = ""
+    former: tuple[tuple[bytes, Instant], ...] = ()
+    """Keys that it had before, and until when what they signed, or hold, is honoured."""
+
+
+Surplus = Literal["refuse", "honour"]
 
 
 @attrs.frozen(kw_only=True)
@@ -56,6 +88,31 @@ class GuestSettings(ActorSettings):
 
 
 @attrs.frozen(kw_only=True)
+class UnitGroup:
+    """Units of one resource type at a site: ``names`` of the units, and the resource properties that they share."""
+
+    type: str
+    names: tuple[str, ...]
+    properties: Properties = EMPTY
+
+
+@attrs.frozen(kw_only=True)
+class DelegationSpec:
+    """What a site or a broker gives to a broker: ``units`` of ``type`` for ``length`` from when it can on.
+
+    A broker gives from what it holds of ``site`` (empty: of the first site that has enough). ``degree`` is what the
+    taker's children may add up to, in thousandths of ``units``.
+    """
+
+    broker: str
+    type: str
+    units: int
+    length: Duration = 3650 * DAY
+    degree: int = 1000
+    site: str = ""
+
+
+@attrs.frozen(kw_only=True)
 class BrokerSettings(ActorSettings):
     """What a broker has on top."""
 
@@ -69,26 +126,10 @@ class BrokerSettings(ActorSettings):
     """How many requests may wait for the mapper at once; more are refused."""
     priorities: Mapping[str, int] = attrs.Factory(dict)
     """Priority class of each guest by name (higher goes first; 0 for those not named)."""
-
-
-@attrs.frozen(kw_only=True)
-class UnitGroup:
-    """Units of one resource type at a site: ``names`` of the units, and the resource properties that they share."""
-
-    type: str
-    names: tuple[str, ...]
-    properties: Properties = EMPTY
-
-
-@attrs.frozen(kw_only=True)
-class DelegationSpec:
-    """What a site gives to a broker: ``units`` of ``type`` for ``length`` from the first start on."""
-
-    broker: str
-    type: str
-    units: int
-    length: Duration = 3650 * DAY
-    degree: int = 1000
+    delegations: tuple[DelegationSpec, ...] = ()
+    """What this broker gives to other brokers."""
+    endorse: bool = False
+    """Make guests and sites known to each other when a ticket is granted, with a signed endorsement."""
 
 
 @attrs.frozen(kw_only=True)
@@ -101,3 +142,12 @@ class AuthoritySettings(ActorSettings):
     """How often in a row a unit may fail before it goes out of service."""
     redeem_ahead_max: Duration = 400 * DAY
     """How far ahead a ticket's term may start."""
+    surplus: Surplus = "refuse"
+    """What becomes of a ticket beyond what an issuer in its chain may give out: ``refuse`` it, or ``honour`` tickets
+    in order of arrival as long as units are free. Evidence is kept either way."""
+    refuse_guilty: bool = False
+    """Whether later tickets of an issuer that has over-delegated are refused altogether."""
+    depth_max: int = 8
+    """How many claims a ticket's chain may have, the root included."""
+    evidence_max: int = 1000
+    """How many pieces of evidence are kept; of one issuer and parent claim one is."""

@@ -10,12 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from leasekit.actors.base import earliest
-from leasekit.actors.served import Server
+from leasekit.actors.giver import Giver
 from leasekit.actors.settings import AuthoritySettings, Peer
 from leasekit.actors.site_units import REASON_MAX, Units, summary
 from leasekit.actors.turns import is_inline
 from leasekit.core.claims.keys import Scheme, Signer
-from leasekit.core.claims.statements import CONTRACT, state
+from leasekit.core.claims.statements import CONTRACT, Statement, state
 from leasekit.core.errors import CommandError
 from leasekit.core.leases import authority as au
 from leasekit.core.leases.machine import NONE
@@ -42,7 +42,7 @@ SHRINK, GROW, REPLACE, NEW = "shrink", "grow", "replace", "new"
 _ORDER = {SHRINK: 0, GROW: 1, REPLACE: 2, NEW: 3}
 
 
-class SiteLeases(Server[SiteLease]):
+class SiteLeases(Giver[SiteLease]):
     """The units' side of an authority."""
 
     role = "authority"
@@ -159,6 +159,24 @@ class SiteLeases(Server[SiteLease]):
             self._take(lease, self.units[name])
         self._check_down(lease)
 
+    def notice_lease(self, lease: SiteLease, at: Instant, why: str) -> None:
+        """End the lease at ``at``, before its term does, and tell its guest now."""
+        if lease.ended >= 0 or lease.pending == au.CLOSING or at >= lease.term.end or 0 <= lease.noticed <= at:
+            return
+        lease.noticed, lease.notice = at, why
+        if lease.next is not None and lease.next.op == EXTEND:
+            number = lease.next.number
+            self.withdraw_next(lease)
+            self.publish(lease, "refused", number, why)
+        self.end_reservation(lease, at)
+        self._note(lease.id, "notice", "", "", f"ends at {at}: {why}")
+        if lease.pending == au.REDEEMING and lease.id not in self._queue and lease.term.start >= at:
+            self._fire(au.MACHINE, lease, "refuse", why)
+            lease.reason = why
+            self._finish(lease, "failed")
+        else:
+            self.publish(lease, "noticed", 0, why)
+
     def end_reservation(self, lease: SiteLease, at: Instant) -> None:
         """Free the lease's current claim in the calendar from ``at`` on."""
         table = self.calendar(lease.type)
@@ -220,15 +238,19 @@ class SiteLeases(Server[SiteLease]):
         contract = b""
         if word == "active":
             units = tuple(self._unit_state(self.units[name]) for name in lease.units)
-            detail = f"{lease.id} {len(units)} {lease.term.start} {lease.term.end}"
-            contract = state(self.signer, CONTRACT, lease.claim, self.now, detail).encode()
+            contract = self.contract(lease).encode()
         self._publish(
             lease,
             LeaseUpdate(
-                lease.id, lease.update + 1, number, word, lease.term, units, clip(reason or lease.reason), contract,
-                lease.receipt,
+                lease.id, lease.update + 1, number, word, _promised(lease), units, clip(reason or lease.reason),
+                contract, lease.receipt,
             ),
         )  # fmt: skip
+
+    def contract(self, lease: SiteLease) -> Statement:
+        """The site's signed word that the lease holds its units, and until when."""
+        detail = f"{lease.id} {len(lease.units)} {lease.term.start} {lease.term.end}"
+        return state(self.signer, CONTRACT, lease.claim, self.now, detail)
 
     @staticmethod
     def _unit_state(unit: SiteUnit) -> UnitState:
@@ -434,13 +456,13 @@ class SiteLeases(Server[SiteLease]):
         starts = lease.term.start if lease.pending == au.REDEEMING and lease.id not in self._queue else None
         later = lease.next
         if later is not None and lease.pending in (au.EXTENDING, au.MODIFYING):
-            return earliest(sending, later.term.start)
+            return earliest(sending, later.term.start, lease.noticed if lease.noticed >= 0 else None)
         ends = (
             None
             if later is not None and later.term.start <= lease.term.end and lease.pending == au.PRIMING
             else lease.term.end
         )
-        return earliest(sending, starts, ends)
+        return earliest(sending, starts, earliest(ends, lease.noticed if lease.noticed >= 0 else None))
 
     def lease_due(self, lease: SiteLease) -> None:
         """Do what is due: end, go on, start, send again, or forget."""
@@ -451,6 +473,8 @@ class SiteLeases(Server[SiteLease]):
                 return
         elif lease.pending == au.CLOSING:
             pass
+        elif 0 <= lease.noticed <= now:
+            self.close_lease(lease, "end", lease.notice)
         elif lease.next is not None and lease.next.term.start <= now and lease.pending in (au.EXTENDING, au.MODIFYING):
             self.apply_next(lease)
         elif lease.term.end <= now and lease.next is None:
@@ -525,3 +549,10 @@ class SiteLeases(Server[SiteLease]):
     def _query_status(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         units = {type_: dict(counts) for type_, counts in summary(self.units).items()}
         return {**self._status(self.leases.values()), "units": units, "waiting": len(self._queue)}
+
+
+def _promised(lease: SiteLease) -> Term:
+    """The term as its guest can count on it."""
+    if lease.noticed < 0:
+        return lease.term
+    return Term(lease.term.start, max(lease.noticed, lease.term.start + 1))

@@ -47,6 +47,8 @@ Check = Callable[[str, Any], None]
 
 
 def _text(where: str, value: Any) -> None:
+    if type(value) is str and value.isascii():
+        return
     if not isinstance(value, str) or not is_text(value):
         raise CommandError(f"{where}: found {value!r:.80}, expected text")
 
@@ -62,6 +64,10 @@ def _flag(where: str, value: Any) -> None:
 
 
 def _term(where: str, value: Any) -> None:
+    if type(value) is Term:
+        start, end = value
+        if type(start) is int and type(end) is int and 0 <= start < end <= INSTANT_MAX:
+            return  # the usual case, without a call; what else there is goes on to be explained
     if not isinstance(value, Term) or any(type(at) is not int for at in value):
         raise CommandError(f"{where}: found {value!r:.80}, expected [start, end) in milliseconds")
     try:

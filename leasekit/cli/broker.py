@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import click
 
+from leasekit.cli.delegations import add_delegation_commands
 from leasekit.cli.output import clean, console, example, json_option, note, pairs, print_json, print_table
 from leasekit.cli.places import Place, daemon_options
 from leasekit.cli.times import SPAN, WHEN, to_second
@@ -159,3 +160,6 @@ def _draw(source: str, units: int, steps: Sequence[Step], window: Term) -> None:
     )
     gap = width + 2 - len(left) - len(right)
     click.echo(f"{left}{column.center(gap)}{right}" if gap > len(column) else f"{left} .. {right}")
+
+
+add_delegation_commands(broker, BROKER)

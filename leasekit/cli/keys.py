@@ -1,18 +1,27 @@
-"""``leasekit keys``: make key files, and show the public keys that others must know."""
+"""``leasekit keys``: make and change key files, and show the public keys that others must know."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import click
 
-from leasekit.cli.output import example, json_option, print_json, print_table
+from leasekit.cli.output import example, json_option, note, print_fields, print_json, print_table
 from leasekit.cli.places import Place, file_options
+from leasekit.cli.times import SPAN, WHEN, shown
 from leasekit.core.claims.keys import fingerprint
 from leasekit.core.errors import LeasekitError
+from leasekit.core.time import DAY, Duration, Instant
 
 COLUMNS = ("name", "fingerprint", "public", "file")
+
+_path = click.Path(path_type=Path)
+passphrase_option = click.option("--passphrase", "ask", is_flag=True, help="Ask for a passphrase for the new key.")
+passphrase_file_option = click.option(
+    "--passphrase-file", type=_path, metavar="PATH", help="Take the passphrase from the first line of this file."
+)
 
 
 @click.group()
@@ -21,20 +30,24 @@ def keys() -> None:
 
 
 @keys.command(epilog=example("leasekit keys new run/keys/site.key"))
-@click.argument("files", metavar="FILE...", type=click.Path(path_type=Path), nargs=-1, required=True)
+@click.argument("files", metavar="FILE...", type=_path, nargs=-1, required=True)
+@passphrase_option
+@passphrase_file_option
 @json_option
-def new(files: tuple[Path, ...], as_json: bool) -> None:
+def new(files: tuple[Path, ...], ask: bool, passphrase_file: Path | None, as_json: bool) -> None:
     """Make a key pair: the secret key in FILE, which only you may read, its public key in a .pub file beside it.
 
-    A file that exists is never overwritten.
+    With a passphrase the file is of no use to one who has not got that too. A file that exists is never overwritten.
     """
     from leasekit.config.keys import new_key
 
-    _print([_row(path.name.removesuffix(".key"), new_key(path).public, path) for path in files], as_json)
+    passphrase = _new_passphrase(ask, passphrase_file)
+    _print([_row(path.name.removesuffix(".key"), new_key(path, passphrase).public, path) for path in files], as_json)
+    _report_folders(files)
 
 
 @keys.command(epilog=example("leasekit keys show --file deploy/quickstart/all.toml", "leasekit keys show site.pub"))
-@click.argument("files", metavar="[FILE]...", type=click.Path(path_type=Path), nargs=-1)
+@click.argument("files", metavar="[FILE]...", type=_path, nargs=-1)
 @file_options
 @json_option
 def show(place: Place, files: tuple[Path, ...], as_json: bool) -> None:
@@ -52,11 +65,96 @@ def show(place: Place, files: tuple[Path, ...], as_json: bool) -> None:
     _print(rows, as_json)
 
 
+@keys.command(
+    epilog=example(
+        "leasekit keys rotate run/keys/site.key --honoured-for 60d",
+        "leasekit keys rotate run/keys/web.key --name web --from 2027-03-01T12:00Z",
+    )
+)
+@click.argument("file", type=_path)
+@click.option("--name", default="", metavar="NAME", help="The actor whose key it is [the file's name].")
+@click.option("--from", "start", type=WHEN, default="now", show_default=True, help="When the new key takes over.")
+@click.option(
+    "--honoured-for",
+    "honoured",
+    type=SPAN,
+    default=30 * DAY,
+    show_default="30d",
+    help="For how long after that the old key still counts: until the last lease that names it is over.",
+)
+@click.option(
+    "--passphrase-file", type=_path, metavar="PATH", help="Has the old key's passphrase [asked for], and the new one's."
+)
+@click.option("--new-passphrase-file", type=_path, metavar="PATH", help="Has the new key's, where it is another.")
+@json_option
+def rotate(
+    file: Path,
+    name: str,
+    start: Instant,
+    honoured: Duration,
+    passphrase_file: Path | None,
+    new_passphrase_file: Path | None,
+    as_json: bool,
+) -> None:
+    """Make the key that follows the one in FILE, beside it, and a statement of that which both keys sign.
+
+    For site.key that is site.next.key, site.next.pub and site.succession. Nothing secret is in the last two: peers
+    learn the new key from the statement. The old key is left as it is.
+    """
+    from leasekit.config.keys import check_key
+    from leasekit.config.passphrases import passphrase_of, read_passphrase
+    from leasekit.config.rotation import rotate as rotate_key
+
+    sealed = check_key(file)
+    found = passphrase_of(file, passphrase_file, _ask) if sealed else None
+    passphrase = found() if found is not None else None
+    made = rotate_key(
+        file, name or file.name.removesuffix(".key"), start, start + honoured,
+        passphrase=None if passphrase is None else lambda: passphrase,
+        new_passphrase=passphrase if new_passphrase_file is None else read_passphrase(new_passphrase_file),
+    )  # fmt: skip
+    told = made.succession
+    row = {
+        "name": told.name, "old": told.old.hex(), "new": told.new.hex(), "from": shown(told.at),
+        "honoured_until": shown(told.until), "key": str(made.key), "statement": str(made.statement),
+    }  # fmt: skip
+    if as_json:
+        print_json(row)
+    else:
+        print_fields(row.items())
+    _report_folders([file])
+
+
+def _ask(path: Path) -> str:
+    answer: str = click.prompt(f"passphrase of {path}", hide_input=True, err=True)
+    return answer
+
+
+def _new_passphrase(ask: bool, file: Path | None) -> bytes | None:
+    from leasekit.config.passphrases import check_passphrase, read_passphrase
+
+    if file is not None:
+        return read_passphrase(file)
+    if not ask:
+        return None
+    typed: str = click.prompt("passphrase for the new key", hide_input=True, confirmation_prompt=True, err=True)
+    return check_passphrase(typed.encode("utf-8", "surrogateescape"), "what was typed")
+
+
+def _report_folders(files: Iterable[Path]) -> None:
+    from leasekit.config.keys import folder_trouble
+
+    for trouble in sorted({folder_trouble(path) for path in files} - {""}):
+        note(f"beware: {trouble}")
+
+
 def _public(path: Path) -> bytes:
-    from leasekit.config.keys import KeyFileError, load_key, load_public
+    from leasekit.config.keys import KeyFileError, check_key, load_key, load_public, public_path
 
     try:
-        return load_key(path).public if path.suffix == ".key" else load_public(str(path))
+        if path.suffix != ".key":
+            return load_public(str(path))
+        return load_public(str(public_path(path))) if check_key(path) else load_key(path).public
     except KeyFileError as error:
         raise LeasekitError(f"{path}: {error}") from error
 

@@ -85,6 +85,15 @@ class Place:
         return ControlClient(self.socket(role, or_only=or_only))
 
 
+    def connect_any(self) -> ControlClient:
+        """A connection to the daemon that was named, of whatever role, or to the only one of the file."""
+        if self.control is None and not self.actor:
+            actors = self.deployment().actors.values()
+            if len(actors) != 1:
+                raise LeasekitError(f"{self.deploy_file()} has {_listed(actors)}; say which with --actor")
+        return self.connect("", or_only=True)
+
+
 def _listed(actors: Iterable[ActorSpec]) -> str:
     return ", ".join(f"{actor.name} ({actor.role})" for actor in actors) or "none"
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
+from leasekit.cli.delegations import add_delegation_commands
 from leasekit.cli.output import example, json_option, note, pairs, print_json, print_table
 from leasekit.cli.places import Place, daemon_options
-from leasekit.cli.times import to_second
+from leasekit.cli.times import WHEN, to_second
+from leasekit.core.errors import LeasekitError
+from leasekit.core.time import Instant
 
 SITE = "authority"
 
@@ -81,23 +86,133 @@ def enable(place: Place, unit: str, as_json: bool) -> None:
         note(f"unit {unit} is {changed['state']}")
 
 
-@site.command(epilog=example("leasekit site delegations"))
+@site.command(epilog=example("leasekit site evidence 3f2a9c01-77aa0c1d2e3f4a5b --out evidence.json"))
+@click.argument("id_", metavar="[ID]", default="")
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write the evidence to this file.")
 @daemon_options
 @json_option
-def delegations(place: Place, as_json: bool) -> None:
-    """List what the site has given to brokers."""
+def evidence(place: Place, id_: str, out: Path | None, as_json: bool) -> None:
+    """List who was found to give away more than it had, or export one piece of evidence.
+
+    `leasekit evidence verify FILE` checks the file, anywhere.
+    """
     with place.connect(SITE) as client:
-        given = client.query("delegations")
+        found = client.query("evidence", id=id_)
+    if id_ and not found:
+        raise LeasekitError(f"no evidence {id_!r} here; `leasekit site evidence` lists what there is")
+    if out is not None:
+        if not id_:
+            raise LeasekitError("say which evidence: `leasekit site evidence` lists what there is")
+        out.write_text(found[0]["file"], "utf-8")
+        note(f"evidence {id_} is in {out}")
+    elif as_json:
+        print_json(found)
+    elif id_:
+        click.echo(found[0]["file"], nl=False)
+    else:
+        rows = [(e["id"], to_second(e["at"]), e["kind"], e["guilty"][:16], e["words"]) for e in found]
+        print_table(("id", "found", "kind", "guilty key", "words"), rows, empty="there is no evidence against anybody")
+
+
+@site.group()
+def maintenance() -> None:
+    """Announce when units are out of service."""
+
+
+@maintenance.command(
+    "add", epilog=example("leasekit site maintenance add --from 2027-01-10T22:00Z --until +6h --unit vm-3 --close")
+)
+@click.option("--from", "start", type=WHEN, required=True, metavar="TIME", help="When it begins.")
+@click.option("--until", "end", type=WHEN, required=True, metavar="TIME", help="When the units are back.")
+@click.option("--unit", "units_", multiple=True, metavar="UNIT", help="A unit that it is about [all].")
+@click.option("--type", "type_", default="", metavar="TYPE", help="Only units of this type.")
+@click.option("--reason", default="", help="Why, for guests and brokers.")
+@click.option("--close", is_flag=True, help="End the leases that have these units when it begins.")
+@daemon_options
+@json_option
+def add_window(
+    place: Place,
+    start: Instant,
+    end: Instant,
+    units_: tuple[str, ...],
+    type_: str,
+    reason: str,
+    close: bool,
+    as_json: bool,
+) -> None:
+    """Announce a maintenance window: brokers are asked to grant nothing of these units over it."""
+    arguments = {"start": start, "end": end, "units": list(units_), "type": type_, "reason": reason, "close": close}
+    with place.connect(SITE) as client:
+        window = client.request("command", "maintenance.add", arguments)
     if as_json:
-        print_json(given)
+        print_json(window)
+    else:
+        span = f"from {to_second(window['start'])} to {to_second(window['end'])}"
+        note(f"{window['window']}: {len(window['units'])} units are out of service {span}")
+
+
+@maintenance.command("remove", epilog=example("leasekit site maintenance remove window-12"))
+@click.argument("window")
+@daemon_options
+@json_option
+def remove_window(place: Place, window: str, as_json: bool) -> None:
+    """Take a maintenance window back, or end it now."""
+    with place.connect(SITE) as client:
+        removed = client.request("command", "maintenance.remove", {"window": window})
+    if as_json:
+        print_json(removed)
+    else:
+        note(f"{window} is off")
+
+
+@maintenance.command("list", epilog=example("leasekit site maintenance list"))
+@daemon_options
+@json_option
+def list_windows(place: Place, as_json: bool) -> None:
+    """List the maintenance windows that are to come or going on."""
+    with place.connect(SITE) as client:
+        windows = client.query("maintenance")
+    if as_json:
+        print_json(windows)
         return
     rows = [
-        (d["delegation"], d["broker"], d["type"], d["units"], *map(to_second, d["term"]), d["state"], d["reason"])
-        for d in given
+        (
+            w["window"],
+            to_second(w["start"]),
+            to_second(w["end"]),
+            len(w["units"]),
+            "yes" if w["begun"] else "",
+            w["reason"],
+        )
+        for w in windows
     ]
     print_table(
-        ("delegation", "broker", "type", "units", "from", "until", "state", "reason"),
+        ("window", "from", "until", "units", "begun", "reason"), rows, empty="no maintenance is announced",
+        right=("units",),
+    )  # fmt: skip
+
+
+@site.command(epilog=example("leasekit site claims"))
+@daemon_options
+@json_option
+def claims(place: Place, as_json: bool) -> None:
+    """List the claims that the site has seen: who gave what to whom, and which leases came of it."""
+    with place.connect(SITE) as client:
+        seen = client.query("claims")
+    if as_json:
+        print_json(seen)
+        return
+    rows = [
+        (c["claim"][:16], c["parent"][:16], c["issuer"][:16], c["holder"][:16], c["type"], c["units"],
+         *map(to_second, c["term"]), c["state"], c["lease"])
+        for c in seen
+    ]  # fmt: skip
+    print_table(
+        ("claim", "parent", "issuer", "holder", "type", "units", "from", "until", "state", "lease"),
         rows,
-        empty="nothing is delegated",
+        empty="no ticket was redeemed yet",
         right=("units",),
     )
+
+
+add_delegation_commands(site, SITE)

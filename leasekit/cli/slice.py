@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack, closing
+from typing import TextIO
 
 import click
 
@@ -37,6 +38,24 @@ def create(place: Place, name: str, hold: int, as_json: bool) -> None:
         print_json(made)
     else:
         note(f"slice {name} is made" + (f"; it waits for {hold} tickets" if hold else ""))
+
+
+@slice_.command(epilog=example("leasekit slice key web id_ed25519.pub"))
+@click.argument("name")
+@click.argument("file", type=click.File("r"))
+@daemon_options
+@json_option
+def key(place: Place, name: str, file: TextIO, as_json: bool) -> None:
+    """Have a slice's users log in with other keys: FILE holds OpenSSH public keys, a line each (`-`: stdin).
+
+    Units that are up are told at once; leases that are still to come get the keys when they are set up.
+    """
+    with place.connect(GUEST) as client:
+        changed = client.request("command", "slice.key", {"name": name, "key": file.read()})
+    if as_json:
+        print_json(changed)
+    else:
+        note(f"slice {name} has another key; {len(changed['leases'])} open leases get it")
 
 
 @slice_.command("list", epilog=example("leasekit slice list"))

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from leasekit.cli.output import example, json_option, note, print_json, print_table
+from leasekit.cli.output import example, json_option, note, print_fields, print_json, print_table
 from leasekit.cli.places import Place, daemon_options
-from leasekit.cli.times import now, to_second
+from leasekit.cli.times import WHEN, now, to_second
 from leasekit.core.claims.keys import ED25519, fingerprint
-from leasekit.core.claims.ticket import Ticket, decode_ticket
-from leasekit.core.claims.verify import TicketVerifier
+from leasekit.core.claims.ticket import DEPTH_MAX, Ticket, decode_ticket
+from leasekit.core.claims.verify import DEPTH_DEFAULT, TicketVerifier
 from leasekit.core.errors import LeasekitError, TicketError
 from leasekit.core.schema import TABLES
 from leasekit.core.time import Instant
@@ -55,7 +55,7 @@ def show(place: Place, source: str, lease: str, save: Path | None, as_json: bool
     found = decode_ticket(data)
     if save is not None:
         save.write_bytes(data)
-    names = _names(place)
+    names = known_names(place)
     problem = verify(found)
     described = describe(found, names, problem, now())
     if as_json:
@@ -80,11 +80,83 @@ def show(place: Place, source: str, lease: str, save: Path | None, as_json: bool
     return 1 if problem else 0
 
 
+@ticket.command(
+    "verify",
+    epilog=example(
+        "leasekit ticket verify web.ticket", "leasekit ticket verify web.ticket --site keys/north.pub --json"
+    ),
+)
+@click.argument("source", metavar="FILE|-")
+@click.option("--site", default="", metavar="KEY", help="The site it must be of: 64 hex digits, or a .pub file.")
+@click.option("--holder", default="", metavar="KEY", help="The key that must hold it.")
+@click.option("--at", type=WHEN, default=None, metavar="TIME", help="When it must not be over yet (default: any time).")
+@click.option(
+    "--depth",
+    type=click.IntRange(1, DEPTH_MAX),
+    default=DEPTH_DEFAULT,
+    show_default=True,
+    help="The most claims in it.",
+)
+@json_option
+def verify_(source: str, site: str, holder: str, at: Instant | None, depth: int, as_json: bool) -> int:
+    """Check a ticket offline, as its site would: every signature, the root's own too, and every rule of the chain.
+
+    Exits with 1, and says which check failed, if the ticket is not to be believed. Without --site any site's will do.
+    What only the site knows is not checked: whether the ticket was given back, redeemed, or is one of too many.
+    """
+    root, held_by = public_key("--site", site), public_key("--holder", holder)
+    reason = problem = ""
+    found: Ticket | None = None
+    try:
+        found = decode_ticket(_read(source))
+        leaf = found.leaf
+        TicketVerifier(ED25519, depth_max=depth).check(
+            found, root=root, holder=held_by or leaf.holder, now=leaf.term.start if at is None else at, skew=0
+        )
+    except TicketError as error:
+        reason, problem = error.code, error.text
+    if as_json:
+        print_json({"ok": not reason, "reason": reason, "problem": problem, **(_short(found) if found else {})})
+    elif reason or found is None:
+        note(f"not to be believed ({reason}): {problem}")
+    else:
+        plain = _short(found)
+        print_fields([("ticket", "ok"), *((name, value) for name, value in plain.items() if name != "term")])
+        print_fields([("from", to_second(found.leaf.term.start)), ("until", to_second(found.leaf.term.end))])
+    return 1 if reason else 0
+
+
+def _short(found: Ticket) -> dict[str, Any]:
+    leaf = found.leaf
+    return {
+        "claim": leaf.id,
+        "site": found.root.issuer.hex(),
+        "issuer": leaf.issuer.hex(),
+        "holder": leaf.holder.hex(),
+        "type": leaf.type,
+        "units": leaf.units,
+        "term": list(leaf.term),
+        "depth": len(found.chain),
+    }
+
+
+def public_key(option: str, text: str) -> bytes | None:
+    """The key that an option's text is or names; None if it is empty. Raises ``click.BadParameter``."""
+    from leasekit.config.keys import KeyFileError, load_public
+
+    try:
+        return load_public(text) if text else None
+    except KeyFileError as error:
+        raise click.BadParameter(str(error), param_hint=option) from error
+
+
 def verify(found: Ticket) -> str:
     """What is wrong with a ticket's chain and signatures, whoever holds it and whatever the time; empty if nothing."""
     leaf = found.leaf
     try:
-        TicketVerifier(ED25519).check(found, root=None, holder=leaf.holder, now=leaf.term.start, skew=0)
+        TicketVerifier(ED25519, depth_max=DEPTH_MAX).check(
+            found, root=None, holder=leaf.holder, now=leaf.term.start, skew=0
+        )
     except TicketError as error:
         return error.text
     return ""
@@ -131,11 +203,11 @@ def _read(source: str) -> bytes:
             data = file.read(FILE_MAX + 1)
     if len(data) > FILE_MAX:
         raise LeasekitError(f"{source}: found more than {FILE_MAX} bytes, which no ticket has")
-    return _plain(data)
+    return plain_bytes(data)
 
 
-def _plain(data: bytes) -> bytes:
-    """The bytes of a ticket that may have been written as text."""
+def plain_bytes(data: bytes) -> bytes:
+    """The bytes of a ticket or statement that may have been written as text: in hex or in base64."""
     text = b"".join(data.split())
     try:
         return bytes.fromhex(text.decode("ascii"))
@@ -177,7 +249,7 @@ def _lease_rows(spec: ActorSpec) -> list[tuple[Any, ...]]:
         raise LeasekitError(f"{spec.store.path}: {error}") from error
 
 
-def _names(place: Place) -> Mapping[bytes, str]:
+def known_names(place: Place) -> Mapping[bytes, str]:
     """The names of keys, as far as a deploy file is at hand and its public keys are there."""
     from leasekit.config.keys import KeyFileError, load_public, public_path
 

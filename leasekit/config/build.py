@@ -13,7 +13,7 @@ from leasekit.actors.broker import Broker
 from leasekit.actors.service_manager import ServiceManager
 from leasekit.actors.settings import AuthoritySettings, BrokerSettings, GuestSettings, Peer
 from leasekit.config.addresses import can_be_dialled
-from leasekit.config.deployment import ActorSpec, Deployment, DriverSpec
+from leasekit.config.deployment import ActorSpec, Deployment, DriverSpec, Permission
 from leasekit.config.errors import ConfigErrors, Faults
 from leasekit.config.identities import KeySource, emulation_keys
 from leasekit.config.traces import SignalSpec, data_dir, open_signal
@@ -201,6 +201,15 @@ def _read(spec: SignalSpec, folder: Path | None, synthetic: bool) -> Signal:
     return open_signal(spec, folder, synthetic=synthetic)
 
 
+def _peer(link: PeerLink, permission: Permission | None) -> Peer:
+    peer = Peer(name=link.name, key=link.key, role=link.role, address=link.address)
+    if permission is not None and permission.may is not None:
+        peer = attrs.evolve(peer, may=permission.may)
+    if permission is not None and permission.open_requests is not None:
+        peer = attrs.evolve(peer, open_requests=permission.open_requests)
+    return peer
+
+
 def _actor(
     deployment: Deployment,
     spec: ActorSpec,
@@ -209,7 +218,7 @@ def _actor(
     links: Sequence[PeerLink],
     signal: Signal | None,
 ) -> ServiceManager | Broker | Authority:
-    peers = [Peer(name=link.name, key=link.key, role=link.role) for link in links]
+    peers = [_peer(link, spec.permissions.get(link.name)) for link in links]
     entry = spec.mapper
     extras = {} if signal is None else {"signal": signal}
     try:

@@ -12,6 +12,7 @@ from leasekit.actors.settings import ActorSettings
 from leasekit.config.emulation import EmulationSpec, RunSpec
 from leasekit.config.shell import ShellSettings
 from leasekit.config.traces import SignalSpec
+from leasekit.config.transport import TransportSettings
 from leasekit.core.time import Duration, Instant
 from leasekit.drivers.null import NullSettings
 
@@ -65,9 +66,18 @@ class DriverSpec:
 
 
 @attrs.frozen(kw_only=True)
+class Permission:
+    """What a peer may do (None: what its role may), and how many of its requests may be open (None: as many as any)."""
+
+    may: frozenset[str] | None
+    open_requests: int | None
+
+
+@attrs.frozen(kw_only=True)
 class ActorSpec:
-    """One actor. Paths are absolute; ``listen`` holds addresses (``unix:/PATH``, ``tcp://HOST:PORT``), the first for
-    peers of this file.
+    """One actor. Paths are absolute; ``listen`` holds addresses (``unix:/PATH``, ``tcp://HOST:PORT``, with
+    ``?tls=false`` where TLS is not spoken), the first for peers of this file. ``passphrase_file`` is where the
+    passphrase of its key is, if the file says.
 
     ``driver_of`` says which of ``drivers`` serves a resource type; ``other_types`` names the one for types not in it
     (a
@@ -88,12 +98,15 @@ class ActorSpec:
     driver_of: Mapping[str, str]
     other_types: str
     shell: ShellSettings
+    transport: TransportSettings = attrs.Factory(TransportSettings)
+    permissions: Mapping[str, Permission] = attrs.Factory(dict)
+    passphrase_file: Path | None = None
 
 
 @attrs.frozen(kw_only=True)
 class PeerSpec:
     """An actor that runs from another file. ``key`` is 64 hex digits or the absolute path of a .pub file; ``address``
-    may be empty.
+    may be empty, and ends in ``?tls=false`` where TLS is not spoken.
     """
 
     name: str

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from hashlib import sha256
-from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 from leasekit.config.addresses import UNIX_PATH_MAX, socket_path, too_long
-from leasekit.config.deployment import Deployment
+from leasekit.config.deployment import ActorSpec, Deployment
 from leasekit.config.errors import Faults
-from leasekit.config.keys import KeyFileError, KeyFileMissing, load_key, load_public, new_key, public_path, write_public
+from leasekit.config.keys import (
+    KeyFileError,
+    KeyFileMissing,
+    folder_trouble,
+    load_key,
+    load_public,
+    new_key,
+    public_path,
+    write_public,
+)
+from leasekit.config.passphrases import Ask, passphrase_of, read_passphrase
 from leasekit.core.claims.keys import ED25519, UNSIGNED, Keypair, Scheme, Signer, UnsignedIdentity
+
+LOG: Final = logging.getLogger("leasekit.keys")
 
 
 class KeySource(Protocol):
@@ -99,14 +111,14 @@ def _derived(seed: int) -> DerivedKeys:
     return DerivedKeys(seed)
 
 
-def prepare(deployment: Deployment, names: Iterable[str] | None = None) -> FileKeys:
+def prepare(deployment: Deployment, names: Iterable[str] | None = None, ask: Ask | None = None) -> FileKeys:
     """Make the folders of the actors ``names`` (default: all of the file) and read their keys, making those that may
-    be made.
+    be made. The passphrase of a key that is under one comes from the file that the deploy file or the environment
+    names, else from ``ask``.
 
-    What is made is for its owner only. Raises :class:`~.errors.ConfigErrors` with all that keeps the actors from
-    being
-    started: names that are not in the file, keys that are missing, paths that are too long for a socket, signatures
-    off.
+    What is made is for its owner only; a folder of keys into which others can look is reported. Raises
+    :class:`~.errors.ConfigErrors` with all that keeps the actors from being started: names that are not in the file,
+    keys that are missing or locked, paths that are too long for a socket, signatures off.
     """
     faults = Faults(str(deployment.file))
     wanted = list(deployment.actors) if names is None else list(names)
@@ -118,7 +130,7 @@ def prepare(deployment: Deployment, names: Iterable[str] | None = None) -> FileK
         faults.add("deployment.signatures", "false", "true: daemons always sign")
     _make_folders(deployment, wanted, faults)
     faults.finish()
-    keys = _file_keys(deployment, wanted, faults)
+    keys = _file_keys(deployment, wanted, faults, ask)
     faults.finish()
     return keys
 
@@ -149,13 +161,13 @@ def _make_folders(deployment: Deployment, names: Sequence[str], faults: Faults) 
             )
 
 
-def _file_keys(deployment: Deployment, names: Sequence[str], faults: Faults) -> FileKeys:
+def _file_keys(deployment: Deployment, names: Sequence[str], faults: Faults, ask: Ask | None) -> FileKeys:
     signers: dict[str, Keypair] = {}
     publics: dict[str, bytes] = {}
     for name, spec in deployment.actors.items():
         try:
             if name in names or (deployment.create_keys and not public_path(spec.key).exists()):
-                pair = _own(spec.key, deployment.create_keys)
+                pair = _own(spec, deployment.create_keys, ask)
                 signers[name], publics[name] = pair, pair.public
             else:
                 publics[name] = load_public(str(public_path(spec.key)))
@@ -172,21 +184,25 @@ def _file_keys(deployment: Deployment, names: Sequence[str], faults: Faults) -> 
             kind = "actor" if name in deployment.actors else "peer"
             faults.add(f"{kind}.{name}.key", f"the key of {by_key[public]}", "a key of its own")
         by_key.setdefault(public, name)
+    for trouble in sorted({folder_trouble(deployment.actors[name].key) for name in names} - {""}):
+        LOG.warning("%s: %s", deployment.file, trouble)
     return FileKeys({name: signers[name] for name in names if name in signers}, publics)
 
 
-def _own(path: Path, create: bool) -> Keypair:
-    """The key pair at ``path``, made if it may be. Raises ``KeyFileError``."""
+def _own(spec: ActorSpec, create: bool, ask: Ask | None) -> Keypair:
+    """The key pair of an actor, made if it may be. Raises ``KeyFileError``."""
+    path = spec.key
+    passphrase = passphrase_of(path, spec.passphrase_file, ask)
     try:
-        pair = load_key(path)
+        pair = load_key(path, passphrase)
     except KeyFileMissing:
         if not create:
             raise
         try:
-            return new_key(path)
+            return new_key(path, None if spec.passphrase_file is None else read_passphrase(spec.passphrase_file))
         except KeyFileError:
             if not path.exists():
                 raise
-            pair = load_key(path)  # another daemon of this deployment was quicker
+            pair = load_key(path, passphrase)  # another daemon of this deployment was quicker
     write_public(path, pair)
     return pair

@@ -1,8 +1,9 @@
 """Key files.
 
-A secret key is one line, ``leasekit-key-1`` and 64 hex digits, in a file that only its owner may read; its public key
-lies
-beside it in ``NAME.pub``. The tag says how the rest is to be read: a key under a passphrase gets another tag.
+A secret key is one line in a file that only its owner may read; its public key lies beside it in ``NAME.pub``. The
+line's tag says how the rest is to be read: ``leasekit-key-1`` and 64 hex digits, or, under a passphrase,
+``leasekit-key-scrypt-1``, the cost (a power of two), salt, nonce and sealed key in hex. The passphrase is stretched
+with scrypt, and the key sealed with ChaCha20-Poly1305, which covers the rest of the line too.
 No error, log or repr ever holds what a secret file holds.
 """
 
@@ -12,19 +13,37 @@ import os
 import re
 import stat
 import tempfile
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
 
 from leasekit.core.claims.keys import KEY_BYTES, Keypair
 from leasekit.core.errors import LeasekitError
 
 SECRET_TAG: Final = "leasekit-key-1"
+SEALED_TAG: Final = "leasekit-key-scrypt-1"
 PUBLIC_TAG: Final = "leasekit-public-1"
 FILE_MAX: Final = 4096
 """More bytes than any key file has."""
+SCRYPT_COST = 16
+"""The power of two that is scrypt's n for new keys: 64 MiB and a few tenths of a second for each guess."""
+COST_MIN: Final = 10
+COST_MAX: Final = 20
+"""The largest that a file may ask for: 1 GiB."""
 
+Passphrase = Callable[[], bytes]
+"""Gives the passphrase of a key when it is needed. May raise :class:`KeyFileError`."""
+
+_SALT_BYTES: Final = 16
+_NONCE_BYTES: Final = 12
+_SEALED: Final = re.compile(r"(\d{1,2}) ([0-9a-f]{32}) ([0-9a-f]{24}) ([0-9a-f]{96})")
 _HEX: Final = re.compile(r"[0-9a-fA-F]{64}")
+_HOW: Final = "its passphrase: name a file with passphrase_file, --passphrase-file or LEASEKIT_PASSPHRASE_FILE"
 
 
 class KeyFileError(LeasekitError):
@@ -43,6 +62,10 @@ class KeyFileMissing(KeyFileError):
     """There is no such file."""
 
 
+class KeyFileLocked(KeyFileError):
+    """The key is under a passphrase, and there is none or a wrong one."""
+
+
 def public_path(path: Path) -> Path:
     """Where the public key of the secret key at ``path`` lies: ``site.key`` has ``site.pub``."""
     return path.with_name(f"{path.name.removesuffix('.key')}.pub")
@@ -50,12 +73,12 @@ def public_path(path: Path) -> Path:
 
 def looks_like_key(text: str) -> bool:
     """Whether ``text`` is a key in hex, or a line of a key file, where perhaps a path was meant."""
-    return _HEX.fullmatch(text.strip()) is not None or SECRET_TAG in text
+    return _HEX.fullmatch(text.strip()) is not None or SECRET_TAG in text or SEALED_TAG in text
 
 
-def new_key(path: Path) -> Keypair:
+def new_key(path: Path, passphrase: bytes | None = None) -> Keypair:
     """Make a new key pair at ``path`` (mode 0600; missing folders are made with mode 0700) and its public key beside
-    it.
+    it. With a ``passphrase`` the file holds the key under it.
 
     Either the whole file is there afterwards or none. Raises :class:`KeyFileError`; an existing file is never
     overwritten.
@@ -71,7 +94,8 @@ def new_key(path: Path) -> Keypair:
     except OSError as error:
         raise KeyFileError(f"{path.parent}, which can't be made ({error.strerror})", "a folder for keys") from None
     try:
-        _write_new(path, f"{SECRET_TAG} {secret.hex()}\n", 0o600)
+        text = f"{SECRET_TAG} {secret.hex()}" if passphrase is None else _seal(secret, passphrase)
+        _write_new(path, f"{text}\n", 0o600)
     except FileExistsError:
         raise KeyFileError(f"{path}, which exists", "a file that does not: keys are never overwritten") from None
     except OSError as error:
@@ -95,20 +119,77 @@ def write_public(path: Path, pair: Keypair) -> None:
         raise KeyFileError(f"{public}, which can't be written ({error.strerror})", "a folder that can be") from None
 
 
-def load_key(path: Path) -> Keypair:
-    """The key pair in the file at ``path``.
+def load_key(path: Path, passphrase: Passphrase | None = None) -> Keypair:
+    """The key pair in the file at ``path``; ``passphrase`` is only called for a key that is under one.
 
-    Raises :class:`KeyFileMissing`, or :class:`KeyFileError` where others may read the file or it holds no key.
+    Raises :class:`KeyFileMissing`, :class:`KeyFileLocked`, or :class:`KeyFileError` where others may read the file or
+    it holds no key.
     """
-    text = _read(path, secret=True)
-    tag, _, rest = text.strip().partition(" ")
+    tag, rest = _secret_line(path)
+    if tag == SECRET_TAG:
+        return Keypair(bytes.fromhex(rest))
+    if passphrase is None:
+        raise KeyFileLocked(f"{path}, which is under a passphrase", _HOW)
+    return Keypair(_unseal(path, rest, passphrase()))
+
+
+def check_key(path: Path) -> bool:
+    """Look at the file of a secret key without unlocking it; whether it is under a passphrase. Raises as
+    :func:`load_key`.
+    """
+    return _secret_line(path)[0] == SEALED_TAG
+
+
+def folder_trouble(path: Path) -> str:
+    """What is wrong with the folder that the key file at ``path`` is in, in words; empty if nothing is."""
+    folder = path.absolute().parent
+    try:
+        mode = stat.S_IMODE(folder.stat().st_mode)
+    except OSError:
+        return ""  # whoever reads the key finds out
+    if mode & 0o022 and not mode & stat.S_ISVTX:
+        return f"{folder} has mode {mode:04o}: others can replace the keys in it; run `chmod 700 {folder}`"
+    if mode & 0o055:
+        return f"{folder} has mode {mode:04o}: others can see which keys are in it; run `chmod 700 {folder}`"
+    return ""
+
+
+def _secret_line(path: Path) -> tuple[str, str]:
+    """Tag and rest of a secret key file, checked for form. Raises as :func:`load_key`."""
+    tag, _, rest = _read(path, secret=True).strip().partition(" ")
     if tag == PUBLIC_TAG:
         raise KeyFileError(f"a public key in {path}", f"a secret one ({SECRET_TAG}), which makes signatures")
-    if tag != SECRET_TAG:
+    if tag == SECRET_TAG:
+        if not _HEX.fullmatch(rest):
+            raise KeyFileError(f"{path}, whose key is damaged", f"{SECRET_TAG} and 64 hex digits")
+    elif tag == SEALED_TAG:
+        match = _SEALED.fullmatch(rest)
+        if match is None or not COST_MIN <= int(match[1]) <= COST_MAX:
+            raise KeyFileError(f"{path}, whose key is damaged", f"{SEALED_TAG}, the cost, and three values in hex")
+    else:
         raise KeyFileError(f"{path}, which is no key file of a known kind", f"a line that begins with {SECRET_TAG}")
-    if not _HEX.fullmatch(rest):
-        raise KeyFileError(f"{path}, whose key is damaged", f"{SECRET_TAG} and 64 hex digits")
-    return Keypair(bytes.fromhex(rest))
+    return tag, rest
+
+
+def _seal(secret: bytes, passphrase: bytes) -> str:
+    salt, nonce = os.urandom(_SALT_BYTES), os.urandom(_NONCE_BYTES)
+    head = f"{SEALED_TAG} {SCRYPT_COST} {salt.hex()} {nonce.hex()}"
+    sealed = ChaCha20Poly1305(_stretch(passphrase, salt, SCRYPT_COST)).encrypt(nonce, secret, head.encode("ascii"))
+    return f"{head} {sealed.hex()}"
+
+
+def _unseal(path: Path, rest: str, passphrase: bytes) -> bytes:
+    cost, salt, nonce, sealed = rest.split(" ")
+    key = _stretch(passphrase, bytes.fromhex(salt), int(cost))
+    head = f"{SEALED_TAG} {cost} {salt} {nonce}".encode("ascii")
+    try:
+        return ChaCha20Poly1305(key).decrypt(bytes.fromhex(nonce), bytes.fromhex(sealed), head)
+    except InvalidTag:
+        raise KeyFileLocked(f"another passphrase than that of {path}, or a damaged file", "its passphrase") from None
+
+
+def _stretch(passphrase: bytes, salt: bytes, cost: int) -> bytes:
+    return Scrypt(salt=salt, length=32, n=2**cost, r=8, p=1).derive(passphrase)
 
 
 def load_public(text: str, base: Path | None = None) -> bytes:
@@ -118,16 +199,24 @@ def load_public(text: str, base: Path | None = None) -> bytes:
     """
     if _HEX.fullmatch(text):
         return bytes.fromhex(text)
-    if SECRET_TAG in text:
+    if SECRET_TAG in text or SEALED_TAG in text:
         raise KeyFileError("the text of a secret key file", "a public key: 64 hex digits, or the path of a .pub file")
     path = Path(text) if base is None else base / text
     tag, _, rest = _read(path, secret=False).strip().partition(" ")
-    if tag == SECRET_TAG:
+    if tag in (SECRET_TAG, SEALED_TAG):
         raise KeyFileError(f"a secret key in {path}", f"the public one: name {public_path(path)}")
     digits = rest if tag == PUBLIC_TAG else tag
     if not _HEX.fullmatch(digits) or (rest and tag != PUBLIC_TAG):
         raise KeyFileError(f"{path}, which holds no public key", f"{PUBLIC_TAG} and 64 hex digits")
     return bytes.fromhex(digits)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a public file whole, or not at all. Raises :class:`KeyFileError`; nothing is overwritten."""
+    try:
+        _write_new(path, text, 0o644)
+    except OSError as error:
+        raise KeyFileError(f"{path}, which can't be written ({error.strerror})", "a file that is new") from None
 
 
 def _read(path: Path, *, secret: bool) -> str:

@@ -13,17 +13,18 @@ import attrs
 
 from leasekit.actors.settings import AuthoritySettings, BrokerSettings, GuestSettings
 from leasekit.config import tables
-from leasekit.config.addresses import ALLOWED, can_be_dialled, resolve_address
+from leasekit.config.addresses import ALLOWED, can_be_dialled, place, resolve_address, socket_path
 from leasekit.config.context import Context
-from leasekit.config.deployment import ActorSpec, Deployment, MapperSpec, PeerSpec, SignalUse, StoreSpec
+from leasekit.config.deployment import ActorSpec, Deployment, MapperSpec, PeerSpec, Permission, SignalUse, StoreSpec
 from leasekit.config.emulation import EmulationSpec, resolve_emulation
 from leasekit.config.errors import Faults, one_of
-from leasekit.config.keys import KeyFileError, KeyFileMissing, load_key, load_public, looks_like_key
-from leasekit.config.resources import resolve_drivers, resolve_site
+from leasekit.config.keys import KeyFileError, KeyFileMissing, check_key, load_public, looks_like_key
+from leasekit.config.resources import resolve_drivers, resolve_given, resolve_site
 from leasekit.config.traces import SignalSpec
+from leasekit.config.transport import TransportSettings
 from leasekit.core.settings import SettingsError, structure
 from leasekit.core.signals import Signal
-from leasekit.core.time import DAY, Duration
+from leasekit.core.time import DAY, Duration, format_duration
 from leasekit.policies.registry import make_mapper
 
 STATE_ENVIRONMENT: Final = "LEASEKIT_STATE"
@@ -162,10 +163,11 @@ class Resolver:
     def _actor(self, name: str, table: tables.ActorTable) -> ActorSpec:
         where = f"actor.{name}"
         drivers, driver_of, other_types = resolve_drivers(self.context, name, table)
+        key = table.key if isinstance(table.key, tables.KeyTable) else tables.KeyTable(file=table.key)
         return ActorSpec(
             name=name,
             role=table.role,
-            key=self._key(f"{where}.key", table.key or f"keys/{name}.key"),
+            key=self._key(f"{where}.key", key.file or f"keys/{name}.key"),
             listen=self._listen(where, table),
             control=self._control(where, table.control or f"{name}.control.sock"),
             store=self._store(f"{where}.store", table.store or f"sqlite:{name}.db"),
@@ -177,6 +179,9 @@ class Resolver:
             driver_of=driver_of,
             other_types=other_types,
             shell=table.shell,
+            transport=self._transport(where, table),
+            permissions=self._permissions(where, name, table),
+            passphrase_file=self.state / key.passphrase_file if key.passphrase_file else None,
         )
 
     def _settings(self, where: str, name: str, table: tables.ActorTable) -> Any:
@@ -188,7 +193,8 @@ class Resolver:
         if isinstance(table, tables.BrokerTable):
             for guest in table.priorities:
                 self.context.check_reference(f"{where}.priorities.{guest}", guest, "guest")
-            return BrokerSettings(**values, priorities=dict(table.priorities))
+            given = resolve_given(self.context, name, table)
+            return BrokerSettings(**values, priorities=dict(table.priorities), delegations=given)
         if values.get("default_broker"):
             self.context.check_reference(f"{where}.settings.default_broker", values["default_broker"], "broker")
         return GuestSettings(**values)
@@ -200,7 +206,7 @@ class Resolver:
         path = self.state / text
         self._use(where, str(path))
         try:
-            load_key(path)
+            check_key(path)
         except KeyFileMissing:
             pass  # for whoever starts the actor: an emulation needs none
         except KeyFileError as error:
@@ -209,17 +215,44 @@ class Resolver:
 
     def _listen(self, where: str, table: tables.ActorTable) -> tuple[str, ...]:
         made = []
-        for index, text in enumerate(table.listen):
+        for index, entry in enumerate(table.listen):
             key = f"{where}.listen[{index}]"
+            listen = entry if isinstance(entry, tables.ListenTable) else tables.ListenTable(address=entry)
             try:
-                address = resolve_address(text, self.state)
+                address = resolve_address(listen.address, self.state, listen.tls)
             except ValueError as error:
-                self.faults.add(key, repr(text), str(error))
+                self.faults.add(key, repr(listen.address), str(error))
                 continue
+            self._check_tls(f"{key}.tls", address, listen.tls)
             if can_be_dialled(address):
-                self._use(key, address)
+                self._use(key, place(address))
             made.append(address)
         return tuple(made)
+
+    def _check_tls(self, where: str, address: str, tls: bool | None) -> None:
+        if tls and socket_path(address) is not None:
+            self.faults.add(where, "true", "no tls for a Unix socket, which does not leave the machine")
+
+    def _transport(self, where: str, table: tables.ActorTable) -> TransportSettings:
+        transport = table.transport
+        if transport.heartbeat * 2 > transport.silence:
+            allowed = f"at most half of silence ({format_duration(transport.silence)})"
+            self.faults.add(f"{where}.transport.heartbeat", repr(format_duration(transport.heartbeat)), allowed)
+        if transport.backoff_min > transport.backoff_max:
+            allowed = f"at most backoff_max ({format_duration(transport.backoff_max)})"
+            self.faults.add(f"{where}.transport.backoff_min", repr(format_duration(transport.backoff_min)), allowed)
+        return transport
+
+    def _permissions(self, where: str, name: str, table: tables.ActorTable) -> dict[str, Permission]:
+        made = {}
+        others = [other for other in (*self.context.actors, *self.context.peers) if other != name]
+        for peer, entry in table.permissions.items():
+            if peer not in others and peer not in self.context.unreadable:
+                found = f"{peer!r}, which is no actor here"
+                self.faults.add(f"{where}.permissions.{peer}", found, one_of(peer, others))
+            may = None if entry.may is None else frozenset(entry.may)
+            made[peer] = Permission(may=may, open_requests=entry.open_requests)
+        return made
 
     def _control(self, where: str, text: str) -> Path:
         try:
@@ -303,9 +336,10 @@ class Resolver:
             self.faults.add(f"{where}.key", error.found, error.allowed)
         if address:
             try:
-                address = resolve_address(address, self.state)
+                address = resolve_address(address, self.state, table.tls)
             except ValueError:
                 address = ""
+            self._check_tls(f"{where}.tls", address, table.tls)
             if not address or not can_be_dialled(address):
                 self.faults.add(f"{where}.address", repr(table.address), f"{ALLOWED}, with a port to dial")
         return PeerSpec(name=name, role=table.role, key=key, address=address)

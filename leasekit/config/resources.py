@@ -80,6 +80,8 @@ def _delegations(
     for index, entry in enumerate(table.delegation):
         key = f"{where}.delegation[{index}]"
         context.check_reference(f"{key}.broker", entry.broker, "broker")
+        if entry.site:
+            context.faults.add(f"{key}.site", repr(entry.site), "no site: a site gives its own units")
         if entry.type not in units:
             allowed = one_of(entry.type, units)
             context.faults.add(f"{key}.type", repr(entry.type), f"a type of the inventory, {allowed}")
@@ -105,6 +107,30 @@ def _delegations(
                 f"{sum(spec.units for spec in given)} units of {type_!r} in all",
                 f"at most {most}: the inventory has {there} (a higher degree allows more)",
             )
+    return tuple(made)
+
+
+def resolve_given(context: Context, name: str, table: tables.BrokerTable) -> tuple[DelegationSpec, ...]:
+    """What a broker gives to other brokers. Whether it ever has that much shows when its sites have delegated."""
+    where = f"actor.{name}"
+    made: list[DelegationSpec] = []
+    for index, entry in enumerate(table.delegation):
+        key = f"{where}.delegation[{index}]"
+        context.check_reference(f"{key}.broker", entry.broker, "broker")
+        if entry.broker == name:
+            context.faults.add(f"{key}.broker", repr(name), "another broker than itself")
+        if entry.site:
+            context.check_reference(f"{key}.site", entry.site, "authority")
+        if entry.units is None:
+            context.faults.add(f"{key}.units", "nothing", "how many units it gives")
+        if any((other.broker, other.type, other.site) == (entry.broker, entry.type, entry.site) for other in made):
+            context.faults.add(key, f"{entry.type!r} for {entry.broker!r} again", "one delegation of a type and site")
+        made.append(
+            DelegationSpec(
+                broker=entry.broker, type=entry.type, units=entry.units or 1, length=entry.length,
+                degree=round(entry.degree * DEGREE_ONE), site=entry.site,
+            )
+        )  # fmt: skip
     return tuple(made)
 
 

@@ -16,9 +16,10 @@ from typing import Any, Final, Literal
 
 import attrs
 
-from leasekit.actors.settings import ActorSettings, AuthoritySettings, BrokerSettings, GuestSettings
+from leasekit.actors.settings import PERMISSIONS, ActorSettings, AuthoritySettings, BrokerSettings, GuestSettings
 from leasekit.config.shell import ShellSettings
 from leasekit.config.traces import SyntheticSettings, parse_instant
+from leasekit.config.transport import TransportSettings
 from leasekit.core.claims.claim import TYPE_MAX
 from leasekit.core.properties import check_properties
 from leasekit.core.settings import DurationSetting
@@ -67,6 +68,12 @@ def _amount(_: object, __: object, value: float) -> None:
         raise ValueError("expected a number of at least 0")
 
 
+def _permissions(_: object, __: object, value: tuple[str, ...] | None) -> None:
+    unknown = [word for word in value or () if word not in PERMISSIONS]
+    if unknown:
+        raise ValueError(f"expected some of {', '.join(PERMISSIONS)}, found {unknown[0]!r}")
+
+
 def _at_least(least: int) -> Any:
     return attrs.validators.ge(least)
 
@@ -101,10 +108,36 @@ def _settings_table(settings: type[ActorSettings], *left_out: str) -> type[Any]:
 
 SETTINGS: Final[Mapping[str, type[Any]]] = {
     "guest": _settings_table(GuestSettings),
-    "broker": _settings_table(BrokerSettings, "priorities"),
+    "broker": _settings_table(BrokerSettings, "priorities", "delegations"),
     "authority": _settings_table(AuthoritySettings, "inventory", "delegations"),
 }
 """``[actor.NAME.settings]`` by role."""
+
+
+@attrs.frozen(kw_only=True)
+class KeyTable:
+    """``key`` of an actor where more is to be said than the path of its file."""
+
+    file: str = ""
+    passphrase_file: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class ListenTable:
+    """One of ``listen`` where more is to be said than the address: ``tls = false`` switches TLS off on TCP."""
+
+    address: str
+    tls: bool | None = None
+
+
+@attrs.frozen(kw_only=True)
+class PermissionTable:
+    """``[actor.NAME.permissions.PEER]``: what a peer may do here (nothing said: what its role may), and how many of
+    its requests may be unanswered at once.
+    """
+
+    may: tuple[str, ...] | None = attrs.field(default=None, validator=_permissions)
+    open_requests: int | None = attrs.field(default=None, validator=attrs.validators.optional(_at_least(1)))
 
 
 @attrs.frozen(kw_only=True)
@@ -112,8 +145,8 @@ class ActorTable:
     """``[actor.NAME]``: what all roles have. Who knows ``settings``, ``mapper`` and ``driver`` looks at them."""
 
     role: Role
-    key: str = ""
-    listen: tuple[str, ...] = ()
+    key: str | KeyTable = ""
+    listen: tuple[str | ListenTable, ...] = ()
     control: str = ""
     store: str = ""
     log: LogFormat = "human"
@@ -121,6 +154,8 @@ class ActorTable:
     settings: Mapping[str, Any] = attrs.Factory(dict)
     mapper: Mapping[str, Any] = attrs.Factory(dict)
     shell: ShellSettings = attrs.Factory(ShellSettings)
+    transport: TransportSettings = attrs.Factory(TransportSettings)
+    permissions: Mapping[str, PermissionTable] = attrs.Factory(dict)
 
 
 @attrs.frozen(kw_only=True)
@@ -140,9 +175,10 @@ class InventoryTable:
 
 @attrs.frozen(kw_only=True)
 class DelegationTable:
-    """``[[actor.SITE.delegation]]``: what the site gives to a broker; without ``units`` all of the type that it has.
+    """``[[actor.NAME.delegation]]``: what a site gives to a broker, without ``units`` all of the type that it has; or a
+    broker to another broker, of what it has of ``site`` (not said: of the first that has enough).
 
-    ``degree`` 1.5 lets the broker promise half as much again.
+    ``degree`` 1.5 lets the taker promise half as much again.
     """
 
     broker: str
@@ -150,6 +186,7 @@ class DelegationTable:
     units: int | None = attrs.field(default=None, validator=attrs.validators.optional(_at_least(1)))
     length: DurationSetting = attrs.field(default=3650 * DAY, validator=_at_least(1))
     degree: float = attrs.field(default=1.0, validator=[attrs.validators.ge(1.0), attrs.validators.le(100.0)])
+    site: str = ""
 
 
 @attrs.frozen(kw_only=True)
@@ -182,6 +219,7 @@ class BrokerTable(ActorTable):
     """An actor whose role is ``broker``."""
 
     priorities: Mapping[str, int] = attrs.Factory(dict)
+    delegation: tuple[DelegationTable, ...] = ()
 
 
 @attrs.frozen(kw_only=True)
@@ -200,11 +238,14 @@ ACTORS: Final[Mapping[str, type[ActorTable]]] = {
 
 @attrs.frozen(kw_only=True)
 class PeerTable:
-    """``[peer.NAME]``: an actor of another file. Without an address it dials us."""
+    """``[peer.NAME]``: an actor of another file. Without an address it dials us. ``tls = false`` is for a TCP address
+    where TLS is not spoken.
+    """
 
     role: Role
     key: str
     address: str = ""
+    tls: bool | None = None
 
 
 # -- load signals ------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from leasekit.core.properties import EMPTY, Properties
-from leasekit.core.time import Instant, Term
+from leasekit.core.time import Duration, Instant, Term
 from leasekit.core.timetable import Timetable
 
 VERSION: Final = 1
@@ -77,23 +77,67 @@ class Source(NamedTuple):
     free: Timetable
 
 
+class GrantedLease(NamedTuple):
+    """A lease that the broker has granted and that is not over: ``units`` of ``source`` over ``term``, its last one.
+
+    ``preemptible`` says whether it can be ended early by :class:`Preempt`; one that was already shows its new end.
+    """
+
+    lease: str
+    holder: str
+    source: str
+    type: str
+    units: int
+    term: Term
+    preemptible: bool
+    priority: int
+    properties: Properties
+
+
+class Usage(Protocol):
+    """What holders have been granted, extends and modifies included, as far back as the broker keeps it."""
+
+    def held(self, holder: str, type_: str, window: Term) -> Iterable[tuple[Term, int]]:
+        """The stretches of ``window`` in which the holder holds units of the type, in order, and how many."""
+        ...
+
+
+def _nothing(type_: str) -> Sequence[GrantedLease]:
+    return ()
+
+
 class BrokerCycle(NamedTuple):
-    """What a broker's mapper is shown: requests in order of arrival, complete groups, and sources by type."""
+    """What a broker's mapper is shown: requests in order of arrival, complete groups, and sources by type.
+
+    ``granted`` lists the leases of a type that are not over. ``usage`` is for mappers with ``wants_usage = True``.
+    """
 
     now: Instant
     requests: Sequence[PendingRequest]
     groups: Sequence[tuple[PendingRequest, ...]]
     sources: Callable[[str], Sequence[Source]]
+    granted: Callable[[str], Sequence[GrantedLease]] = _nothing
+    usage: Usage | None = None
 
 
 class Grant(NamedTuple):
-    """Give ``lease`` that many ``units`` of ``source`` over ``term``."""
+    """Give ``lease`` that many ``units`` of ``source`` over ``term``.
+
+    With ``prepare`` (ms) they are booked and granted from so much earlier on, so that the site has set them up by the
+    start of ``term`` (Haizea's preparation overhead).
+    """
 
     lease: str
     source: str
     units: int
     term: Term
     preemptible: bool = False
+    prepare: Duration = 0
+
+    @property
+    def booked(self) -> Term:
+        """The term of the claim: with the time to prepare."""
+        return Term(self.term.start - self.prepare, self.term.end) if self.prepare else self.term
 
 
 class GrantGroup(NamedTuple):
@@ -118,7 +162,17 @@ class Reject(NamedTuple):
     earliest: Instant | None = None
 
 
-BrokerDecision: TypeAlias = Grant | GrantGroup | Defer | Reject | Wake
+class Preempt(NamedTuple):
+    """End ``lease``, which must be preemptible, at ``at``. Its units can be granted anew when its site has accepted
+    that: look for them in a later cycle.
+    """
+
+    lease: str
+    at: Instant
+    reason: str = ""
+
+
+BrokerDecision: TypeAlias = Grant | GrantGroup | Defer | Reject | Preempt | Wake
 
 
 class BrokerMapper(Protocol):

@@ -1,6 +1,6 @@
 """The tables that every store keeps, and what a store is.
 
-An actor's state is rows. Columns are for people and for indexes; ``body`` holds the whole record in msgpack, and is
+An actor's state is rows. Columns are for people; ``body`` holds the whole record in msgpack, and is
 what an actor restores itself from. A row with ``live = 0`` belongs to the past: it stays for history, and is not
 loaded.
 """
@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from leasekit.core.errors import LeasekitError
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 3
 
 Row: TypeAlias = tuple[Any, ...]
 """Values in the order of the table's columns: int, str, bytes or None."""
@@ -22,9 +22,8 @@ class Table(NamedTuple):
     """``columns`` maps names to ``int``, ``str`` or ``bytes``; the first column is the key."""
 
     columns: Mapping[str, type]
-    indexes: tuple[str, ...] = ()
     archived: bool = False
-    """Whether rows with ``live = 0`` are kept, and left out when the actor's state is loaded."""
+    """Whether rows with ``live = 0`` are kept, and left out when the actor's state is loaded; ``live`` is indexed."""
 
 
 TABLES: Final[Mapping[str, Table]] = {
@@ -35,19 +34,16 @@ TABLES: Final[Mapping[str, Table]] = {
             "id": str, "live": int, "slice": str, "peer": str, "type": str, "state": str, "pending": str,
             "units": int, "term_start": int, "term_end": int, "reason": str, "updated": int, "body": bytes,
         },
-        indexes=("live", "slice"),
         archived=True,
     ),
     "units": Table(
-        {"id": str, "lease": str, "type": str, "state": str, "action": int, "reason": str, "body": bytes},
-        indexes=("lease",),
+        {"id": str, "lease": str, "type": str, "state": str, "action": int, "reason": str, "body": bytes}
     ),
     "claims": Table(
         {
             "id": str, "live": int, "parent": str, "lease": str, "issuer": str, "holder": str, "type": str,
             "units": int, "term_start": int, "term_end": int, "state": str, "body": bytes,
         },
-        indexes=("live", "parent", "lease"),
         archived=True,
     ),
     "delegations": Table(
@@ -57,6 +53,10 @@ TABLES: Final[Mapping[str, Table]] = {
         }
     ),
     "returns": Table({"id": str, "lease": str, "stage": str, "body": bytes}),
+    "notices": Table({"id": str, "peer": str, "state": str, "until": int, "body": bytes}),
+    "peers": Table({"id": str, "role": str, "key": str, "address": str, "origin": str, "body": bytes}),
+    "maintenance": Table({"id": str, "start": int, "end": int, "reason": str, "body": bytes}),
+    "evidence": Table({"id": str, "at": int, "kind": str, "guilty": str, "words": str, "body": bytes}),
 }  # fmt: skip
 """Every table but the log, by name."""
 

@@ -118,6 +118,25 @@ class Turn(NamedTuple):
     run: Callable[[], TurnDone]
 
 
+class PeerChange(NamedTuple):
+    """The actor knows ``peer`` differently from now on; None: not at all any more. Its key, name and ``address`` are
+    the shell's business.
+    """
+
+    name: str
+    peer: Acquaintance | None
+
+
+class Acquaintance(Protocol):
+    """What a shell must know of a peer to talk to it."""
+
+    @property
+    def key(self) -> bytes: ...
+
+    @property
+    def address(self) -> str: ...
+
+
 @attrs.define(slots=True)
 class Ready:
     """What an actor wants done, in the order in which it must be done."""
@@ -126,6 +145,7 @@ class Ready:
     messages: list[Outgoing] = attrs.Factory(list)
     replies: list[Reply] = attrs.Factory(list)
     actions: list[Action] = attrs.Factory(list)
+    peers: list[PeerChange] = attrs.Factory(list)
 
 
 class ActorLike(Protocol):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from getpass import getpass
 from pathlib import Path
 from typing import Final
 
@@ -37,7 +38,7 @@ def run(
     """
     wanted = list(names) or list(deployment.actors)
     try:
-        keys = prepare(deployment, wanted)
+        keys = prepare(deployment, wanted, _ask if sys.stdin is not None and sys.stdin.isatty() else None)
         jobs = [make_job(deployment, name, keys, data_dir=data_dir, synthetic=synthetic) for name in wanted]
     except LeasekitError as error:
         for line in str(error).splitlines():
@@ -81,10 +82,15 @@ def make_job(
         driver_of=drivers.of,
         clock_skew=spec.settings.clock_skew,
         shell=spec.shell,
+        transport=spec.transport,
         log=spec.log,
         log_level=spec.log_level,
         log_file=True,
     )
+
+
+def _ask(key: Path) -> str:
+    return getpass(f"passphrase of {key}: ")
 
 
 def _origin(deployment: Deployment, name: str) -> Instant:

@@ -153,13 +153,10 @@ class Executor:
         action = lane.action
         log = self._unit_logs.open(action.unit, f"{action.lease or '-'} {action.op} #{action.number}: ")
         done: ActionDone | None = None
-        try:
-            with lane.scope:
-                done = await self._carry_out(action, lane, log)
-            if done is None:
-                log.write(f"cancelled{f': {lane.follow.op} comes after it' if lane.follow is not None else ''}")
-        finally:
-            log.close()
+        with lane.scope:
+            done = await self._carry_out(action, lane, log)
+        if done is None:
+            log.write(f"cancelled{f': {lane.follow.op} comes after it' if lane.follow is not None else ''}")
         return done
 
     async def _carry_out(self, action: Action, lane: _Lane, log: UnitLog) -> ActionDone:

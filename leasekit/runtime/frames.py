@@ -21,7 +21,7 @@ from leasekit.core.errors import LeasekitError
 UNIX_PATH_MAX: Final = 107
 """The longest path of a Unix socket, in bytes (Linux)."""
 
-_TCP = re.compile(r"tcp://(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+)):(\d{1,5})")
+_TCP = re.compile(r"tcp://(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+)):(\d{1,5})(\?tls=false)?")
 
 
 class TransportError(LeasekitError):
@@ -30,20 +30,30 @@ class TransportError(LeasekitError):
 
 @attrs.frozen(slots=True)
 class Endpoint:
-    """An address: the ``path`` of a Unix socket, or ``host`` and ``port`` (0 when listening: any free one)."""
+    """An address: the ``path`` of a Unix socket, or ``host`` and ``port`` (0 when listening: any free one).
+
+    ``tls`` says whether TLS is spoken on TCP; a Unix socket never has it.
+    """
 
     path: str = ""
     host: str = ""
     port: int = 0
+    tls: bool = True
+
+    @property
+    def encrypted(self) -> bool:
+        """Whether what goes over it is encrypted."""
+        return self.tls and not self.path
 
     def __str__(self) -> str:
         if self.path:
             return f"unix:{self.path}"
-        return f"tcp://[{self.host}]:{self.port}" if ":" in self.host else f"tcp://{self.host}:{self.port}"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"tcp://{host}:{self.port}{'' if self.tls else '?tls=false'}"
 
 
 def parse_endpoint(text: str) -> Endpoint:
-    """The endpoint that ``unix:PATH`` or ``tcp://HOST:PORT`` names.
+    """The endpoint that ``unix:PATH`` or ``tcp://HOST:PORT`` names; with ``?tls=false`` after it, TCP without TLS.
 
     Raises ``ValueError`` that says what was found and what is allowed.
     """
@@ -59,7 +69,7 @@ def parse_endpoint(text: str) -> Endpoint:
     port = int(match[3])
     if port > 65_535:
         raise ValueError(f"{text!r}: found port {port}, allowed is 0 to 65535")
-    return Endpoint(host=match[1] or match[2], port=port)
+    return Endpoint(host=match[1] or match[2], port=port, tls=match[4] is None)
 
 
 async def connect(address: Endpoint) -> trio.SocketStream:
@@ -76,10 +86,10 @@ def readable(stream: trio.SocketStream) -> bool:
     return bool(poll.poll(0))
 
 
-def bound(listener: trio.SocketListener) -> Endpoint:
+def bound(listener: trio.SocketListener, tls: bool = True) -> Endpoint:
     """Where ``listener`` listens, with the port that it got."""
     name = listener.socket.getsockname()
-    return Endpoint(path=name) if isinstance(name, str) else Endpoint(host=name[0], port=name[1])
+    return Endpoint(path=name) if isinstance(name, str) else Endpoint(host=name[0], port=name[1], tls=tls)
 
 
 class Sockets:

@@ -1,17 +1,25 @@
-"""The queue in front of an actor: bounded for those that can wait, and open for what is bounded anyway."""
+"""The queue in front of an actor: bounded for those that can wait, and open for what is bounded anyway.
+
+Each peer has a lane of its own, and lanes are taken from in turn: what a busy peer has sent waits behind itself, not
+before what others send.
+"""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from typing import Final
 
 import trio
 
-from leasekit.core.steps import Input
+from leasekit.core.steps import Input, Received
+
+OWN: Final = ""
+"""The lane of all that does not come from a peer."""
 
 
 class Inbox:
-    """Inputs in order of arrival. :meth:`put` waits for room; :meth:`put_now` does not.
+    """Inputs in order of arrival for each peer. :meth:`put` waits for room; :meth:`put_now` does not.
 
     The second is for what the shell itself has set going (ends of actions and turns), of which there is never more
     than was started: if they had to wait for room, a flood from a peer could hold them up.
@@ -19,36 +27,52 @@ class Inbox:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._inputs: deque[Input] = deque()
+        self._lanes: dict[str, deque[Input]] = {}
+        """Those in which something waits; the first is the next to be taken from."""
+        self._count = 0
         self._writers = trio.lowlevel.ParkingLot()
         self._reader = trio.Event()
 
     def __len__(self) -> int:
-        return len(self._inputs)
+        return self._count
 
     async def put(self, inputs: Sequence[Input]) -> None:
-        """Append all of ``inputs`` once there is room for one: a batch is not torn apart."""
-        while len(self._inputs) >= self._limit:
+        """Append all of ``inputs``, which come from one peer, once there is room for one: a batch is not torn apart.
+
+        Who has nothing in the inbox always finds room; otherwise its share of the limit among all that have.
+        """
+        lane = _lane(inputs[0])
+        while lane in self._lanes and len(self._lanes[lane]) * len(self._lanes) >= self._limit:
             await self._writers.park()
-        self.put_now(*inputs)
+        self._append(lane, inputs)
 
     def put_now(self, *inputs: Input) -> None:
         """Append whether or not there is room."""
-        self._inputs.extend(inputs)
-        self._reader.set()
+        for one in inputs:
+            self._append(_lane(one), (one,))
 
     def wake(self) -> None:
         """End a :meth:`wait` although nothing has come."""
         self._reader.set()
 
     def take(self, most: int) -> list[Input]:
-        """Up to ``most`` of the oldest inputs."""
-        inputs = self._inputs
-        taken = [inputs.popleft() for _ in range(min(most, len(inputs)))]
-        if not inputs:
+        """Up to ``most`` inputs: an equal part of each lane's oldest, the rest from those that have more."""
+        taken: list[Input] = []
+        while self._lanes and len(taken) < most:
+            part = max(1, (most - len(taken)) // len(self._lanes))
+            for lane, inputs in list(self._lanes.items()):
+                count = min(part, len(inputs), most - len(taken))
+                taken += [inputs.popleft() for _ in range(count)]
+                # To the end of the row, so that the others come first the next time.
+                del self._lanes[lane]
+                if inputs:
+                    self._lanes[lane] = inputs
+                if len(taken) == most:
+                    break
+        self._count -= len(taken)
+        if not self._count:
             self._reader = trio.Event()
-        if len(inputs) < self._limit:
-            self._writers.unpark_all()
+        self._writers.unpark_all()
         return taken
 
     async def wait(self, seconds: float) -> None:
@@ -58,3 +82,12 @@ class Inbox:
             return
         with trio.move_on_after(seconds):
             await self._reader.wait()
+
+    def _append(self, lane: str, inputs: Sequence[Input]) -> None:
+        self._lanes.setdefault(lane, deque()).extend(inputs)
+        self._count += len(inputs)
+        self._reader.set()
+
+
+def _lane(one: Input) -> str:
+    return one.peer if isinstance(one, Received) else OWN

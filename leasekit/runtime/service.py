@@ -36,13 +36,13 @@ from leasekit.config.shell import ShellSettings
 from leasekit.core.claims.keys import Scheme, Signer
 from leasekit.core.errors import LeasekitError
 from leasekit.core.schema import Store
-from leasekit.core.steps import ActorLike
+from leasekit.core.steps import ActorLike, PeerChange
 from leasekit.core.time import Duration
 from leasekit.runtime import logs
 from leasekit.runtime.bound import BoundDriver
 from leasekit.runtime.clock import RealClock
 from leasekit.runtime.control import Control
-from leasekit.runtime.frames import Endpoint, Sockets
+from leasekit.runtime.frames import Endpoint, Sockets, parse_endpoint
 from leasekit.runtime.shell import EXIT_BUG, ActorShell, ActorStoppedError
 from leasekit.runtime.transport import PeerAddress, Transport, TransportSettings
 from leasekit.runtime.unit_logs import UnitLogs
@@ -78,6 +78,7 @@ class Job:
     driver_of: Callable[[str], BoundDriver | None]
     clock_skew: Duration
     shell: ShellSettings
+    transport: TransportSettings = attrs.Factory(TransportSettings)
     log: str = "human"
     log_level: str = "info"
     log_file: bool = False
@@ -174,10 +175,12 @@ class Daemon:
             clock=RealClock().now,
             on_receive=shell.receive,
             on_connected=shell.connected,
-            settings=TransportSettings(clock_skew=job.clock_skew),
+            settings=job.transport,
+            clock_skew=job.clock_skew,
             key=f"actor.{job.name}.listen",
         )
         shell.send = transport.send
+        shell.meet = _Acquaintances(job, transport).change
         control = Control(shell, describe=lambda: _describe(job, transport), stop=self.stop)
         with Sockets() as sockets:
             listener = await _listen_control(sockets, job)
@@ -199,6 +202,28 @@ class Daemon:
             shell.stop()
         await shell.run(task_status=task_status)
         scope.cancel()
+
+
+class _Acquaintances:
+    """The peers of an actor: those of its deploy file, and those that it made known or forgot since."""
+
+    def __init__(self, job: Job, transport: Transport) -> None:
+        self._transport = transport
+        self._peers = {peer.name: peer for peer in job.peers}
+
+    def change(self, changes: Sequence[PeerChange]) -> None:
+        """Connect to those that are new, and hang up on those that are known no more."""
+        for name, peer in changes:
+            if peer is None:
+                self._peers.pop(name, None)
+                continue
+            try:
+                address = parse_endpoint(peer.address) if peer.address else None
+            except ValueError as error:
+                logger.warning("peer %s can't be dialled at %r: %s", name, peer.address, error)
+                address = None
+            self._peers[name] = PeerAddress(name, peer.key, address)
+        self._transport.set_peers(self._peers.values())
 
 
 class _ForcedError(LeasekitError):
@@ -247,6 +272,9 @@ def _describe(job: Job, transport: Transport) -> dict[str, Any]:
             "received": peer.received,
             "dropped": peer.dropped,
             "problem": peer.problem,
+            "encrypted": peer.encrypted,
+            "held_ms": peer.held_ms,
+            "flooding": peer.flooding,
         }
         for peer in transport.status()
     ]

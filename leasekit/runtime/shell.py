@@ -32,6 +32,7 @@ from leasekit.core.steps import (
     Connected,
     Input,
     Outgoing,
+    PeerChange,
     Ready,
     Received,
     Reply,
@@ -98,8 +99,8 @@ class ActorShell:
     """Runs the actor that ``make`` returns, on ``store``.
 
     ``driver_of`` gives the driver of a resource type. ``inline`` says that the mapper is quick enough to be called on
-    the actor's own step. ``send`` takes messages for a peer; it must not wait. The store is used by this shell alone,
-    and not closed.
+    the actor's own step. ``send`` takes messages for a peer, ``meet`` peers that came or went; they must not wait. The
+    store is used by this shell alone, and not closed.
     """
 
     def __init__(
@@ -121,6 +122,7 @@ class ActorShell:
         self.executor = Executor(driver_of, unit_logs, self._action_done)
         self.transitions: Feed[LogRow] = Feed()
         self.send: Callable[[str, Sequence[Message]], None] = lambda peer, messages: None
+        self.meet: Callable[[Sequence[PeerChange]], None] = lambda changes: None
         self.state = STARTING
         self.problem = ""
         self.counts = Counts()
@@ -351,6 +353,8 @@ class ActorShell:
             finally:
                 self._settled.set()
             self._publish(ready.changes)
+        if ready.peers:
+            self.meet(ready.peers)
         self._send(ready.messages)
         for reply in ready.replies:
             self._answer(reply)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from operator import itemgetter
+from typing import Final, NamedTuple, cast
 
 from leasekit.core.schema import LOG, LOG_COLUMNS, TABLES, Change, Row, StoreError
 
@@ -20,14 +21,16 @@ _NAMES = {**COLUMNS, LOG: tuple(LOG_COLUMNS)}
 MANY: Final = 16
 """From how many rows on it is cheaper to check them column by column."""
 
+_key = itemgetter(0)
+
 # The type signatures of rows that were found right, so that checking a row costs one look-up.
 _known: dict[str, set[tuple[type, ...]]] = {name: set() for name in _TYPES}
 
 
 class Batch(NamedTuple):
-    """The net effect of a list of changes, by table. A key is either in ``writes`` or in ``deletes``."""
+    """The net effect of a list of changes, by table. A key is either in ``writes``, with its row, or in ``deletes``."""
 
-    writes: dict[str, list[Row]]
+    writes: dict[str, dict[str, Row]]
     deletes: dict[str, list[str]]
     log: list[Row]
 
@@ -39,26 +42,25 @@ def make_batch(changes: Sequence[Change]) -> Batch:
     number of values, a value of a wrong type, a key that is not the row's, a log row without a row.
     """
     last: dict[str, dict[str, Row | None]] = {}
-    log: list[Row] = []
+    log: list[Row | None] = []
     for table, key, row in changes:
         if table == LOG:
-            log.append(_log_row(row))
-            continue
-        if row is not None and (not row or row[0] != key):
-            _check(table, row)
-            raise StoreError(f"table {table}: found a row with key {row[0]!r} in a change of {key!r}")
-        rows = last.get(table)
-        if rows is None:
-            rows = last[_known_table(table)] = {}
-        rows[key] = row
-    writes: dict[str, list[Row]] = {}
+            log.append(row)
+        elif table in last:
+            last[table][key] = row
+        else:
+            last[_known_table(table)] = {key: row}
+    writes: dict[str, dict[str, Row]] = {}
     deletes: dict[str, list[str]] = {}
     for table, rows in last.items():
-        writes[table] = written = [row for row in rows.values() if row is not None]
-        deletes[table] = [key for key, row in rows.items() if row is None] if len(written) < len(rows) else []
-        _check_all(table, written)
-    _check_all(LOG, log)
-    return Batch(writes, deletes, log)
+        gone = [key for key, row in rows.items() if row is None]
+        for key in gone:
+            del rows[key]
+        if gone:
+            deletes[table] = gone
+        if rows:
+            writes[table] = _checked(table, cast("dict[str, Row]", rows))
+    return Batch(writes, deletes, _log_rows(log))
 
 
 def archived_table(table: str) -> int:
@@ -73,10 +75,20 @@ def plain_table(table: str) -> str:
     return _known_table(table)
 
 
-def _log_row(row: Row | None) -> Row:
-    if row is None:
+def _checked(table: str, rows: dict[str, Row]) -> dict[str, Row]:
+    _check_all(table, list(rows.values()))
+    if list(map(_key, rows.values())) != list(rows):
+        key, row = next((key, row) for key, row in rows.items() if row[0] != key)
+        raise StoreError(f"table {table}: found a row with key {row[0]!r} in a change of {key!r}")
+    return rows
+
+
+def _log_rows(log: list[Row | None]) -> list[Row]:
+    rows = [row for row in log if row is not None]
+    if len(rows) < len(log):
         raise StoreError(f"table {LOG}: found a deletion, its rows are only ever appended")
-    return row
+    _check_all(LOG, rows)
+    return rows
 
 
 def _known_table(table: str) -> str:

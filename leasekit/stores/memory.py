@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import islice
-from operator import itemgetter
 
 from leasekit.core.schema import TABLES, Change, LogRow, Row, StoreError
 from leasekit.stores.batch import LIVE, archived_table, make_batch, plain_table
-
-_key = itemgetter(0)
 
 
 class MemoryStore:
@@ -44,7 +41,7 @@ class MemoryStore:
             for key in keys:
                 rows.pop(key, None)
         for table, written in batch.writes.items():
-            self._tables[table].update(zip(map(_key, written), written, strict=True))
+            self._tables[table].update(written)
         if self._keep_log:
             self._log.extend(batch.log)
 

@@ -82,6 +82,26 @@ def tables_of_version_1(db: Database) -> None:
     _create_views(db)
 
 
+@migration
+def tables_of_version_2(db: Database) -> None:
+    """What actors have with each other beside leases: notices that are due, peers made known later, evidence."""
+    tables: Mapping[str, Mapping[str, type]] = {
+        "notices": {"id": str, "peer": str, "state": str, "until": int, "body": bytes},
+        "peers": {"id": str, "role": str, "key": str, "address": str, "origin": str, "body": bytes},
+        "maintenance": {"id": str, "start": int, "end": int, "reason": str, "body": bytes},
+        "evidence": {"id": str, "at": int, "kind": str, "guilty": str, "words": str, "body": bytes},
+    }
+    for name, columns in tables.items():
+        db.create_table(name, dict(columns), pk="id", not_null={"id"}, strict=True)
+
+
+@migration
+def fewer_indexes_in_version_3(db: Database) -> None:
+    """No query goes by these columns, and each write of a row paid for its entries."""
+    for index in ("leases_slice", "units_lease", "claims_parent", "claims_lease"):
+        db.conn.execute(f"DROP INDEX idx_{index}")
+
+
 def _create_views(db: Database) -> None:
     def time(column: str) -> str:
         return f"strftime('%Y-%m-%dT%H:%M:%fZ', {column} / 1000.0, 'unixepoch')"

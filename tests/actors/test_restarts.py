@@ -6,10 +6,12 @@ from collections import Counter
 
 import pytest
 from actor_bench import Bench
-from fault_checkers import ClaimChecker, Listening, MemoryChecker, StateChecker, UnitChecker
 
 from leasekit.core.steps import Action
 from leasekit.core.time import MINUTE, SECOND, Instant
+from leasekit.emulation.simulation.checkers import Listening, MemoryChecker, StateChecker
+from leasekit.emulation.simulation.claim_book import ClaimChecker
+from leasekit.emulation.simulation.unit_book import UnitChecker
 from leasekit.emulation.world import Node
 
 ROLES = {"guest": "guest", "broker": "broker", "site": "authority"}
@@ -20,6 +22,7 @@ class Actions(Listening):
     """Counts what drivers were told, by actor and number."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.told: Counter[tuple[str, int, str, str]] = Counter()
 
     def started(self, at: Instant, actor: str, action: Action) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from actor_bench import Bench, Plan
-from fault_checkers import StateChecker
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from wire_strategies import messages
@@ -28,6 +27,7 @@ from leasekit.core.protocol.messages import (
 )
 from leasekit.core.steps import Connected, Received, Tick
 from leasekit.core.time import HOUR, MINUTE, SECOND, Term
+from leasekit.emulation.simulation.checkers import StateChecker
 
 M = TypeVar("M")
 ROLES = {"guest": "guest", "broker": "broker", "site": "authority"}

@@ -13,13 +13,20 @@ from wire_strategies import texts
 from leasekit.core.claims.keys import ED25519, UNSIGNED, Keypair, UnsignedIdentity
 from leasekit.core.claims.statements import (
     CONTRACT,
+    ENDORSEMENT,
     KINDS,
     RECEIPT,
+    RECLAIM,
     RELINQUISHMENT,
     STATEMENT_MAX,
     TRUNCATION,
+    Endorsed,
     check_statement,
     decode_statement,
+    endorse,
+    endorsed,
+    reclaim,
+    reclaim_deadline,
     state,
 )
 from leasekit.core.errors import TicketError
@@ -91,7 +98,7 @@ def test_a_statement_signed_by_another() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"tag": "statement2"}, {"kind": "gift"}, {"kind": 5}, {"signer": b"short"}, {"signer": "s" * 32},
+        {"tag": "statement2"}, {"kind": "gift"}, {"kind": 5}, {"kind": {}}, {"signer": b"short"}, {"signer": "s" * 32},
         {"subject": b""}, {"subject": b"c" * 33}, {"at": -1}, {"at": INSTANT_MAX + 1}, {"at": True}, {"at": "now"},
         {"detail": b"x"}, {"detail": None}, {"signature": b"x" * 63}, {"signature": "x"}, {"signature": None},
     ],
@@ -129,3 +136,70 @@ def test_unsigned_statements() -> None:
     assert check_statement(UNSIGNED, made.encode(), TRUNCATION, signer=me.public, subject=SUBJECT).detail == ""
     with pytest.raises(TicketError, match="does not verify"):
         check_statement(UNSIGNED, state(SITE, TRUNCATION, SUBJECT, 5).encode(), TRUNCATION, signer=SITE.public)
+
+
+def test_what_nobody_would_accept_is_not_signed() -> None:
+    """A statement that is too long or no text is refused when it is made, not by whoever gets it."""
+    longest = "x" * (STATEMENT_MAX - 200)
+    assert len(state(SITE, CONTRACT, SUBJECT, 5, longest).encode()) <= STATEMENT_MAX
+    for detail in ("x" * STATEMENT_MAX, "\ud800"):
+        with pytest.raises(TicketError) as caught:
+            state(SITE, CONTRACT, SUBJECT, 5, detail)
+        assert caught.value.code == "malformed"
+
+
+@given(length=st.integers(3000, 4100))
+def test_what_is_signed_is_decoded(length: int) -> None:
+    """Around the limit, whatever can be made can be read."""
+    try:
+        made = state(SITE, CONTRACT, SUBJECT, 5, "x" * length).encode()
+    except TicketError:
+        return
+    assert decode_statement(made).detail == "x" * length
+
+
+# -- taking a delegation back ------------------------------------------------------------------------------------------
+
+
+@given(at=st.integers(0, INSTANT_MAX), more=st.none() | st.integers(0, INSTANT_MAX))
+def test_reclaims(at: int, more: int | None) -> None:
+    """A reclaim says from when on nothing new comes out of a delegation, and when its leases are closed, if at all."""
+    deadline = None if more is None else min(at + more, INSTANT_MAX)
+    data = reclaim(SITE, SUBJECT, at, deadline).encode()
+    found = check_statement(ED25519, data, RECLAIM, signer=SITE.public, subject=SUBJECT)
+    assert (found.at, reclaim_deadline(found)) == (at, deadline)
+
+
+def test_deadlines_that_are_none() -> None:
+    """A deadline before the reclaim, or one that is not written as it should be, is refused."""
+    with pytest.raises(TicketError, match="reclaim as of 6: its deadline is '5'"):
+        reclaim(SITE, SUBJECT, 6, 5)
+    for text in ("soon", "-7", "07", " 7", "7 ", "²", "1e3", str(INSTANT_MAX + 1), "9" * 400):
+        with pytest.raises(TicketError) as caught:
+            reclaim_deadline(state(SITE, RECLAIM, SUBJECT, 5, text))
+        assert caught.value.code == "malformed"
+
+
+# -- endorsing keys ----------------------------------------------------------------------------------------------------
+
+
+def test_endorsements() -> None:
+    """An endorsement names the key, whose it is, and where its actor listens if that is known."""
+    for name, role, address in (("alice", "guest", ""), ("north", "site", "tcp://10.0.0.1:7000"), ("é", "broker", "")):
+        data = endorse(SITE, GUEST.public, 5, name=name, role=role, address=address).encode()
+        found = check_statement(ED25519, data, ENDORSEMENT, signer=SITE.public, subject=GUEST.public)
+        assert endorsed(found) == Endorsed(GUEST.public, name, role, address)
+
+
+def test_endorsements_of_nothing() -> None:
+    """An endorsement without a name, of no role, or with characters that a terminal would obey is refused."""
+    good = {"name": "alice", "role": "guest", "address": ""}
+    for change in (
+        {"name": ""}, {"name": "a\nb"}, {"name": "a\x1b[2J"}, {"role": "king"}, {"address": "\n"}, {"role": "guest\n"}
+    ):  # fmt: skip
+        with pytest.raises(TicketError) as caught:
+            endorse(SITE, GUEST.public, 5, **(good | change))
+        assert caught.value.code == "malformed"
+    for detail in ("", "guest", "guest\nalice", "guest\nalice\n\n", "guest\r\nalice\r\n"):
+        with pytest.raises(TicketError, match="expected role, name and address"):
+            endorsed(state(SITE, ENDORSEMENT, GUEST.public, 5, detail))

@@ -69,6 +69,7 @@ SPECIFIED = {
         ticketed/extending_ticket grant ticketed/-
         ticketed/extending_ticket refuse ticketed/-
         ticketed/- modify ticketed/modifying
+        ticketed/- preempt ticketed/-
         ticketed/modifying grant ticketed/-
         ticketed/modifying refuse ticketed/-
         ticketed/- return ticketed/-
@@ -123,7 +124,13 @@ SPECIFIED = {
         offering/- taken held/-
         offering/- refused refused/-
         offering/- end ended/-
+        offering/- reclaim reclaiming/-
+        held/- reclaim reclaiming/-
+        held/- let_go reclaimed/-
         held/- end ended/-
+        reclaiming/- let_go reclaimed/-
+        reclaiming/- end ended/-
+        reclaimed/- end ended/-
     """,
 }
 """What specs and design say of each machine: from, event, to."""

@@ -103,3 +103,30 @@ def test_begin_and_forever() -> None:
     assert list(made.segments(-7, 7)) == [(-7, 7, 5)] and list(made.segments(7, 7)) == []
     assert made.first_at_least(-7, 5) == -7 and made.first_below(-7, 5) == FOREVER
     assert made.last_below(0, 9, 6) == FOREVER and made.last_below(0, 9, 5) == 0
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_layer_without_changes(seed: int) -> None:
+    """A layer that nothing was added to answers as its base does, at any later state of that; the first change is its
+    own, and its copy's only where it was made before the copy.
+    """
+    base, plain = build(seed, False)
+    layer = Layer(base)
+    bare = layer.copy()
+    base.add(20, 60, 7)
+    plain[20:60] = [value + 7 for value in plain[20:60]]
+    random = Random(seed)
+    for _ in range(60):
+        lo = random.randrange(LINE - 1)
+        hi, level = random.randint(lo + 1, LINE), random.randint(min(plain) - 1, max(plain) + 1)
+        for made in (layer, bare):
+            assert (made.min(lo, hi), made.value(lo)) == (min(plain[lo:hi]), plain[lo])
+            assert made.below(lo, hi, level) == any(value < level for value in plain[lo:hi])
+            check_last_below(made, plain, lo, hi, level)
+            assert made.first_below(lo, level) == base.first_below(lo, level)
+            assert made.first_at_least(lo, level) == base.first_at_least(lo, level)
+            assert list(made.segments(lo, hi)) == list(base.segments(lo, hi))
+    layer.add(0, LINE, -5)
+    assert [layer.value(at) for at in range(LINE)] == [value - 5 for value in plain]
+    assert [bare.value(at) for at in range(LINE)] == [base.value(at) for at in range(LINE)] == plain
+    assert layer.copy().value(7) == plain[7] - 5

@@ -96,6 +96,7 @@ def test_each_alteration_is_refused() -> None:
     assert refusal(ticket(), root=OTHER.public) == "wrong_site"
     assert refusal(ticket(), issuer=OTHER.public) == "wrong_issuer"
     assert refusal(ticket(), now=3100) == "expired"
+    assert refusal(ticket(), now=1500, ahead=499) == "future"
     assert refusal(Ticket(ticket().chain[1:]), root=None) == "wrong_root"
 
 
@@ -231,3 +232,155 @@ def test_the_cache_is_bounded() -> None:
     assert scheme.count == 4
     check(verifier, ticket(parents[8], 50))  # was the least recently used when another one came
     assert scheme.count == 6
+
+
+# -- attacks -----------------------------------------------------------------------------------------------------------
+
+
+def resigned(claim: Claim, signer: Keypair, **changes: Any) -> Claim:
+    """A claim with some of its words changed, signed by whoever dares."""
+    names = (
+        "holder", "type", "units", "term", "serial", "degree", "properties", "parent", "constraints"
+    )  # fmt: skip
+    return issue(signer, **{**{name: getattr(claim, name) for name in names}, **changes})
+
+
+ALTERED: list[tuple[int, dict[str, Any], str]] = [
+    (0, {"units": 50}, "bad_signature"),
+    (0, {"term": Term(0, 99_000)}, "bad_signature"),
+    (0, {"type": "gpu"}, "bad_signature"),
+    (0, {"properties": b"q" * 32}, "bad_signature"),
+    (0, {"degree": 2000}, "bad_signature"),
+    (0, {"serial": 77}, "bad_signature"),
+    (0, {"constraints": {"a": "b"}}, "bad_signature"),
+    (0, {"holder": OTHER.public}, "broken_chain"),
+    (0, {"parent": b"p" * 32}, "wrong_root"),
+    (1, {"units": 50}, "exceeds_units"),
+    (1, {"degree": 2000}, "exceeds_degree"),
+    (1, {"term": Term(0, 99_000)}, "exceeds_term"),
+    (1, {"holder": OTHER.public}, "broken_chain"),
+    (1, {"parent": b"p" * 32}, "wrong_parent"),
+    (1, {"constraints": {"a": "b"}}, "bad_signature"),
+    (2, {"units": 3}, "bad_signature"),
+    (2, {"units": 50}, "exceeds_units"),
+    (2, {"term": Term(2000, 4000)}, "bad_signature"),
+    (2, {"term": Term(0, 99_000)}, "exceeds_term"),
+    (2, {"type": "gpu"}, "type_changed"),
+    (2, {"properties": b"q" * 32}, "properties_changed"),
+    (2, {"holder": OTHER.public}, "bad_signature"),
+    (2, {"parent": b"p" * 32}, "wrong_parent"),
+    (2, {"degree": 2000}, "bad_signature"),
+    (2, {"constraints": {"preemptible": "true"}}, "bad_signature"),
+]
+
+
+@pytest.mark.parametrize(("place", "change", "code"), ALTERED, ids=lambda value: str(value).split(":")[0][-12:])
+def test_altered_words(place: int, change: dict[str, Any], code: str) -> None:
+    """Every word of every claim is covered, though all who hold claims below the altered one sign what suits it.
+
+    The altered claim has the signature that it had, or one by somebody else's key.
+    """
+    chain = deep(3).chain
+    issuers = (SITE, BROKER, BROKER)
+    body = resigned(chain[place], issuers[place], **change).body
+    assert body != chain[place].body
+    for signature in (chain[place].signature, OTHER.sign(body)):
+        altered = [*chain]
+        altered[place] = decode_claim(body, signature)
+        for below in range(place + 1, 3):
+            above = altered[below - 1]
+            altered[below] = resigned(
+                chain[below], issuers[below], parent=above.digest, type=above.type, properties=above.properties
+            )
+        assert refusal(Ticket(tuple(altered)), holder=altered[-1].holder) == code
+
+
+def test_a_root_of_another_key() -> None:
+    """A chain below a root that somebody else signed, in the site's name or its own, is refused."""
+    forged = decode_claim(root().leaf.body, OTHER.sign(root().leaf.body))
+    assert refusal(with_leaf(parent=Ticket((forged,)))) == "bad_signature"
+    theirs = resigned(root().leaf, OTHER)
+    assert refusal(with_leaf(parent=Ticket((theirs,)))) == "wrong_site"
+    assert refusal(Ticket((theirs, ticket().leaf))) == "wrong_site"
+
+
+def test_a_claim_moved_to_another_chain() -> None:
+    """A claim can't be hung under another parent of the same broker, even one that says the same."""
+    twin = root(serial=99)
+    assert twin.leaf.units == root().leaf.units
+    assert refusal(Ticket((twin.leaf, ticket().leaf))) == "wrong_parent"
+
+
+def test_chains_that_skip_repeat_or_turn() -> None:
+    """Claims left out, doubled or in another order are no chain."""
+    chain = deep(4).chain
+    for order in ((0, 2, 3), (0, 1, 3), (0, 1, 1, 2, 3), (1, 0, 2, 3), (0, 0, 1, 2, 3), (0, 2, 1, 3)):
+        code = refusal(Ticket(tuple(chain[index] for index in order)), root=None)
+        assert code in ("wrong_parent", "wrong_root", "exceeds_units", "broken_chain")
+
+
+def test_what_is_remembered_is_not_poisoned() -> None:
+    """A prefix is remembered by a digest that covers words and signatures: nothing else passes for it."""
+    scheme = Counting()
+    verifier, good = TicketVerifier(scheme), deep(3)
+    check(verifier, good)
+    prefix = good.chain[1]
+    # The same words with another signature are another claim, and so is a signature taken for words.
+    unsigned = decode_claim(prefix.body, b"")
+    moved = with_leaf(parent=Ticket((good.chain[0], unsigned)))
+    with pytest.raises(TicketError) as caught:
+        check(verifier, moved)
+    assert caught.value.code == "bad_signature"
+    with pytest.raises(TicketError, match="claim is not msgpack"):
+        decode_claim(prefix.body + prefix.signature, b"")
+    # A leaf that failed is not remembered as a parent, nor is what hangs below it.
+    forged = decode_claim(good.leaf.body, OTHER.sign(good.leaf.body))
+    below = issue(
+        GUEST, holder=GUEST.public, type="vm", units=1, term=TERM, serial=1, properties=PROPERTIES, parent=forged.digest
+    )
+    for _ in range(2):
+        with pytest.raises(TicketError) as caught:
+            check(verifier, Ticket((*good.chain[:2], forged, below)))
+        assert caught.value.code == "bad_signature"
+
+
+def test_a_remembered_prefix_is_still_read() -> None:
+    """What hangs below a remembered prefix must fit it: only signatures are spared, no other check."""
+    verifier, parent = TicketVerifier(ED25519), root()
+    check(verifier, ticket(parent))
+    for change, code in (({"units": 6}, "exceeds_units"), ({"type": "gpu"}, "type_changed")):
+        with pytest.raises(TicketError) as caught:
+            check(verifier, with_leaf(parent=parent, **change))
+        assert caught.value.code == code
+
+
+def test_degrees_do_not_multiply() -> None:
+    """A child may be oversubscribed only out of what its parent can give away, whatever the parent's degree."""
+    assert refusal(with_leaf(units=5, degree=1200)) == "exceeds_degree"
+    assert check(TicketVerifier(ED25519), with_leaf(units=4, degree=1250)).capacity == 5
+    parent = root(degree=1200)
+    assert check(TicketVerifier(ED25519), with_leaf(parent=parent, units=5, degree=1200)).capacity == 6
+    assert refusal(with_leaf(parent=parent, units=6, degree=1200)) == "exceeds_degree"
+    assert refusal(with_leaf(parent=parent, units=7, degree=1200)) == "exceeds_units"
+    for units, degree in ((5, 1200), (6, 1000)):
+        assert delegate(
+            parent, BROKER, holder=GUEST.public, units=units, term=TERM, serial=3, degree=degree
+        ).leaf.capacity == 6  # fmt: skip
+    with pytest.raises(TicketError, match=r"6 units at degree 1\.2 over .* do not fit in 5"):
+        delegate(parent, BROKER, holder=GUEST.public, units=6, term=TERM, serial=3, degree=1200)
+
+
+def test_terms_ahead() -> None:
+    """With a bound on how far ahead a term may start, a ticket at the bound is believed and one beyond it is not."""
+    verifier = TicketVerifier(ED25519)
+    assert check(verifier, ticket(), now=1500, ahead=500).units == 2
+    with pytest.raises(TicketError, match="claim starts at 2000, more than 499 ms after 1500"):
+        check(verifier, ticket(), now=1500, ahead=499)
+
+
+def test_empty_and_negative_claims_are_not_even_claims() -> None:
+    """Units and terms of nothing or less are refused before there is a ticket to verify."""
+    for change in ({"units": 0}, {"units": -1}, {"term": Term(5, 5)}, {"term": Term(6, 5)}, {"term": Term(-5, 5)}):
+        with pytest.raises(TicketError) as caught:
+            with_leaf(**change)
+        assert caught.value.code == "malformed"

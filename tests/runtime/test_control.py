@@ -211,7 +211,6 @@ async def test_a_units_log_is_shown_and_followed(tmp_path: Path) -> None:
                 await came.wait()
             log.write("second")
         assert lines == ["first", "second"]
-    log.close()
 
 
 async def test_who_hangs_up_stops_nothing(tmp_path: Path) -> None:

@@ -1,9 +1,8 @@
-"""The transport over real sockets: Unix sockets in a temporary directory, TCP on the loopback with any free port.
-Slightly more than 600 lines, because all of it stands on the same few peers and their helpers.
-"""
+"""The transport over real sockets: Unix sockets in a temporary directory, TCP on the loopback with any free port."""
 
 from __future__ import annotations
 
+import re
 import socket
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -13,157 +12,19 @@ from typing import Any
 import msgpack
 import pytest
 import trio
+from transport_nodes import KEYS, NOW, TCP, Node, Raw, couple, poll, unix
 
-from leasekit.core.claims.keys import ED25519, Keypair
+from leasekit.core.claims.keys import ED25519
 from leasekit.core.protocol import codec
-from leasekit.core.protocol.channel import Channel, Closed, Event, Heartbeat, State
+from leasekit.core.protocol.channel import Heartbeat
 from leasekit.core.protocol.messages import Accepted, Ack, ErrorReply, Message, OfferAnswer
 from leasekit.runtime.transport import (
     Endpoint,
     PeerAddress,
     Transport,
     TransportError,
-    TransportSettings,
     parse_endpoint,
 )
-
-KEYS = {name: Keypair(bytes([number]) * 32) for number, name in enumerate(("alice", "bob", "carol"), start=1)}
-NOW = 1_700_000_000_000
-FAST = {"backoff_min": 5, "backoff_max": 20}
-TCP = Endpoint(host="127.0.0.1")
-
-
-class Node:
-    """A transport with an actor's ears: all that it hears is kept, and can be waited for."""
-
-    def __init__(self, name: str, peers: dict[str, Endpoint | None], listen: list[Endpoint], **settings: Any) -> None:
-        self.name = name
-        self.now = NOW
-        self.batches: list[tuple[str, list[Message]]] = []
-        self.connects: list[str] = []
-        self.losses: list[tuple[str, str]] = []
-        self.skews: list[tuple[str, int]] = []
-        self.gate = trio.Event()
-        self.gate.set()
-        self.scope = trio.CancelScope()
-        self.over = trio.Event()
-        self._pulse = trio.Event()
-        self.transport = Transport(
-            name, KEYS[name], ED25519, [PeerAddress(peer, KEYS[peer].public, where) for peer, where in peers.items()],
-            listen, clock=lambda: self.now, on_receive=self._hear, settings=TransportSettings(**(FAST | settings)),
-            on_connected=lambda peer: self._note(self.connects.append, peer),
-            on_disconnected=lambda peer, why: self._note(self.losses.append, (peer, why)),
-            on_skew=lambda peer, offset: self._note(self.skews.append, (peer, offset)),
-        )  # fmt: skip
-
-    def _note(self, add: Callable[[Any], None], value: Any) -> None:
-        add(value)
-        self._pulse.set()
-        self._pulse = trio.Event()
-
-    async def _hear(self, peer: str, messages: list[Message]) -> None:
-        self._note(self.batches.append, (peer, messages))
-        await self.gate.wait()
-
-    async def start(self, nursery: trio.Nursery) -> Node:
-        """Run in the background; returns when it listens."""
-
-        async def run(task_status: trio.TaskStatus[Any]) -> None:
-            with self.scope:
-                await self.transport.run(task_status)
-            self.over.set()
-
-        await nursery.start(run)
-        return self
-
-    async def stop(self) -> None:
-        """Stop, and wait until it has."""
-        self.scope.cancel()
-        await self.over.wait()
-
-    async def until(self, true: Callable[[], bool]) -> None:
-        """Wait until ``true``, looked at whenever something was heard."""
-        with trio.fail_after(10):
-            while not true():
-                await self._pulse.wait()
-
-    @property
-    def heard(self) -> list[Message]:
-        """Every message so far."""
-        return [message for _, batch in self.batches for message in batch]
-
-
-async def poll(true: Callable[[], bool]) -> None:
-    """Wait for a state that nothing reports."""
-    with trio.fail_after(10):
-        while not true():
-            await trio.sleep(0.001)
-
-
-class Raw:
-    """A peer without a transport: a channel and a stream, to do what no transport does."""
-
-    def __init__(self, stream: trio.SocketStream, name: str, to: str) -> None:
-        keys = {peer: key.public for peer, key in KEYS.items()}
-        self.stream = stream
-        self.events: list[Event] = []
-        self.channel = Channel(
-            me=KEYS[name], name=name, scheme=ED25519, nonce=b"n" * 32, peers=keys.get, initiator=True, expect=to
-        )
-
-    @classmethod
-    async def dial(cls, node: Node, name: str) -> Raw:
-        """A proven connection to ``node``, which has noticed."""
-        before = len(node.connects)
-        raw = cls(await trio.open_unix_socket(node.transport.bound[0].path), name, node.name)
-        await raw.flush()
-        while raw.channel.state is not State.OPEN:
-            await raw.receive()
-        await raw.flush()
-        await node.until(lambda: len(node.connects) > before)
-        return raw
-
-    async def flush(self) -> None:
-        """Send what the channel has."""
-        await self.stream.send_all(self.channel.bytes_to_send())
-
-    async def receive(self) -> None:
-        """Wait for something to come."""
-        with trio.fail_after(10):
-            data = await self.stream.receive_some(65_536)
-        assert data, "the connection was closed"
-        self.events += self.channel.receive_bytes(data)
-
-    async def send(self, payload: bytes, sent_at: int = NOW) -> None:
-        """Send one envelope."""
-        self.channel.send_batch(payload, sent_at)
-        await self.flush()
-
-    async def closing(self) -> str:
-        """Wait until the other side hangs up; what it said."""
-        with trio.fail_after(10):
-            while not any(isinstance(event, Closed) for event in self.events):
-                data = await self.stream.receive_some(65_536)
-                if not data:
-                    return ""
-                self.events += self.channel.receive_bytes(data)
-        last = self.events[-1]
-        assert isinstance(last, Closed)
-        return last.error.text
-
-
-def unix(path: Path) -> Endpoint:
-    """The endpoint of a socket at ``path``."""
-    return Endpoint(path=str(path))
-
-
-async def couple(nursery: trio.Nursery, path: Path, **settings: Any) -> tuple[Node, Node]:
-    """Alice, who dials bob, connected."""
-    bob = await Node("bob", {"alice": None}, [unix(path / "bob.sock")], **settings).start(nursery)
-    alice = await Node("alice", {"bob": unix(path / "bob.sock")}, [], **settings).start(nursery)
-    await alice.until(lambda: alice.connects == ["bob"])
-    await bob.until(lambda: bob.connects == ["alice"])
-    return alice, bob
 
 
 @pytest.mark.parametrize(
@@ -174,6 +35,7 @@ async def couple(nursery: trio.Nursery, path: Path, **settings: Any) -> tuple[No
         ("tcp://127.0.0.1:7000", Endpoint(host="127.0.0.1", port=7000)),
         ("tcp://broker.example.org:0", Endpoint(host="broker.example.org", port=0)),
         ("tcp://[::1]:65535", Endpoint(host="::1", port=65535)),
+        ("tcp://[::1]:65535?tls=false", Endpoint(host="::1", port=65535, tls=False)),
     ],
 )
 def test_endpoints(text: str, endpoint: Endpoint) -> None:
@@ -195,6 +57,7 @@ def test_endpoints(text: str, endpoint: Endpoint) -> None:
         ("tcp://h:7000/x", "is not an address"),
         ("tcp://h:65536", "found port 65536, allowed is 0 to 65535"),
         ("tcp://h:-1", "is not an address"),
+        ("tcp://h:1?tls=true", "is not an address"),
         ("unix:", "found a path of 0 bytes, allowed are 1 to 107"),
         ("unix:" + "p" * 108, "found a path of 108 bytes"),
         ("unix:a\0b", "is not an address"),
@@ -342,7 +205,7 @@ async def test_what_can_not_be_sent_is_dropped_alone(nursery: trio.Nursery, tmp_
     await bob.until(lambda: bob.heard == [Ack("L", 1)])
     assert alice.transport.status()[0].dropped == 3
     assert "OfferAnswer can't be encoded" in caplog.text
-    assert "OfferAnswer has 9008 bytes, at most 7869 fit in a frame" in caplog.text
+    assert re.search(r"OfferAnswer has 90\d\d bytes, at most 7869 fit in a frame", caplog.text)
 
 
 async def test_backpressure(nursery: trio.Nursery, tmp_path: Path, caplog: Any) -> None:
@@ -503,9 +366,8 @@ async def test_unknown_kinds_are_answered(nursery: trio.Nursery, tmp_path: Path)
     raw = await Raw.dial(bob, "alice")
     await raw.send(codec.join_batch([codec.encode_message(Ack("L", 1)), msgpack.packb([99, "L", 2])]))
     await bob.until(lambda: bob.heard == [Ack("L", 1)])
-    assert await answer(raw) == ErrorReply(
-        "L", 2, "unknown_kind", "message kind 99 is not known: this peer knows kinds 1 to 15"
-    )
+    known = f"this peer knows kinds 1 to {max(codec.KINDS)}"
+    assert await answer(raw) == ErrorReply("L", 2, "unknown_kind", f"message kind 99 is not known: {known}")
 
 
 async def test_a_malformed_batch_is_answered(nursery: trio.Nursery, tmp_path: Path) -> None:

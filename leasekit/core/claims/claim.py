@@ -17,7 +17,7 @@ import msgpack
 from leasekit.core.claims.keys import KEY_BYTES, SIGNATURE_BYTES, Signer
 from leasekit.core.errors import TicketError
 from leasekit.core.properties import EMPTY, Properties, check_properties
-from leasekit.core.time import Term, make_term
+from leasekit.core.time import INSTANT_MAX, Term, make_term
 
 TAG: Final = "claim1"
 DIGEST_BYTES: Final = 32
@@ -83,7 +83,7 @@ def issue(
     """A new claim, signed by ``signer``. Raises ``TicketError`` if a field is outside its limits."""
     fields = (
         TAG, signer.public, holder, type, units, term.start, term.end, serial, degree, properties, parent,
-        sorted(constraints.items()),
+        tuple(sorted(constraints.items())),
     )  # fmt: skip
     body = pack(fields)
     return _build(fields, body, signer.sign(body))
@@ -110,38 +110,74 @@ def decode_claim(body: bytes, signature: bytes) -> Claim:
 
 
 def _build(fields: Any, body: bytes, signature: bytes) -> Claim:
-    if not isinstance(fields, tuple) or len(fields) != 12 or fields[0] != TAG:
+    """The claim that has these fields. One condition for what is fine, and who asks what is not comes after it."""
+    if type(fields) is not tuple or len(fields) != 12 or fields[0] != TAG:
         raise TicketError("malformed", f"not a claim: expected an array of 12 fields that begins with {TAG!r}")
     _, issuer, holder, type_, units, start, end, serial, degree, properties, parent, constraints = fields
-    if not (isinstance(issuer, bytes) and len(issuer) == KEY_BYTES):
-        raise _outside("issuer", issuer)
-    if not (isinstance(holder, bytes) and len(holder) == KEY_BYTES):
-        raise _outside("holder", holder)
-    if not (isinstance(type_, str) and 0 < len(type_) <= TYPE_MAX):
-        raise _outside("type", type_)
-    if not (type(units) is int and 0 < units <= UNITS_MAX):
-        raise _outside("units", units)
-    if not (type(serial) is int and 0 <= serial < 2**63):
-        raise _outside("serial", serial)
-    if not (type(degree) is int and DEGREE_ONE <= degree <= DEGREE_MAX):
-        raise _outside("degree", degree)
-    if not (isinstance(properties, bytes) and len(properties) in (0, DIGEST_BYTES)):
-        raise _outside("properties", properties)
-    if not (isinstance(parent, bytes) and len(parent) in (0, DIGEST_BYTES)):
-        raise _outside("parent", parent)
-    if not (type(start) is int and type(end) is int):
-        raise _outside("term", (start, end))
-    try:
-        term = make_term(start, end)
-        pairs = check_properties(dict(constraints), "constraints")
-    except (ValueError, TypeError) as error:
-        raise TicketError("malformed", f"claim: {error}") from error
-    if list(constraints) != sorted(pairs.items()):
-        raise _outside("constraints", constraints)
+    fine = (
+        type(issuer) is bytes
+        and len(issuer) == KEY_BYTES
+        and type(holder) is bytes
+        and len(holder) == KEY_BYTES
+        and type(type_) is str
+        and 0 < len(type_) <= TYPE_MAX
+        and type(units) is int
+        and 0 < units <= UNITS_MAX
+        and type(serial) is int
+        and 0 <= serial < 2**63
+        and type(degree) is int
+        and DEGREE_ONE <= degree <= DEGREE_MAX
+        and type(properties) is bytes
+        and len(properties) in (0, DIGEST_BYTES)
+        and type(parent) is bytes
+        and len(parent) in (0, DIGEST_BYTES)
+        and type(start) is int
+        and type(end) is int
+        and 0 <= start < end <= INSTANT_MAX
+    )
+    if not fine:
+        raise _fault(fields)
+    pairs = EMPTY if constraints == () else _constraints(constraints)
     digest = sha256(body + signature).digest()
+    term = Term(start, end)
     return Claim(
         issuer, holder, type_, units, term, serial, degree, properties, parent, pairs, body, signature, digest
     )  # fmt: skip
+
+
+def _fault(fields: tuple[Any, ...]) -> TicketError:
+    """What is wrong with the fields of a claim: the first one that is outside its limits."""
+    _, issuer, holder, type_, units, start, end, serial, degree, properties, parent, _ = fields
+    for name, key in (("issuer", issuer), ("holder", holder)):
+        if type(key) is not bytes or len(key) != KEY_BYTES:
+            return _outside(name, key)
+    if type(type_) is not str or not 0 < len(type_) <= TYPE_MAX:
+        return _outside("type", type_)
+    for name, number, least, most in (
+        ("units", units, 1, UNITS_MAX), ("serial", serial, 0, 2**63 - 1), ("degree", degree, DEGREE_ONE, DEGREE_MAX)
+    ):  # fmt: skip
+        if type(number) is not int or not least <= number <= most:
+            return _outside(name, number)
+    for name, digest in (("properties", properties), ("parent", parent)):
+        if type(digest) is not bytes or len(digest) not in (0, DIGEST_BYTES):
+            return _outside(name, digest)
+    if type(start) is not int or type(end) is not int:
+        return _outside("term", (start, end))
+    try:
+        make_term(start, end)
+    except ValueError as error:
+        return TicketError("malformed", f"claim: {error}")
+    raise AssertionError("a claim without a fault was refused")
+
+
+def _constraints(found: Any) -> Properties:
+    try:
+        pairs = check_properties(dict(found), "constraints")
+    except (ValueError, TypeError) as error:
+        raise TicketError("malformed", f"claim: {error}") from error
+    if list(found) != sorted(pairs.items()):
+        raise _outside("constraints", found)
+    return pairs
 
 
 def _outside(field: str, found: object) -> TicketError:

@@ -3,13 +3,19 @@
 - *truncation*: the issuer ends a claim at an instant before its term does (modify in mid-term, preemption);
 - *relinquishment*: the holder gives back what is left of a claim from an instant on;
 - *receipt*: the site confirms a relinquishment: the claim is void from that instant, the issuer may reuse the units;
-- *contract*: the site's lease, naming the ticket by digest, hard where the ticket is soft.
+- *contract*: the site's lease, naming the ticket by digest, hard where the ticket is soft;
+- *reclaim*: the issuer takes a delegation back: nothing new may come out of it from an instant on. Claims do not say
+  when they were signed, so that this is judged by when one is first seen. Leases that exist run out, or are closed by a
+  deadline if the statement names one;
+- *endorsement*: about a key instead of a claim: its signer vouches that the key is that of an actor of some name, role
+  and address (paper section 2.1: the broker endorses the keys of service managers and authorities to each other). The
+  latest one by the same signer about the same name counts.
 """
 
 from __future__ import annotations
 
 from hashlib import sha256
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import attrs
 import msgpack
@@ -23,13 +29,21 @@ TRUNCATION: Final = "truncation"
 RELINQUISHMENT: Final = "relinquishment"
 RECEIPT: Final = "receipt"
 CONTRACT: Final = "contract"
-KINDS: Final = frozenset({TRUNCATION, RELINQUISHMENT, RECEIPT, CONTRACT})
+RECLAIM: Final = "reclaim"
+ENDORSEMENT: Final = "endorsement"
+KINDS: Final = frozenset({TRUNCATION, RELINQUISHMENT, RECEIPT, CONTRACT, RECLAIM, ENDORSEMENT})
+ROLES: Final = frozenset({"site", "broker", "guest"})
 STATEMENT_MAX: Final = 4096
+_ENVELOPE: Final = 2 + 4 + SIGNATURE_BYTES
+"""What :meth:`Statement.encode` adds to a body at most."""
 
 
 @attrs.frozen(slots=True, eq=False)
 class Statement:
-    """``signer`` says ``kind`` of the claim ``subject`` as of ``at``; ``detail`` is the kind's text (a lease id)."""
+    """``signer`` says ``kind`` of the claim ``subject`` as of ``at``; ``detail`` is the kind's text (a lease id).
+
+    The subject is the claim's digest; an endorsement's is the key endorsed. Both have 32 bytes.
+    """
 
     kind: str
     signer: bytes
@@ -50,10 +64,72 @@ class Statement:
 
 
 def state(signer: Signer, kind: str, subject: bytes, at: Instant, detail: str = "") -> Statement:
-    """A new statement, signed."""
+    """A new statement, signed. Raises ``TicketError`` (code ``malformed``) if nobody would accept it."""
     fields = ("statement1", kind, signer.public, subject, at, detail)
-    body = pack(fields)
+    try:
+        body = pack(fields)
+    except ValueError as error:
+        raise TicketError("malformed", f"{kind}: {error}") from error
+    if len(body) + _ENVELOPE > STATEMENT_MAX:
+        raise TicketError("malformed", f"{kind} of {len(body)} bytes, at most {STATEMENT_MAX - _ENVELOPE} are allowed")
     return _build(fields, body, signer.sign(body))
+
+
+def reclaim(signer: Signer, claim: bytes, at: Instant, deadline: Instant | None = None) -> Statement:
+    """The delegation ``claim`` (a digest) is taken back from ``at`` on; its leases are closed at ``deadline``, if any.
+
+    Raises ``TicketError`` (code ``malformed``) if the deadline is before ``at``.
+    """
+    made = state(signer, RECLAIM, claim, at, "" if deadline is None else str(deadline))
+    reclaim_deadline(made)
+    return made
+
+
+def reclaim_deadline(statement: Statement) -> Instant | None:
+    """When the leases of a reclaimed delegation are closed; None if they run out.
+
+    Raises ``TicketError`` (code ``malformed``) if the statement's text is not one that :func:`reclaim` writes.
+    """
+    if not statement.detail:
+        return None
+    text = statement.detail
+    deadline = int(text) if text.isascii() and text.isdecimal() and len(text) <= len(str(INSTANT_MAX)) else -1
+    if str(deadline) != text or not statement.at <= deadline <= INSTANT_MAX:
+        raise TicketError("malformed", f"reclaim as of {statement.at}: its deadline is {text!r:.40}, which is none")
+    return deadline
+
+
+class Endorsed(NamedTuple):
+    """Who a key is said to belong to. ``address`` is empty if it is not said where the actor listens."""
+
+    key: bytes
+    name: str
+    role: str
+    address: str
+
+
+def endorse(signer: Signer, key: bytes, at: Instant, *, name: str, role: str, address: str = "") -> Statement:
+    """``signer`` vouches that ``key`` is that of the site, broker or guest ``name``.
+
+    Raises ``TicketError`` (code ``malformed``) if a text is not printable, the name empty or the role unknown.
+    """
+    made = state(signer, ENDORSEMENT, key, at, "\n".join((role, name, address)))
+    endorsed(made)
+    return made
+
+
+def endorsed(statement: Statement) -> Endorsed:
+    """What an endorsement says.
+
+    Raises ``TicketError`` (code ``malformed``) if the statement's text is not one that :func:`endorse` writes.
+    """
+    parts = statement.detail.split("\n")
+    if len(parts) != 3 or not all(part.isprintable() for part in parts) or parts[0] not in ROLES or not parts[1]:
+        raise TicketError(
+            "malformed", f"endorsement: expected role, name and address in lines, found {statement.detail!r:.80}"
+        )
+    role, name, address = parts
+    return Endorsed(statement.subject, name, role, address)
 
 
 def decode_statement(data: bytes) -> Statement:
@@ -97,7 +173,8 @@ def _build(fields: Any, body: bytes, signature: bytes) -> Statement:
         raise TicketError("malformed", "not a statement: expected an array of 6 fields that begins with 'statement1'")
     _, kind, signer, subject, at, detail = fields
     fine = (
-        kind in KINDS
+        isinstance(kind, str)
+        and kind in KINDS
         and isinstance(signer, bytes)
         and len(signer) == KEY_BYTES
         and isinstance(subject, bytes)

@@ -12,7 +12,7 @@ import attrs
 import msgpack
 
 from leasekit.core.claims.claim import BODY_MAX, DEGREE_ONE, Claim, decode_claim, issue, pack
-from leasekit.core.claims.keys import SIGNATURE_BYTES, Signer
+from leasekit.core.claims.keys import Signer
 from leasekit.core.errors import TicketError
 from leasekit.core.properties import EMPTY, Properties
 from leasekit.core.time import Term
@@ -51,16 +51,18 @@ def decode_ticket(data: bytes) -> Ticket:
         )  # fmt: skip
     except (ValueError, RecursionError, msgpack.exceptions.ExtraData) as error:
         raise TicketError("malformed", f"ticket is not msgpack: {error}") from error
-    if not isinstance(links, tuple) or not links or not all(map(_is_link, links)):
-        raise TicketError("malformed", "ticket: expected an array of pairs of claim body and signature")
-    return Ticket(tuple([decode_claim(body, signature) for body, signature in links]))
+    if type(links) is not tuple or not links:
+        raise _no_ticket()
+    chain = []
+    for link in links:
+        if type(link) is not tuple or len(link) != 2 or type(link[0]) is not bytes or type(link[1]) is not bytes:
+            raise _no_ticket()
+        chain.append(decode_claim(link[0], link[1]))
+    return Ticket(tuple(chain))
 
 
-def _is_link(link: object) -> bool:
-    if not isinstance(link, tuple) or len(link) != 2:
-        return False
-    body, signature = link
-    return isinstance(body, bytes) and isinstance(signature, bytes) and len(signature) in (0, SIGNATURE_BYTES)
+def _no_ticket() -> TicketError:
+    return TicketError("malformed", "ticket: expected an array of pairs of claim body and signature")
 
 
 def delegate(
@@ -76,15 +78,17 @@ def delegate(
 ) -> Ticket:
     """A child of ``ticket``, signed by its holder: the same type and properties, fewer units, a term inside.
 
-    The caller keeps the book of what else it has given from ``ticket``. Raises ``TicketError`` when the child could
-    not be valid whatever the book says.
+    The caller keeps the book of what else it has given from ``ticket``, in which a child counts with its capacity
+    (units times ``degree``). Raises ``TicketError`` when the child could not be valid whatever the book says.
     """
     parent = ticket.leaf
     if signer.public != parent.holder:
         raise TicketError("not_holder", "only the holder of a claim can delegate it")
-    if not parent.term.contains(term) or units > parent.capacity:
+    if not parent.term.contains(term) or units * max(degree, DEGREE_ONE) // DEGREE_ONE > parent.capacity:
         raise TicketError(
-            "exceeds_parent", f"{units} units over {term} do not fit in {parent.units} over {parent.term}"
+            "exceeds_parent",
+            f"{units} units at degree {degree / DEGREE_ONE:g} over {term} do not fit in {parent.units} over "
+            f"{parent.term}, of which {parent.capacity} can be given away",
         )
     child = issue(
         signer, holder=holder, type=parent.type, units=units, term=term, serial=serial, degree=degree,

@@ -4,7 +4,8 @@ Theory of operation. A request makes the record (*nascent*/*ticketing*), which w
 granted, refused, withdrawn or too late. A granted lease (*ticketed*) holds one claim for each term that it was given;
 the time that each takes is in the timetable of the delegation it was cut from. Extend and modify requests wait in the
 same way, and their refusal changes nothing. The record closes when its last claim's term ends, or when the holder has
-given back all of it, which counts only with the site's receipt.
+given back all of it, which counts only with the site's receipt. A lease that was preempted ends early, as soon as its
+site has heard of it.
 
 The broker settles each request with one numbered update, which is due until the guest acknowledges it; a repeat of a
 request is answered from the record, an older one is dropped.
@@ -35,6 +36,7 @@ TABLE: Final = {
     (TICKETED, NONE): {
         "extend": (TICKETED, EXTENDING_TICKET),
         "modify": (TICKETED, MODIFYING),
+        "preempt": (TICKETED, NONE),
         "return": (TICKETED, NONE),
         "returned": (CLOSED, NONE),
         "end": (CLOSED, NONE),

@@ -8,14 +8,14 @@ load.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from operator import attrgetter
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Final, NamedTuple, Self
 
 import attrs
 import msgpack
 
 from leasekit.core.leases import authority as site
-from leasekit.core.leases import delegation as deleg
 from leasekit.core.leases import returns
 from leasekit.core.leases import service_manager as guest
 from leasekit.core.leases.machine import NONE
@@ -25,16 +25,11 @@ from leasekit.core.protocol.messages import LeaseUpdate, TicketUpdate
 from leasekit.core.schema import Row
 from leasekit.core.time import Instant, Term
 
-_PACKER = msgpack.Packer()
+pack_body: Final[Callable[[object], bytes]] = msgpack.Packer().pack
+"""One packer for all rows: making one costs more than a row does. Rows are made by the actor's own thread only."""
 
 
-def _pack(value: object) -> bytes:
-    """One packer for all rows: making one costs more than a row does. Rows are made by the actor's own thread only."""
-    packed: bytes = _PACKER.pack(value)
-    return packed
-
-
-def _unpack(body: bytes, count: int, *defaults: Any) -> tuple[Any, ...]:
+def unpack_body(body: bytes, count: int, *defaults: Any) -> tuple[Any, ...]:
     """``count`` fields: ``defaults`` for those that an old row lacks at the end; those of a newer one are dropped."""
     fields: tuple[Any, ...] = msgpack.unpackb(body, use_list=False, strict_map_key=False)
     lacking = count - len(fields)
@@ -96,13 +91,13 @@ class GuestUnit:
             self.state,
             self.action,
             self.reason,
-            _pack((self.name, self.properties)),
+            pack_body((self.name, self.properties)),
         )
 
     @classmethod
     def from_row(cls, row: Row) -> Self:
         id_, lease, type_, state, action, reason, body = row
-        name, properties = _unpack(body, 2, EMPTY)
+        name, properties = unpack_body(body, 2, EMPTY)
         return cls(id_, lease, name, type_, state, action, properties, reason)
 
 
@@ -112,7 +107,8 @@ class GuestLease:
 
     Three slots never overwrite each other: ``asked`` (requested), ``approved`` with ``renewal`` (tickets in hand), and
     ``granted`` (what the site gave). ``ask`` numbers the request that the broker owes an answer to, ``op_number`` the
-    site's (``op`` says what kind), 0 for none; ``number`` is the last one used.
+    site's (``op`` says what kind), 0 for none; ``number`` is the last one used. ``key_tried`` is the slice's key that
+    its site was last told.
     """
 
     id: str
@@ -151,6 +147,7 @@ class GuestLease:
     close_reason: str = ""
     noticed: Instant = -1
     ended: Instant = -1
+    key_tried: str = ""
 
     units: dict[str, GuestUnit] = attrs.Factory(dict)
     timer: Instant | None = None
@@ -176,12 +173,12 @@ class GuestLease:
         live = 0 if self.ended >= 0 and self.state in (guest.CLOSED, guest.FAILED) else 1
         return (
             self.id, live, self.slice, self.site or self.broker, self.type, self.state, self.pending, units,
-            term.start, term.end, self.reason, max(self.ended, 0), _pack(_GUEST_FIELDS(self)),
+            term.start, term.end, self.reason, max(self.ended, 0), pack_body(_GUEST_FIELDS(self)),
         )  # fmt: skip
 
     @classmethod
     def from_row(cls, row: Row) -> Self:
-        fields = _unpack(row[-1], len(_GUEST_NAMES))
+        fields = unpack_body(row[-1], len(_GUEST_NAMES))
         id_, name, slice_, type_, broker = fields[:5]
         lease = cls(id_, name, slice_, type_, broker, _asked(fields[5]))
         for field, value in zip(_GUEST_NAMES[6:], fields[6:], strict=False):
@@ -198,24 +195,28 @@ _GUEST_FIELDS = attrgetter(*_GUEST_NAMES)
 
 @attrs.define(slots=True, eq=False)
 class Slice:
-    """A group of a guest's leases. With ``hold`` its redeems wait until that many tickets have arrived, all or none."""
+    """A group of a guest's leases. With ``hold`` its redeems wait until that many tickets have arrived, all or none.
+
+    ``key`` is what its users log in to units with (OpenSSH public keys, a line each); it may change at any time.
+    """
 
     id: str
     hold: int = 0
     released: bool = True
     refused: str = ""
     live: bool = True
+    key: str = ""
     timer: Instant | None = None
 
     table: ClassVar[str] = "slices"
 
     def row(self) -> Row:
-        return (self.id, self.id, int(self.live), _pack((self.hold, self.released, self.refused)))
+        return (self.id, self.id, int(self.live), pack_body((self.hold, self.released, self.refused, self.key)))
 
     @classmethod
     def from_row(cls, row: Row) -> Self:
-        hold, released, refused = _unpack(row[-1], 3, True, "")
-        return cls(row[0], hold, released, refused, bool(row[2]))
+        hold, released, refused, key = unpack_body(row[-1], 4, True, "", "")
+        return cls(row[0], hold, released, refused, bool(row[2]), key)
 
 
 @attrs.define(slots=True, eq=False)
@@ -241,11 +242,11 @@ class Return:
 
     def row(self) -> Row:
         body = (self.site, self.broker, self.held, self.number, self.at, self.receipt)
-        return (self.id, self.lease, self.state, _pack(body))
+        return (self.id, self.lease, self.state, pack_body(body))
 
     @classmethod
     def from_row(cls, row: Row) -> Self:
-        site_, broker_, held, number, at, receipt = _unpack(row[-1], 6, b"")
+        site_, broker_, held, number, at, receipt = unpack_body(row[-1], 6, b"")
         taken = _held(held)
         assert taken is not None, "a return always has a ticket"
         return cls(row[0], row[1], site_, broker_, taken, number, at, row[2], receipt=receipt)
@@ -273,7 +274,7 @@ def _unpack_updates(packed: Any) -> list[Update]:
 
 class Granted(NamedTuple):
     """A claim that a broker cut for a lease: ``until`` is where it really ends (its term's end, unless truncated or
-    returned).
+    returned). ``held``: a modify has cut it off, and the site has not confirmed that yet. ``serial`` is the claim's.
     """
 
     digest: bytes
@@ -282,12 +283,16 @@ class Granted(NamedTuple):
     units: int
     term: Term
     until: Instant
+    held: bool = False
+    serial: int = 0
+    preemptible: bool = False
+    prepare: int = 0
 
 
 @attrs.define(slots=True, eq=False)
 class BrokerLease:
     """The broker's record of a lease (:mod:`.broker`). ``request`` is the number that waits for the mapper,
-    ``number`` the last seen.
+    ``number`` the last seen, ``cut`` when it was preempted to end (-1: it wasn't).
     """
 
     id: str
@@ -307,6 +312,7 @@ class BrokerLease:
     unacked: list[Update] = attrs.Factory(list)
     group: str = ""
     ended: Instant = -1
+    cut: Instant = -1
 
     timer: Instant | None = None
     send_at: Instant = 0
@@ -320,22 +326,22 @@ class BrokerLease:
         units = self.claims[-1].units if self.claims else self.asked.units
         body = (
             self.asked, self.number, self.request, self.arrived, self.deadline, self.claims, self.update,
-            _pack_updates(self.unacked), self.group, self.ended,
+            _pack_updates(self.unacked), self.group, self.ended, self.cut,
         )  # fmt: skip
         return (
             self.id, int(self.ended < 0 or bool(self.unacked)), self.slice, self.holder, self.type, self.state,
-            self.pending, units, term.start, term.end, self.reason, max(self.ended, 0), _pack(body),
+            self.pending, units, term.start, term.end, self.reason, max(self.ended, 0), pack_body(body),
         )  # fmt: skip
 
     @classmethod
     def from_row(cls, row: Row) -> Self:
-        asked, number, request, arrived, deadline, claims, update, unacked, group, ended = _unpack(
-            row[-1], 10, (), 0, (), "", -1
+        asked, number, request, arrived, deadline, claims, update, unacked, group, ended, cut = unpack_body(
+            row[-1], 11, (), 0, (), "", -1, -1
         )
-        granted = tuple(Granted(c[0], c[1], c[2], c[3], Term(*c[4]), c[5]) for c in claims)
+        granted = tuple(Granted(c[0], c[1], c[2], c[3], Term(*c[4]), *c[5:10]) for c in claims)
         return cls(
             row[0], row[3], row[2], row[4], row[5], row[6], _asked(asked), number, request, arrived, deadline, row[10],
-            granted, update, _unpack_updates(unacked), group, ended,
+            granted, update, _unpack_updates(unacked), group, ended, cut,
         )  # fmt: skip
 
 
@@ -363,13 +369,13 @@ class SiteUnit:
     table: ClassVar[str] = "units"
 
     def row(self) -> Row:
-        body = _pack((self.promised, self.given, self.failures, self.retire))
+        body = pack_body((self.promised, self.given, self.failures, self.retire))
         return (self.id, self.lease, self.type, self.state, self.action, self.reason, body)
 
     @classmethod
     def from_row(cls, row: Row) -> Self:
         id_, lease, type_, state, action, reason, body = row
-        promised, given, failures, retire = _unpack(body, 4, "", EMPTY, 0, "")
+        promised, given, failures, retire = unpack_body(body, 4, "", EMPTY, 0, "")
         return cls(id_, type_, state, NONE, lease, promised, action, given, reason, failures, retire)
 
 
@@ -390,7 +396,8 @@ class SiteLease:
     """The authority's record of a lease (:mod:`.authority`).
 
     ``wanted`` is how many units it is to have now; ``units`` those it has, in order; ``next`` what was accepted for
-    later. ``settles`` is the request that the next update answers.
+    later. ``settles`` is the request that the next update answers. ``origin`` is the digest of the root claim that it
+    comes from, ``noticed`` when it is ended before its term (-1: it isn't).
     """
 
     id: str
@@ -415,6 +422,9 @@ class SiteLease:
     ended: Instant = -1
     root: bytes = b""
     preemptible: bool = False
+    origin: bytes = b""
+    noticed: Instant = -1
+    notice: str = ""
 
     timer: Instant | None = None
     send_at: Instant = 0
@@ -427,19 +437,19 @@ class SiteLease:
         body = (
             self.claim, self.term, self.wanted, self.number, self.resource, self.properties, self.units, self.settles,
             self.next, self.update, _pack_updates(self.unacked), self.receipt, self.ended, self.root,
-            self.preemptible,
+            self.preemptible, self.origin, self.noticed, self.notice,
         )  # fmt: skip
         return (
             self.id, int(self.ended < 0 or bool(self.unacked)), self.slice, self.holder, self.type, self.state,
-            self.pending, self.wanted, self.term.start, self.term.end, self.reason, max(self.ended, 0), _pack(body),
+            self.pending, self.wanted, self.term.start, self.term.end, self.reason, max(self.ended, 0), pack_body(body),
         )  # fmt: skip
 
     @classmethod
     def from_row(cls, row: Row) -> Self:
         (
             claim, term, wanted, number, resource, properties, units, settles, next_, update, unacked, receipt, ended,
-            root, preemptible,
-        ) = _unpack(row[-1], 15, EMPTY, EMPTY, (), 0, None, 0, (), b"", -1, b"", False)  # fmt: skip
+            root, preemptible, origin, noticed, notice,
+        ) = unpack_body(row[-1], 18, EMPTY, EMPTY, (), 0, None, 0, (), b"", -1, b"", False, b"", -1, "")  # fmt: skip
         later = None
         if next_ is not None:
             op, request, digest, count, (start, end), victims, configuration = next_
@@ -447,12 +457,15 @@ class SiteLease:
         return cls(
             row[0], row[3], row[2], row[4], row[5], row[6], claim, Term(*term), wanted, number, resource, properties,
             row[10], list(units), settles, later, update, _unpack_updates(unacked), receipt, ended, root, preemptible,
+            origin, noticed, notice,
         )  # fmt: skip
 
 
 @attrs.define(slots=True, eq=False)
 class SiteClaim:
-    """A leaf claim that a site has seen: ``redeemed`` for a lease, or ``void`` (given back) as of ``at``."""
+    """A claim that a site has seen: ``redeemed`` for a lease, ``void`` (given back) as of ``at``, or ``seen`` above one
+    that was redeemed. ``until``, ``honoured`` and ``used`` say how it stands in the claim tree.
+    """
 
     id: str
     lease: str
@@ -467,6 +480,9 @@ class SiteClaim:
     body: bytes
     signature: bytes
     live: bool = True
+    until: Instant = -1
+    honoured: bool = True
+    used: bool = True
     timer: Instant | None = None
 
     table: ClassVar[str] = "claims"
@@ -474,48 +490,14 @@ class SiteClaim:
     def row(self) -> Row:
         return (
             self.id, int(self.live), self.parent, self.lease, self.issuer, self.holder, self.type, self.units,
-            self.term.start, self.term.end, self.state, _pack((self.at, self.body, self.signature)),
+            self.term.start, self.term.end, self.state,
+            pack_body((self.at, self.body, self.signature, self.until, self.honoured, self.used)),
         )  # fmt: skip
 
     @classmethod
     def from_row(cls, row: Row) -> Self:
-        at, body, signature = _unpack(row[-1], 3)
+        at, body, signature, until, honoured, used = unpack_body(row[-1], 6, -1, True, True)
         return cls(
             row[0], row[3], row[2], row[4], row[5], row[6], row[7], Term(row[8], row[9]), row[10], at, body,
-            signature, bool(row[1])
+            signature, bool(row[1]), until, honoured, used
         )  # fmt: skip
-
-
-@attrs.define(slots=True, eq=False)
-class Delegation:
-    """A delegation as its giver or its taker keeps it (:mod:`.delegation`). ``peer`` is the other side."""
-
-    id: str
-    peer: str
-    type: str
-    units: int
-    term: Term
-    ticket: bytes
-    properties: Properties
-    number: int
-    state: str = deleg.OFFERING
-    pending: str = NONE
-    reason: str = ""
-    timer: Instant | None = None
-    send_at: Instant = 0
-    tries: int = 0
-
-    table: ClassVar[str] = "delegations"
-
-    def row(self) -> Row:
-        return (
-            self.id, self.peer, self.type, self.units, self.term.start, self.term.end, self.state, self.reason,
-            _pack((self.ticket, self.properties, self.number)),
-        )  # fmt: skip
-
-    @classmethod
-    def from_row(cls, row: Row) -> Self:
-        ticket, properties, number = _unpack(row[-1], 3)
-        return cls(
-            row[0], row[1], row[2], row[3], Term(row[4], row[5]), ticket, properties, number, row[6], reason=row[7]
-        )

@@ -25,7 +25,8 @@ Why it holds:
   time and the payload as sent. Both nonces are fresh, so what was recorded on another connection fails; the number
   grows by exactly one, so what is repeated, left out or out of order on this one does too.
 - No frame is longer than ``HANDSHAKE_FRAME_MAX`` until the other side has proven its key; lengths are checked when
-  their four bytes are in, and no more is kept than came.
+  their four bytes are in, and no more is kept than came. While an envelope of n bytes is checked, at most 3n are held.
+- An integer of an envelope may be written in any width: what is signed is its value, so that is all that counts.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ VERSIONS: Final = (1,)
 VERSIONS_MAX: Final = 16
 """The most versions in a HELLO."""
 NONCE_BYTES: Final = 32
-FRAME_MAX: Final = 16 * 2**20
+FRAME_MAX: Final = 4 * 2**20
 """The longest frame on an open connection, in bytes."""
 HANDSHAKE_FRAME_MAX: Final = 4096
 """The longest frame before that."""
@@ -70,9 +71,9 @@ _SEQ_MAX: Final = 2**63 - 1
 class ChannelError(RemoteError):
     """Why a connection ended.
 
-    ``code`` is one of ``malformed``, ``too_large``, ``not_leasekit``, ``version``, ``self``, ``wrong_peer``,
-    ``unknown_peer``, ``wrong_key``, ``bad_proof``, ``out_of_turn``, ``sequence``, ``bad_signature``, ``refused`` (the
-    other side hung up).
+    ``code`` is one of ``malformed``, ``too_large``, ``not_leasekit``, ``tls`` (it speaks TLS, this side does not),
+    ``version``, ``self``, ``wrong_peer``, ``unknown_peer``, ``wrong_key``, ``bad_proof``, ``out_of_turn``,
+    ``sequence``, ``bad_signature``, ``refused`` (the other side hung up).
     """
 
 
@@ -119,6 +120,8 @@ class State(Enum):
     CLOSED = auto()
 
 
+_TLS_RECORD: Final = b"\x16\x03"
+"""How TLS begins; as a length it would be far beyond any handshake's."""
 _DUE: Final = {State.HELLO_DUE: _HELLO, State.PROOF_DUE: _PROOF, State.OPEN: _ENVELOPE}
 
 
@@ -168,9 +171,21 @@ class Channel:
             self._send_frame(self._hello)
 
     @property
+    def peer_key(self) -> bytes:
+        """The key that the other side has claimed, and proven once the channel is open."""
+        return self._key
+
+    @property
     def payload_max(self) -> int:
         """The longest payload that one envelope can carry, in bytes."""
         return self._frame_max - ENVELOPE_OVERHEAD
+
+    @property
+    def missing(self) -> int:
+        """How many bytes of the frame that has begun to come in are still to come (0: its length is not known)."""
+        if len(self._in) < _LENGTH.size:
+            return 0
+        return max(0, _LENGTH.size + int(_LENGTH.unpack_from(self._in)[0]) - len(self._in))
 
     def bytes_to_send(self) -> bytes:
         """What must go out now, once: the next call returns what came up since."""
@@ -211,8 +226,8 @@ class Channel:
             return events
         self._in += data
         try:
-            while (frame := self._next_frame()) is not None:
-                if event := self._receive_frame(frame):
+            while end := self._next_frame():
+                if event := self._receive_frame(end):
                     events.append(event)
         except ChannelError as error:
             self._shut()
@@ -221,7 +236,7 @@ class Channel:
 
     def _shut(self) -> None:
         self.state = State.CLOSED
-        self._in.clear()
+        self._in = bytearray()  # a new one: the old one may be looked at
 
     def _refuse(self, error: ChannelError, told: ChannelError | None = None) -> ChannelError:
         """``error``, of which the other side is told (as ``told``, where it must not know all)."""
@@ -232,28 +247,32 @@ class Channel:
         self._out.append(_LENGTH.pack(len(body)))
         self._out.append(body)
 
-    def _next_frame(self) -> bytes | None:
+    def _next_frame(self) -> int:
+        """Where the first frame ends that is here, or 0 if it is not all here."""
         buffer = self._in
         if len(buffer) < _LENGTH.size:
-            return None
+            return 0
         (length,) = _LENGTH.unpack_from(buffer)
         if self.state is State.OPEN:
             if length > self._frame_max:
                 text = f"found a frame of {length} bytes, allowed are at most {self._frame_max}"
                 raise self._refuse(ChannelError("too_large", text))
         elif length > HANDSHAKE_FRAME_MAX:
+            if buffer.startswith(_TLS_RECORD) and self.state is State.HELLO_DUE:
+                text = "the other side speaks TLS, this address does not: tls must be the same on both sides"
+                raise self._refuse(ChannelError("tls", text))
             text = f"found a frame of {length} bytes, in a handshake allowed are at most {HANDSHAKE_FRAME_MAX}"
             raise ChannelError("too_large", f"{text}; does the other side speak leasekit?")
-        end = _LENGTH.size + length
-        if len(buffer) < end:
-            return None
-        with memoryview(buffer) as view:
-            frame = bytes(view[_LENGTH.size : end])
-        del buffer[:end]
-        return frame
+        end = _LENGTH.size + int(length)
+        return end if len(buffer) >= end else 0
 
-    def _receive_frame(self, frame: bytes) -> Event | None:
-        fields = self._unpack(frame)
+    def _receive_frame(self, end: int) -> Event | None:
+        """Take the frame that ends at ``end``. A large one is never held twice in its raw form."""
+        buffer = self._in
+        with memoryview(buffer) as view, view[_LENGTH.size : end] as frame:
+            fields = self._unpack(frame)
+            hello = bytes(frame) if self.state is State.HELLO_DUE else b""
+        del buffer[:end]
         if fields[0] == _GOODBYE:
             raise self._goodbye(fields)
         if fields[0] != _DUE[self.state]:
@@ -263,14 +282,14 @@ class Channel:
             return self._receive_envelope(fields)
         if self.state is State.PROOF_DUE:
             return self._receive_proof(fields)
-        self._receive_hello(frame, fields)
+        self._receive_hello(hello, fields)
         return None
 
     def _fault(self, error: ChannelError) -> ChannelError:
         """``error``, of which the other side is told only if it has proven who it is."""
         return self._refuse(error) if self.state is State.OPEN else error
 
-    def _unpack(self, frame: bytes) -> tuple[Any, ...]:
+    def _unpack(self, frame: memoryview) -> tuple[Any, ...]:
         try:
             fields = msgpack.unpackb(
                 frame, use_list=False, max_array_len=VERSIONS_MAX, max_map_len=0, max_ext_len=0, max_bin_len=len(frame)

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from io import BytesIO
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgpack
@@ -31,12 +32,17 @@ from leasekit.core.properties import KEY_MAX, PROPERTIES_MAX, VALUE_MAX
 from leasekit.core.protocol.messages import (
     Accepted,
     Ack,
+    Administer,
+    Administered,
+    ClaimReport,
     CloseLease,
     ErrorReply,
+    Introduce,
     LeaseUpdate,
     Message,
     Offer,
     OfferAnswer,
+    Reclaim,
     Redeem,
     Relinquish,
     Relinquished,
@@ -46,6 +52,7 @@ from leasekit.core.protocol.messages import (
     Truncated,
     UnitState,
     Withdraw,
+    Withhold,
 )
 from leasekit.core.time import INSTANT_MAX, Term, make_term
 
@@ -61,21 +68,23 @@ TICKET_MAX: Final = 16_384
 """The longest ticket, in bytes."""
 NUMBER_MAX: Final = 2**63 - 1
 """The largest request or update number."""
-LIST_MAX: Final = 100_000
+VALUES_MAX: Final = 60_000
+"""The most values in one batch, which bounds the time and memory of decoding it: a pair of properties is one value, an
+item of a list (a unit, a victim) as many as it costs in time."""
+ITEM_VALUES: Final = 5
+LIST_MAX: Final = VALUES_MAX // ITEM_VALUES
 """The most units, or victims, in one message."""
 FIELDS_MAX: Final = 64
 """The most fields in one message, those of newer versions included."""
-BATCH_MAX: Final = 4096
+BATCH_MAX: Final = 1024
 """The most messages in one batch."""
-VALUES_MAX: Final = 300_000
-"""The most units, victims and property pairs in one batch: what bounds the time and memory of decoding it."""
 DEPTH_MAX: Final = 8
 """The deepest nesting in fields that are ignored, counted from the batch; the others have their own shape."""
-DIRECT_MAX: Final = 262_144
+DIRECT_MAX: Final = 49_152
 """The longest batch that the direct reader takes, in bytes; also the most that a batch may hold in ignored fields."""
-_WIDTH_MAX: Final = 4096
+_WIDTH_MAX: Final = BATCH_MAX
 # msgpack reserves an array's slots on sight of its header and nests up to 1024 deep, so the direct reader's
-# reservations are bounded by 1024 x 4096 slots of 8 bytes = 32 MiB.
+# reservations are bounded by 1024 x 1024 slots of 8 bytes = 8 MiB, twice a frame.
 
 
 class UnknownKind(NamedTuple):
@@ -247,6 +256,8 @@ STATEMENT: Final = _blob(STATEMENT_MAX)
 DIGEST: Final = Rule(_digest)
 NUMBER: Final = _integer(0, NUMBER_MAX)
 UNITS: Final = _integer(1, UNITS_MAX)
+UNITS_OR_NONE: Final = _integer(0, UNITS_MAX)
+INSTANT: Final = _integer(0, INSTANT_MAX)
 INSTANT_OR_UNKNOWN: Final = _integer(-1, INSTANT_MAX)
 TERM: Final = Rule(_term)
 PROPERTIES: Final = Rule(_properties)
@@ -290,6 +301,7 @@ KINDS: Final[Mapping[int, tuple[type[Any], Mapping[str, Rule]]]] = {
     4: (TicketUpdate, {
         "lease": ID, "update": NUMBER, "number": NUMBER, "status": WORD, "ticket": TICKET, "site": NAME_OR_NONE,
         "properties": PROPERTIES, "truncation": STATEMENT, "reason": TEXT, "earliest": INSTANT_OR_UNKNOWN,
+        "endorsement": STATEMENT,
     }),
     5: (Redeem, {
         "lease": ID, "number": NUMBER, "op": WORD, "slice": NAME, "ticket": TICKET, "resource": PROPERTIES,
@@ -305,9 +317,19 @@ KINDS: Final[Mapping[int, tuple[type[Any], Mapping[str, Rule]]]] = {
     10: (Truncated, {"lease": ID, "number": NUMBER, "ticket": TICKET, "truncation": STATEMENT}),
     11: (Accepted, {"lease": ID, "number": NUMBER}),
     12: (Ack, {"lease": ID, "update": NUMBER}),
-    13: (Offer, {"delegation": ID, "number": NUMBER, "ticket": TICKET, "properties": PROPERTIES}),
-    14: (OfferAnswer, {"delegation": ID, "number": NUMBER, "reason": TEXT}),
+    13: (Offer, {
+        "delegation": ID, "number": NUMBER, "ticket": TICKET, "properties": PROPERTIES, "site": NAME_OR_NONE,
+    }),
+    14: (OfferAnswer, {"delegation": ID, "number": NUMBER, "reason": TEXT, "until": INSTANT}),
     15: (ErrorReply, {"lease": ID_OR_NONE, "number": NUMBER, "code": WORD, "text": TEXT}),
+    16: (Reclaim, {"delegation": ID, "number": NUMBER, "ticket": TICKET, "statement": STATEMENT}),
+    17: (Introduce, {"peer": ID, "number": NUMBER, "endorsement": STATEMENT}),
+    18: (ClaimReport, {"claim": ID, "number": NUMBER, "code": WORD, "reason": TEXT}),
+    19: (Administer, {"command": WORD, "number": NUMBER, "arguments": TEXT}),
+    20: (Administered, {"command": WORD, "number": NUMBER, "result": TEXT, "error": TEXT}),
+    21: (Withhold, {
+        "delegation": ID, "number": NUMBER, "window": ID, "units": UNITS_OR_NONE, "term": TERM, "reason": TEXT,
+    }),
 }  # fmt: skip
 """Every kind of message: its number, its class, and what each field may hold. Append only: no number is used twice."""
 
@@ -389,6 +411,7 @@ _LIMITS: Final[Mapping[str, Any]] = {
 }
 _unpack: Final[Callable[[bytes], Any]] = partial(msgpack.unpackb, **_LIMITS)
 
+_PIECE: Final = 65_536
 _TRUNCATED = "ends in the middle of a value"
 _UNPACK_ERRORS: Final = (ValueError, msgpack.exceptions.UnpackException)
 
@@ -459,9 +482,8 @@ class _Careful:
         self._ignorable = DIRECT_MAX
         self._where = "batch"
         limits = {**_LIMITS, "object_pairs_hook": self._pairs}
-        # One byte more than there is: zero would mean no limit.
-        self._unpacker = msgpack.Unpacker(None, max_buffer_size=len(data) + 1, **limits)
-        self._unpacker.feed(data)
+        # Read a piece at a time: fed whole, the data would be held twice.
+        self._unpacker = msgpack.Unpacker(BytesIO(data), read_size=_PIECE, max_buffer_size=len(data) + _PIECE, **limits)
 
     def batch(self) -> list[Message | UnknownKind]:
         """All messages of a batch."""
@@ -531,7 +553,7 @@ class _Careful:
     def _list(self, item: Check) -> tuple[Any, ...]:
         where = self._where
         count = self._header(LIST_MAX, "items")
-        self._spend(count)
+        self._spend(ITEM_VALUES * count)
         values = []
         for index in range(count):
             self._where = f"{where}[{index}]"
@@ -563,4 +585,6 @@ class _Careful:
     def _spend(self, values: int) -> None:
         self._left -= values
         if self._left < 0:
-            raise _Fault(f"found more than {VALUES_MAX} units, victims and properties in one batch")
+            raise _Fault(
+                f"found more than {VALUES_MAX} values in one batch: a property is one, a unit or victim {ITEM_VALUES}"
+            )

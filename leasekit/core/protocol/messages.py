@@ -20,7 +20,12 @@ CloseLease                guest, authority       Accepted, then LeaseUpdate (clo
 Relinquish                guest, authority       Relinquished
 LeaseUpdate               authority, guest       Ack
 Truncated                 broker, authority      Accepted
-Offer                     authority, broker      OfferAnswer
+Offer                     giver, broker          OfferAnswer
+Reclaim                   giver, broker          OfferAnswer
+Withhold                  giver, broker          Accepted
+Introduce                 broker, any            Accepted
+ClaimReport               authority, broker      Accepted
+Administer                any, any               Administered
 ErrorReply                any                    nothing
 ========================  =====================  ==================================================
 """
@@ -82,7 +87,7 @@ class TicketUpdate(NamedTuple):
     ``status`` is ``granted`` (``ticket`` holds the chain, ``site`` the name of the site, ``properties`` its resource
     properties, ``truncation`` the end of the old claim when the term was modified), ``refused`` (the lease stays as
     it was), ``closed``, ``noticed`` (``truncation`` says when the claim will end). ``earliest`` is when a refused
-    request would fit (-1: not known).
+    request would fit (-1: not known). ``endorsement`` makes the site known to a guest that may not know it.
     """
 
     lease: str
@@ -95,6 +100,7 @@ class TicketUpdate(NamedTuple):
     truncation: bytes
     reason: str
     earliest: Instant
+    endorsement: bytes = b""
 
 
 class Redeem(NamedTuple):
@@ -175,7 +181,9 @@ class LeaseUpdate(NamedTuple):
 
 
 class Truncated(NamedTuple):
-    """A broker ends a claim early (modify, preemption): its signed ``truncation``, with the chain it ends."""
+    """An issuer ends a claim early (preemption, a delegation taken back): its signed ``truncation``, with the chain
+    that ends (empty if the site has seen it).
+    """
 
     lease: str
     number: int
@@ -198,19 +206,69 @@ class Ack(NamedTuple):
 
 
 class Offer(NamedTuple):
-    """A site (or broker) delegates: a ticket for ``delegation``, and the resource properties that it names."""
+    """A site (or broker) delegates: a ticket for ``delegation``, and the resource properties that it names.
+
+    ``site`` is what the giver calls the site whose units they are (empty: itself).
+    """
 
     delegation: str
     number: int
     ticket: bytes
     properties: Properties
+    site: str = ""
 
 
 class OfferAnswer(NamedTuple):
-    """The offer was taken (``reason`` empty) or not."""
+    """The offer was taken (``reason`` empty) or not; or a reclaim was heard, and what was granted before it ends at
+    ``until`` (0: there is nothing).
+    """
 
     delegation: str
     number: int
+    reason: str
+    until: Instant = 0
+
+
+class Reclaim(NamedTuple):
+    """A giver takes a delegation back: ``statement`` says from when on nothing new may be granted from ``ticket``, and
+    by when leases that exist are over.
+    """
+
+    delegation: str
+    number: int
+    ticket: bytes
+    statement: bytes
+
+
+class Withhold(NamedTuple):
+    """A giver asks its taker to grant nothing of ``units`` of a delegation over ``term``, for maintenance (0: no more).
+    Whoever does all the same finds the units missing at the site.
+    """
+
+    delegation: str
+    number: int
+    window: str
+    units: int
+    term: Term
+    reason: str
+
+
+class Introduce(NamedTuple):
+    """A broker makes ``peer`` known: its signed ``endorsement`` says its name, role, key and address."""
+
+    peer: str
+    number: int
+    endorsement: bytes
+
+
+class ClaimReport(NamedTuple):
+    """A site tells a broker what became of a claim that it issued (``claim``: its digest in hex): ``code`` is
+    ``oversubscribed`` (refused for want of units, without blame) or ``overdelegated`` (the site holds evidence).
+    """
+
+    claim: str
+    number: int
+    code: str
     reason: str
 
 
@@ -223,13 +281,32 @@ class ErrorReply(NamedTuple):
     text: str
 
 
+class Administer(NamedTuple):
+    """Have the receiver carry out an operator's ``command``; ``arguments`` is a JSON object. Sent once."""
+
+    command: str
+    number: int
+    arguments: str
+
+
+class Administered(NamedTuple):
+    """What became of it: the ``result`` as JSON, or the ``error`` in words."""
+
+    command: str
+    number: int
+    result: str
+    error: str
+
+
 Message: TypeAlias = (
     RequestTicket | Withdraw | ReturnTicket | TicketUpdate | Redeem | CloseLease | Relinquish | Relinquished |
-    LeaseUpdate | Truncated | Accepted | Ack | Offer | OfferAnswer | ErrorReply
+    LeaseUpdate | Truncated | Accepted | Ack | Offer | OfferAnswer | ErrorReply | Reclaim | Introduce |
+    ClaimReport | Administer | Administered | Withhold
 )  # fmt: skip
 
 __all__ = [
-    "EMPTY", "EXTEND", "MODIFY", "NEW", "Accepted", "Ack", "CloseLease", "ErrorReply", "LeaseUpdate", "Message",
-    "Offer", "OfferAnswer", "Redeem", "Relinquish", "Relinquished", "RequestTicket", "ReturnTicket", "TicketUpdate",
-    "Truncated", "UnitState", "Withdraw",
+    "EMPTY", "EXTEND", "MODIFY", "NEW", "Accepted", "Ack", "Administer", "Administered", "ClaimReport", "CloseLease",
+    "ErrorReply", "Introduce", "LeaseUpdate", "Message", "Offer", "OfferAnswer", "Reclaim", "Redeem", "Relinquish",
+    "Relinquished", "RequestTicket", "ReturnTicket", "TicketUpdate", "Truncated", "UnitState", "Withdraw",
+    "Withhold",
 ]  # fmt: skip

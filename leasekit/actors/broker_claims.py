@@ -1,0 +1,179 @@
+"""What becomes of the claims that a broker has cut: given back, replaced, ended early, or found wanting by a site.
+
+The rule is the same everywhere: units are granted anew only when the site counts the old claim as ended, by its
+receipt, by its word that a modify was taken, or because it has accepted a truncation. Until then they stay booked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from leasekit.actors.broker_sources import TRUNCATE, BrokerSources
+from leasekit.actors.settings import DELEGATE, BrokerSettings, Peer
+from leasekit.core.claims.keys import Scheme, Signer
+from leasekit.core.claims.statements import RECEIPT, TRUNCATION, check_statement, decode_statement, state
+from leasekit.core.claims.ticket import delegate
+from leasekit.core.errors import CommandError, RemoteError
+from leasekit.core.leases import broker as br
+from leasekit.core.leases.records import BrokerLease, Granted
+from leasekit.core.leases.relations import Notice
+from leasekit.core.properties import Properties
+from leasekit.core.protocol.messages import Accepted, ClaimReport, ReturnTicket, Truncated
+from leasekit.core.steps import Outgoing
+from leasekit.core.time import Instant, Term
+
+REPLACED = "replaced"
+
+
+def constraints_of(preemptible: bool, ready_at: Instant = -1) -> Properties:
+    """What a claim says beside units and term: whether it can be ended early, and by when its units are to be up."""
+    said = {"preemptible": "true"} if preemptible else {}
+    return said if ready_at < 0 else {**said, "ready_at": str(ready_at)}
+
+
+class BrokerClaims(BrokerSources):
+    """The claims of a broker's leases."""
+
+    def __init__(
+        self, name: str, signer: Signer, scheme: Scheme, peers: Iterable[Peer], settings: BrokerSettings
+    ) -> None:
+        super().__init__(name, signer, scheme, peers, settings)
+        self._closings = 0
+        self._handlers.update({ReturnTicket: self._on_return, ClaimReport: self._on_claim_report})
+        self._needs[ClaimReport] = DELEGATE
+
+    # -- tickets that come back -------------------------------------------------------------------------------
+
+    def _on_return(self, peer: str, message: ReturnTicket) -> None:
+        lease = self.leases.get(message.lease)
+        if lease is not None and lease.holder != peer:
+            raise RemoteError("not_yours", f"lease {lease.id} is not held by {peer}")
+        subject = decode_statement(message.receipt).subject
+        claim = next((c for c in lease.claims if c.digest == subject), None) if lease is not None else None
+        if lease is not None and claim is not None:
+            self._take_back(lease, claim, message.receipt)
+        self._messages.append(Outgoing(peer, Accepted(message.lease, message.number)))
+
+    def _take_back(self, lease: BrokerLease, claim: Granted, data: bytes) -> None:
+        source = self.book.get(claim.source)
+        if source is None:
+            return
+        site = self.book.ticket(claim.source).root.issuer
+        receipt = check_statement(self.scheme, data, RECEIPT, signer=site, subject=claim.digest)
+        at = max(receipt.at, claim.term.start)
+        if at == claim.term.start and len(lease.claims) > 1:
+            self._undo(lease, claim)
+        elif at < claim.until:
+            self.book.end_early(claim, at)
+            self.set_claims(lease, tuple(c._replace(until=at) if c is claim else c for c in lease.claims))
+        elif at < claim.term.end:  # cut off by a modify: what an undo could give back to it is over as well
+            self._free_rest(claim)
+            ended = claim._replace(term=Term(claim.term.start, at), held=False)
+            self.set_claims(lease, tuple(ended if c is claim else c for c in lease.claims))
+        over = all(c.until <= max(self.now, c.term.start) for c in lease.claims)
+        if lease.state == br.TICKETED:
+            why = f"{claim.units} units from {receipt.at} on"
+            self._fire(br.MACHINE, lease, "returned" if over else "return", why)
+            if over:
+                self._over(lease, "given back by its guest")
+        self._wanted = True
+        self._touch(lease)
+
+    def _undo(self, lease: BrokerLease, claim: Granted) -> None:
+        """The claim of an extend or modify came back unused: the lease is as it was before it.
+
+        What a modify took from the claim before it is booked again, if nobody else has it by now.
+        """
+        self.book.end_early(claim, claim.term.start)
+        place = lease.claims.index(claim)
+        before = lease.claims[place - 1]
+        rest = (*lease.claims[:place], *lease.claims[place + 1 :])
+        if place and before.until == claim.term.start and before.until < before.term.end:
+            self._free_rest(before)
+            whole = before._replace(until=before.term.end, held=False)
+            if self.book.reopen(whole):
+                rest = tuple(whole if c is before else c for c in rest)
+        self.set_claims(lease, rest)
+
+    def _free_rest(self, claim: Granted) -> None:
+        self._cut_off.pop(claim.digest.hex(), None)
+        self.book.free_rest(claim)
+        self._wanted = True
+
+    def _on_claim_report(self, peer: str, message: ClaimReport) -> None:
+        """A site has taken a modify, so that what it leaves of the old claim is free; or a claim made trouble."""
+        self._messages.append(Outgoing(peer, Accepted(message.claim, message.number)))
+        if message.code != REPLACED:
+            self.reports = [*self.reports[-19:], f"{peer}: {message.reason}"]
+            self._note("", "report", "", "", f"{peer}, {message.code} {message.claim[:16]}: {message.reason}")
+            return
+        lease = self.leases.get(self._cut_off.get(message.claim, ""))
+        if lease is None:
+            return
+        for claim in lease.claims:
+            if claim.digest.hex() == message.claim and self._is_site(peer, claim):
+                self._free_rest(claim)
+                self.set_claims(lease, tuple(c._replace(held=False) if c is claim else c for c in lease.claims))
+                self._touch(lease)
+
+    def _is_site(self, peer: str, claim: Granted) -> bool:
+        source = self.book.get(claim.source)
+        return source is not None and self.book.ticket(claim.source).root.issuer == self._peer_key(peer)
+
+    # -- preemption --------------------------------------------------------------------------------------------
+
+    def preempt(self, lease_id: str, at: Instant, reason: str) -> None:
+        """End a preemptible lease at ``at``: the site is told until it accepts, and the guest hears of it now.
+
+        Raises ``CommandError``.
+        """
+        lease = self.leases.get(lease_id)
+        if lease is None or lease.state != br.TICKETED or not lease.claims:
+            raise CommandError(f"lease {lease_id!r} holds nothing that could be taken from it")
+        claim, source = lease.claims[-1], self.book.get(lease.claims[-1].source)
+        if not claim.preemptible:
+            raise CommandError(f"lease {lease_id} is not preemptible")
+        if source is None or source.site not in self.peers:
+            raise CommandError(f"lease {lease_id}: its site can't be told")
+        if not self.now <= at < claim.until or lease.cut >= 0:
+            raise CommandError(f"lease {lease_id} ends at {claim.until}: at is {at}, or it was preempted before")
+        lease.cut, number = at, self._next("serial")
+        statement = state(self.signer, TRUNCATION, claim.digest, max(at, claim.term.start), lease.id).encode()
+        message = Truncated(lease.id, number, self._ticket_again(lease, claim), statement)
+        self.notify(f"{TRUNCATE}{lease.id}#{claim.key}", source.site, lease.id, number, message, claim.term.end)
+        self._fire(br.MACHINE, lease, "preempt", f"ends at {at}: {reason}")
+        self._notice_guest(lease.id, at, reason)
+
+    def _ticket_again(self, lease: BrokerLease, claim: Granted) -> bytes:
+        """The ticket that was cut for ``claim``: the same bytes, since signatures are deterministic."""
+        said = constraints_of(claim.preemptible, claim.term.start + claim.prepare if claim.prepare else -1)
+        peer = self.peers[lease.holder]
+        for holder in (peer.key, *(key for key, _ in peer.former)):
+            ticket = delegate(
+                self.book.ticket(claim.source), self.signer, holder=holder, units=claim.units, term=claim.term,
+                serial=claim.serial, constraints=said,
+            )  # fmt: skip
+            if ticket.leaf.digest == claim.digest:
+                return ticket.encode()
+        raise CommandError(f"lease {lease.id}: its ticket can't be made again")
+
+    def _accepted_notice(self, notice: Notice) -> None:
+        message = notice.content()
+        lease = self.leases.get(notice.subject)
+        if not isinstance(message, Truncated) or lease is None:
+            super()._accepted_notice(notice)
+            return
+        statement = decode_statement(message.truncation)
+        claim = next((one for one in lease.claims if one.digest == statement.subject), None)
+        if claim is not None and statement.at < claim.until:
+            self.book.end_early(claim, statement.at)
+            self.set_claims(lease, tuple(c._replace(until=statement.at) if c is claim else c for c in lease.claims))
+            self._wanted = True
+            self._touch(lease)
+
+    def _over(self, lease: BrokerLease, reason: str) -> None:
+        lease.ended, lease.reason, lease.request = self.now, reason, 0
+        self.wait_no_more(lease)
+        self._closings += 1
+        if self._closings % 256 == 0:
+            self.book.forget_before(self.now)

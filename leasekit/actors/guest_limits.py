@@ -1,0 +1,61 @@
+"""When the state of a guest's lease makes something happen by itself, if no message does.
+
+This layer only tells the instants; what is done then is in :mod:`.service_manager`.
+"""
+
+from __future__ import annotations
+
+from leasekit.actors.guest_desk import GuestDesk
+from leasekit.core.leases import service_manager as sm
+from leasekit.core.leases.records import GuestLease
+from leasekit.core.time import Instant
+
+
+class GuestLimits(GuestDesk):
+    """The instants of a guest's leases."""
+
+    def _limit(self, lease: GuestLease) -> Instant | None:
+        """When the lease's state itself makes something happen, if no message does."""
+        leave = self.settings.leave_time
+        match (lease.state, lease.pending):
+            case (sm.NASCENT, sm.TICKETING | sm.CLOSE_WAIT):
+                return lease.ask_deadline
+            case (sm.TICKETED, sm.REDEEMING):
+                return lease.end + self._base.clock_skew
+            case (sm.TICKETED, _):
+                goes_on = max(self._redeem_at(lease), lease.hold_until)
+                return lease.end if self._is_held(lease) else min(goes_on, lease.end)
+            case (sm.ACTIVE_TICKETED, sm.EXTENDING_LEASE):
+                assert lease.renewal is not None
+                if not lease.op_accepted:
+                    return lease.end - leave
+                victims_leave = lease.end - leave
+                return victims_leave if self._leaving_victims(lease) else lease.renewal.term.end - leave
+            case (sm.ACTIVE_TICKETED, _):
+                return lease.end - max(self.settings.extend_lead, leave)
+            case (sm.ACTIVE, sm.CLOSING):
+                return lease.end
+            case (sm.ACTIVE, sm.CLOSE_WAIT):
+                return lease.end + self.settings.close_timeout
+            case (sm.ACTIVE, _):
+                return (lease.end if lease.noticed < 0 else min(lease.end, lease.noticed)) - leave
+        return None
+
+    def _limit_passed(self, lease: GuestLease) -> bool:
+        limit = self._limit(lease)
+        return limit is not None and limit <= self.now
+
+    def _redeem_at(self, lease: GuestLease) -> Instant:
+        assert lease.approved is not None
+        return lease.approved.term.start - self.settings.redeem_lead
+
+    def _is_held(self, lease: GuestLease) -> bool:
+        record = self.slices.get(lease.slice)
+        if record is not None and not record.released:
+            return True
+        return lease.join == sm.BLOCKED_REDEEM and lease.hold_until <= self.now
+
+    def _leaving_victims(self, lease: GuestLease) -> list[str]:
+        return [
+            name for name in lease.victims if name in lease.units and lease.units[name].state not in ("leaving", "left")
+        ]

@@ -1,0 +1,309 @@
+"""Who an actor knows, and what each of them may do here.
+
+Peers come from the deploy file, from the operator (``peer.add``), or by a broker's endorsement (paper section 2:
+brokers endorse the keys of guests and sites to each other). Those that the deploy file doesn't name are kept in the
+store; so is the removal of one that it names. A name stands for one key: nobody can make another key known under it.
+
+A peer that may ``administer`` commands this actor as its own operator does, over their connection: the command is
+sent once, and the operator who asked hears what became of it, or that no answer came.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Final
+
+import attrs
+
+from leasekit.actors.base import Actor
+from leasekit.actors.settings import ADMINISTER, ENDORSE, MAY, OPEN_REQUESTS_MAX, PERMISSIONS, Peer
+from leasekit.core.claims.keys import KEY_BYTES, fingerprint
+from leasekit.core.claims.statements import ENDORSEMENT, check_statement, endorse, endorsed
+from leasekit.core.claims.succession import check_succession
+from leasekit.core.errors import CommandError, LeasekitError, RemoteError, TicketError
+from leasekit.core.leases.relations import PeerRecord
+from leasekit.core.protocol.codec import TEXT_MAX, WORD_MAX, clip
+from leasekit.core.protocol.messages import Accepted, Administer, Administered, ErrorReply, Introduce
+from leasekit.core.schema import Change, Row
+from leasekit.core.steps import Command, Outgoing, PeerChange, Reply
+from leasekit.core.time import SECOND, Duration, Instant
+
+NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+NAME_ALLOWED: Final = "1 to 64 letters, digits, dots, dashes and underscores, the first a letter or digit"
+ADDRESS_MAX: Final = 256
+FORMER_MAX: Final = 8
+"""How many earlier keys of one peer are remembered."""
+ENDORSED_MAX: Final = 100_000
+"""How many peers may become known by endorsement: more are refused, so that a broker can't fill the store."""
+ADMINISTER_TIMEOUT: Final[Duration] = 30 * SECOND
+"""How long the answer to a command for another actor is waited for."""
+
+
+@attrs.define(slots=True, eq=False)
+class _Errand:
+    """A command that a peer was sent: the operator's command that waits for it, and until when."""
+
+    id: str
+    peer: str
+    command: int
+    until: Instant
+    timer: Instant | None = None
+    table: ClassVar[str] = ""
+
+    def row(self) -> Row:
+        raise NotImplementedError("an errand is not kept: it is over when its actor is")
+
+
+class Peering(Actor):
+    """An actor and its peers."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._deployed = dict(self.peers)
+        self._made_known: dict[str, PeerRecord] = {}
+        self._errands: dict[str, _Errand] = {}
+        self._handlers.update(
+            {Introduce: self._on_introduce, Administer: self._on_administer, Administered: self._on_administered}
+        )
+        self._needs.update({Introduce: ENDORSE, Administer: ADMINISTER})
+        self._commands.update(
+            {"peer.add": self._add_peer, "peer.remove": self._remove_peer, "peer.succeed": self._succeed}
+        )
+        self._queries["peers"] = self._query_peers
+
+    # -- peers that come and go --------------------------------------------------------------------------------
+
+    def _add_peer(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        peer = _peer_from(arguments)
+        known = self.peers.get(peer.name)
+        if known is not None and known.key != peer.key:
+            raise CommandError(
+                f"name: {peer.name!r} has key {fingerprint(known.key)} here: remove it first, or use another name"
+            )
+        self._check_new(peer.name, peer.key)
+        self._make_known(peer, removed=False)
+        return {"peer": peer.name, "key": peer.key.hex(), "may": sorted(peer.may)}
+
+    def _remove_peer(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        name = str(arguments.get("name", ""))
+        known = self.peers.get(name)
+        if known is None:
+            raise CommandError(f"name: found {name!r}, known are {', '.join(sorted(self.peers)) or '(none)'}")
+        if name in self._deployed:
+            self._make_known(known, removed=True)
+        else:
+            record = self._made_known.pop(name)
+            self._dirty.pop(id(record), None)
+            self._changes.append(Change(record.table, name, None))
+            del self.peers[name]
+            self._peer_changed(name)
+        return {"peer": name}
+
+    def _succeed(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """A peer has another key: its succession, which both sign, says so, and how long the old one is honoured."""
+        name, text = str(arguments.get("name", "")), str(arguments.get("succession", ""))
+        known = self.peers.get(name)
+        if known is None:
+            raise CommandError(f"name: found {name!r}, known are {', '.join(sorted(self.peers)) or '(none)'}")
+        try:
+            found = check_succession(self.scheme, bytes.fromhex(text), name=name, old=known.key)
+        except (TicketError, ValueError) as error:
+            raise CommandError(f"succession of {name}: {error}") from error
+        if found.at > self.now + self._base.clock_skew:
+            raise CommandError(f"succession of {name}: it begins at {found.at}, it is {self.now}: come back then")
+        self._check_new(name, found.new)
+        former = ((found.old, found.until), *(one for one in known.former if one[1] > self.now))
+        self._make_known(attrs.evolve(known, key=found.new, former=former[:FORMER_MAX]), removed=False)
+        self._note("", "succeeded", "", "", f"{name}: {fingerprint(found.old)} is followed by {fingerprint(found.new)}")
+        return {"peer": name, "key": found.new.hex(), "former_until": found.until}
+
+    def _check_new(self, name: str, key: bytes) -> None:
+        """Raises ``CommandError`` if the name or key is this actor's own, or the key has another name here."""
+        if name == self.name or key == self.signer.public:
+            raise CommandError(f"{name!r} is this actor's own name or key")
+        other = next((peer.name for peer in self.peers.values() if peer.key == key and peer.name != name), None)
+        if other is not None:
+            raise CommandError(f"key: {fingerprint(key)} is known here as {other!r}")
+
+    def _make_known(self, peer: Peer, *, removed: bool) -> None:
+        record = PeerRecord(
+            peer.name, peer.role, peer.key, peer.address, peer.origin, tuple(sorted(peer.may)), peer.open_requests,
+            removed, peer.former,
+        )  # fmt: skip
+        self._made_known[peer.name] = record
+        self._touch(record)
+        self._apply(record)
+        self._peer_changed(peer.name)
+
+    def _apply(self, record: PeerRecord) -> None:
+        if record.removed:
+            self.peers.pop(record.id, None)
+            return
+        self.peers[record.id] = Peer(
+            name=record.id, key=record.key, role=record.role, may=frozenset(record.may),
+            open_requests=record.open_requests, address=record.address, origin=record.origin, former=record.former,
+        )  # fmt: skip
+
+    def _peer_changed(self, name: str) -> None:
+        """Tell the shell; the roles look whether it changes anything for them."""
+        self._peer_changes.append(PeerChange(name, self.peers.get(name)))
+
+    def _restore(self, tables: Mapping[str, Sequence[Row]]) -> None:
+        for row in tables.get("peers", ()):
+            record = PeerRecord.from_row(row)
+            self._made_known[record.id] = record
+            self._apply(record)
+            self._peer_changed(record.id)
+
+    def _query_peers(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
+        return [
+            {
+                "peer": peer.name,
+                "role": peer.role,
+                "key": peer.key.hex(),
+                "fingerprint": fingerprint(peer.key),
+                "may": sorted(peer.may),
+                "open_requests": peer.open_requests,
+                "address": peer.address,
+                "origin": peer.origin or "deploy file",
+            }
+            for peer in self.peers.values()
+        ]
+
+    # -- endorsements ------------------------------------------------------------------------------------------
+
+    def endorsement(self, peer: Peer) -> bytes:
+        """This actor's signed word that ``peer`` has that name, role, key and address."""
+        role = "site" if peer.role == "authority" else peer.role
+        note = endorse(self.signer, peer.key, self.now, name=peer.name, role=role, address=peer.address)
+        return note.encode()
+
+    def _on_introduce(self, peer: str, message: Introduce) -> None:
+        self.take_endorsement(peer, message.endorsement)
+        self._messages.append(Outgoing(peer, Accepted(message.peer, message.number)))
+
+    def take_endorsement(self, broker: str, data: bytes) -> None:
+        """Know whom ``broker`` endorses. Raises ``RemoteError`` if that can't be believed, with nothing changed."""
+        note = check_statement(self.scheme, data, ENDORSEMENT, signer=self._peer_key(broker))
+        _, name, role, address = endorsed(note)
+        if not NAME.fullmatch(name) or len(address) > ADDRESS_MAX:
+            raise RemoteError("bad_endorsement", f"endorsement: found the name {name!r:.80}, expected {NAME_ALLOWED}")
+        role = "authority" if role == "site" else role
+        known = self.peers.get(name)
+        if (known is not None and known.key == note.subject) or note.subject == self.signer.public:
+            return
+        record = self._made_known.get(name)
+        if known is not None or (record is not None and record.removed):
+            raise RemoteError("name_taken", f"{broker} endorses another key as {name!r} than the one known here")
+        if len(self._made_known) >= ENDORSED_MAX:
+            raise RemoteError("busy", f"{self.name} knows {len(self._made_known)} endorsed peers, its limit")
+        try:
+            self._check_new(name, note.subject)
+        except CommandError as error:
+            raise RemoteError("name_taken", f"{broker} endorses {name!r}: {error}") from error
+        self._make_known(Peer(name=name, key=note.subject, role=role, address=address, origin=broker), removed=False)
+        self._note("", "endorsed", "", "", f"{broker} endorses {role} {name} with key {fingerprint(note.subject)}")
+
+    # -- commanding another actor ------------------------------------------------------------------------------
+
+    def _command(self, command: Command) -> None:
+        """As the base's; ``peer.command`` is answered when the peer has answered."""
+        if command.name != "peer.command":
+            super()._command(command)
+            return
+        try:
+            self._send_errand(command)
+        except CommandError as error:
+            self._replies.append(Reply(command.id, error=str(error)))
+
+    def _send_errand(self, command: Command) -> None:
+        peer, name = str(command.arguments.get("peer", "")), str(command.arguments.get("command", ""))
+        if peer not in self.peers:
+            raise CommandError(f"peer: found {peer!r}, known are {', '.join(sorted(self.peers)) or '(none)'}")
+        arguments = json.dumps(command.arguments.get("arguments", {}))
+        if len(arguments) > TEXT_MAX or not 0 < len(name) <= WORD_MAX:
+            raise CommandError(f"command: found {name!r:.80} with {len(arguments)} characters of arguments")
+        number = self._next("serial")
+        errand = _Errand(f"errand:{number}", peer, command.id, self.now + ADMINISTER_TIMEOUT)
+        self._errands[errand.id] = errand
+        self._messages.append(Outgoing(peer, Administer(name, number, arguments)))
+        self._schedule(errand, errand.until)
+
+    def _on_administer(self, peer: str, message: Administer) -> None:
+        handler = self._commands.get(message.command)
+        result, error = "", ""
+        try:
+            arguments = json.loads(message.arguments)
+            if handler is None or not isinstance(arguments, dict):
+                raise CommandError(
+                    f"a {self.role} has no command {message.command!r}; it has {', '.join(sorted(self._commands))}"
+                )
+            self._note("", "administer", "", "", f"{peer}: {message.command} {message.arguments}")
+            result = json.dumps(handler(arguments))
+        except json.JSONDecodeError as wrong:
+            error = f"arguments: {wrong}"
+        except LeasekitError as wrong:
+            error = str(wrong)
+        if len(result) > TEXT_MAX:
+            result = json.dumps({"done": True, "note": "the answer is too long to send"})
+        self._messages.append(Outgoing(peer, Administered(message.command, message.number, result, clip(error))))
+
+    def _on_administered(self, peer: str, message: Administered) -> None:
+        errand = self._errands.get(f"errand:{message.number}")
+        if errand is None or errand.peer != peer:
+            return
+        try:
+            result = json.loads(message.result) if message.result else None
+        except json.JSONDecodeError:
+            result = message.result
+        self._end_errand(errand, Reply(errand.command, result, f"{peer}: {message.error}" if message.error else ""))
+
+    def _refused_errand(self, peer: str, message: ErrorReply) -> bool:
+        """Whether an error answers a command that ``peer`` was sent."""
+        errand = self._errands.get(f"errand:{message.number}")
+        if errand is None or errand.peer != peer:
+            return False
+        self._end_errand(errand, Reply(errand.command, error=f"{peer}: {message.text}"))
+        return True
+
+    def _end_errand(self, errand: _Errand, reply: Reply) -> None:
+        del self._errands[errand.id]
+        errand.timer = None
+        self._replies.append(reply)
+
+    def _due_at(self, record: Any) -> Instant | None:
+        return None
+
+    def _on_due(self, record: Any) -> None:
+        if isinstance(record, _Errand):
+            self._dirty.pop(id(record), None)
+            words = f"{record.peer} did not answer within {ADMINISTER_TIMEOUT // SECOND} s; it may have obeyed"
+            self._end_errand(record, Reply(record.command, error=words))
+
+
+def _peer_from(arguments: Mapping[str, Any]) -> Peer:
+    """The peer that an operator describes. Raises ``CommandError`` that names the field."""
+    name, role, key = (str(arguments.get(field, "")) for field in ("name", "role", "key"))
+    if not NAME.fullmatch(name):
+        raise CommandError(f"name: found {name!r:.80}, expected {NAME_ALLOWED}")
+    if role not in MAY:
+        raise CommandError(f"role: found {role!r:.40}, allowed are {', '.join(MAY)}")
+    try:
+        raw = bytes.fromhex(key)
+    except ValueError:
+        raw = b""
+    if len(raw) != KEY_BYTES:
+        raise CommandError(f"key: found {key!r:.80}, expected {2 * KEY_BYTES} hex digits")
+    may = arguments.get("may")
+    allowed = MAY[role] if may is None else frozenset(map(str, may))
+    if not allowed <= set(PERMISSIONS):
+        raise CommandError(f"may: found {sorted(allowed - set(PERMISSIONS))}, allowed are {', '.join(PERMISSIONS)}")
+    most = arguments.get("open_requests") or OPEN_REQUESTS_MAX
+    if type(most) is not int or most <= 0:
+        raise CommandError(f"open_requests: found {most!r:.40}, expected a positive number")
+    address = str(arguments.get("address", ""))
+    if len(address) > ADDRESS_MAX:
+        raise CommandError(f"address: found {len(address)} characters, at most {ADDRESS_MAX}")
+    return Peer(name=name, key=raw, role=role, may=allowed, open_requests=most, address=address, origin="operator")

@@ -1,0 +1,297 @@
+"""Which tickets a site honours, and who is to blame when it can't (SHARP; paper section 2.2).
+
+A ticket that verifies is counted twice: in the claim tree, which says whether each issuer in its chain had what it
+gave, and in the calendar of the type's units, which says whether they are there. One that the tree calls surplus
+is refused with evidence of who signed too much; one that only the units are missing for is refused without blame:
+*oversubscribed* if somebody in the chain was allowed to promise more than there is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from leasekit.actors.settings import AuthoritySettings, Peer
+from leasekit.actors.site_leases import SiteLeases
+from leasekit.core.claims.claim import DEGREE_ONE, Claim, decode_claim
+from leasekit.core.claims.evidence import Evidence, encode_evidence, of_overdelegation
+from leasekit.core.claims.keys import Scheme, Signer, fingerprint
+from leasekit.core.claims.ticket import Ticket, decode_ticket
+from leasekit.core.claims.tree import BY_DELEGATION, BY_USE, ClaimTree, Overdelegation, Standing
+from leasekit.core.claims.verify import TicketVerifier
+from leasekit.core.errors import TicketError
+from leasekit.core.leases.records import SiteClaim, SiteLease
+from leasekit.core.leases.relations import Incident
+from leasekit.core.mappers import AuthorityMapper
+from leasekit.core.properties import Properties, digest_properties
+from leasekit.core.protocol.codec import LIST_MAX, clip
+from leasekit.core.protocol.messages import ClaimReport
+from leasekit.core.schema import Row
+from leasekit.core.time import Instant, Term
+from leasekit.core.timetable import Shortfall
+
+REPLACED: Final = "replaced"
+REDEEMED, VOID, SEEN = "redeemed", "void", "seen"
+TIDY_EVERY: Final = 256
+"""After how many claims the tree forgets those that are over."""
+
+
+class SiteClaims(SiteLeases):
+    """The claims' side of an authority."""
+
+    def __init__(
+        self,
+        name: str,
+        signer: Signer,
+        scheme: Scheme,
+        peers: Iterable[Peer],
+        mapper: AuthorityMapper,
+        settings: AuthoritySettings,
+    ) -> None:
+        super().__init__(name, signer, scheme, peers, mapper, settings)
+        self.verifier = TicketVerifier(scheme, depth_max=settings.depth_max)
+        self.claims: dict[bytes, SiteClaim] = {}
+        self.tree = ClaimTree(BY_USE if settings.surplus == "honour" else BY_DELEGATION)
+        self.incidents: dict[str, Incident] = {}
+        self._guilty: set[bytes] = set()
+        self._counted_claims = 0
+        self._queries.update(evidence=self._query_evidence, claims=self._query_claims)
+
+    # -- tickets that come -------------------------------------------------------------------------------------
+
+    def check_ticket(self, peer: str, data: bytes, resource: Properties) -> tuple[Ticket, Claim]:
+        """The ticket and its leaf, if ``peer`` may redeem it now. Raises ``TicketError`` with the first check that
+        failed.
+        """
+        ticket = decode_ticket(data)
+        leaf = self.verifier.check(
+            ticket, root=self.signer.public, holder=self._key_among(peer, ticket.leaf.holder), now=self.now,
+            skew=self._base.clock_skew,
+        )  # fmt: skip
+        if leaf.units > LIST_MAX:
+            raise TicketError("too_large", f"{leaf.units} units don't fit in one lease: at most {LIST_MAX} do")
+        if leaf.term.end <= self.now:
+            raise TicketError("expired", f"claim ended at {leaf.term.end}, it is {self.now} at {self.name}")
+        if leaf.properties != digest_properties(resource):
+            raise TicketError("wrong_properties", "the resource properties are not those that the claims name")
+        if not self.units.has_type(leaf.type):
+            raise TicketError(
+                "unknown_type", f"type: found {leaf.type!r}, {self.name} has {', '.join(self.units.types())}"
+            )
+        if leaf.term.start > self.now + self.settings.redeem_ahead_max:
+            raise TicketError("future", f"the term starts at {leaf.term.start}, too far ahead of {self.now}")
+        self._check_history(ticket, leaf)
+        return ticket, leaf
+
+    def _check_history(self, ticket: Ticket, leaf: Claim) -> None:
+        known = self.claims.get(leaf.digest)
+        if known is not None and known.state == VOID:
+            raise TicketError("returned", f"the claim was given back as of {known.at}")
+        if known is not None and known.state == REDEEMED:
+            raise TicketError("redeemed", f"the claim was redeemed for lease {known.lease}")
+        if self._guilty:
+            banned = next((claim.issuer for claim in ticket.chain if claim.issuer in self._guilty), None)
+            if banned is not None:
+                raise TicketError(
+                    "guilty_issuer",
+                    f"{fingerprint(banned)} has given away more than it had: {self.name} keeps evidence",
+                )
+        root = ticket.root.digest
+        for record in self.given.values():
+            if record.digest == root and 0 <= record.reclaimed <= leaf.term.start:
+                raise TicketError("reclaimed", f"{self.name} took this delegation back as of {record.reclaimed}")
+
+    def admit(self, ticket: Ticket) -> Instant:
+        """Count the ticket's claims in the tree and its units in the calendar: both, or neither, with a reason.
+
+        Returns when it ends, which is before its term does if a claim in the chain was ended early. Raises
+        ``TicketError``.
+        """
+        leaf = ticket.leaf
+        added = self.tree.add(ticket)
+        for found in added.found:
+            self._blame(found)
+        if added.until <= max(self.now, leaf.term.start):
+            self.tree.withdraw(leaf.digest)
+            raise TicketError("returned", f"the claim, or one above it, was ended as of {added.until}")
+        if added.surplus is not None:
+            raise TicketError("overdelegated", added.surplus.text)
+        try:
+            # A ticket that comes late takes nothing of what is past, where others may have had the units.
+            term = Term(max(leaf.term.start, self.now), added.until)
+            self.calendar(leaf.type).reserve(leaf.digest, leaf.units, term)
+        except Shortfall as short:
+            self.tree.withdraw(leaf.digest)
+            raise self._no_room(ticket, short) from short
+        for claim in added.fresh:
+            if claim.digest != leaf.digest and claim.digest not in self.claims:
+                self.remember(claim, "", SEEN)
+        self._counted_claims += 1
+        if self._counted_claims % TIDY_EVERY == 0:
+            self.tree.forget_before(self.now - self._base.clock_skew)
+        return added.until
+
+    def _no_room(self, ticket: Ticket, short: Shortfall) -> TicketError:
+        """Why the units aren't there: somebody was allowed to promise more than there is, or they are out of order."""
+        leaf = ticket.leaf
+        text = (
+            f"{leaf.units} units of {leaf.type!r} were wanted, {max(short.free, 0)} are free at {self.name} "
+            f"over {tuple(short.term)}"
+        )
+        if all(claim.degree == DEGREE_ONE for claim in ticket.chain):
+            return TicketError("insufficient", text)
+        text = f"oversubscribed, try later: {text}"
+        self._report(leaf.issuer, leaf, "oversubscribed", text)
+        return TicketError("oversubscribed", text)
+
+    def replace(self, lease: SiteLease, ticket: Ticket) -> None:
+        """End the lease's claim where the ticket starts, and admit the ticket in its place; all or nothing. Raises
+        ``TicketError``.
+        """
+        leaf, table, old = ticket.leaf, self.calendar(lease.type), lease.claim
+        self.end_reservation(lease, leaf.term.start)
+        self.tree.end_early(old, leaf.term.start)
+        try:
+            self.admit(ticket)
+        except TicketError:
+            if old in table:
+                table.change(old, term=lease.term, force=True)
+            else:
+                table.reserve(old, lease.wanted, lease.term, force=True)
+            raise
+        self._refresh(old)  # also where a modify that was refused had ended it in the tree before
+        if leaf.units < lease.wanted or leaf.term.end < lease.term.end:
+            record = self.claims.get(old)
+            if record is not None:
+                claim = decode_claim(record.body, record.signature)
+                self._report(claim.issuer, claim, REPLACED, f"ends at {leaf.term.start}")
+
+    def remember(self, claim: Claim, lease: str, state_: str, at: Instant = 0) -> SiteClaim:
+        """Write down what became of a claim."""
+        record = SiteClaim(
+            claim.digest.hex(), lease, claim.parent.hex(), claim.issuer.hex(), claim.holder.hex(), claim.type,
+            claim.units, claim.term, state_, at, claim.body, claim.signature,
+        )  # fmt: skip
+        self.claims[claim.digest] = record
+        self._refresh(claim.digest)
+        return record
+
+    def end_claim(self, digest: bytes, at: Instant) -> None:
+        """A statement that was checked ends a claim at ``at``."""
+        self.tree.end_early(digest, at)
+        record = self.claims.get(digest)
+        if record is not None and digest not in self.tree:  # the tree is told again after a restart
+            record.until, record.used = at if record.until < 0 else min(at, record.until), False
+        self._refresh(digest)
+
+    def _refresh(self, digest: bytes) -> None:
+        record, standing = self.claims.get(digest), self.tree.standing(digest)
+        if record is not None:
+            if standing is not None:
+                record.until, record.honoured, record.used = standing.until, standing.honoured, standing.used
+            self._touch(record)
+
+    # -- blame -------------------------------------------------------------------------------------------------
+
+    def _blame(self, found: Overdelegation) -> None:
+        """Keep evidence of one who gave away more than it had, and tell those who ought to know."""
+        if self.settings.refuse_guilty:
+            self._guilty.add(found.guilty)
+        id_ = f"{fingerprint(found.guilty)}-{found.parent.id[:16]}"
+        self.keep_evidence(id_, found.guilty, of_overdelegation(found), found.text)
+        for key in {found.guilty, found.parent.issuer} - {self.signer.public}:
+            self._report(key, found.claims[0], "overdelegated", found.text)
+
+    def keep_evidence(self, id_: str, guilty: bytes, evidence: Evidence, words: str) -> None:
+        """Keep evidence in the store, under ``id_``: the latest of each."""
+        if id_ not in self.incidents and len(self.incidents) >= self.settings.evidence_max:
+            self._complain(f"evidence against {fingerprint(guilty)} is not kept: there are {len(self.incidents)}")
+            return
+        body = encode_evidence(evidence, words).encode()
+        incident = Incident(id_, self.now, evidence.kind, guilty.hex(), words, body)
+        self.incidents[id_] = incident
+        self._touch(incident)
+        self._note("", evidence.kind, "", "", words)
+
+    def _report(self, key: bytes, claim: Claim, code: str, text: str) -> None:
+        """Tell the peer with ``key``, if it is one, what became of ``claim``."""
+        peer = next((peer.name for peer in self.peers.values() if peer.key == key and peer.role == "broker"), None)
+        if peer is not None:
+            number = self._next("serial")
+            message = ClaimReport(claim.id, number, code, clip(text))
+            self.notify(f"report:{code}:{claim.id}@{peer}", peer, claim.id, number, message, claim.term.end)
+
+    # -- time and state ----------------------------------------------------------------------------------------
+
+    def _live_records(self) -> int:
+        return len(self.leases) + len(self.claims) + 64
+
+    def _due_at(self, record: Any) -> Instant | None:
+        if isinstance(record, SiteClaim):
+            return record.term.end + self._base.clock_skew if record.live else None
+        return super()._due_at(record)
+
+    def _on_due(self, record: Any) -> None:
+        if isinstance(record, SiteClaim):
+            record.live = False
+            self.claims.pop(bytes.fromhex(record.id), None)
+        else:
+            super()._on_due(record)
+
+    def _restore(self, tables: Mapping[str, Sequence[Row]]) -> None:
+        super()._restore(tables)
+        below: dict[str, list[SiteClaim]] = {}
+        for row in tables.get("claims", ()):
+            record = SiteClaim.from_row(row)
+            self.claims[bytes.fromhex(record.id)] = record
+            self._schedule(record, record.term.end + self._base.clock_skew)
+            below.setdefault(record.parent, []).append(record)
+        level = below.get("", [])
+        while level:  # parents before children
+            for record in level:
+                until = record.until if record.until >= 0 else record.term.end
+                claim = decode_claim(record.body, record.signature)
+                self.tree.restore(claim, Standing(until, record.honoured, record.used))
+            level = [child for record in level for child in below.get(record.id, ())]
+        for digest, record in self.claims.items():
+            if digest not in self.tree and record.until >= 0:
+                self.tree.end_early(digest, record.until)
+        for row in tables.get("evidence", ()):
+            incident = Incident.from_row(row)
+            self.incidents[incident.id] = incident
+            if self.settings.refuse_guilty:
+                self._guilty.add(bytes.fromhex(incident.guilty))
+
+    # -- queries -----------------------------------------------------------------------------------------------
+
+    def _query_evidence(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
+        wanted = str(arguments.get("id", ""))
+        return [
+            {
+                "id": one.id,
+                "at": one.at,
+                "kind": one.kind,
+                "guilty": one.guilty,
+                "words": one.words,
+                **({"file": one.body.decode()} if wanted else {}),
+            }
+            for one in self.incidents.values()
+            if wanted in ("", one.id)
+        ]
+
+    def _query_claims(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
+        return [
+            {
+                "claim": record.id,
+                "lease": record.lease,
+                "parent": record.parent,
+                "issuer": record.issuer,
+                "holder": record.holder,
+                "type": record.type,
+                "units": record.units,
+                "term": [record.term.start, record.until if record.until >= 0 else record.term.end],
+                "state": record.state,
+                "honoured": record.honoured,
+            }
+            for record in self.claims.values()
+        ]

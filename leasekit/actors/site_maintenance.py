@@ -1,0 +1,187 @@
+"""Maintenance windows of a site: units that nobody gets for a while.
+
+From the moment that a window is announced its units are missing from the calendar over its time, and brokers are told
+how many of what they hold they had better not grant then. When it begins its units go out of service (one that a
+lease has, as soon as the lease gives it up; with ``close`` leases are ended for it), and when it ends they come back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from leasekit.actors.site_claims import SiteClaims
+from leasekit.core.errors import CommandError
+from leasekit.core.leases import authority as au
+from leasekit.core.leases import delegation as deleg
+from leasekit.core.leases.relations import Window
+from leasekit.core.protocol.codec import clip
+from leasekit.core.protocol.messages import Withhold
+from leasekit.core.schema import Change, Row
+from leasekit.core.time import INSTANT_MAX, Instant, Term
+
+REASON_MAX = 1000
+
+
+class SiteMaintenance(SiteClaims):
+    """A site's maintenance windows."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.windows: dict[str, Window] = {}
+        self._commands.update({"maintenance.add": self._add_window, "maintenance.remove": self._remove_window})
+        self._queries["maintenance"] = self._query_windows
+
+    # -- announcing --------------------------------------------------------------------------------------------
+
+    def _add_window(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        names = tuple(map(str, arguments.get("units") or ()))
+        type_, reason = str(arguments.get("type", "")), str(arguments.get("reason") or "maintenance")
+        start, end = arguments.get("start"), arguments.get("end")
+        if type(start) is not int or type(end) is not int or end <= max(start, self.now):
+            raise CommandError(
+                f"window: found {start} to {end}, it must end after it begins, and later than {self.now}"
+            )
+        chosen = self._chosen(names, type_)
+        window = Window(
+            f"window-{self._next('serial')}", max(start, self.now), end, chosen, clip(reason, REASON_MAX),
+            bool(arguments.get("close", False)),
+        )  # fmt: skip
+        self.windows[window.id] = window
+        self._note("", "maintenance", "", "", f"{window.id}: {len(chosen)} units over [{start}, {end}): {reason}")
+        self._count_window(window, -1)
+        self._tell_brokers(window, give_back=False)
+        if window.close:
+            self._notice_leases(window)
+        if window.start <= self.now:
+            self._begin(window)
+        self._touch(window)
+        return {"window": window.id, "units": list(chosen), "start": window.start, "end": end}
+
+    def _chosen(self, names: Sequence[str], type_: str) -> tuple[str, ...]:
+        """The units that are meant: those named, else all of the type, else all there are. Raises ``CommandError``."""
+        if type_ and not self.units.has_type(type_):
+            raise CommandError(f"type: found {type_!r}, there are {', '.join(self.units.types())}")
+        for name in names:
+            if name not in self.units:
+                raise CommandError(f"no unit {name!r} here; `leasekit site units` shows those there are")
+        chosen = [u.id for u in self.units if (not names or u.id in names) and (not type_ or u.type == type_)]
+        if not chosen:
+            raise CommandError(f"units: none of {', '.join(names)} is of type {type_!r}")
+        return tuple(chosen)
+
+    def _remove_window(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        window = self.windows.get(str(arguments.get("window", "")))
+        if window is None:
+            known = ", ".join(self.windows) or "(none)"
+            raise CommandError(f"window: found {arguments.get('window')!r}, there are {known}")
+        self._count_window(window, 1)
+        self._tell_brokers(window, give_back=True)
+        self._end(window)
+        return {"window": window.id}
+
+    def _count_window(self, window: Window, sign: int) -> None:
+        """Take the window's units out of the calendars over its time, or put them back."""
+        start = max(window.start, self.now)
+        if start < window.end:
+            for type_, count in self._by_type(window).items():
+                self.calendar(type_).add_capacity(Term(start, window.end), sign * count)
+
+    def _by_type(self, window: Window) -> dict[str, int]:
+        counts: dict[str, int] = {}
+        for name in window.units:
+            if name in self.units:
+                type_ = self.units[name].type
+                counts[type_] = counts.get(type_, 0) + 1
+        return counts
+
+    def _tell_brokers(self, window: Window, *, give_back: bool) -> None:
+        """How many units of its delegation each broker had better not grant: what the site can't spare of its own."""
+        for type_, count in self._by_type(window).items():
+            held = [d for d in self.given.values() if d.type == type_ and d.state in (deleg.OFFERING, deleg.HELD)]
+            spare = max(0, self.units.total(type_) - sum(d.units for d in held))
+            lacking = max(0, count - spare)
+            for record in sorted(held, key=lambda d: -d.units):
+                units = min(lacking, record.units)
+                lacking -= units
+                if units:
+                    number = self._next("serial")
+                    message = Withhold(
+                        record.id, number, window.id, 0 if give_back else units, Term(window.start, window.end),
+                        window.reason,
+                    )  # fmt: skip
+                    self.notify(f"{window.id}@{record.id}", record.peer, record.id, number, message, window.end)
+
+    def _notice_leases(self, window: Window) -> None:
+        """End the leases that may have one of the window's units when it begins: all of a type if all of it goes."""
+        gone = {type_ for type_, count in self._by_type(window).items() if count == self.units.total(type_)}
+        for lease in list(self.leases.values()):
+            if lease.ended < 0 and (lease.type in gone or set(lease.units) & set(window.units)):
+                self.notice_lease(lease, max(window.start, lease.term.start), window.reason)
+
+    # -- beginning and ending ----------------------------------------------------------------------------------
+
+    def _begin(self, window: Window) -> None:
+        if window.begun:
+            return
+        window.begun = True
+        for name in window.units:
+            if name in self.units and self.units[name].state != au.OUT and not self.units[name].retire:
+                self.units.retire(name, _words(window))
+        self._touch(window)
+
+    def _end(self, window: Window) -> None:
+        for name in window.units if window.begun else ():
+            if name in self.units and self.units[name].retire == _words(window):
+                self.units.bring_back(name)
+        del self.windows[window.id]
+        self._dirty.pop(id(window), None)
+        window.timer = None
+        self._changes.append(Change(window.table, window.id, None))
+        self.look_again()
+
+    # -- time and state ----------------------------------------------------------------------------------------
+
+    def _due_at(self, record: Any) -> Instant | None:
+        if isinstance(record, Window):
+            return record.end if record.begun else record.start
+        return super()._due_at(record)
+
+    def _on_due(self, record: Any) -> None:
+        if not isinstance(record, Window):
+            super()._on_due(record)
+        elif record.end <= self.now:
+            self._end(record)
+        else:
+            self._begin(record)
+
+    def _restore_windows(self, rows: Sequence[Row]) -> None:
+        """After leases and units: a window takes from the calendars what they have."""
+        for row in rows:
+            window = Window.from_row(row)
+            self.windows[window.id] = window
+            if not window.begun:
+                self._count_window(window, -1)
+            else:  # calendars were made of the units in service now: those that are out for it come back at its end
+                for name in window.units:
+                    if name in self.units and self.units[name].retire == _words(window):
+                        back = Term(max(window.end, self.now), INSTANT_MAX)
+                        self.calendar(self.units[name].type).add_capacity(back, 1)
+            self._schedule(window, window.end if window.begun else window.start)
+
+    def _query_windows(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
+        return [
+            {
+                "window": one.id,
+                "start": one.start,
+                "end": one.end,
+                "units": list(one.units),
+                "reason": one.reason,
+                "begun": one.begun,
+            }
+            for one in self.windows.values()
+        ]
+
+
+def _words(window: Window) -> str:
+    return f"{window.reason} ({window.id}, until {window.end})"

@@ -1,0 +1,189 @@
+"""The records of what actors have with each other beside leases: delegations, notices, peers, evidence.
+
+As in :mod:`.records`, a row's ``body`` holds what its columns don't.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Self
+
+import attrs
+
+from leasekit.core.claims.ticket import decode_ticket
+from leasekit.core.leases import delegation as deleg
+from leasekit.core.leases.machine import NONE
+from leasekit.core.leases.records import pack_body, unpack_body
+from leasekit.core.properties import Properties
+from leasekit.core.protocol.codec import UnknownKind, decode_message
+from leasekit.core.protocol.messages import Message
+from leasekit.core.schema import Row
+from leasekit.core.time import Instant, Term
+
+
+@attrs.define(slots=True, eq=False)
+class Delegation:
+    """A delegation as its giver or its taker keeps it (:mod:`.delegation`). ``peer`` is the other side.
+
+    ``site`` names the site whose units they are, ``digest`` the claim (its leaf). A broker that gives has cut it from
+    its own delegation ``source``; ``given`` tells the giver's record from the taker's. One that was reclaimed takes
+    nothing new from ``reclaimed`` on; leases that exist are over by ``deadline``. Both are -1 where there is none.
+    ``withheld`` is what a taker had better not grant: window, units, term and reason.
+    """
+
+    id: str
+    peer: str
+    type: str
+    units: int
+    term: Term
+    ticket: bytes
+    properties: Properties
+    number: int
+    site: str
+    digest: bytes
+    state: str = deleg.OFFERING
+    pending: str = NONE
+    reason: str = ""
+    given: bool = False
+    source: str = ""
+    reclaimed: Instant = -1
+    deadline: Instant = -1
+    statement: bytes = b""
+    withheld: tuple[tuple[str, int, Term, str], ...] = ()
+    timer: Instant | None = None
+    send_at: Instant = 0
+    tries: int = 0
+
+    table: ClassVar[str] = "delegations"
+
+    def row(self) -> Row:
+        body = (
+            self.ticket, self.properties, self.number, self.site, self.digest, self.given, self.source,
+            self.reclaimed, self.deadline, self.statement, self.withheld,
+        )  # fmt: skip
+        return (
+            self.id, self.peer, self.type, self.units, self.term.start, self.term.end, self.state, self.reason,
+            pack_body(body),
+        )  # fmt: skip
+
+    @classmethod
+    def from_row(cls, row: Row) -> Self:
+        ticket, properties, number, site_, digest, given, source, reclaimed, deadline, statement, withheld = (
+            unpack_body(row[-1], 11, "", b"", False, "", -1, -1, b"", ())
+        )
+        return cls(
+            row[0], row[1], row[2], row[3], Term(row[4], row[5]), ticket, properties, number, site_ or row[1],
+            digest or decode_ticket(ticket).leaf.digest, row[6], NONE, row[7], given, source, reclaimed, deadline,
+            statement, tuple((window, units, Term(*term), why) for window, units, term, why in withheld),
+        )  # fmt: skip
+
+
+@attrs.define(slots=True, eq=False)
+class Notice:
+    """A message that is due to ``peer`` until it accepts it, or until ``until`` when it is of no use any more.
+
+    ``subject`` and ``number`` are those of the message, and of the ``Accepted`` that answers it.
+    """
+
+    id: str
+    peer: str
+    subject: str
+    number: int
+    until: Instant
+    message: bytes
+    state: str = "due"
+    timer: Instant | None = None
+    send_at: Instant = 0
+    tries: int = 0
+
+    table: ClassVar[str] = "notices"
+
+    def content(self) -> Message:
+        """The message itself."""
+        message = decode_message(self.message)
+        assert not isinstance(message, UnknownKind), "what is kept was encoded here"
+        return message
+
+    def row(self) -> Row:
+        return (self.id, self.peer, self.state, self.until, pack_body((self.subject, self.number, self.message)))
+
+    @classmethod
+    def from_row(cls, row: Row) -> Self:
+        subject, number, message = unpack_body(row[-1], 3)
+        return cls(row[0], row[1], subject, number, row[3], message, row[2])
+
+
+@attrs.define(slots=True, eq=False)
+class PeerRecord:
+    """A peer that the deploy file does not name: made known by the operator, or endorsed by a broker (``origin``)."""
+
+    id: str
+    role: str
+    key: bytes
+    address: str
+    origin: str
+    may: tuple[str, ...]
+    open_requests: int
+    removed: bool = False
+    former: tuple[tuple[bytes, Instant], ...] = ()
+    timer: Instant | None = None
+
+    table: ClassVar[str] = "peers"
+
+    def row(self) -> Row:
+        body = pack_body((self.may, self.open_requests, self.removed, self.former))
+        return (self.id, self.role, self.key.hex(), self.address, self.origin, body)
+
+    @classmethod
+    def from_row(cls, row: Row) -> Self:
+        may, open_requests, removed, former = unpack_body(row[-1], 4, False, ())
+        key = bytes.fromhex(row[2])
+        return cls(row[0], row[1], key, row[3], row[4], tuple(may), open_requests, removed, former)
+
+
+@attrs.define(slots=True, eq=False)
+class Window:
+    """A maintenance window of a site: ``units`` are out of service over ``[start, end)``; with ``close`` leases are
+    ended for it. ``begun``: they have been taken out.
+    """
+
+    id: str
+    start: Instant
+    end: Instant
+    units: tuple[str, ...]
+    reason: str
+    close: bool
+    begun: bool = False
+    timer: Instant | None = None
+
+    table: ClassVar[str] = "maintenance"
+
+    def row(self) -> Row:
+        return (self.id, self.start, self.end, self.reason, pack_body((self.units, self.close, self.begun)))
+
+    @classmethod
+    def from_row(cls, row: Row) -> Self:
+        units, close, begun = unpack_body(row[-1], 3, False)
+        return cls(row[0], row[1], row[2], tuple(units), row[3], close, begun)
+
+
+@attrs.define(slots=True, eq=False)
+class Incident:
+    """Evidence that a site holds: who did what, when it was found, and the file that proves it."""
+
+    id: str
+    at: Instant
+    kind: str
+    guilty: str
+    words: str
+    body: bytes
+    timer: Instant | None = None
+
+    table: ClassVar[str] = "evidence"
+
+    def row(self) -> Row:
+        return (self.id, self.at, self.kind, self.guilty, self.words, pack_body((self.body,)))
+
+    @classmethod
+    def from_row(cls, row: Row) -> Self:
+        (body,) = unpack_body(row[-1], 1)
+        return cls(row[0], row[1], row[2], row[3], row[4], body)

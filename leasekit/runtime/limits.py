@@ -1,0 +1,149 @@
+"""How much of this actor others may take: rates of each peer, and connections of those who have not said who they are.
+
+Nothing here waits or reads a clock: instants are seconds of the caller's, durations in settings milliseconds.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Final
+
+from leasekit.config.transport import TransportSettings
+from leasekit.core.time import SECOND
+
+MINUTE_S: Final = 60.0
+
+
+class Bucket:
+    """A token bucket: ``rate`` a second on average, ``burst`` at once. What is taken beyond it is a debt to be waited
+    out, so that what comes in pieces of any size is slowed down to the rate, and never refused.
+    """
+
+    __slots__ = ("_at", "_burst", "_level", "_rate")
+
+    def __init__(self, rate: float, burst: float, now: float) -> None:
+        self._rate, self._burst = rate, burst
+        self._level, self._at = burst, now
+
+    def take(self, amount: float, now: float) -> None:
+        """Take ``amount``, whether it is there or not."""
+        self._level = min(self._burst, self._level + (now - self._at) * self._rate) - amount
+        self._at = now
+
+    def wait(self, now: float) -> float:
+        """The seconds until there is no debt."""
+        return max(0.0, -self._level / self._rate - (now - self._at))
+
+
+class Allowance:
+    """What one peer may send, over all of its connections: coming back does not make a peer new."""
+
+    def __init__(self, settings: TransportSettings, now: float) -> None:
+        per_minute = settings.connections_per_minute
+        self._messages = Bucket(settings.messages_per_second, settings.messages_burst, now)
+        self._bytes = Bucket(settings.bytes_per_second, settings.bytes_burst, now)
+        self._connections = Bucket(per_minute / MINUTE_S, per_minute - 1, now)
+        self._flood_after = settings.flood_after / SECOND
+        self._held_since: float | None = None
+        self.flooding = False
+        """Whether it has been held back for so long that it was reported."""
+        self.held = 0.0
+        """For how long it has been held back in all, in seconds."""
+
+    def connect(self, now: float) -> bool:
+        """Whether it may connect now."""
+        if self._connections.wait(now):
+            return False
+        self._connections.take(1, now)
+        return True
+
+    def read(self, size: int, now: float) -> None:
+        """It has sent ``size`` bytes."""
+        self._bytes.take(size, now)
+
+    def count(self, messages: int, now: float) -> None:
+        """It has sent an envelope with so many messages; an empty one costs as much as one message."""
+        self._messages.take(max(1, messages), now)
+
+    def pause(self, now: float) -> float:
+        """For how many seconds it is not to be read."""
+        return max(self._messages.wait(now), self._bytes.wait(now))
+
+    def hold(self, now: float, seconds: float) -> bool:
+        """It is held back for ``seconds`` from ``now`` on; whether that is to be reported: once for each flood."""
+        if self._held_since is None:
+            self._held_since = now
+        self.held += seconds
+        if self.flooding or now + seconds - self._held_since < self._flood_after:
+            return False
+        self.flooding = True
+        return True
+
+    def rest(self) -> bool:
+        """It had nothing more to say for now; whether a flood that was reported is over with that."""
+        over, self.flooding, self._held_since = self.flooding, False, None
+        return over
+
+
+SILENT, SPEAKS, CERTIFIED = range(3)
+"""How far a stranger is: it has said nothing; it has said what a peer might say; its certificate is a peer's."""
+
+
+class Stranger:
+    """A connection that has not proven whose it is. ``source`` is the machine that it comes from."""
+
+    __slots__ = ("drop", "level", "source")
+
+    def __init__(self, source: str, drop: Callable[[], None]) -> None:
+        self.source, self.drop = source, drop
+        self.level = SILENT
+
+
+class Strangers:
+    """All such connections, of which there are at most ``limit``.
+
+    If one more comes another one goes: of the machine that has the most of them; there one that has got less far
+    before one that has got further; among these the oldest. So a flood of connections, silent or not, takes its places
+    from itself, and a peer that is of another machine, or further than the flood can get without a peer's key, is safe
+    from it.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._by_source: dict[str, tuple[OrderedDict[Stranger, None], ...]] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def admit(self, stranger: Stranger) -> None:
+        """Take one in; who must go for it is dropped."""
+        self._put(stranger)
+        if self._count > self._limit:
+            levels = max(self._by_source.values(), key=lambda found: sum(map(len, found)))
+            victim = next(one for level in levels for one in level if one is not stranger)
+            self.leave(victim)
+            victim.drop()
+
+    def advance(self, stranger: Stranger, level: int) -> None:
+        """It has got as far as ``level``."""
+        if level > stranger.level and self.leave(stranger):
+            stranger.level = level
+            self._put(stranger)
+
+    def leave(self, stranger: Stranger) -> bool:
+        """It is gone, or no stranger any more; whether it was one."""
+        levels = self._by_source.get(stranger.source)
+        if levels is None or stranger not in levels[stranger.level]:
+            return False
+        del levels[stranger.level][stranger]
+        self._count -= 1
+        if not any(levels):
+            del self._by_source[stranger.source]
+        return True
+
+    def _put(self, stranger: Stranger) -> None:
+        levels = self._by_source.setdefault(stranger.source, tuple(OrderedDict() for _ in range(CERTIFIED + 1)))
+        levels[stranger.level][stranger] = None
+        self._count += 1

@@ -1,0 +1,233 @@
+"""One proven connection: what goes out on it, what comes in, and when it has to end.
+
+A peer whose clock differs by more than ``clock_skew`` is reported and not obeyed. A message that is *early* by that
+much proves it at once. One that is *late* may only have waited here: so its age counts from the last instant at which
+the socket was seen empty, before which it can't have come.
+
+A peer is read a little at a time, and each peer by a task of its own, which waits while the actor has no room for that
+peer or the peer is ahead of what it may send. So what a busy peer sends without end stays, through its socket, with
+the peer, and the others are served as before.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import Final
+
+import trio
+
+from leasekit.config.transport import TransportSettings
+from leasekit.core.errors import WireError
+from leasekit.core.protocol import codec
+from leasekit.core.protocol.channel import Batch, Channel, Closed, Established, Event, State
+from leasekit.core.protocol.codec import UnknownKind
+from leasekit.core.protocol.messages import ErrorReply, Message
+from leasekit.core.time import SECOND, Duration, Instant, format_duration
+from leasekit.runtime.peers import Peer
+from leasekit.runtime.wires import Wire, broken
+
+READ_SOME: Final = 16_384
+"""How many bytes are read at once where nothing is known of what comes. A peer may have put an envelope into every
+hundred of them, each of which has a signature to be checked, while the other peers wait."""
+READ_MAX: Final = 262_144
+"""The most bytes that are read at once, in the middle of a long frame."""
+PROGRESS: Final = 65_536
+"""So many bytes of a long frame count as a sign of life."""
+GOODBYE: Final = SECOND
+"""How long the last words to a peer may take."""
+
+
+class Link:
+    """One connection whose other side has proven to be ``peer``."""
+
+    def __init__(self, peer: Peer, channel: Channel, wire: Wire, initiator: bool) -> None:
+        self.peer, self.channel, self.wire, self.initiator = peer, channel, wire, initiator
+        self.opened_at = trio.current_time()
+        self.scope = trio.CancelScope()
+        self.wake = trio.Event()
+        self.cut = False
+        """Whether the last send was cut off in the middle of a frame, so that nothing can follow it."""
+        self.skewed = False
+        self.problem = ""
+
+    def stop(self, code: str, text: str) -> None:
+        """End the link, telling the peer why."""
+        self.channel.close(code, text)
+        self.fail(text)
+
+    def fail(self, text: str) -> None:
+        """End the link; the first reason counts."""
+        self.problem = self.problem or text
+        self.scope.cancel()
+
+
+class Traffic:
+    """Serves links. All that it is made with is as in :class:`~leasekit.runtime.transport.Transport`; ``send`` is the
+    transport's.
+    """
+
+    def __init__(
+        self,
+        settings: TransportSettings,
+        clock_skew: Duration,
+        clock: Callable[[], Instant],
+        log: logging.Logger,
+        *,
+        send: Callable[[str, Sequence[Message]], None],
+        on_receive: Callable[[str, list[Message]], Awaitable[None]],
+        on_skew: Callable[[str, Duration], None],
+        on_flood: Callable[[str], None],
+    ) -> None:
+        self._settings, self._clock_skew, self._clock, self._log = settings, clock_skew, clock, log
+        self._send, self._on_receive, self._on_skew, self._on_flood = send, on_receive, on_skew, on_flood
+
+    async def serve(self, link: Link, events: list[Event]) -> None:
+        """Send and receive until the link ends; ``events`` have come already."""
+        with link.scope:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._write, link)
+                nursery.start_soon(self._read, link, events)
+
+    async def say_goodbye(self, link: Link) -> None:
+        """Send what is left to be said, if the peer takes it soon."""
+        if link.cut:
+            return
+        with trio.move_on_after(GOODBYE / SECOND, shield=True):
+            with suppress(trio.BrokenResourceError):  # it is gone already
+                await link.wire.send(link.channel.bytes_to_send())
+
+    # What goes out.
+
+    async def _write(self, link: Link) -> None:
+        """Send what is queued, all of it in one envelope; a heartbeat at first and whenever there is nothing."""
+        peer, channel = link.peer, link.channel
+        while channel.state is State.OPEN:
+            if taken := peer.take():
+                channel.send_batch(codec.join_batch(taken), self._clock())
+                peer.sent += len(taken)
+            else:
+                channel.ping(self._clock())
+            if not await self._flush(link):
+                return
+            if not peer.queue:
+                link.wake = trio.Event()
+                with trio.move_on_after(self._settings.heartbeat / SECOND):
+                    await link.wake.wait()
+
+    async def _flush(self, link: Link) -> bool:
+        link.cut = True
+        try:
+            with trio.fail_after(self._settings.silence / SECOND):
+                await link.wire.send(link.channel.bytes_to_send())
+        except trio.TooSlowError:
+            link.fail(f"it took nothing for {self._settings.silence} ms")
+            return False
+        except trio.BrokenResourceError as error:
+            link.fail(broken(error))
+            return False
+        link.cut = False
+        return True
+
+    # What comes in.
+
+    async def _read(self, link: Link, events: list[Event]) -> None:
+        """Receive batch after batch, until the connection ends or the peer does what it must not."""
+        empty_at = now = self._clock()
+        patience, progress = self._settings.silence / SECOND, 0
+        while await self._obey(link, events, now, empty_at):
+            await self._hold_back(link.peer)
+            if events or progress >= PROGRESS:
+                patience, progress = self._settings.silence / SECOND, 0
+            began = trio.current_time()
+            try:
+                with trio.fail_after(patience):
+                    data, waited = await link.wire.receive(max(READ_SOME, min(link.channel.missing, READ_MAX)))
+            except trio.TooSlowError:
+                link.stop("silent", f"nothing was heard for {self._settings.silence} ms")
+                return
+            except trio.BrokenResourceError as error:
+                link.fail(broken(error))
+                return
+            if not data:
+                link.fail("the other side closed the connection")
+                return
+            now = self._clock()
+            if waited:
+                empty_at = now
+                self._rest(link.peer)
+            patience = max(0.0, patience - (trio.current_time() - began))
+            progress += len(data)
+            link.peer.allowance.read(len(data), trio.current_time())
+            events = link.channel.receive_bytes(data)
+
+    async def _hold_back(self, peer: Peer) -> None:
+        """Read nothing of a peer that is ahead of what it may send."""
+        now = trio.current_time()
+        pause = peer.allowance.pause(now)
+        if not pause:
+            return
+        if peer.allowance.hold(now, pause):
+            after = format_duration(self._settings.flood_after)
+            text = "%s sends more than it may, and has been held back for %s without a break (transport limits)"
+            self._log.warning(text, peer.name, after, extra={"peer": peer.name})
+            self._on_flood(peer.name)
+        await trio.sleep(pause)
+
+    def _complain(self, peer: Peer, text: str) -> None:
+        """A peer must not be able to fill the log: a line a second is enough to find out."""
+        if trio.current_time() - peer.complained_at >= 1:
+            peer.complained_at = trio.current_time()
+            self._log.warning("%s", text, extra={"peer": peer.name})
+
+    def _rest(self, peer: Peer) -> None:
+        if peer.allowance.rest():
+            self._log.info("%s sends no more than it may again", peer.name, extra={"peer": peer.name})
+
+    async def _obey(self, link: Link, events: list[Event], now: Instant, empty_at: Instant) -> bool:
+        """Act on ``events``; whether the connection goes on."""
+        for event in events:
+            if isinstance(event, Closed):
+                link.fail(event.error.text)
+                return False
+            if isinstance(event, Established):
+                raise AssertionError("a channel is established once")
+            obeyed = self._in_time(link, event.sent_at, now, empty_at)
+            count = await self._deliver(link.peer, event.payload) if obeyed and isinstance(event, Batch) else 0
+            link.peer.allowance.count(count, trio.current_time())
+        return True
+
+    def _in_time(self, link: Link, sent_at: Instant, now: Instant, empty_at: Instant) -> bool:
+        """Whether the peer's clock is close enough; if not, it is reported once until it is again."""
+        ahead, behind = sent_at - now, empty_at - sent_at
+        if max(ahead, behind) <= self._clock_skew:
+            link.skewed = False
+            return True
+        offset = ahead if ahead > 0 else -behind
+        if not link.skewed:
+            link.skewed = True
+            name = link.peer.name
+            text = "the clock of %s differs by %d ms, allowed are %d (clock_skew): it is not obeyed"
+            self._log.warning(text, name, offset, self._clock_skew, extra={"peer": name})
+            self._on_skew(name, offset)
+        return False
+
+    async def _deliver(self, peer: Peer, payload: bytes) -> int:
+        """Hand a batch to the actor; how many messages it had."""
+        try:
+            batch = codec.decode_batch(payload)
+        except WireError as error:
+            self._complain(peer, f"a batch of {peer.name} is malformed: {error.text}")
+            self._send(peer.name, [ErrorReply("", 0, error.code, codec.clip(error.text))])
+            return 0
+        known: list[Message] = []
+        for message in batch:
+            if isinstance(message, UnknownKind):
+                self._send(peer.name, [message.answer()])
+            else:
+                known.append(message)
+        peer.received += len(batch)
+        if known:
+            await self._on_receive(peer.name, known)
+        return len(batch)

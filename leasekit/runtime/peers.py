@@ -1,0 +1,125 @@
+"""What a transport knows of its peers, connected or not."""
+
+from __future__ import annotations
+
+import math
+import ssl
+from collections import deque
+from typing import TYPE_CHECKING
+
+import attrs
+import trio
+
+from leasekit.config.transport import TransportSettings
+from leasekit.core.protocol import codec
+from leasekit.runtime.frames import Endpoint
+from leasekit.runtime.limits import Allowance
+
+if TYPE_CHECKING:
+    from leasekit.runtime.links import Link
+
+
+@attrs.frozen(slots=True)
+class PeerAddress:
+    """A peer: the ``name`` and ``key`` it must prove, and where to dial it (None: it dials)."""
+
+    name: str
+    key: bytes
+    address: Endpoint | None = None
+
+
+@attrs.frozen(slots=True)
+class PeerStatus:
+    """How it stands with one peer. Counts are messages since the start; ``problem`` is why there is no connection.
+
+    ``held_ms`` is for how long it was not read because it sent more than it may; ``flooding`` whether it does so for
+    longer than ``flood_after`` now.
+    """
+
+    name: str
+    address: Endpoint | None
+    connected: bool
+    queued_bytes: int
+    sent: int
+    received: int
+    dropped: int
+    problem: str
+    encrypted: bool
+    held_ms: int
+    flooding: bool
+
+
+class Peer:
+    """One peer."""
+
+    def __init__(self, given: PeerAddress, settings: TransportSettings) -> None:
+        self.given = given
+        self.name, self.key, self.address = given.name, given.key, given.address
+        self.link: Link | None = None
+        self.gone = trio.Event()
+        """Set while there is no connection."""
+        self.gone.set()
+        self.dialling = trio.CancelScope()
+        self.removed = False
+        self.context: ssl.SSLContext | None = None
+        self.problem = "" if self.address is None else "not dialled yet"
+        self.sent = self.received = self.dropped = 0
+        self.queue_max = settings.queue_max
+        self.queue: deque[bytes] = deque()
+        self.queued_bytes = 0
+        self.full = False
+        self.complained_at = -math.inf
+        self._settings = settings
+        self._allowance: Allowance | None = None
+
+    @property
+    def allowance(self) -> Allowance:
+        """What it may send; made on first use, when there is a clock."""
+        if self._allowance is None:
+            self._allowance = Allowance(self._settings, trio.current_time())
+        return self._allowance
+
+    def put(self, encoded: bytes) -> bool:
+        """Queue a message; False if there is no room."""
+        if self.queue and self.queued_bytes + len(encoded) > self.queue_max:
+            return False
+        self.queue.append(encoded)
+        self.queued_bytes += len(encoded)
+        return True
+
+    def take(self) -> list[bytes]:
+        """The next messages for one envelope: as many as the codec's direct reader takes, but one at least."""
+        taken: list[bytes] = []
+        size = 3
+        while self.queue and len(taken) < codec.BATCH_MAX:
+            size += len(self.queue[0])
+            if taken and size > codec.DIRECT_MAX:
+                break
+            taken.append(self.queue.popleft())
+        self.queued_bytes -= sum(map(len, taken))
+        self.full = self.full and bool(self.queue)
+        return taken
+
+    def drop_all(self) -> None:
+        """Forget what is queued."""
+        self.dropped += len(self.queue)
+        self.queue.clear()
+        self.queued_bytes = 0
+        self.full = False
+
+    def status(self) -> PeerStatus:
+        """For people to see."""
+        allowance = self._allowance
+        return PeerStatus(
+            name=self.name,
+            address=self.address,
+            connected=self.link is not None,
+            queued_bytes=self.queued_bytes,
+            sent=self.sent,
+            received=self.received,
+            dropped=self.dropped,
+            problem=self.problem,
+            encrypted=self.link is not None and self.link.wire.encrypted,
+            held_ms=0 if allowance is None else int(allowance.held * 1000),
+            flooding=allowance is not None and allowance.flooding,
+        )

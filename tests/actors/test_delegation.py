@@ -1,0 +1,206 @@
+"""Delegations: from a site through brokers to guests, and back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from deployed_world import CHAIN, DeployedWorld, failed
+
+from leasekit.core.claims.ticket import decode_ticket
+from leasekit.core.protocol.messages import Offer, OfferAnswer, Reclaim, Truncated
+from leasekit.core.time import HOUR, MINUTE, SECOND
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> DeployedWorld:
+    return DeployedWorld(CHAIN, tmp_path)
+
+
+def free(world: DeployedWorld, broker: str) -> int:
+    """The units that a broker can still grant now, over an hour."""
+    return sum(row["free_for_a_day"] for row in world.query(broker, "sources") if row["state"] == "held")
+
+
+def booked(world: DeployedWorld, broker: str) -> int:
+    """The units that a broker has given out for now."""
+    book = world.broker(broker).book
+    return sum(source.units - book.table(source.id).free_at(world.now) for source in book.of_type("vm"))
+
+
+def test_a_chain_of_two_brokers(world: DeployedWorld) -> None:
+    """A guest leases from a site by way of two brokers; its ticket shows all three claims."""
+    lease = world.request("web", 3, 10 * SECOND, HOUR)
+    world.pass_time(MINUTE)
+    assert world.lease("web", lease)["state"] == "active"
+    assert world.lease("web", lease)["site"] == "site"
+    assert len(world.lease("site", lease)["units"]) == 3
+    held = world.guest("web").leases[lease].approved
+    assert held is not None
+    assert [claim.units for claim in decode_ticket(held.ticket).chain] == [6, 4, 3]
+    assert (free(world, "upper"), free(world, "lower")) == (2, 1)
+
+
+def test_a_broker_grants_nothing_that_it_gave_away(world: DeployedWorld) -> None:
+    """What a broker has delegated is not its own any more."""
+    lease = world.request("batch", 3, 10 * SECOND, HOUR)
+    world.pass_time(MINUTE)
+    assert world.lease("batch", lease)["state"] == "failed"
+    assert "2 free" in world.lease("batch", lease)["reason"]
+
+
+def test_returns_go_back_to_the_broker_that_granted(world: DeployedWorld) -> None:
+    """Closing a lease early gives its units back to the lower broker, with the site's receipt."""
+    lease = world.request("web", 4, 10 * SECOND, HOUR)
+    world.pass_time(MINUTE)
+    assert free(world, "lower") == 0
+    world.command("web", "lease.close", lease=lease)
+    world.pass_time(MINUTE)
+    assert free(world, "lower") == 4
+    assert world.query("web", "returns") == []
+    assert world.query("site", "evidence") == []
+
+
+@pytest.mark.parametrize("name", ["site", "upper", "lower", "web"])
+def test_restarts(world: DeployedWorld, name: str) -> None:
+    """Whoever is restarted, delegations and what was granted from them are as they were."""
+    lease = world.request("web", 3, 10 * SECOND, HOUR)
+    world.pass_time(MINUTE)
+    assert (booked(world, "upper"), booked(world, "lower")) == (4, 3)
+    world.restart(name)
+    world.pass_time(MINUTE)
+    assert (booked(world, "upper"), booked(world, "lower")) == (4, 3)
+    other = world.request("web", 1, world.now + 10 * SECOND, HOUR)
+    world.pass_time(MINUTE)
+    assert [world.lease("web", one)["state"] for one in (lease, other)] == ["active", "active"]
+    assert world.query("site", "evidence") == []
+
+
+def test_offers_are_repeated_until_answered(tmp_path: Path) -> None:
+    """An offer whose answer is lost is sent again, and answered again; a restart sends none that was taken."""
+    world = DeployedWorld(CHAIN, tmp_path)
+    assert world.query("upper", "delegations")[0]["state"] == "held"
+    sent = len(world.letters(Offer))
+    world.restart("upper")
+    world.pass_time(HOUR)
+    assert len(world.letters(Offer)) == sent
+    (tmp_path / "other").mkdir()
+    other = DeployedWorld(CHAIN, tmp_path / "other", make=_deaf_to_answers)
+    assert other.query("upper", "delegations")[0]["state"] == "offering"
+    first = len(other.letters(Offer, "upper"))
+    other.broker("upper")._handlers[OfferAnswer] = other.broker("upper")._on_offer_answer
+    other.pass_time(MINUTE)
+    assert len(other.letters(Offer, "upper")) > first
+    assert other.query("upper", "delegations")[0]["state"] == "held"
+
+
+def _deaf_to_answers(name: str, actor):  # type: ignore[no-untyped-def]
+    if name == "upper":
+        actor._handlers[OfferAnswer] = lambda peer, message: None
+    return actor
+
+
+def test_a_reclaim_lets_leases_run_out(world: DeployedWorld) -> None:
+    """From the instant on nothing new begins; a lease that exists goes on to its end."""
+    lease = world.request("web", 2, 10 * SECOND, 30 * MINUTE)
+    later = world.request("web", 2, 40 * MINUTE, HOUR)
+    world.pass_time(MINUTE)
+    assert [world.lease("web", one)["state"] for one in (lease, later)] == ["active", "ticketed"]
+    reply = world.command("site", "delegation.reclaim", delegation="site/vm@upper")
+    assert reply.result["state"] == "reclaiming"
+    world.pass_time(MINUTE)
+    assert world.query("site", "delegations")[0]["state"] == "reclaimed"
+    assert world.query("upper", "delegations")[0]["state"] == "reclaimed", "the broker takes back what it gave of it"
+    assert world.lease("web", lease)["state"] == "active"
+    assert world.lease("web", later)["state"] == "failed"
+    assert "takes" in world.lease("web", later)["reason"]
+    refused = world.request("web", 1, world.now + MINUTE, HOUR, properties={})
+    world.pass_time(2 * MINUTE)
+    assert world.lease("web", refused)["state"] == "failed"
+    world.run_until(31 * MINUTE)
+    assert world.lease("web", lease)["state"] == "closed"
+    assert all(unit["state"] == "free" for unit in world.query("site", "units"))
+    world.restart("site")
+    world.pass_time(MINUTE)
+    assert [row["state"] for row in world.query("site", "delegations")] == ["reclaimed"], "not offered anew"
+
+
+def test_a_reclaim_with_a_deadline_closes_leases(world: DeployedWorld) -> None:
+    """Leases are over by the deadline; their guests hear of it at once, and leave in time."""
+    lease = world.request("web", 2, 10 * SECOND, HOUR)
+    world.pass_time(MINUTE)
+    world.command("site", "delegation.reclaim", delegation="site/vm@upper", deadline=10 * MINUTE)
+    world.pass_time(SECOND)
+    assert world.guest("web").leases[lease].noticed == 10 * MINUTE
+    extended = world.command("web", "lease.extend", lease=lease, end=2 * HOUR)
+    world.pass_time(10 * SECOND)
+    assert extended.error or world.lease("web", lease)["renewal"] is None
+    for name in ("site", "web"):
+        world.restart(name)
+    world.run_until(10 * MINUTE - SECOND)
+    assert world.lease("web", lease)["state"] == "active"
+    world.run_until(11 * MINUTE)
+    assert world.lease("web", lease)["state"] == "closed"
+    assert all(unit["state"] == "free" for unit in world.query("site", "units"))
+
+
+def test_a_reservation_at_the_site_is_given_up(world: DeployedWorld) -> None:
+    """A ticket redeemed ahead of a term that the reclaim forbids fails at the site, with that reason."""
+    lease = world.request("web", 2, 20 * MINUTE, HOUR)
+    world.pass_time(10 * SECOND)
+    site = world.site()
+    world.guest("web").settings = world.guest("web").settings.__class__(redeem_lead=HOUR)
+    world.guest("web").advance(world.guest("web").leases[lease])
+    world.feed("web", [])
+    world.pass_time(SECOND)
+    assert site.leases[lease].pending == "redeeming"
+    world.command("site", "delegation.reclaim", delegation="site/vm@upper", at=10 * MINUTE)
+    world.pass_time(MINUTE)
+    assert world.lease("web", lease)["state"] == "failed"
+    assert "takes back" in world.lease("web", lease)["reason"]
+
+
+def test_what_a_broker_takes_back_it_can_grant(world: DeployedWorld) -> None:
+    """The upper broker's units are free when the site has heard that the claim ended, and nobody is blamed for it."""
+    lease = world.request("web", 1, 10 * SECOND, 30 * MINUTE)
+    world.pass_time(MINUTE)
+    world.lost.add(("upper", "site", "Truncated"))
+    world.command("upper", "delegation.reclaim", delegation="upper/vm@lower")
+    world.pass_time(MINUTE)
+    assert world.letters(Reclaim, "upper", "lower") and world.letters(Truncated, "upper", "site")
+    assert free(world, "upper") == 2, "until the site has accepted it, the site would count both"
+    world.restart("upper")
+    world.lost.clear()
+    world.run_until(25 * MINUTE)
+    table = world.broker("upper").book.table("site/vm@upper")
+    assert (table.free_at(29 * MINUTE), table.free_at(31 * MINUTE)) == (2, 6), "the lease of the lower broker runs out"
+    new = world.request("batch", 6, 31 * MINUTE, HOUR)
+    world.run_until(32 * MINUTE)
+    assert world.lease("web", lease)["state"] == "closed"
+    assert world.lease("batch", new)["state"] == "active", world.lease("batch", new)["reason"]
+    assert world.query("site", "evidence") == []
+
+
+def test_reclaims_that_cannot_be(world: DeployedWorld) -> None:
+    """What is no delegation, over already, or has a deadline before its instant is refused with what was found."""
+    error = failed(world.command("site", "delegation.reclaim", delegation="nothing"))
+    assert "'nothing'" in error and "site/vm@upper" in error
+    error = failed(world.command("site", "delegation.reclaim", delegation="site/vm@upper", at=HOUR, deadline=MINUTE))
+    assert "deadline" in error
+    world.command("site", "delegation.reclaim", delegation="site/vm@upper")
+    world.pass_time(MINUTE)
+    assert "reclaimed" in failed(world.command("site", "delegation.reclaim", delegation="site/vm@upper"))
+
+
+def test_a_reclaim_that_overtakes_its_offer(world: DeployedWorld) -> None:
+    """The offer that comes after its reclaim is not taken."""
+    offer = world.letters(Offer, "upper", "lower")[0]
+    world.command("upper", "delegation.reclaim", delegation="upper/vm@lower")
+    reclaim = world.letters(Reclaim, "upper", "lower")[0]
+    lower = world.broker("lower")
+    lower.book.remove("upper/vm@lower")
+    world.receive("lower", "upper", reclaim)
+    world.receive("lower", "upper", offer)
+    world.pass_time(MINUTE)
+    assert free(world, "lower") == 0
+    assert lower.book.types() == []

@@ -1,0 +1,130 @@
+"""Maintenance windows: nobody gets the units then, everybody is told, and they come back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deployed_world import CHAIN, DeployedWorld, failed
+
+from leasekit.core.time import HOUR, MINUTE, SECOND
+
+START, END = 10 * MINUTE, 20 * MINUTE
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> DeployedWorld:
+    return DeployedWorld(CHAIN, tmp_path)
+
+
+def add(world: DeployedWorld, **arguments: Any) -> str:
+    reply = world.command("site", "maintenance.add", start=START, end=END, reason="new disks", **arguments)
+    assert not reply.error, reply.error
+    return str(reply.result["window"])
+
+
+def free_at(world: DeployedWorld, at: int) -> tuple[int, int, int]:
+    """What the site and both brokers have to give at an instant."""
+    counts = [world.site().calendar("vm").free_at(at)]
+    for name in ("upper", "lower"):
+        book = world.broker(name).book
+        counts.append(sum(max(0, book.table(source.id).free_at(at)) for source in book.of_type("vm")))
+    return counts[0], counts[1], counts[2]
+
+
+def out(world: DeployedWorld) -> list[str]:
+    return [unit["unit"] for unit in world.query("site", "units") if unit["state"] == "out"]
+
+
+@pytest.mark.parametrize("restarts", [False, True], ids=["", "restarts"])
+def test_some_units(world: DeployedWorld, restarts: bool) -> None:
+    """The window's units are missing over its time, at the site and at the brokers; then they are back."""
+
+    def restart() -> None:
+        for name in ("site", "upper", "lower") if restarts else ():
+            world.restart(name)
+
+    add(world, units=["vm-0", "vm-5"])
+    restart()
+    world.pass_time(MINUTE)
+    assert free_at(world, START - 1) == (6, 2, 4)
+    assert free_at(world, START) == (4, 0, 2), "who has most gives up first, and what was passed on is told there, too"
+    assert free_at(world, END) == (6, 2, 4)
+    world.run_until(START + MINUTE)
+    assert out(world) == ["vm-0", "vm-5"]
+    restart()
+    world.pass_time(MINUTE)
+    assert free_at(world, END) == (6, 2, 4)
+    lease = world.request("web", 2, world.now + MINUTE, END - MINUTE)
+    world.pass_time(2 * MINUTE)
+    assert world.lease("web", lease)["state"] == "active", world.lease("web", lease)["reason"]
+    assert not {"vm-0", "vm-5"} & set(world.lease("site", lease)["units"])
+    world.run_until(END + MINUTE)
+    assert out(world) == [] and world.query("site", "maintenance") == []
+    assert world.site().calendar("vm").free_at(world.now) == 6
+
+
+def test_the_whole_site(world: DeployedWorld) -> None:
+    """Nothing can be leased over it; a deferrable request waits for its end."""
+    add(world)
+    world.pass_time(SECOND)
+    refused = world.request("web", 1, START + MINUTE, END + MINUTE)
+    later = world.request("web", 1, START + MINUTE, START + 5 * MINUTE, properties={"deferrable": "true"})
+    world.pass_time(MINUTE)
+    assert world.lease("web", refused)["state"] == "failed"
+    assert world.guest("web").leases[later].approved.term.start == END  # type: ignore[union-attr]
+    world.run_until(END + 2 * MINUTE)
+    assert world.lease("web", later)["state"] == "active"
+
+
+def test_leases_that_run(world: DeployedWorld) -> None:
+    """A lease keeps its units beyond the window's start unless it is to be closed for it; its guest hears of that."""
+    lease = world.request("web", 2, 10 * SECOND, HOUR)
+    world.pass_time(MINUTE)
+    units = world.lease("site", lease)["units"]
+    window = add(world, units=units[:1])
+    world.run_until(START + MINUTE)
+    assert world.lease("web", lease)["state"] == "active"
+    world.command("site", "maintenance.remove", window=window)
+    world.command("web", "lease.close", lease=lease)
+    world.run_until(START + 3 * MINUTE)
+    assert out(world) == []
+    assert world.site().calendar("vm").free_at(world.now) == 6
+
+
+def test_leases_are_closed_for_it(world: DeployedWorld) -> None:
+    """With ``close`` a lease that has one of the units ends when the window begins, and its guest is told before."""
+    lease = world.request("web", 2, 10 * SECOND, HOUR)
+    other = world.request("batch", 2, 10 * SECOND, HOUR)
+    world.pass_time(MINUTE)
+    add(world, units=world.lease("site", lease)["units"][:1], close=True)
+    world.pass_time(SECOND)
+    assert world.guest("web").leases[lease].noticed == START
+    world.run_until(START + MINUTE)
+    assert world.lease("web", lease)["state"] == "closed"
+    assert world.lease("batch", other)["state"] == "active"
+    assert len(out(world)) == 1
+
+
+def test_a_window_is_taken_back(world: DeployedWorld) -> None:
+    """Brokers have their units again."""
+    window = add(world)
+    world.pass_time(MINUTE)
+    assert free_at(world, START) == (0, 0, 0)
+    world.command("site", "maintenance.remove", window=window)
+    world.pass_time(MINUTE)
+    assert free_at(world, START) == (6, 2, 4)
+
+
+def test_windows_that_cannot_be(world: DeployedWorld) -> None:
+    """Times, units, types and windows that make no sense are named."""
+    for arguments, words in (
+        ({"start": END, "end": START}, "window: found"),
+        ({"start": 0, "end": 1}, "must end after it begins"),
+        ({"start": "soon", "end": END}, "window: found soon"),
+        ({"start": START, "end": END, "units": ["nothing"]}, "no unit 'nothing'"),
+        ({"start": START, "end": END, "type": "gpu"}, "type: found 'gpu', there are vm"),
+    ):
+        assert words in failed(world.command("site", "maintenance.add", **arguments))
+    assert "there are (none)" in failed(world.command("site", "maintenance.remove", window="x"))

@@ -1,0 +1,305 @@
+"""Who an actor knows, what they may do, how they become known, and commands for other actors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deployed_world import CHAIN, DeployedWorld, failed
+
+from leasekit.actors.base import Actor
+from leasekit.actors.settings import Peer
+from leasekit.core.claims.keys import Keypair, fingerprint
+from leasekit.core.claims.statements import endorse
+from leasekit.core.claims.succession import succeed
+from leasekit.core.protocol.messages import (
+    Accepted,
+    Administer,
+    Administered,
+    ErrorReply,
+    Introduce,
+    Offer,
+    Redeem,
+    RequestTicket,
+    Truncated,
+)
+from leasekit.core.steps import Command, Received
+from leasekit.core.time import HOUR, MINUTE, SECOND, Term
+
+KEY = bytes(range(32)).hex()
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> DeployedWorld:
+    return DeployedWorld(CHAIN, tmp_path)
+
+
+def names(world: DeployedWorld, actor: str) -> set[str]:
+    return {row["peer"] for row in world.query(actor, "peers")}
+
+
+def forbidden(world: DeployedWorld, actor: str, peer: str, message: Any) -> bool:
+    """Whether the actor refuses the message for want of permission."""
+    before = len(world.letters(ErrorReply, actor, peer))
+    world.receive(actor, peer, message)
+    world.pass_time(SECOND)
+    errors = world.letters(ErrorReply, actor, peer)[before:]
+    return [error.code for error in errors] == ["forbidden"]
+
+
+def test_what_a_role_may_do(world: DeployedWorld) -> None:
+    """A guest delegates nothing, a broker asks for nothing, and nobody commands another unless it is allowed."""
+    term = Term(HOUR, 2 * HOUR)
+    assert forbidden(world, "upper", "batch", Offer("d", 1, b"", {}))
+    assert forbidden(world, "upper", "lower", RequestTicket("x-1", 1, "new", "s", "vm", 1, term, "", {}, b""))
+    assert forbidden(world, "site", "upper", Redeem("x-1", 1, "new", "s", b"", {}, {}, (), b""))
+    assert forbidden(world, "site", "web", Truncated("x-1", 1, b"", b""))
+    assert forbidden(world, "site", "web", Introduce("other", 1, b""))
+    assert forbidden(world, "site", "upper", Administer("unit.disable", 1, "{}"))
+
+
+def test_a_permission_taken_away(tmp_path: Path) -> None:
+    """A guest that may not request here is told so; one that may, but only a little, is told when it is too much."""
+    changes = {"actor.lower.permissions": {"web": {"may": []}, "batch": {"open_requests": 1}}}
+    text = CHAIN.replace('settings.default_broker = "upper"', 'settings.default_broker = "lower"')
+    world = DeployedWorld(text, tmp_path, changes=changes)
+    lease = world.request("web", 1, 10 * SECOND, HOUR)
+    world.pass_time(MINUTE)
+    assert world.lease("web", lease)["state"] == "failed"
+    assert "may not request" in world.lease("web", lease)["reason"]
+    busy = [world.request("batch", 4, 3 * MINUTE, HOUR, properties={"deferrable": "true"}) for _ in range(3)]
+    world.pass_time(SECOND)
+    states = [world.lease("batch", one)["state"] for one in busy]
+    assert states.count("failed") == 2, "one is granted or waits, and the others came while it was open"
+    assert "its limit" in world.lease("batch", busy[2])["reason"]
+
+
+def test_peers_are_added_listed_and_removed(world: DeployedWorld) -> None:
+    """A peer that the operator adds is there after a restart; one that is removed is not, named in the file or not."""
+    reply = world.command("site", "peer.add", name="new", role="guest", key=KEY, address="tcp://h:1", may=["redeem"])
+    assert reply.result == {"peer": "new", "key": KEY, "may": ["redeem"]}
+    world.command("site", "peer.remove", name="batch")
+    for _ in range(2):
+        row = next(row for row in world.query("site", "peers") if row["peer"] == "new")
+        assert (row["role"], row["key"], row["may"], row["address"]) == ("guest", KEY, ["redeem"], "tcp://h:1")
+        assert row["origin"] == "operator"
+        assert "batch" not in names(world, "site") and "web" in names(world, "site")
+        world.restart("site")
+    world.command("site", "peer.remove", name="new")
+    world.restart("site")
+    assert "new" not in names(world, "site")
+    key = world.guest("batch").signer.public.hex()
+    assert not world.command("site", "peer.add", name="batch", role="guest", key=key).error
+    world.restart("site")
+    assert "batch" in names(world, "site")
+
+
+def test_the_shell_hears_of_peers(world: DeployedWorld) -> None:
+    """Each change is in the Ready of its step, and all that were made known are in the first one after a restart."""
+    site = world.site()
+    site.step(Command(1, "peer.add", {"name": "new", "role": "guest", "key": KEY, "address": "tcp://h:1"}))
+    ready = site.ready()
+    assert ready is not None
+    (change,) = ready.peers
+    assert change.name == "new" and change.peer is not None and change.peer.address == "tcp://h:1"
+    world.nodes["site"].store.commit(ready.changes)
+    world.restart("site")
+    site = world.site()
+    site.step(Command(2, "peer.remove", {"name": "new"}))
+    ready = site.ready()
+    assert ready is not None and [(change.name, change.peer) for change in ready.peers] == [("new", None)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"name": "a b"}, "name: found 'a b'"),
+        ({"role": "king"}, "role: found 'king'"),
+        ({"key": "12"}, "key: found '12', expected 64 hex digits"),
+        ({"key": "zz" * 32}, "key: found"),
+        ({"may": ["fly"]}, "may: found ['fly']"),
+        ({"open_requests": -1}, "open_requests: found -1"),
+        ({"address": "x" * 1000}, "address: found 1000 characters"),
+        ({"name": "site"}, "own name"),
+        ({"name": "web"}, "'web' has key"),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_peers_that_cannot_be(world: DeployedWorld, arguments: dict[str, Any], words: str) -> None:
+    """What is wrong with a peer is named, with what was found; nothing is added."""
+    before = names(world, "site")
+    given = {"name": "new", "role": "guest", "key": KEY, **arguments}
+    assert words in failed(world.command("site", "peer.add", **given))
+    assert names(world, "site") == before
+    assert "known are" in failed(world.command("site", "peer.remove", name="nobody"))
+
+
+def test_one_key_has_one_name(world: DeployedWorld) -> None:
+    """A key that is known under one name can't get another."""
+    key = world.guest("web").signer.public.hex()
+    assert "'web'" in failed(world.command("site", "peer.add", name="twin", role="guest", key=key))
+
+
+STRANGERS = CHAIN.replace(
+    '[actor.upper]\nrole = "broker"\n', '[actor.upper]\nrole = "broker"\nsettings.endorse = true\n'
+)
+
+
+def strangers(name: str, actor: Actor) -> Actor:
+    """The site and the guest of the upper broker don't know each other."""
+    for other in {"site": ["batch"], "batch": ["site"]}.get(name, []):
+        actor.peers.pop(other, None)
+    if name == "batch":
+        actor._peer_changed("site")  # type: ignore[attr-defined]
+    return actor
+
+
+def test_a_broker_makes_guest_and_site_known_to_each_other(tmp_path: Path) -> None:
+    """With endorsements a guest leases from a site that it did not know, nor the site the guest; both remember it."""
+    world = DeployedWorld(STRANGERS, tmp_path, make=strangers)
+    assert "batch" not in names(world, "site") and "site" not in names(world, "batch")
+    lease = world.request("batch", 1, 10 * SECOND, HOUR)
+    world.pass_time(MINUTE)
+    assert world.lease("batch", lease)["state"] == "active", world.lease("batch", lease)["reason"]
+    assert {row["origin"] for row in world.query("site", "peers") if row["peer"] == "batch"} == {"upper"}
+    for name in ("site", "batch", "upper"):
+        world.restart(name)
+    world.command("batch", "lease.close", lease=lease)
+    world.pass_time(MINUTE)
+    assert world.lease("batch", lease)["state"] == "closed"
+    assert world.query("batch", "returns") == []
+
+
+def test_without_endorsement_a_strange_site_is_refused(tmp_path: Path) -> None:
+    """A ticket of a site that a guest doesn't know, and that nobody endorses, is not believed."""
+    world = DeployedWorld(CHAIN, tmp_path, make=strangers)
+    lease = world.request("batch", 1, 10 * SECOND, HOUR)
+    world.pass_time(MINUTE)
+    assert world.lease("batch", lease)["state"] == "failed"
+    assert "no site known here" in world.lease("batch", lease)["reason"]
+
+
+def test_introductions_are_repeated_until_accepted(tmp_path: Path) -> None:
+    """An introduction that is lost is sent again, also by a broker that was restarted."""
+    world = DeployedWorld(STRANGERS, tmp_path, make=strangers)
+    world.lost.add(("upper", "site", "Introduce"))
+    world.request("batch", 1, 10 * MINUTE, HOUR)
+    world.pass_time(MINUTE)
+    assert "batch" not in names(world, "site")
+    world.restart("upper")
+    world.lost.clear()
+    world.pass_time(2 * MINUTE)
+    assert "batch" in names(world, "site")
+    assert world.letters(Accepted, "site", "upper")
+    sent = len(world.letters(Introduce))
+    world.pass_time(HOUR)
+    assert len(world.letters(Introduce)) == sent
+
+
+def test_endorsements_that_are_not_believed(world: DeployedWorld) -> None:
+    """A broker can't give a known name another key, nor a known key another name, nor endorse in another's name."""
+    upper, other = world.broker("upper"), Keypair(b"o" * 32)
+    said = {
+        "name_taken": endorse(upper.signer, other.public, 1, name="web", role="guest"),
+        "wrong_signer": endorse(world.broker("lower").signer, other.public, 1, name="new", role="guest"),
+    }
+    before = names(world, "site")
+    for code, statement in said.items():
+        world.receive("site", "upper", Introduce("new", 1, statement.encode()))
+        world.pass_time(SECOND)
+        assert world.letters(ErrorReply, "site", "upper")[-1].code == code
+    twin = endorse(upper.signer, world.guest("web").signer.public, 1, name="twin", role="guest")
+    world.receive("site", "upper", Introduce("twin", 1, twin.encode()))
+    world.pass_time(SECOND)
+    assert world.letters(ErrorReply, "site", "upper")[-1].code == "name_taken"
+    assert names(world, "site") == before
+    world.command("site", "peer.remove", name="web")
+    back = endorse(upper.signer, world.guest("web").signer.public, 1, name="web", role="guest")
+    world.receive("site", "upper", Introduce("web", 1, back.encode()))
+    assert "web" not in names(world, "site"), "whom the operator removed, no broker brings back"
+
+
+def administered(tmp_path: Path) -> DeployedWorld:
+    changes = {"actor.site.permissions": {"upper": {"may": ["delegate", "administer"]}}}
+    return DeployedWorld(CHAIN, tmp_path, changes=changes)
+
+
+def test_commands_for_another_actor(tmp_path: Path) -> None:
+    """A peer that may administer commands the actor as its operator does, and hears what became of it."""
+    world = administered(tmp_path)
+    number = 77
+    arguments = {"peer": "site", "command": "unit.disable", "arguments": {"unit": "vm-0", "reason": "broken"}}
+    world.feed("upper", [Command(number, "peer.command", arguments)])
+    assert number not in world.replies
+    world.pass_time(SECOND)
+    assert world.replies[number].result["state"] == "out"
+    assert {unit["unit"]: unit["state"] for unit in world.query("site", "units")}["vm-0"] == "out"
+    wrong = {**arguments, "arguments": {"unit": "nothing"}}
+    world.feed("upper", [Command(78, "peer.command", wrong)])
+    world.pass_time(SECOND)
+    assert world.replies[78].error.startswith("site: ") and "nothing" in world.replies[78].error
+
+
+def test_commands_that_are_not_answered(tmp_path: Path) -> None:
+    """The operator is told when a peer refuses, does not answer in time, or is not known."""
+    world = administered(tmp_path)
+    world.feed("lower", [Command(1, "peer.command", {"peer": "site", "command": "unit.disable"})])
+    world.pass_time(SECOND)
+    assert "may not administer" in world.replies[1].error
+    world.lost.add(("site", "upper", "Administered"))
+    world.feed("upper", [Command(2, "peer.command", {"peer": "site", "command": "unit.disable", "arguments": {}})])
+    world.pass_time(29 * SECOND)
+    assert 2 not in world.replies
+    world.pass_time(3 * SECOND)
+    assert "did not answer" in world.replies[2].error
+    world.feed("upper", [Command(3, "peer.command", {"peer": "nobody", "command": "x"})])
+    assert "known are" in world.replies[3].error
+    world.receive("upper", "site", Administered("unit.disable", 1, "{}", ""))
+
+
+def test_a_peer_by_itself(world: DeployedWorld) -> None:
+    """What a peer may do follows from its role unless it is said."""
+    assert Peer(name="x", key=b"k" * 32, role="guest").may == {"request", "redeem"}
+    assert Peer(name="x", key=b"k" * 32, role="guest", may=frozenset({"request"})).may == {"request"}
+    site = world.site()
+    site.step(Received("stranger", Truncated("x-1", 1, b"", b"")))
+    ready = site.ready()
+    assert ready is not None and isinstance(ready.messages[0].message, ErrorReply)
+
+
+def test_a_guest_changes_its_key(tmp_path: Path) -> None:
+    """Whoever obeys the succession takes the guest by its new key, and its old tickets as long as was said."""
+    new = Keypair(b"n" * 32)
+    made: dict[str, Any] = {}
+
+    def make(name: str, actor: Actor) -> Actor:
+        if name == "web" and made:
+            actor.signer, actor.tag = new, fingerprint(new.public)
+        return actor
+
+    world = DeployedWorld(CHAIN, tmp_path, make=make)
+    leases = [world.request("web", 1, start, HOUR) for start in (10 * SECOND, 10 * MINUTE)]
+    world.pass_time(MINUTE)
+    old = world.guest("web").signer
+    assert isinstance(old, Keypair)
+    text = succeed(old, new, "web", 0, HOUR).encode().hex()
+    for actor in ("site", "lower"):
+        assert world.command(actor, "peer.succeed", name="web", succession=text).result["key"] == new.public.hex()
+        world.restart(actor)
+    made["new"] = True
+    world.restart("web")
+    world.command("web", "lease.close", lease=leases[0])
+    leases.append(world.request("web", 2, world.now + 10 * SECOND, HOUR))
+    world.run_until(11 * MINUTE)
+    assert [world.lease("web", lease)["state"] for lease in leases[1:]] == ["active", "active"]
+    assert world.query("web", "returns") == []
+    assert world.broker("lower").book.table("upper/vm@lower").free_at(world.now) == 1
+    for wrong, words in (
+        (succeed(new, Keypair(b"x" * 32), "web", 2 * HOUR, 3 * HOUR), "come back then"),
+        (succeed(old, Keypair(b"x" * 32), "web", 0, HOUR), "not of"),
+        (succeed(new, Keypair(b"x" * 32), "batch", 0, HOUR), "not of 'web'"),
+    ):
+        given = wrong.encode().hex()
+        assert words in failed(world.command("site", "peer.succeed", name="web", succession=given))
+    assert "non-hexadecimal" in failed(world.command("site", "peer.succeed", name="web", succession="zz"))

@@ -1,0 +1,75 @@
+"""A slice's login keys, and how they roll over."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from deployed_world import CHAIN, DeployedWorld, failed
+
+from leasekit.core.steps import Action
+from leasekit.core.time import HOUR, MINUTE, SECOND
+
+OLD, NEW = "ssh-ed25519 AAAA old", "ssh-ed25519 BBBB new"
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> DeployedWorld:
+    made = DeployedWorld(CHAIN, tmp_path)
+    made.command("batch", "slice.create", name="lab", key=OLD)
+    return made
+
+
+def key_at_site(world: DeployedWorld, lease: str) -> str:
+    return world.site().leases[lease].properties.get("slice.key", "")
+
+
+def test_a_lease_has_the_key_of_its_slice(world: DeployedWorld) -> None:
+    """Units are set up with the key that the slice has by then."""
+    seen: list[Action] = []
+    model = world.nodes["site"].model
+    world.nodes["site"].model = lambda action: (seen.append(action), model(action))[1]
+    lease = world.request("batch", 1, 10 * SECOND, HOUR, slice="lab")
+    world.pass_time(MINUTE)
+    assert key_at_site(world, lease) == OLD
+    assert [action.properties["slice.key"] for action in seen if action.op == "setup"] == [OLD]
+
+
+def test_the_key_rolls_over(world: DeployedWorld) -> None:
+    """A new key goes to units that are up, as a modify, and to leases that are still to come; each is told once."""
+    active = world.request("batch", 1, 10 * SECOND, HOUR, slice="lab")
+    later = world.request("batch", 1, 20 * MINUTE, HOUR, slice="lab")
+    other = world.request("web", 1, 10 * SECOND, HOUR)
+    world.pass_time(MINUTE)
+    reply = world.command("batch", "slice.key", name="lab", key=NEW)
+    assert reply.result == {"slice": "lab", "leases": [active, later]}
+    world.pass_time(MINUTE)
+    assert (key_at_site(world, active), key_at_site(world, other)) == (NEW, "")
+    assert world.lease("batch", active)["configuration"]["slice.key"] == NEW
+    number = world.guest("batch").leases[active].number
+    world.restart("batch")
+    world.run_until(21 * MINUTE)
+    assert key_at_site(world, later) == NEW
+    assert world.guest("batch").leases[active].number == number
+
+
+def test_a_lease_that_is_busy_gets_the_key_afterwards(world: DeployedWorld) -> None:
+    """While an extend is pending the key waits, and a restart doesn't lose it."""
+    lease = world.request("batch", 1, 10 * SECOND, 10 * MINUTE, slice="lab")
+    world.pass_time(MINUTE)
+    world.command("batch", "lease.extend", lease=lease, end=HOUR)
+    world.command("batch", "slice.key", name="lab", key=NEW)
+    world.pass_time(SECOND)
+    assert key_at_site(world, lease) == OLD
+    world.restart("batch")
+    world.run_until(12 * MINUTE)
+    assert world.lease("batch", lease)["state"] == "active"
+    assert key_at_site(world, lease) == NEW
+
+
+def test_keys_that_cannot_be(world: DeployedWorld) -> None:
+    """A slice that isn't there, and text that is no key, are refused by name."""
+    assert "no slice 'nothing'" in failed(world.command("batch", "slice.key", name="nothing", key=NEW))
+    assert "OpenSSH" in failed(world.command("batch", "slice.key", name="lab", key="a\x00b"))
+    assert "at most" in failed(world.command("batch", "slice.key", name="lab", key="x" * 5000))
+    assert "OpenSSH" in failed(world.command("batch", "slice.create", name="other", key="\x1b[2J"))

@@ -1,0 +1,111 @@
+"""Peers that come and go while a transport runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio
+from transport_nodes import KEYS, TCP, Node, Raw, couple, poll, unix
+
+from leasekit.core.protocol import codec
+from leasekit.core.protocol.messages import Ack
+from leasekit.runtime.transport import Endpoint, PeerAddress
+
+
+def address(name: str, where: Endpoint | None = None, key: str = "") -> PeerAddress:
+    """The peer ``name`` at ``where``."""
+    return PeerAddress(name, KEYS[key or name].public, where)
+
+
+@pytest.mark.parametrize("where", ["unix", "tcp"])
+async def test_a_peer_that_is_added_is_dialled_and_let_in(nursery: trio.Nursery, tmp_path: Path, where: str) -> None:
+    """Neither side knows the other at first: the one gets in as soon as both do."""
+    listen = TCP if where == "tcp" else unix(tmp_path / "bob.sock")
+    bob = await Node("bob", {}, [listen]).start(nursery)
+    alice = await Node("alice", {}, []).start(nursery)
+    alice.transport.add_peer(address("bob", bob.transport.bound[0]))
+    await poll(lambda: "know" in alice.transport.status()[0].problem)
+    bob.transport.add_peer(address("alice"))
+    await bob.until(lambda: bob.connects == ["alice"])
+    await alice.until(lambda: alice.connects == ["bob"])
+    alice.transport.send("bob", [Ack("L", 1)])
+    await bob.until(lambda: bob.heard == [Ack("L", 1)])
+
+
+@pytest.mark.parametrize("where", ["unix", "tcp"])
+async def test_a_peer_that_is_removed_is_hung_up_on(nursery: trio.Nursery, tmp_path: Path, where: str) -> None:
+    """Its connection ends at once, it hears why, it does not get in again, and nothing more can be sent to it."""
+    listen = TCP if where == "tcp" else unix(tmp_path / "bob.sock")
+    bob = await Node("bob", {"alice": None, "carol": None}, [listen]).start(nursery)
+    alice = await Node("alice", {"bob": bob.transport.bound[0]}, []).start(nursery)
+    carol = await Node("carol", {"bob": bob.transport.bound[0]}, []).start(nursery)
+    await bob.until(lambda: sorted(bob.connects) == ["alice", "carol"])
+    bob.transport.remove_peer("alice")
+    await bob.until(lambda: bob.losses == [("alice", "it is no peer any more")])
+    await alice.until(lambda: bool(alice.losses))
+    assert "'removed': 'it is no peer any more'" in alice.losses[0][1]
+    await poll(lambda: "know" in alice.transport.status()[0].problem)
+    assert [status.name for status in bob.transport.status()] == ["carol"]
+    carol.transport.send("bob", [Ack("C", 1)])
+    await bob.until(lambda: bob.heard == [Ack("C", 1)])
+    with pytest.raises(KeyError):
+        bob.transport.remove_peer("alice")
+
+
+async def test_what_a_removed_peer_has_sent_is_not_obeyed(nursery: trio.Nursery, tmp_path: Path) -> None:
+    """What lies unread when a peer is removed is never handed to the actor."""
+    bob = await Node("bob", {"alice": None}, [unix(tmp_path / "bob.sock")]).start(nursery)
+    raw = await Raw.dial(bob, "alice")
+    bob.gate = trio.Event()
+    await raw.send(codec.encode_batch([Ack("L", 1)]))
+    await bob.until(lambda: bob.heard == [Ack("L", 1)])
+    await raw.send(codec.encode_batch([Ack("L", 2)]))
+    bob.transport.remove_peer("alice")
+    bob.gate.set()
+    await bob.until(lambda: bool(bob.losses))
+    assert bob.heard == [Ack("L", 1)]
+
+
+async def test_one_who_dials_a_removed_peer_stops(nursery: trio.Nursery, tmp_path: Path) -> None:
+    """A removed peer is not dialled any more, connected or not."""
+    alice, bob = await couple(nursery, tmp_path)
+    alice.transport.remove_peer("bob")
+    await bob.until(lambda: len(bob.losses) == 1)
+    alice.transport.add_peer(address("bob", unix(tmp_path / "nobody.sock")))
+    await poll(lambda: "No such file" in alice.transport.status()[0].problem)
+    alice.transport.remove_peer("bob")
+    again = await Node("carol", {"bob": unix(tmp_path / "bob.sock")}, []).start(nursery)
+    await poll(lambda: "is not known to 'bob'" in again.transport.status()[0].problem)
+    assert bob.connects == ["alice"]
+
+
+async def test_setting_peers_touches_only_what_differs(nursery: trio.Nursery, tmp_path: Path) -> None:
+    """Of the peers that are set, those as before keep their connections; one with another key is connected to anew."""
+    where = unix(tmp_path / "bob.sock")
+    bob = await Node("bob", {"alice": None, "carol": None}, [where]).start(nursery)
+    alice = await Node("alice", {"bob": where}, []).start(nursery)
+    await Node("carol", {"bob": where}, []).start(nursery)
+    await bob.until(lambda: sorted(bob.connects) == ["alice", "carol"])
+    bob.transport.set_peers([address("alice"), address("carol", key="mallory")])
+    await bob.until(lambda: [name for name, _ in bob.losses] == ["carol"])
+    alice.transport.send("bob", [Ack("L", 1)])
+    await bob.until(lambda: bob.heard == [Ack("L", 1)])
+    assert [status.name for status in bob.transport.status()] == ["alice", "carol"]
+    bob.transport.set_peers([address("alice"), address("carol")])
+    await bob.until(lambda: bob.connects.count("carol") == 2)
+    assert alice.losses == []
+
+
+def test_peers_that_can_not_be() -> None:
+    """A name that is taken, the actor's own name and a port that can't be dialled change nothing."""
+    node = Node("alice", {"bob": None}, [])
+    with pytest.raises(ValueError, match="peer 'bob': the name is taken"):
+        node.transport.add_peer(address("bob"))
+    with pytest.raises(ValueError, match="peer 'alice': the name is taken"):
+        node.transport.set_peers([address("carol"), address("alice")])
+    with pytest.raises(ValueError, match="peer 'carol': the name is taken"):
+        node.transport.set_peers([address("carol"), address("carol", key="bob")])
+    with pytest.raises(ValueError, match="a port to dial is 1 to 65535"):
+        node.transport.set_peers([address("carol", TCP)])
+    assert [status.name for status in node.transport.status()] == ["bob"]
