@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +23,19 @@ def plan() -> None:
 @click.option(
     "--policy", default="fcfs", show_default=True, metavar="MAPPER", help="A broker's mapper, by name or target."
 )
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of the mapper; may be repeated.")
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Write start and reason of each request.")
 @click.option("--schema", is_flag=True, help="Print what a workload file holds, as a JSON schema of its rows.")
 @json_option
-def timetable(file: Path | None, nodes: int, policy: str, out: Path | None, schema: bool, as_json: bool) -> None:
+def timetable(
+    file: Path | None,
+    nodes: int,
+    policy: str,
+    settings: Sequence[str],
+    out: Path | None,
+    schema: bool,
+    as_json: bool,
+) -> None:
     """Run a workload of reservations through a broker's mapper over one timetable.
 
     FILE is a CSV file with the columns submit_s, earliest_start_s, deadline_s, duration_s, nodes and kind: ar
@@ -37,7 +48,9 @@ def timetable(file: Path | None, nodes: int, policy: str, out: Path | None, sche
         return
     if file is None:
         raise click.UsageError("missing argument 'FILE'")
-    summary, answers = timetable_plan.plan(timetable_plan.read_workload(file), nodes, policy)
+    summary, answers = timetable_plan.plan(
+        timetable_plan.read_workload(file), nodes, policy, dict(map(_setting, settings))
+    )
     if out is not None:
         timetable_plan.write_answers(out, answers)
     if as_json:
@@ -49,6 +62,17 @@ def timetable(file: Path | None, nodes: int, policy: str, out: Path | None, sche
     print_table(("", "value"), [(key.replace("_", " "), value) for key, value in others.items()], empty="")
     if out is not None:
         note(f"written to {out}")
+
+
+def _setting(text: str) -> tuple[str, Any]:
+    """``KEY=VALUE``, the value as a deploy file would have it; what is no TOML is text without its quotes."""
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise click.BadParameter(f"found {text!r}, expected KEY=VALUE", param_hint="--set")
+    try:
+        return key, tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return key, value
 
 
 def _schema(columns: tuple[str, ...], kinds: Any) -> dict[str, Any]:

@@ -185,14 +185,16 @@ def _pending(request: Request) -> PendingRequest:
     )  # fmt: skip
 
 
-def plan(requests: Sequence[Request], nodes: int, policy: str) -> tuple[dict[str, Any], list[Answer]]:
+def plan(
+    requests: Sequence[Request], nodes: int, policy: str, settings: Mapping[str, Any] | None = None
+) -> tuple[dict[str, Any], list[Answer]]:
     """Run a workload; returns the summary and an answer for each request, in their order.
 
-    Raises ``LeasekitError`` for a mapper that overbooks or a policy that doesn't exist.
+    Raises ``LeasekitError`` for a mapper that overbooks, a policy that doesn't exist, or wrong settings of it.
     """
     if nodes < 1:
         raise LeasekitError(f"nodes: found {nodes}, expected at least 1")
-    run = _Run(make_mapper(policy, "broker", {}, "policy", {}), nodes)
+    run = _Run(make_mapper(policy, "broker", settings or {}, "policy", {}), nodes)
     begin = time.perf_counter()
     wake: Instant | None = None
     for now, arrived in _by_submission(requests):

@@ -29,7 +29,18 @@ METHODS: Final[Mapping[str, str]] = {"broker": "allocate", "authority": "assign"
 """What a mapper of each role must have."""
 
 BUILT_IN: Final[Mapping[str, Mapping[str, str]]] = {
-    "broker": {"fcfs": "leasekit.policies.broker.fcfs:Fcfs"},
+    "broker": {
+        "backfill": "leasekit.policies.broker.backfill:Backfill",
+        "best_fit": "leasekit.policies.broker.fcfs:BestFit",
+        "fair_share": "leasekit.policies.broker.fair_share:FairShare",
+        "fcfs": "leasekit.policies.broker.fcfs:Fcfs",
+        "first_fit": "leasekit.policies.broker.fcfs:FirstFit",
+        "load_balanced": "leasekit.policies.broker.fcfs:LoadBalanced",
+        "priority": "leasekit.policies.broker.priority:Priority",
+        "random": "leasekit.policies.broker.fcfs:Random",
+        "timetable": "leasekit.policies.broker.timetable:TimetableMapper",
+        "worst_fit": "leasekit.policies.broker.fcfs:WorstFit",
+    },
     "authority": {"first_fit": "leasekit.policies.authority.first_fit:FirstFit"},
     "guest": {
         "load_following": "leasekit.policies.guest.load_following:LoadFollowing",

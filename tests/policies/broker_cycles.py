@@ -168,10 +168,15 @@ class Model:
         free = {source: self.over(source, *grant.term) for source in self.allowed(wish)}
         whole = [source for source, units in free.items() if units >= wish.units]
         roomiest = max(free, key=lambda source: free[source])
-        if not whole or self.balance == "load_balanced":
+        if not whole or self.balance == "worst_fit":
             assert grant.source == roomiest
+        elif self.balance == "load_balanced":
+            share = {source: free[source] / self.books.units[source.removesuffix("/vm")] for source in whole}
+            assert (share[grant.source], free[grant.source]) == max((share[each], free[each]) for each in whole)
         elif self.balance == "first_fit":
             assert grant.source == whole[0]
+        elif self.balance == "random":
+            assert grant.source in whole
         else:
             assert free[grant.source] == min(free[source] for source in whole)
 

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from leasekit.core.mappers import BrokerCycle, Defer, Grant, GrantGroup, PendingRequest, Reject, Wake
 from leasekit.core.time import Term
-from leasekit.policies.broker import fcfs, rooms
+from leasekit.policies.broker import rooms, turn
 from leasekit.policies.broker.fcfs import Fcfs, FcfsSettings
 
 HORIZON = 30
-BALANCES = ("load_balanced", "first_fit", "best_fit")
+BALANCES = ("load_balanced", "first_fit", "best_fit", "worst_fit", "random")
 
 
 def mapper(balance: Any = "load_balanced") -> Fcfs:
@@ -31,11 +31,14 @@ def test_a_plain_request_is_granted_as_asked() -> None:
     assert mapper().allocate(cycle) == [Grant("l", "a/vm", 3, Term(5, 9), True)]
 
 
-@pytest.mark.parametrize(("balance", "site"), [("load_balanced", "c"), ("first_fit", "a"), ("best_fit", "b")])
+@pytest.mark.parametrize(
+    ("balance", "site"), [("load_balanced", "d"), ("first_fit", "a"), ("best_fit", "b"), ("worst_fit", "e")]
+)
 def test_the_setting_chooses_the_site(balance: str, site: str) -> None:
-    """Most free, first with enough, fewest free with enough: by what is free over the term, not by size."""
-    books = Books({"a": 5, "b": 9, "c": 6})
-    books.book("b", "old", 6, 0, 10)
+    """Largest share free, first with enough, fewest free with enough, most free: by what is free over the term."""
+    books = Books({"a": 5, "b": 9, "c": 6, "d": 4, "e": 20})
+    for booked, units in (("a", 1), ("b", 6), ("c", 1), ("e", 8)):
+        books.book(booked, "old", units, 0, 10)
     assert [grant.source for grant in grants(mapper(balance).allocate(books.cycle(request("l", 3))))] == [f"{site}/vm"]
 
 
@@ -65,7 +68,10 @@ def test_refusal_names_type_site_free_and_earliest() -> None:
     (refused,) = mapper().allocate(books.cycle(request("l", 2, 0, 20)))
     assert isinstance(refused, Reject)
     assert refused.earliest == 50
-    assert refused.reason == ("insufficient resources: 2 units of 'vm' wanted over [0, 20), 1 free at a, 0 free at b")
+    assert refused.reason == (
+        "insufficient resources: 2 units of 'vm' wanted over [0, 20), 1 free at a, 0 free at b; "
+        "the earliest fit is at 50 at b"
+    )
 
 
 def test_earliest_counts_what_was_granted_in_between() -> None:
@@ -107,6 +113,7 @@ def test_what_can_never_be_filled_is_refused_with_its_own_reason(changes: dict[s
 def test_pinned_and_excluded_sites_are_kept() -> None:
     """A request goes to its site though another is emptier, and never to one that it excludes."""
     books = Books({"a": 3, "b": 9, "c": 2})
+    books.book("c", "old", 1, 0, 10)
     decisions = mapper().allocate(books.cycle(request("p", site="a"), request("x", exclude_sites=frozenset("b"))))
     assert [grant.source for grant in grants(decisions)] == ["a/vm", "a/vm"]
 
@@ -294,7 +301,7 @@ def test_large_group_is_placed() -> None:
 
 def test_group_search_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """A packing that can't be found within the limit defers the group instead of searching for ever."""
-    monkeypatch.setattr(fcfs, "STARTS_MAX", 1)
+    monkeypatch.setattr(turn, "STARTS_MAX", 1)
     sites = {f"s{index:02}": 10 for index in range(20)}
     decisions = mapper().allocate(Books(sites).cycle(groups=[group(*[6] * 21, latest_start=0)]))
     assert {type(decision) for decision in decisions} == {Defer}

@@ -14,7 +14,11 @@ from leasekit.core.signals import Signal
 from leasekit.core.time import HOUR
 from leasekit.policies import registry
 from leasekit.policies.authority.first_fit import FirstFit
-from leasekit.policies.broker.fcfs import Fcfs
+from leasekit.policies.broker.backfill import Backfill
+from leasekit.policies.broker.fair_share import FairShare
+from leasekit.policies.broker.fcfs import Fcfs, Random
+from leasekit.policies.broker.priority import Priority
+from leasekit.policies.broker.timetable import TimetableMapper
 from leasekit.policies.guest.load_following import LoadFollowing
 from leasekit.policies.guest.manual import Manual
 from leasekit.policies.guest.static import StaticDemand
@@ -91,6 +95,11 @@ def errors(target: str, role: str = "broker", settings: Any = None, **extras: An
     ("target", "role", "settings", "extras", "cls"),
     [
         ("fcfs", "broker", {"balance": "best_fit"}, {}, Fcfs),
+        ("backfill", "broker", {"mode": "conservative", "depth": 5}, {}, Backfill),
+        ("priority", "broker", {"order": "shortest"}, {}, Priority),
+        ("timetable", "broker", {}, {}, TimetableMapper),
+        ("fair_share", "broker", {"weights": {"web": 2.0}, "half_life": "1d"}, {}, FairShare),
+        ("random", "broker", {"seed": 7}, {}, Random),
         ("first_fit", "authority", {}, {}, FirstFit),
         ("static", "guest", {"demands": [{"type": "vm", "term": "1h"}]}, {}, StaticDemand),
         ("load_following", "guest", {"type": "vm"}, {"signal": LOAD}, LoadFollowing),
@@ -141,7 +150,7 @@ def test_unknown_names_list_what_is_known() -> None:
         "broker.mapper.name: found 'statik', expected one of: load_following, manual, static (did you mean static?), "
         "or module:Class, or path/to/file.py:Class"
     ]
-    assert "expected one of: fcfs," in errors("static", "broker")[0]
+    assert "expected one of: backfill, best_fit, fair_share, fcfs," in errors("static", "broker")[0]
 
 
 def test_modules_and_files(own: str) -> None:
@@ -222,7 +231,7 @@ def test_entry_points_are_found_by_name(monkeypatch: pytest.MonkeyPatch) -> None
     points = [entry("theirs", "leasekit.policies.broker.fcfs:Fcfs"), entry("lost", "no_such_package:X")]
     monkeypatch.setattr(registry, "entry_points", lambda *, group: points)
     assert type(make("theirs")) is Fcfs
-    assert known_mappers("broker") == ["fcfs", "lost", "theirs"]
+    assert known_mappers("broker") == sorted([*BUILT_IN["broker"], "lost", "theirs"])
     assert "ModuleNotFoundError: No module named 'no_such_package'" in errors("lost")[0]
     points.append(entry("theirs", "elsewhere:Fcfs"))
     assert "which several packages bring" in errors("theirs")[0]

@@ -18,10 +18,10 @@ from leasekit.core.signals import Signal
 from leasekit.core.time import HOUR, MINUTE, SECOND, Instant
 from leasekit.emulation.world import World
 from leasekit.policies.authority.first_fit import FirstFit
-from leasekit.policies.broker.fcfs import Fcfs, FcfsSettings
 from leasekit.policies.guest.load_following import LoadFollowing, LoadFollowingSettings
 from leasekit.policies.guest.manual import Manual
 from leasekit.policies.guest.static import StaticDemand, StaticSettings
+from leasekit.policies.registry import BUILT_IN, make_mapper
 from leasekit.stores.memory import MemoryStore
 
 SITES = ("east", "west")
@@ -37,7 +37,8 @@ class Town(World):
         guests: Mapping[str, GuestMapper],
         priorities: dict[str, int] | None = None,
         sites: tuple[str, ...] = SITES,
-        **fcfs: Any,
+        policy: str = "fcfs",
+        **policy_settings: Any,
     ) -> None:
         super().__init__(delay=lambda sender, receiver: 2 * DELAY if sender == "web" else DELAY)
         roles = {"broker": "broker", **dict.fromkeys(sites, "authority"), **dict.fromkeys(guests, "guest")}
@@ -54,10 +55,8 @@ class Town(World):
             )
             self.add(Authority(site, keys[site], UNSIGNED, others(site), FirstFit(), settings), MemoryStore())
         broker = BrokerSettings(priorities=priorities or {})
-        self.add(
-            Broker("broker", keys["broker"], UNSIGNED, others("broker"), Fcfs(FcfsSettings(**fcfs)), broker),
-            MemoryStore(),
-        )
+        arbiter = make_mapper(policy, "broker", policy_settings, "mapper", {})
+        self.add(Broker("broker", keys["broker"], UNSIGNED, others("broker"), arbiter, broker), MemoryStore())
         self.run_until(READY)
         for name, mapper in guests.items():
             self.add(ServiceManager(name, keys[name], UNSIGNED, others(name), mapper), MemoryStore())
@@ -183,3 +182,68 @@ def test_a_group_over_both_sites_starts_together() -> None:
     town.run_until(town.now + 5 * MINUTE)
     assert town.held() == 18
     assert town.complaints() == []
+
+
+@pytest.mark.parametrize("policy", sorted(BUILT_IN["broker"]))
+def test_every_mapper_holds_a_demand_and_a_load(policy: str) -> None:
+    """Under each of the broker's mappers a demand is held for hours, and every decision can be carried out."""
+    kept = static({"type": "vm", "units": 4, "term": "1h", "name": "kept"})
+    town = Town({"guest": kept, "load": following([5.0, 9.0], renew="extend")}, policy=policy)
+    town.run_until(READY + MINUTE)
+    for _ in range(24):
+        town.run_until(town.now + 5 * MINUTE)
+        assert town.held() == 4
+    assert town.held("load") == 9
+    assert town.complaints() == []
+
+
+@pytest.mark.parametrize(
+    ("policy", "settings", "overtakes"),
+    [
+        ("fcfs", {"backfill": False}, False),
+        ("backfill", {}, True),
+        ("backfill", {"mode": "conservative"}, True),
+        ("priority", {"order": "smallest"}, True),
+    ],
+)
+def test_what_waits_starts_when_it_can(policy: str, settings: dict[str, Any], overtakes: bool) -> None:
+    """A large request waits for the end of a lease of an hour; a small one goes first unless order is strict."""
+    town = Town({"guest": Manual()}, sites=("east",), policy=policy, **settings)
+    town.lease(units=7, term=term(town.now, 1), name="first")
+    wait = {"deferrable": "true", "latest_start": str(town.now + 6 * HOUR)}
+    for name, units in (("big", 8), ("small", 2)):
+        town.lease(units=units, term=term(town.now, 0.5), name=name, properties=wait)
+    starts: dict[str, Instant] = {}
+    while len(starts) < 2 and town.now < 5 * HOUR:
+        town.run_until(town.now + MINUTE)
+        for lease in town.leases(every=True):
+            if lease["name"] in ("big", "small") and lease["state"].startswith("active"):
+                starts.setdefault(lease["name"], town.now)
+    assert starts["big"] >= HOUR
+    assert (starts["small"] < HOUR) is overtakes
+    assert town.complaints() == []
+
+
+def test_a_lease_that_ends_early_lets_the_next_one_start() -> None:
+    """What a guest gives back is of use to who waits, at once and not only at the end of its term."""
+    town = Town({"guest": Manual()}, sites=("east",), policy="backfill")
+    first = town.lease(units=10, term=term(town.now, 4), name="first")
+    wait = {"deferrable": "true", "latest_start": str(town.now + 6 * HOUR)}
+    second = town.lease(units=8, term=term(town.now, 1), properties=wait)
+    town.run_until(town.now + MINUTE)
+    town.command("guest", "lease.close", lease=first)
+    town.run_until(town.now + MINUTE)
+    (lease,) = [lease for lease in town.leases() if lease["id"] == second]
+    assert lease["state"].startswith("active")
+    assert town.complaints() == []
+
+
+def test_a_quota_and_a_filter_are_told_to_the_guest() -> None:
+    """The reason of a refusal reaches who asked, in words."""
+    town = Town({"guest": Manual()}, policy="timetable", quotas=[{"units": 5}])
+    town.lease(units=4, term=term(town.now, 1))
+    town.lease(units=4, term=term(town.now, 1), name="much")
+    town.lease(units=1, term=term(town.now, 1), name="picky", properties={"filter": "memory_mb >= 1"})
+    said = {lease["name"]: lease["reason"] for lease in town.leases(every=True)}
+    assert "guest's quota of 'vm' is 5 units at once" in said["much"]
+    assert "unknown attribute 'memory_mb', known are: site, type" in said["picky"]

@@ -1,7 +1,7 @@
 """Why a broker can't fill a request, in words that a guest can act on.
 
 "Insufficient resources" is said only where that is the reason: a site that isn't there, a request larger than any
-site, and a delegation that ends too soon are different things (specs/leases.md).
+site, a filter that no site passes, and a delegation that ends too soon are different things (specs/leases.md).
 """
 
 from __future__ import annotations
@@ -9,63 +9,101 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from leasekit.core.mappers import PendingRequest
-from leasekit.core.time import Instant, Term
-from leasekit.policies.broker.rooms import Room
+from leasekit.core.time import Instant, Term, format_duration
+from leasekit.policies.broker.rooms import Place, Room, Shape
 
 SHOWN_MAX = 5
 """The most sites that a reason lists."""
 
 
-def never(request: PendingRequest, offered: Sequence[Room], rooms: Sequence[Room], least: int) -> str:
-    """Why the request can't be filled at any load; empty if it could be.
-
-    ``offered`` are all rooms of its type, ``rooms`` those that the request allows.
-    """
-    if not rooms:
-        return _nowhere(request, offered)
-    most = max(room.units for room in rooms)
+def never(request: PendingRequest, shape: Shape, least: int, now: Instant) -> str:
+    """Why the request can't be filled at any load; empty if it could be."""
+    if shape.fault:
+        return shape.fault
+    places, (start, end), latest = shape.places, request.term, request.latest_start
+    for place in places:
+        if place.units >= least and place.covers(end - start, start, latest):
+            return ""
+    if not places:
+        return _nowhere(request, shape)
+    most = max(place.units for place in places)
     if least > most:
         where = f"site {request.site!r} has" if request.site else "any site here has"
-        return f"{least} units of {request.type!r} are more than {where}, which is {most} at most"
-    term, latest = request.term, request.latest_start
-    if not any(room.covers(term.length, term.start, latest) for room in rooms if room.units >= least):
-        spans = _listed([f"{room.site} {_span(room.span)}" for room in rooms])
-        return f"no delegation of {request.type!r} covers {_span(term)}{_later(request)}: {spans}"
-    return ""
+        left = f"; {_left_out(shape)}" if shape.left_out else ""
+        return f"{least} units of {request.type!r} are more than {where}, which is {most} at most{left}"
+    term = request.term
+    able = [place for place in places if place.units >= least]
+    if any(place.room.covers(term.length, term.start, latest) for place in able):
+        ahead = min(place.ahead for place in able)
+        return (
+            f"the units need {format_duration(ahead)} to be made ready, and the latest start, {latest}, is "
+            f"{format_duration(latest - now)} away"
+        )
+    spans = _listed([f"{place.site} {_span(place.span)}" for place in places])
+    return f"no delegation of {request.type!r} covers {_span(term)}{_later(request)}: {spans}"
 
 
-def insufficient(request: PendingRequest, rooms: Sequence[Room], term: Term, least: int) -> str:
+def insufficient(request: PendingRequest, places: Sequence[Place], term: Term, least: int) -> str:
     """How many are free, where, of how many that were wanted."""
-    wanted = f"{request.units}" if least == request.units else f"{least} to {request.units}"
-    free = _listed([f"{room.free(term)} free at {room.site}" for room in rooms])
-    return f"insufficient resources: {wanted} units of {request.type!r} wanted over {_span(term)}, {free}"
+    free = _listed([f"{place.free(term)} free at {place.site}" for place in places])
+    return f"insufficient resources: {_wanted(request, least)} wanted over {_span(term)}, {free}"
 
 
-def not_yet(request: PendingRequest, rooms: Sequence[Room], least: int) -> str:
+def refused(request: PendingRequest, shape: Shape, term: Term, least: int, fit: tuple[Instant, Place] | None) -> str:
+    """The same for a request that can't wait, with the earliest fit and what else was tried."""
+    text = insufficient(request, shape.places, term, least)
+    if fit is None:
+        text += "; it fits at no later start either"
+    else:
+        text += f"; the earliest fit is at {fit[0]} at {fit[1].site}"
+    return text + (f"; {_left_out(shape)}" if shape.left_out else "")
+
+
+def not_yet(request: PendingRequest, shape: Shape, least: int) -> str:
     """The same for a request that waits: nothing fits as yet, up to its latest start."""
-    return (
-        insufficient(request, rooms, request.term, least) + f"; nothing up to its latest start, {request.latest_start}"
-    )
+    text = insufficient(request, shape.places, request.term, least)
+    text += f"; nothing up to its latest start, {request.latest_start}"
+    return text + (f"; {_left_out(shape)}" if shape.left_out else "")
 
 
-def earliest_fit(rooms: Sequence[Room], least: int, term: Term) -> Instant | None:
-    """When it would fit, in the first room that can have it."""
-    found: Instant | None = None
-    for room in rooms:
-        start = room.earliest(least, term.length, term.start, room.span.end if found is None else found)
-        found = start if start is not None else found
+def earliest_fit(places: Sequence[Place], least: int, term: Term) -> tuple[Instant, Place] | None:
+    """When and where it would fit first, from the start of ``term`` on."""
+    found: tuple[Instant, Place] | None = None
+    for place in places:
+        start = place.earliest(least, term.length, term.start, place.span.end if found is None else found[0] - 1)
+        found = found if start is None else (start, place)
     return found
 
 
-def _nowhere(request: PendingRequest, offered: Sequence[Room]) -> str:
-    sites = sorted({room.site for room in offered})
+def _nowhere(request: PendingRequest, shape: Shape) -> str:
+    sites = sorted({room.site for room in shape.offered})
     if not sites:
         return f"no site here offers type {request.type!r}"
+    if shape.left_out:
+        return f"no site passes the filter: {_listed(shape.left_out)}"
     if request.site in request.exclude_sites:
         return f"site {request.site!r} is both asked for and excluded"
     if request.site:
         return f"site {request.site!r} offers no {request.type!r} here; {_listed(sites)} do"
     return f"every site with {request.type!r} is excluded: {_listed(sites)}"
+
+
+def beside(request: PendingRequest, room: Room, free: int, until: Instant) -> str:
+    """What a modify could have with the units that its lease holds up to ``until``."""
+    return (
+        f"insufficient resources: {request.min_units} units of {request.type!r} wanted over "
+        f"{_span(request.term)}, {free} to be had at {room.site} with the {request.held} "
+        f"that the lease holds there until {until}"
+    )
+
+
+def _wanted(request: PendingRequest, least: int) -> str:
+    units = f"{request.units}" if least == request.units else f"{least} to {request.units}"
+    return f"{units} units of {request.type!r}"
+
+
+def _left_out(shape: Shape) -> str:
+    return f"the filter leaves out {_listed(shape.left_out)}"
 
 
 def _later(request: PendingRequest) -> str:

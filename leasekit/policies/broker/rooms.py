@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import islice
+from typing import Protocol, TypeAlias
 
 from leasekit.core.mappers import BrokerCycle, PendingRequest, Source
 from leasekit.core.time import Duration, Instant, Term
 from leasekit.core.timetable import Timetable
+from leasekit.policies.broker.wishes import PLAIN, Wish, described
 
 FLATTEN_FROM = 64
 """From how many different terms of one type on a turn considers working on a flat copy instead of the view.
@@ -21,21 +23,67 @@ A view is made in no time but slows down with each thing booked in it: n booking
 costs one step for each step of the timetable to come."""
 
 
+class Place(Protocol):
+    """Where a request can be filled from, as it looks to that request: :class:`Room`, or :class:`Prepared`."""
+
+    @property
+    def room(self) -> Room:
+        """The delegation itself."""
+
+    @property
+    def site(self) -> str:
+        """The site's name."""
+
+    @property
+    def units(self) -> int:
+        """How many units the delegation has."""
+
+    @property
+    def span(self) -> Term:
+        """The delegation's term."""
+
+    @property
+    def ahead(self) -> Duration:
+        """How long before the start of a term the units are taken."""
+
+    def free(self, term: Term) -> int:
+        """The units to be had throughout ``term``, and as long before it as they are needed to be made ready."""
+
+    def take(self, units: int, term: Term) -> None:
+        """Book units that :meth:`free` has just shown."""
+
+    def earliest(self, units: int, length: Duration, not_before: Instant, not_after: Instant) -> Instant | None:
+        """The earliest start in ``[not_before, not_after]`` with ``units`` free for ``length`` ms, or None."""
+
+    def rises(self, window: Term) -> list[Instant]:
+        """The starts within ``window``, its own left out, at which more is free than just before."""
+
+    def covers(self, length: Duration, not_before: Instant, not_after: Instant) -> bool:
+        """Whether the delegation covers a term of that length with a start in ``[not_before, not_after]``."""
+
+
 class Room:
     """One delegation during one turn."""
 
-    __slots__ = ("_left", "_source", "_table", "_taken", "_term", "id", "site", "span", "units")
+    __slots__ = ("_left", "_table", "_taken", "_term", "id", "site", "source", "span", "units")
+
+    ahead: Duration = 0
 
     def __init__(self, source: Source, table: Timetable) -> None:
         self.id = source.id
         self.site = source.site
         self.units = source.units
         self.span = source.term
-        self._source = source
+        self.source = source
         self._table = table
         self._term: Term | None = None
         self._left = 0
         self._taken = 0
+
+    @property
+    def room(self) -> Room:
+        """Itself."""
+        return self
 
     def free(self, term: Term) -> int:
         """The units free throughout ``term``; 0 where the delegation doesn't cover it."""
@@ -80,6 +128,41 @@ class Room:
         """Whether the delegation covers a term of that length with a start in ``[not_before, not_after]``."""
         return max(not_before, self.span.start) <= min(not_after, self.span.end - length)
 
+    def stairs(self, now: Instant, horizon: Instant) -> list[tuple[int, Instant]]:
+        """How long how many units can be had from now on: pairs of units and the instant up to which that many are
+        free throughout, most units first. Empty where none are. Nothing after ``horizon`` is looked at.
+        """
+        self._book()
+        found: list[tuple[int, Instant]] = []
+        end = min(self.span.end, horizon)
+        if not self.span.start <= now < end:
+            return found
+        table, at = self._table, now
+        level = table.free_at(now)
+        while level > 0:
+            period = next(table.free_periods(level, Term(at, end)))
+            at = period.end
+            found.append((level, at))
+            if at >= end:
+                break
+            level = table.free_at(at)
+        return found
+
+    def next_change(self, now: Instant, stairs: list[tuple[int, Instant]], horizon: Instant) -> Instant | None:
+        """An instant after ``now`` before which nothing that ends by ``horizon`` can start if it can't start now.
+
+        ``stairs`` are those of now. It is when more gets free, or when less is, as then a later rise may come before
+        there is more than now. What is after the horizon is in nobody's way.
+        """
+        begin, end = self.span
+        if now < begin:
+            return begin
+        level, until = stairs[0] if stairs else (0, end)
+        more = self._table.earliest(level + 1, 1, now + 1, end - 1) if level < self.units and now + 1 < end else None
+        if until < min(end, horizon):
+            return until if more is None else min(more, until)
+        return more
+
     def _book(self) -> None:
         if self._taken:
             assert self._term is not None, "units are taken over a term"
@@ -92,13 +175,78 @@ class Room:
         self._term = None
 
 
-class Rooms:
-    """All delegations during one turn, by type."""
+class Prepared:
+    """A room for a request whose units are made ready before its start: they are taken that much earlier."""
 
-    def __init__(self, cycle: BrokerCycle) -> None:
+    __slots__ = ("ahead", "now", "room", "site", "span", "units")
+
+    def __init__(self, room: Room, ahead: Duration, now: Instant) -> None:
+        self.room = room
+        self.ahead = ahead
+        self.now = now
+        self.site = room.site
+        self.units = room.units
+        self.span = room.span
+
+    def free(self, term: Term) -> int:
+        """The units free from ``ahead`` before the term on; 0 where that is past."""
+        begin = term.start - self.ahead
+        return self.room.free(Term(begin, term.end)) if begin >= self.now else 0
+
+    def take(self, units: int, term: Term) -> None:
+        """Book units that :meth:`free` has just shown, from ``ahead`` before the term on."""
+        self.room.take(units, Term(term.start - self.ahead, term.end))
+
+    def earliest(self, units: int, length: Duration, not_before: Instant, not_after: Instant) -> Instant | None:
+        """The earliest start in ``[not_before, not_after]`` at which the units can be ready, or None."""
+        ahead = self.ahead
+        begin = self.room.earliest(units, length + ahead, max(not_before - ahead, self.now), not_after - ahead)
+        return None if begin is None else begin + ahead
+
+    def rises(self, window: Term) -> list[Instant]:
+        """The starts within ``window`` that become possible where more gets free."""
+        ahead = self.ahead
+        found = self.room.rises(Term(window.start - ahead, window.end - ahead))
+        return [at + ahead for at in found]
+
+    def covers(self, length: Duration, not_before: Instant, not_after: Instant) -> bool:
+        """Whether the delegation covers such a term and the time before it, from now on."""
+        ahead = self.ahead
+        return self.room.covers(length + ahead, max(not_before - ahead, self.now), not_after - ahead)
+
+
+ShapeKey: TypeAlias = tuple[str, str, frozenset[str], Wish]
+
+
+class Shape:
+    """Where requests that want the same type, sites and properties can be filled from. ``fault`` says why nowhere,
+    where the wish itself is to blame; ``left_out`` what each room lacks that the filter doesn't accept.
+    """
+
+    __slots__ = ("fault", "left_out", "offered", "places")
+
+    def __init__(self, offered: Sequence[Room], places: Sequence[Place], fault: str, left_out: Sequence[str]) -> None:
+        self.offered = offered
+        self.places = places
+        self.fault = fault
+        self.left_out = left_out
+
+
+def shape_key(request: PendingRequest, wish: Wish) -> ShapeKey:
+    """What requests of one shape have in common."""
+    return request.type, request.site, request.exclude_sites, wish
+
+
+class Rooms:
+    """All delegations during one turn, by type. ``bulk`` are the requests that are going to be looked at one by one."""
+
+    def __init__(self, cycle: BrokerCycle, bulk: Sequence[PendingRequest] | None = None) -> None:
+        self.now = cycle.now
         self._sources = cycle.sources
         self._rooms: dict[str, list[Room]] = {}
-        self._terms = _distinct_terms(cycle.requests)
+        self._shapes: dict[ShapeKey, Shape] = {}
+        self._prepared: dict[tuple[str, Duration], Prepared] = {}
+        self._terms = _distinct_terms(cycle.requests if bulk is None else bulk)
 
     def of_type(self, type_: str) -> Sequence[Room]:
         """The rooms of a type, in the order of their delegations' ids."""
@@ -111,6 +259,39 @@ class Rooms:
     def get(self, type_: str, id_: str) -> Room | None:
         """The room of one delegation, or None if it is over."""
         return next((room for room in self.of_type(type_) if room.id == id_), None)
+
+    def shape(self, key: ShapeKey) -> Shape:
+        """Where requests of a shape can be filled from, worked out once in a turn."""
+        shape = self._shapes.get(key)
+        if shape is None:
+            shape = self._shapes[key] = self._shaped(*key)
+        return shape
+
+    def prepared(self, room: Room, ahead: Duration) -> Place:
+        """A room from ``ahead`` before each term on; the same object each time."""
+        if not ahead:
+            return room
+        place = self._prepared.get((room.id, ahead))
+        if place is None:
+            place = self._prepared[room.id, ahead] = Prepared(room, ahead, self.now)
+        return place
+
+    def _shaped(self, type_: str, site: str, exclude: frozenset[str], wish: Wish) -> Shape:
+        offered = rooms = self.of_type(type_)
+        if site:
+            rooms = [room for room in rooms if room.site == site]
+        if exclude:
+            rooms = [room for room in rooms if room.site not in exclude]
+        if wish == PLAIN:
+            return Shape(offered, rooms, "", ())
+        fault, left_out = wish.fault, []
+        if wish.filter is not None and not fault:
+            known = {name for room in offered for name in described(room.source)}
+            fault = wish.filter.fault(known) if offered else ""
+            left_out = [f"{room.site}: {why}" for room in rooms if (why := wish.filter.misses(described(room.source)))]
+            rooms = [room for room in rooms if wish.filter(described(room.source))]
+        places = [self.prepared(room, wish.ahead(room.source)) for room in rooms]
+        return Shape(offered, places, fault, left_out)
 
 
 def _distinct_terms(requests: Sequence[PendingRequest]) -> dict[str, set[Term]]:

@@ -1,0 +1,92 @@
+"""What all standard mappers of a broker have in common: their settings, and how a turn goes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import ClassVar, Protocol
+
+import attrs
+
+from leasekit.core.mappers import BrokerCycle, BrokerDecision, PendingRequest, Wake
+from leasekit.core.settings import DurationSetting
+from leasekit.policies.broker.ledger import Ledger
+from leasekit.policies.broker.placement import BALANCES, Balance, Choice
+from leasekit.policies.broker.quotas import Quotas, QuotaSettings
+from leasekit.policies.broker.turn import Turn
+
+
+def _one_of_each(_: object, field: attrs.Attribute[tuple[QuotaSettings, ...]], found: Sequence[QuotaSettings]) -> None:
+    seen: set[tuple[str, str]] = set()
+    for quota in found:
+        if (quota.holder, quota.type) in seen:
+            raise ValueError(f"two quotas of holder {quota.holder!r} and type {quota.type!r}, expected one")
+        seen.add((quota.holder, quota.type))
+
+
+@attrs.frozen(kw_only=True)
+class StandardSettings:
+    """Settings of every standard mapper of a broker."""
+
+    balance: Balance = attrs.field(default="load_balanced", validator=attrs.validators.in_(BALANCES))
+    """The site for a request that may go to several: the one with the largest share free over its term, the first that
+    has enough, the one with fewest units free that has enough, the one with most, or one drawn by ``seed``. An elastic
+    request that none can fill goes to the one with most."""
+    seed: int = 0
+    """For ``balance = "random"``: the same seed, the same sites."""
+    gather: DurationSetting = 0
+    """Decide in rounds of this length, at whole multiples of it on the broker's clock, so that order counts among
+    all requests of a round; it delays each of them by up to that. Less than the broker's ``request_timeout``. 0: at
+    once."""
+    quotas: tuple[QuotaSettings, ...] = attrs.field(default=(), validator=_one_of_each)
+    """What holders may have."""
+
+
+class Rule(Protocol):
+    """The order in which requests are decided, and whether deferrable ones are booked ahead or wait."""
+
+    bulk: bool
+    """Whether each request of a cycle is looked at by itself."""
+
+    def decide(self, turn: Turn, cycle: BrokerCycle) -> list[BrokerDecision]:
+        """The decisions of a turn."""
+
+
+class StandardMapper:
+    """A rule, with the settings that all have. Of holders it remembers what it granted if there are quotas."""
+
+    inline: ClassVar[bool] = True
+
+    def __init__(self, settings: StandardSettings, rule: Rule) -> None:
+        self._gather = settings.gather
+        self._choice = Choice(settings.balance, settings.seed)
+        self._quotas = Quotas(settings.quotas)
+        self.wants_usage = bool(self._quotas)
+        self._ledger = Ledger(self._quotas.history)
+        self._rule = rule
+
+    def allocate(self, cycle: BrokerCycle) -> list[BrokerDecision]:
+        """Decide what the cycle shows."""
+        decisions: list[BrokerDecision] = []
+        if self._gather:
+            cycle = self._gathered(cycle, decisions)
+        if self._quotas:
+            self._ledger.forget(cycle.now)
+        turn = Turn(cycle, self._choice, self._quotas, self._ledger, None if self._rule.bulk else ())
+        return decisions + self._rule.decide(turn, cycle)
+
+    def _gathered(self, cycle: BrokerCycle, decisions: list[BrokerDecision]) -> BrokerCycle:
+        """The part of the cycle that came before the current round; the rest waits for the next one."""
+        begun = cycle.now // self._gather * self._gather
+        requests: Sequence[PendingRequest] = cycle.requests
+        if any(request.arrived >= begun for request in _latest_first(requests)):
+            requests = [request for request in requests if request.arrived < begun]
+        groups = [group for group in cycle.groups if max(member.arrived for member in group) < begun]
+        if len(requests) + len(groups) < len(cycle.requests) + len(cycle.groups):
+            decisions.append(Wake(begun + self._gather))
+        return cycle._replace(requests=requests, groups=groups)
+
+
+def _latest_first(requests: Sequence[PendingRequest]) -> Iterator[PendingRequest]:
+    """The last to arrive alone tells whether any came in this round: requests are in order of arrival."""
+    if requests:
+        yield requests[-1]

@@ -1,0 +1,345 @@
+"""One turn of a broker's mapper: what it has granted so far, and how each kind of request is decided by itself.
+
+The order in which requests are decided, and whether a deferrable one is booked ahead or waits, is the mapper's rule
+(:mod:`.booking`, :mod:`.waiting`); everything here is common to all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from heapq import merge
+from itertools import islice
+from typing import Any, Final
+
+from leasekit.core.mappers import BrokerCycle, BrokerDecision, Defer, Grant, GrantGroup, PendingRequest, Reject
+from leasekit.core.time import Duration, Instant, Term
+from leasekit.policies.broker import reasons
+from leasekit.policies.broker.ledger import Ledger, Usage, offered_usage
+from leasekit.policies.broker.placement import Choice, Member, pick, place
+from leasekit.policies.broker.quotas import Limit, Quotas
+from leasekit.policies.broker.rooms import Place, Room, Rooms, Shape, shape_key
+from leasekit.policies.broker.wishes import PLAIN, read_wish
+
+STARTS_MAX = 1_000
+"""How many starts are tried for one group in one turn."""
+
+QUOTA_STARTS_MAX = 64
+"""How many starts are tried for a request whose holder is at its quota."""
+
+PREPARES: Final = "prepare" in Grant._fields
+"""Whether a grant can say that its units are kept from before its term on. Where it can't, the time is kept free for
+this turn only."""
+
+
+class Turn:
+    """What is left of the sources, and of quotas, after what the turn has granted so far."""
+
+    def __init__(
+        self, cycle: BrokerCycle, choice: Choice, quotas: Quotas, ledger: Ledger, bulk: Sequence[PendingRequest] | None
+    ) -> None:
+        self.now = cycle.now
+        self.rooms = Rooms(cycle, bulk)
+        self.choice = choice
+        self.changes = 0
+        """How often something was booked or given back so far."""
+        self._quotas = quotas
+        offered = offered_usage(cycle)
+        self.usage = None if offered is None else GrantedToo(offered)
+        """The broker's account of holders, with what this turn has granted; None where the cycle has none."""
+        self._book = ledger if self.usage is None else self.usage
+        self._counts = bool(quotas) or self.usage is not None
+        self._fits: dict[tuple[object, ...], tuple[int, tuple[Instant, Place] | None]] = {}
+        self._full: dict[int, list[tuple[int, Duration, Instant, Instant]]] = {}
+
+    # -- new requests ------------------------------------------------------------------------------------------
+
+    def new(self, request: PendingRequest) -> BrokerDecision:
+        """Grant at once if possible, else later if the request allows that."""
+        term, least = request.term, request.min_units
+        if term.start < self.now < request.latest_start:
+            # What has passed since a deferrable request was shown is no part of its window any more.
+            term = Term(self.now, self.now + term.length)
+            request = request._replace(term=term)
+        shape = self.shape(request)
+        limit = self.limit(request)
+        waits = request.latest_start > term.start
+        if not shape.fault:
+            found = self.earliest(request, shape, limit) if waits else self._at_once(request, shape, limit)
+            if found is not None:
+                return self.grant(request, found[1], found[0], limit)
+        if reason := reasons.never(request, shape, least, self.now):
+            return Reject(request.lease, reason)
+        short = limit.short(term, least) if limit is not None else None
+        if waits:
+            if short is None:
+                return Defer(request.lease, reasons.not_yet(request, shape, least))
+            return Reject(request.lease, short.reason) if short.lasts else Defer(request.lease, short.reason)
+        if short is not None:
+            return Reject(request.lease, short.reason)
+        fit = self._fit(request, shape)
+        text = reasons.refused(request, shape, term, least, fit)
+        return Reject(request.lease, text, None if fit is None else fit[0])
+
+    def _at_once(self, request: PendingRequest, shape: Shape, limit: Limit | None) -> tuple[Term, Place] | None:
+        """The very term that was asked for, and where it can be had."""
+        term, least = request.term, request.min_units
+        if limit is not None and limit.units(term) < least:
+            return None
+        found = pick(shape.places, term, request.units, least, self.choice, request.lease)
+        return None if found is None else (term, found)
+
+    def earliest(self, request: PendingRequest, shape: Shape, limit: Limit | None) -> tuple[Term, Place] | None:
+        """The earliest term within a request's window that it can have, and where."""
+        length, least, latest = request.term.length, request.min_units, request.latest_start
+        begin: Instant | None = max(request.term.start, self.now)
+        for _ in range(QUOTA_STARTS_MAX):
+            assert begin is not None, "left below when there is none"
+            term = self._first(shape, least, length, begin, latest)
+            if term is None:
+                return None
+            if limit is None or limit.units(term) >= least:
+                units = request.units if limit is None else min(request.units, limit.units(term))
+                found = pick(shape.places, term, units, least, self.choice, request.lease)
+                assert found is not None, "it fits there"
+                return term, found
+            begin = limit.next_start(term.start, length)
+            if begin is None or begin > latest:
+                return None
+        return None
+
+    def _first(self, shape: Shape, least: int, length: Duration, begin: Instant, latest: Instant) -> Term | None:
+        """The earliest term with enough units anywhere. What was in vain for less isn't tried again for more."""
+        full = self._full.setdefault(id(shape), [])
+        if any(least >= u and length >= d and begin >= b and latest <= e for u, d, b, e in full):
+            return None
+        best: Instant | None = None
+        for each in shape.places:
+            start = each.earliest(least, length, begin, latest if best is None else best)
+            best = best if start is None else start
+        if best is None:
+            full.append((least, length, begin, latest))
+            return None
+        return Term(best, best + length)
+
+    def shape(self, request: PendingRequest) -> Shape:
+        """Where a request can be filled from."""
+        properties = request.properties
+        return self.rooms.shape(shape_key(request, read_wish(properties) if properties else PLAIN))
+
+    def limit(self, request: PendingRequest) -> Limit | None:
+        """What limits a request's holder, if anything does."""
+        return self._quotas.of(request, self._book, self.now) if self._quotas else None
+
+    def grant(self, request: PendingRequest, found: Place, term: Term, limit: Limit | None) -> Grant:
+        """Book as many units as there are, up to those wanted."""
+        units = min(request.units, found.free(term))
+        if limit is not None:
+            units = min(units, limit.units(term))
+        found.take(units, term)
+        self.changes += 1
+        if self._counts:
+            self._book.add(request.holder, request.type, units, term)
+        if found.ahead and PREPARES:
+            kept: Any = {"prepare": found.ahead}
+            return Grant(request.lease, found.room.id, units, term, request.preemptible, **kept)
+        return Grant(request.lease, found.room.id, units, term, request.preemptible)
+
+    def _fit(self, request: PendingRequest, shape: Shape) -> tuple[Instant, Place] | None:
+        """When it would fit; the same question isn't worked out twice while nothing has been granted in between."""
+        key = (id(shape), request.min_units, request.term)
+        known = self._fits.get(key)
+        if known is None or known[0] != self.changes:
+            found = reasons.earliest_fit(shape.places, request.min_units, request.term)
+            known = self._fits[key] = (self.changes, found)
+        return known[1]
+
+    # -- extends and modifies ----------------------------------------------------------------------------------
+
+    def extend(self, request: PendingRequest) -> BrokerDecision:
+        """Grant from where the lease is, over exactly the term asked for, or refuse."""
+        room = self._source(request)
+        if isinstance(room, Reject):
+            return room
+        term, least = request.term, request.min_units
+        if room.free(term) < least:
+            return Reject(request.lease, reasons.insufficient(request, [room], term, least))
+        return self._continued(request, room)
+
+    def modify(self, request: PendingRequest) -> BrokerDecision:
+        """Grant in place of the rest of what the lease holds, which counts as free for it."""
+        room = self._source(request)
+        if isinstance(room, Reject):
+            return room
+        term, least, until = request.term, request.min_units, request.held_until
+        limit = self.limit(request)
+        short = limit.short(term, least) if limit is not None else None
+        if short is not None:
+            return Reject(request.lease, short.reason)
+        if until > term.start:
+            free = _free_beside(request, room, until)
+            if free < least:
+                return Reject(request.lease, reasons.beside(request, room, free, until))
+            room.give(request.held, Term(term.start, until))
+            self._given(request, Term(term.start, until))
+        elif room.free(term) < least:
+            return Reject(request.lease, reasons.insufficient(request, [room], term, least))
+        return self._continued(request, room)
+
+    def _given(self, request: PendingRequest, rest: Term) -> None:
+        self._full.clear()
+        self.changes += 1
+        if self._counts:
+            self._book.add(request.holder, request.type, -request.held, rest)
+
+    def _continued(self, request: PendingRequest, room: Room) -> BrokerDecision:
+        """Grant what is free at the lease's own room, as far as the quota goes."""
+        if request.op == "modify":
+            request = request._replace(held=0, held_until=0)  # it has been given back
+        limit = self.limit(request)
+        short = limit.short(request.term, request.min_units) if limit is not None else None
+        if short is not None:
+            return Reject(request.lease, short.reason)
+        return self.grant(request, room, request.term, limit)
+
+    def _source(self, request: PendingRequest) -> Room | Reject:
+        """The room that the lease continues from, if it can at any load."""
+        room = self.rooms.get(request.type, request.source)
+        if room is None:
+            return Reject(request.lease, f"the delegation {request.source!r} that the lease is from is over")
+        if (request.site and room.site != request.site) or room.site in request.exclude_sites:
+            return Reject(request.lease, f"the lease is at site {room.site!r} and can't go on anywhere else")
+        reason = reasons.never(request, Shape([room], [room], "", ()), request.min_units, self.now)
+        return Reject(request.lease, reason) if reason else room
+
+    # -- groups ------------------------------------------------------------------------------------------------
+
+    def group(self, group: tuple[PendingRequest, ...]) -> list[BrokerDecision]:
+        """All members at their earliest common start, or none."""
+        shapes = [self.shape(request) for request in group]
+        refusal = self._never_together(group, shapes)
+        if refusal is not None:
+            return [refusal]
+        length = group[0].term.length
+        members = self._members(group, shapes)
+        short = ""
+        for start in islice(_starts(group, members, self.now), STARTS_MAX):
+            term = Term(start, start + length)
+            chosen = place(members, term, self.choice)
+            if chosen is None:
+                continue
+            short = self._short_together(group, term)
+            if not short:
+                return [GrantGroup(group[0].group, self._grants(group, chosen, term))]
+        latest = min(request.latest_start for request in group)
+        total = sum(request.units for request in group)
+        reason = short or (
+            f"insufficient resources: no start from {max(request.term.start for request in group)} to {latest} has all "
+            f"{total} units of the {len(group)} requests of group {group[0].group!r} free at once"
+        )
+        return [Defer(request.lease, reason) for request in group]
+
+    def _members(self, group: Sequence[PendingRequest], shapes: Sequence[Shape]) -> list[Member]:
+        """The members, each room with the longest preparation that any of them needs there."""
+        ahead: dict[str, Duration] = {}
+        for shape in shapes:
+            for each in shape.places:
+                ahead[each.room.id] = max(each.ahead, ahead.get(each.room.id, 0))
+        return [
+            Member(
+                request.lease,
+                request.units,
+                [self.rooms.prepared(each.room, ahead[each.room.id]) for each in shape.places],
+            )
+            for request, shape in zip(group, shapes, strict=True)
+        ]
+
+    def _short_together(self, group: Sequence[PendingRequest], term: Term) -> str:
+        """Which quota doesn't let the members have all they want; of one holder and type they count together."""
+        wanted: dict[tuple[str, str], int] = {}
+        for request in group:
+            key = (request.holder, request.type)
+            wanted[key] = wanted.get(key, 0) + request.units
+            limit = self.limit(request)
+            short = limit.short(term, wanted[key]) if limit is not None else None
+            if short is not None:
+                return short.reason
+        return ""
+
+    def _grants(self, group: Sequence[PendingRequest], chosen: Sequence[Place], term: Term) -> tuple[Grant, ...]:
+        grants = []
+        for request, found in zip(group, chosen, strict=True):
+            assert found.free(term) >= request.units, "place() counts what it has placed"
+            grants.append(self.grant(request, found, term, None))
+        return tuple(grants)
+
+    def _never_together(self, group: Sequence[PendingRequest], shapes: Sequence[Shape]) -> Reject | None:
+        for request, shape in zip(group, shapes, strict=True):
+            if reason := reasons.never(request, shape, request.units, self.now):
+                return Reject(request.lease, reason)
+        name, first = group[0].group, group[0].lease
+        lengths = {request.term.length for request in group}
+        if len(lengths) > 1:
+            words = " and ".join(f"{length} ms" for length in sorted(lengths)[:3])
+            return Reject(first, f"the requests of group {name!r} get one term, but ask for {words}")
+        begin, latest = max(r.term.start for r in group), min(r.latest_start for r in group)
+        if begin > latest:
+            return Reject(
+                first, f"no start suits all requests of group {name!r}: one starts at {begin} or later, one by {latest}"
+            )
+        return None
+
+
+class GrantedToo:
+    """The broker's account of holders, with what this turn has granted on top."""
+
+    def __init__(self, usage: Usage) -> None:
+        self._usage = usage
+        self._changed: dict[tuple[str, str], list[tuple[Term, int]]] = {}
+
+    def add(self, holder: str, type_: str, units: int, term: Term) -> None:
+        """Units were granted over a term; negative: they were given back."""
+        self._changed.setdefault((holder, type_), []).append((term, units))
+
+    def held(self, holder: str, type_: str, window: Term) -> Iterator[tuple[Term, int]]:
+        """The stretches of ``window`` in which the holder holds units of the type, in order, and how many."""
+        changed = self._changed.get((holder, type_))
+        if changed is None:
+            yield from self._usage.held(holder, type_, window)
+            return
+        sums = Ledger(window.length)
+        for term, units in (*self._usage.held(holder, type_, window), *changed):
+            sums.add(holder, type_, units, term)
+        yield from sums.held(holder, type_, window)
+
+
+def _free_beside(request: PendingRequest, room: Room, until: Instant) -> int:
+    """How many units the lease could have from now on, its own counted, which it holds up to ``until``."""
+    start, end = request.term
+    inside = room.free(Term(start, min(end, until))) + request.held
+    return inside if end <= until else min(inside, room.free(Term(until, end)))
+
+
+def _starts(group: Sequence[PendingRequest], members: Sequence[Member], now: Instant) -> Iterator[Instant]:
+    """Starts worth trying, in order: the first at which each member fits by itself, then where more gets free."""
+    length = group[0].term.length
+    start = max(request.term.start for request in group)
+    latest = min(request.latest_start for request in group)
+    if start < now <= latest:
+        start = now
+    shapes = list({(member.units, tuple(member.places)): None for member in members})
+    moved = True
+    while moved:
+        moved = False
+        for units, places in shapes:
+            fits = [at for each in places if (at := each.earliest(units, length, start, latest)) is not None]
+            if not fits:
+                return
+            moved = moved or min(fits) > start
+            start = min(fits)
+    yield start
+    every = {each: None for member in members for each in member.places}
+    previous = start
+    for at in merge(*(each.rises(Term(start, latest + 1)) for each in every)):
+        if at > previous:
+            previous = at
+            yield at

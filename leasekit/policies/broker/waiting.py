@@ -1,0 +1,426 @@
+"""The rule of mappers whose deferrable requests wait in line until they can start.
+
+In each turn extends and modifies are decided first, then requests for a fixed term, for a window that opens later, and
+groups: they are booked as the broker's other mappers do it. A deferrable request whose window is open waits: it is
+granted when it can start, so that what ends early is of use to who waits, and who waits doesn't stand in the way of
+reservations. Who is first in line may wait for ``patience`` at most, or behind lower classes not at all, before it goes
+before such reservations.
+
+How many of those who wait hold a place in the plan decides who may overtake:
+
+- ``strict``: nobody does. The first in line starts or all wait.
+- ``easy``: the first in line holds a place, at the earliest instant at which it can have one. Others may start now if
+  they don't delay it (Lifka, "The ANL/IBM SP scheduling system", 1995). With several sites each keeps one place.
+- ``conservative``: all hold one, up to ``depth``, in the order of the line, worked out anew in each turn: nobody is
+  delayed by those who are behind.
+
+What waits is kept from turn to turn for speed, never for the decision: it is compared with what the cycle shows, and
+read anew where they differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal, Protocol
+
+from leasekit.core.mappers import BrokerCycle, BrokerDecision, Defer, PendingRequest, Reject, Wake
+from leasekit.core.time import Duration, Instant, Term
+from leasekit.policies.broker import reasons
+from leasekit.policies.broker.booking import NEW, decide, items, plain
+from leasekit.policies.broker.line import Bucket, Entry, Key, Lane, Line
+from leasekit.policies.broker.placement import pick
+from leasekit.policies.broker.rooms import Place, Room, shape_key
+from leasekit.policies.broker.turn import Turn
+from leasekit.policies.broker.wishes import PLAIN, read_wish
+
+Mode = Literal["easy", "conservative", "strict"]
+
+READ_ANEW: int = 256
+"""After how many turns the line is compared with all of the cycle, whether or not they seem to differ."""
+
+
+class Order(Protocol):
+    """Who is before whom in line."""
+
+    def lane(self, request: PendingRequest) -> Lane:
+        """The lane of a request."""
+
+    def key(self, request: PendingRequest) -> Key:
+        """Its key within the lane, but for a tie."""
+
+    def rank(self, turn: Turn) -> Callable[[Lane], Key]:
+        """How lanes are ordered, as of now."""
+
+    def granted(self, request: PendingRequest, units: int, term: Term, now: Instant) -> bool:
+        """A request was granted; says whether that changes the order of lanes."""
+
+
+class ByArrival:
+    """By class, then first come, first served: one lane."""
+
+    def lane(self, request: PendingRequest) -> Lane:
+        """All in one."""
+        return ()
+
+    def key(self, request: PendingRequest) -> Key:
+        """Class, then arrival."""
+        return -request.priority, request.arrived
+
+    def rank(self, turn: Turn) -> Callable[[Lane], Key]:
+        """There is only one."""
+        return _alike
+
+    def granted(self, request: PendingRequest, units: int, term: Term, now: Instant) -> bool:
+        """Nothing changes."""
+        return False
+
+
+def _alike(lane: Lane) -> Key:
+    return ()
+
+
+class Waiting:
+    """Requests that wait in line for their start."""
+
+    bulk = False
+
+    def __init__(self, order: Order, mode: Mode, depth: int, patience: Duration) -> None:
+        self._order = order
+        self._mode: Mode = mode
+        self._depth = depth if mode == "conservative" else 0
+        self._patience = patience
+        self._lines: dict[str, Line] = {}
+        self._entries: dict[str, Entry] = {}
+        self._standing = 0
+        self._turns = 0
+        self._serial = 0
+
+    def decide(self, turn: Turn, cycle: BrokerCycle) -> list[BrokerDecision]:
+        """Every new request of the cycle, and each of those that wait that can start."""
+        out: list[BrokerDecision] = []
+        others, fresh = self._read(turn, cycle, out)
+        services = {type_: _Service(self, type_, line, turn, out) for type_, line in self._lines.items() if line}
+        if others or cycle.groups:
+            self._decide_others(turn, cycle._replace(requests=others), services, out)
+        for service in services.values():
+            service.serve()
+        self._explain(turn, fresh, services, out)
+        for service in services.values():
+            service.wake()
+        return out
+
+    # -- reading the cycle -------------------------------------------------------------------------------------
+
+    def _read(
+        self, turn: Turn, cycle: BrokerCycle, out: list[BrokerDecision]
+    ) -> tuple[list[PendingRequest], list[Entry]]:
+        """Bring the line up to date; what doesn't belong there, and who has just joined it."""
+        self._turns += 1
+        requests, known = cycle.requests, self._entries
+        new: list[PendingRequest] = []
+        count = len(requests)
+        if not self._standing and self._turns % READ_ANEW:
+            for index in range(count - 1, -1, -1):
+                request = requests[index]
+                if request.lease in known:
+                    break
+                new.append(request)
+            new.reverse()
+        if len(known) + len(new) != count or self._standing or not self._turns % READ_ANEW:
+            # Some left the line without this mapper's doing, or stand beside it: the tail alone doesn't tell.
+            known.clear()
+            self._lines.clear()
+            new = list(requests)
+        others: list[PendingRequest] = []
+        fresh: list[Entry] = []
+        for request in new:
+            if request.op != "new" or request.term.start > turn.now or request.latest_start <= turn.now:
+                others.append(request)
+            else:
+                self._join(turn, request, fresh, out)
+        self._standing = 0
+        return others, fresh
+
+    def _join(self, turn: Turn, request: PendingRequest, fresh: list[Entry], out: list[BrokerDecision]) -> None:
+        shape = turn.shape(request)
+        reason = reasons.never(request, shape, request.min_units, turn.now)
+        if not reason:
+            limit = turn.limit(request)
+            short = limit.short(request.term, request.min_units) if limit is not None else None
+            reason = short.reason if short is not None and short.lasts else ""
+        if reason:
+            out.append(Reject(request.lease, reason))
+            return
+        line = self._lines.get(request.type)
+        if line is None:
+            line = self._lines[request.type] = Line()
+        self._serial += 1
+        wish = read_wish(request.properties) if request.properties else PLAIN
+        key = (*self._order.key(request), self._serial)
+        entry = line.add(request, self._order.lane(request), key, shape_key(request, wish), wish.prepare)
+        self._entries[request.lease] = entry
+        fresh.append(entry)
+
+    # -- what doesn't wait in line -----------------------------------------------------------------------------
+
+    def _decide_others(
+        self, turn: Turn, cycle: BrokerCycle, services: dict[str, _Service], out: list[BrokerDecision]
+    ) -> None:
+        for op, less, _, _, _, requests in sorted(items(cycle, plain)):
+            if op == NEW:
+                for service in services.values():
+                    service.first_before(-less)
+            decisions = decide(turn, op, requests)
+            self._standing += sum(isinstance(decision, Defer) for decision in decisions if not requests[0].group)
+            out += decisions
+
+    # -- leaving the line --------------------------------------------------------------------------------------
+
+    def leave(self, line: Line, entry: Entry) -> None:
+        """A request has been decided."""
+        line.remove(entry)
+        del self._entries[entry.request.lease]
+
+    def _explain(
+        self, turn: Turn, fresh: Sequence[Entry], services: dict[str, _Service], out: list[BrokerDecision]
+    ) -> None:
+        """Tell those who have just joined what they wait for."""
+        for entry in fresh:
+            request = entry.request
+            if request.lease in self._entries:
+                out.append(Defer(request.lease, services[request.type].why(entry)))
+
+    # -- settings ----------------------------------------------------------------------------------------------
+
+    @property
+    def order(self) -> Order:
+        """Who is before whom."""
+        return self._order
+
+    @property
+    def mode(self) -> Mode:
+        """Who may overtake."""
+        return self._mode
+
+    @property
+    def depth(self) -> int:
+        """How many hold a place, if not one at each site."""
+        return self._depth
+
+    @property
+    def patience(self) -> Duration:
+        """How long the first waits at most before it goes before reservations."""
+        return self._patience
+
+
+class _Service:
+    """One line during one turn."""
+
+    def __init__(self, rule: Waiting, type_: str, line: Line, turn: Turn, out: list[BrokerDecision]) -> None:
+        self._rule = rule
+        self._line = line
+        self._turn = turn
+        self._out = out
+        self._now = turn.now
+        self._rooms = turn.rooms.of_type(type_)
+        self._rank = rule.order.rank(turn)
+        # Out of this turn: why, or nothing for those who hold a place.
+        self._skipped: dict[Entry, str] = {}
+        self._planned: dict[Entry, Instant] = {}
+        self._taken: set[Room] = set()
+        self._wakes: list[Instant] = []
+        self._places: dict[Bucket, Sequence[Place]] = {}
+        # What can start now, good as long as nothing is booked: `_seen` says up to which change.
+        self._seen = -1
+        self._limits: dict[Bucket, Duration] = {}
+        self._stairs: dict[Room, list[tuple[int, Instant]]] = {}
+        self._most = 0
+
+    def serve(self) -> None:
+        """Start whoever can start."""
+        if self._rule.mode == "strict":
+            while (first := self._first()) is not None and self._fits(first) and self._start(first):
+                pass
+        elif self._rule.mode == "easy":
+            self._easy()
+        else:
+            self._conservative()
+
+    def first_before(self, priority: int) -> None:
+        """The first in line gets its start or its place before a request of this class, if it may go before it."""
+        first = self._line.first(self._rank)
+        if first is None or first in self._skipped:
+            return
+        request = first.request
+        if request.priority > priority or self._now - request.arrived >= self._rule.patience:
+            if self._fits(first):
+                self._start(first)
+            else:
+                self._reserve(first)
+
+    def why(self, entry: Entry) -> str:
+        """What a request waits for."""
+        if self._skipped.get(entry):
+            return self._skipped[entry]
+        now = Term(self._now, self._now + entry.length)
+        text = reasons.insufficient(entry.request, self._of(entry.bucket), now, entry.request.min_units)
+        if entry in self._planned:
+            return f"{text}; its place is at {self._planned[entry]}"
+        return f"{text}; {len(self._line)} wait, it may start when it delays nobody whose place is kept"
+
+    def wake(self) -> None:
+        """Ask for the next turn when more gets free, if anybody waits."""
+        if self._line:
+            self._look()
+            horizon = self._now + self._line.longest
+            changes = (room.next_change(self._now, self._stairs[room], horizon) for room in self._rooms)
+            found = [at for at in changes if at is not None]
+            found += [at for at in self._wakes if at > self._now]
+            if found:
+                self._out.append(Wake(min(found)))
+
+    # -- the modes ---------------------------------------------------------------------------------------------
+
+    def _easy(self) -> None:
+        while (found := self._startable()) is not None:
+            holder = self._next_to_hold()
+            if holder is not None and holder is not found and self._before(holder, found):
+                self._reserve(holder)
+            else:
+                self._start(found)
+
+    def _conservative(self) -> None:
+        left = self._rule.depth
+        for entry in self._line.in_order(self._rank):
+            if left <= 0 or self._startable() is None:
+                break
+            if entry in self._skipped:
+                continue
+            if self._fits(entry):
+                self._start(entry)
+            else:
+                self._reserve(entry)
+                left -= 1
+        while (found := self._startable()) is not None:
+            self._start(found)
+
+    # -- who is next -------------------------------------------------------------------------------------------
+
+    def _first(self) -> Entry | None:
+        if not self._skipped:
+            return self._line.first(self._rank)
+        return next((entry for entry in self._line.in_order(self._rank) if entry not in self._skipped), None)
+
+    def _next_to_hold(self) -> Entry | None:
+        """The first in line none of whose sites holds a place for anybody yet."""
+        if len(self._taken) == len(self._rooms):
+            return None
+        if not self._taken and not self._skipped:
+            return self._line.first(self._rank)
+        best: Entry | None = None
+        for bucket in self._line.buckets:
+            if any(place.room in self._taken for place in self._of(bucket)):
+                continue
+            first = next((entry for entry in bucket.entries if entry not in self._skipped), None)
+            if first is not None and (best is None or self._before(first, best)):
+                best = first
+        return best
+
+    def _startable(self) -> Entry | None:
+        """The first in line that can start now."""
+        self._look()
+        most = self._most
+        best: Entry | None = None
+        if most:
+            for bucket in self._line.buckets:
+                if bucket.units <= most and bucket.shortest <= (limit := self._limit(bucket)):
+                    entry = bucket.first_within(limit, self._now, self._skipped)
+                    if entry is not None and (best is None or self._before(entry, best)):
+                        best = entry
+        return best
+
+    def _before(self, one: Entry, other: Entry) -> bool:
+        if one.bucket.lane == other.bucket.lane:
+            return one.key < other.key
+        return self._rank(one.bucket.lane) < self._rank(other.bucket.lane)
+
+    def _fits(self, entry: Entry) -> bool:
+        self._look()
+        return entry.length <= self._limit(entry.bucket) and entry.latest >= self._now
+
+    def _look(self) -> None:
+        """See what can be had from now on, if anything was booked since that was last seen."""
+        if self._turn.changes != self._seen:
+            self._seen = self._turn.changes
+            self._limits.clear()
+            horizon = self._now + self._line.longest
+            self._stairs = {room: room.stairs(self._now, horizon) for room in self._rooms}
+            self._most = max((stairs[0][0] for stairs in self._stairs.values() if stairs), default=0)
+
+    def _limit(self, bucket: Bucket) -> Duration:
+        """How long a request of a bucket may be to start now; negative where there are no units for it."""
+        limit = self._limits.get(bucket)
+        if limit is None:
+            limit = max((self._until(place.room, bucket.units) - place.ahead for place in self._of(bucket)), default=-1)
+            limit = self._limits[bucket] = limit - self._now
+        return limit
+
+    def _until(self, room: Room, units: int) -> Instant:
+        until = -1
+        for level, at in self._stairs[room]:
+            if level < units:
+                break
+            until = at
+        return until
+
+    def _of(self, bucket: Bucket) -> Sequence[Place]:
+        places = self._places.get(bucket)
+        if places is None:
+            places = self._places[bucket] = self._turn.rooms.shape(bucket.shape).places
+        return places
+
+    # -- what becomes of it ------------------------------------------------------------------------------------
+
+    def _start(self, entry: Entry) -> bool:
+        """Grant a start now, or as soon as the units can be ready; False if it can't be, and it is out of this turn."""
+        turn, request = self._turn, entry.request
+        limit = turn.limit(request)
+        places = self._of(entry.bucket)
+        for ahead in sorted({place.ahead for place in places}):
+            start = self._now + ahead
+            if start > entry.latest:
+                break
+            term = Term(start, start + entry.length)
+            short = limit.short(term, request.min_units) if limit is not None else None
+            if short is not None:
+                self._skipped[entry] = short.reason
+                at = limit.next_start(start, entry.length) if limit is not None else None
+                self._wakes += [] if at is None else [at]
+                return False
+            able = places if len(places) == 1 else [place for place in places if place.ahead == ahead]
+            found = pick(able, term, request.units, request.min_units, turn.choice, request.lease)
+            if found is not None:
+                grant = turn.grant(request, found, term, limit)
+                self._out.append(grant)
+                self._rule.leave(self._line, entry)
+                if self._rule.order.granted(request, grant.units, term, self._now):
+                    self._rank = self._rule.order.rank(turn)
+                return True
+        self._skipped[entry] = ""
+        return False
+
+    def _reserve(self, entry: Entry) -> None:
+        """Keep a place for a request in what is left for this turn; who can't have one is out of it."""
+        turn, request = self._turn, entry.request
+        shape = turn.rooms.shape(entry.bucket.shape)
+        found = turn.earliest(request, shape, turn.limit(request))
+        if found is None:
+            self._skipped[entry] = reasons.not_yet(request, shape, request.min_units)
+            return
+        term, place = found
+        place.take(min(request.units, place.free(term)), term)
+        turn.changes += 1
+        self._planned[entry] = term.start
+        self._skipped[entry] = ""
+        self._taken.add(place.room)
+        self._wakes.append(term.start - place.ahead)

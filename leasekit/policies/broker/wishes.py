@@ -1,0 +1,66 @@
+"""What the request properties say that only a broker's mapper looks at: a filter over sites, and preparation.
+
+===========  ====================================================================================================
+property     meaning
+===========  ====================================================================================================
+filter       which sites will do: an expression over their resource properties (:mod:`leasekit.core.filters`), and
+             over ``site`` and ``type``
+prepare      how long a unit takes to be made ready for the lease, such as ``10m``; it is reserved before the term
+image        what is brought to the unit in that time. A site whose resource property ``images`` (names, separated
+             by commas) has it needs no preparation
+===========  ====================================================================================================
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from leasekit.core.filters import Filter, FilterError, parse_filter
+from leasekit.core.mappers import Source
+from leasekit.core.properties import Properties
+from leasekit.core.time import Duration, parse_duration
+
+IMAGES: Final = "images"
+"""The resource property that names what is on every unit of a site already."""
+
+
+class Wish(NamedTuple):
+    """The request properties, read. ``fault`` says what is wrong with them, and is empty where nothing is."""
+
+    filter: Filter | None = None
+    image: str = ""
+    prepare: Duration = 0
+    fault: str = ""
+
+    def ahead(self, source: Source) -> Duration:
+        """How long before its start a lease must have its units from this source, so that they are ready."""
+        if not self.prepare:
+            return 0
+        if self.image and self.image in [name.strip() for name in source.properties.get(IMAGES, "").split(",")]:
+            return 0
+        return self.prepare
+
+
+PLAIN: Final = Wish()
+
+
+def read_wish(properties: Properties) -> Wish:
+    """The wishes among request properties; never raises."""
+    if not properties:
+        return PLAIN
+    text, image, prepare = properties.get("filter", ""), properties.get("image", ""), properties.get("prepare", "")
+    if not (text or image or prepare):
+        return PLAIN
+    try:
+        ahead = parse_duration(prepare) if prepare else 0
+    except (ValueError, OverflowError) as error:
+        return Wish(fault=f"properties.prepare: {error}")
+    try:
+        return Wish(parse_filter(text) if text else None, image, ahead)
+    except FilterError as error:
+        return Wish(fault=f"properties.{error}")
+
+
+def described(source: Source) -> dict[str, str]:
+    """What a filter sees of a source."""
+    return {**source.properties, "site": source.site, "type": source.type}
