@@ -146,10 +146,9 @@ class Resolver:
             if name in self.context.actors:
                 self.faults.add(f"peer.{name}", "the name of an actor of this file", "another name, or no [peer] table")
         for name, actor in self.context.actors.items():
-            lacking = [role for role in ("broker", "authority") if not self.context.names_of(role)]
-            if actor.role == "guest" and lacking and not self.context.unreadable:
-                roles = " and no ".join(lacking)
-                self.faults.add(f"actor.{name}", f"no {roles} for it", "[actor] or [peer] tables of both")
+            # Sites may become known later, by a broker's endorsement; a broker must be known to be asked.
+            if actor.role == "guest" and not self.context.names_of("broker") and not self.context.unreadable:
+                self.faults.add(f"actor.{name}", "no broker for it", "an [actor] or [peer] table of one")
 
     def _use(self, where: str, what: str) -> None:
         """Note a fault if two actors want the same file or address."""

@@ -1,0 +1,561 @@
+"""The simulation of the co-allocation paper: one coordinator, ten sites, a day of requests for the next day.
+
+Two users send requests in a Poisson stream during the first 24 hours, each for some time in the second. A request is
+planned over ten candidate starts, and its best plan (by value, then start) is reserved; it fails if there is none. The
+load grows as the day goes by: what arrives between 70 and 80 % of the day sees a network that is loaded so far. Success
+is counted for each tenth of the day, utilisation is what is reserved of the second day at the end of each.
+
+The testbed, its request types and the scenarios come from ``coallocation/testbed.json`` of the data folder. Each
+seed draws one stream, the same in all scenarios. Every plan is checked independently before it is reserved. All
+but the planning times repeats for a seed.
+
+Scenarios: ``normal``; ``service_levels`` (user B sees half of what is free, rounded down); ``load_balancing`` (option
+A); ``preference_domain`` and ``preference_size`` (options B1 and B2).
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import multiprocessing
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from fractions import Fraction
+from pathlib import Path
+from random import Random
+from statistics import fmean, pstdev
+from typing import Any, Final, NamedTuple
+
+import attrs
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from leasekit.config.traces import data_dir
+from leasekit.config.traces.places import missing_traces
+from leasekit.core.errors import LeasekitError
+from leasekit.core.settings import SettingsError, structure
+from leasekit.core.time import DAY, MINUTE, SECOND, Instant, Term
+from leasekit.emulation import plots
+from leasekit.policies.broker.coallocation.checker import faults
+from leasekit.policies.broker.coallocation.frames import Books, Planner, Policy, Window
+from leasekit.policies.broker.coallocation.instance import Network, Shape, scale_of
+from leasekit.policies.broker.coallocation.model import (
+    CoRequest,
+    Link,
+    LinkRequest,
+    Mode,
+    Options,
+    Resources,
+    SiteRequest,
+    Solver,
+    Sort,
+    Vertex,
+)
+from leasekit.policies.broker.coallocation.problem import PlanError, named, named_free
+
+FILE: Final = "coallocation/testbed.json"
+INTERVALS: Final = 10
+USERS: Final = ("A", "B")
+SCENARIOS: Final = ("normal", "service_levels", "load_balancing", "preference_domain", "preference_size")
+
+Progress = Callable[[str, float], None]
+"""Told what is done, and the share of it, from 0 to 1."""
+
+
+class RequestType(NamedTuple):
+    """A requested graph: how many sites, and links between them."""
+
+    sites: int
+    links: tuple[tuple[int, int], ...]
+
+
+@attrs.frozen(kw_only=True)
+class Testbed:
+    """What the simulation needs of the testbed file; durations in milliseconds."""
+
+    resources: Resources
+    types: tuple[RequestType, ...]
+    cpus: tuple[int, ...]
+    bandwidth: float
+    durations: tuple[int, ...]
+    requests: int
+    preferences: Mapping[str, Mapping[str, float]]
+    fractions: Mapping[str, Mapping[str, float]]
+
+
+@attrs.frozen(kw_only=True)
+class Setup:
+    """How to run the simulation: everything but the seed and the scenario. ``load`` scales the number of requests."""
+
+    pmax: int | None = 2
+    starts: Mode = "equidistant"
+    frames: int = 10
+    sort: Sort = "value"
+    solver: Solver = "auto"
+    load: float = 1.0
+
+
+class Arrival(NamedTuple):
+    """One request: when it arrives, whose it is, what it asks for. Times in milliseconds; ``latest`` is a start."""
+
+    at: Instant
+    user: str
+    kind: RequestType
+    cpus: int
+    earliest: Instant
+    latest: Instant
+    duration: int
+
+
+class Tally(NamedTuple):
+    """What one run of one scenario came to, by tenth of the day (from 0), and by user or site."""
+
+    scenario: str
+    seed: int
+    asked: Mapping[tuple[int, str], int]
+    granted: Mapping[tuple[int, str], int]
+    utilisation: Mapping[tuple[int, str], float]
+    planning_ms: Sequence[Sequence[float]]
+
+
+# -- the testbed -----------------------------------------------------------------------------------------------------
+
+
+def read_testbed(data: Path | None = None) -> Testbed:
+    """The testbed of the data folder. Raises ``LeasekitError`` where it is missing or malformed."""
+    folder = data_dir(data)
+    path = None if folder is None else folder / FILE
+    if path is None or not path.is_file():
+        raise missing_traces([FILE], folder)
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        workload, scenarios = content["workload"], content["scenarios"]
+        return Testbed(
+            resources=_resources(path, content),
+            types=tuple(
+                RequestType(kind["sites"], tuple((a, b) for a, b in kind["links"]))
+                for kind in content["types"].values()
+            ),
+            cpus=tuple(workload["cpus_per_requested_site"]),
+            bandwidth=float(workload["bandwidth_per_requested_link"]),
+            durations=tuple(round(seconds * SECOND) for seconds in workload["duration_s"]),
+            requests=int(workload["requests_at_100pct"].rsplit("=", 1)[-1]),
+            preferences={
+                "preference_domain": scenarios["B1_domain"]["vc"],
+                "preference_size": scenarios["B2_size"]["vc"],
+            },
+            fractions={"service_levels": scenarios["service_levels"]["user_fraction"]},
+        )
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise LeasekitError(f"{path}: can't be read as a testbed: {error}") from error
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise LeasekitError(f"{path}: is not a testbed of the co-allocation paper: {error!r}") from error
+
+
+def _resources(path: Path, content: Mapping[str, Any]) -> Resources:
+    def kept(table: Mapping[str, Any], cls: type) -> dict[str, Any]:
+        names = {field.alias or field.name for field in attrs.fields(cls)}
+        return {key: value for key, value in table.items() if key in names}
+
+    plain = {
+        "vertices": [kept(vertex, Vertex) for vertex in content["vertices"]],
+        "links": [kept(link, Link) for link in content["links"]],
+    }
+    try:
+        return structure(Resources, plain, "")
+    except SettingsError as error:
+        raise LeasekitError("\n".join(f"{path}: {line.removeprefix('.')}" for line in error.errors)) from error
+
+
+def draw_requests(testbed: Testbed, seed: int, load: float = 1.0) -> list[Arrival]:
+    """A day of requests, in order of arrival; half of them each user's. The same for the same seed."""
+    arrivals = []
+    for user in USERS:
+        random = Random(f"{seed}/{user}")
+        rate = testbed.requests * load / len(USERS) / DAY
+        at = random.expovariate(rate)
+        while at < DAY:
+            kind, cpus = random.choice(testbed.types), random.choice(testbed.cpus)
+            duration = random.choice(testbed.durations)
+            # The window, duration included, is three times the duration and lies in the second day.
+            minutes = (DAY - 3 * duration) // MINUTE
+            earliest = DAY + MINUTE * random.randint(0, minutes)
+            arrivals.append(Arrival(round(at), user, kind, cpus, earliest, earliest + 2 * duration, duration))
+            at += random.expovariate(rate)
+    return sorted(arrivals)
+
+
+# -- one run ---------------------------------------------------------------------------------------------------------
+
+
+class _Run:
+    """One scenario with one seed."""
+
+    def __init__(self, testbed: Testbed, scenario: str, setup: Setup) -> None:
+        self._testbed = testbed
+        self._setup = setup
+        self._options = Options(pmax=setup.pmax)
+        self._fractions = testbed.fractions.get(scenario, {})
+        preference = testbed.preferences.get(scenario, {})
+        bandwidths = [testbed.bandwidth]
+        scale = scale_of(testbed.resources, bandwidths=bandwidths, values=preference.values())
+        self._network = Network(testbed.resources, scale)
+        self.books = Books.empty(self._network)
+        self._planner = Planner(self.books)
+        self._policy = Policy(
+            load_balancing=scenario == "load_balancing",
+            values=self._network.preferred(preference) if preference else None,
+            sort=setup.sort,
+            solver=setup.solver,
+        )
+
+    def grant(self, number: int, arrival: Arrival) -> tuple[bool, float]:
+        """Plan a request and reserve its best plan: whether there was one, and how long planning took, in ms."""
+        setup = self._setup
+        begin = time.perf_counter()
+        request = self._request(arrival)
+        shape = Shape(self._network, request, self._options)
+        window = Window(
+            est=arrival.earliest,
+            lst=arrival.latest,
+            duration=arrival.duration,
+            count=setup.frames,
+            mode=setup.starts,
+            unit=SECOND,
+        )
+        fraction = Fraction(str(self._fractions.get(arrival.user, 1.0)))
+        policy = attrs.evolve(self._policy, fraction=fraction)
+        planned = self._planner.plan(shape, window, policy)
+        took = 1000 * (time.perf_counter() - begin)
+        if not planned.plans:
+            return False, took
+        best = planned.plans[0]
+        free = self.books.free(window.frame(best.start), policy)
+        plan = named(self._network, shape, best.outcome, len(request.links))
+        wrong = faults(plan, self._testbed.resources, request, self._options, named_free(self._network, free))
+        if wrong:
+            raise PlanError(f"a plan failed its check: {'; '.join(wrong)}")
+        self.books.reserve(str(number), shape, best, arrival.duration)
+        return True, took
+
+    def _request(self, arrival: Arrival) -> CoRequest:
+        return CoRequest(
+            sites=tuple(SiteRequest(id=f"r{j}", cpus=arrival.cpus) for j in range(arrival.kind.sites)),
+            links=tuple(
+                LinkRequest(from_=f"r{a}", to=f"r{b}", bw=self._testbed.bandwidth) for a, b in arrival.kind.links
+            ),
+        )
+
+    def utilisation(self) -> dict[str, float]:
+        """The share of each site's CPU time on the second day that is reserved."""
+        day = Term(DAY, 2 * DAY)
+        return {
+            self._network.names[v]: table.utilisation(day)
+            for v, table in enumerate(self.books.cpus)
+            if table is not None
+        }
+
+
+def run_once(testbed: Testbed, scenario: str, seed: int, setup: Setup) -> Tally:
+    """One scenario with one seed. Raises :class:`PlanError` for a plan that fails the independent check."""
+    run = _Run(testbed, scenario, setup)
+    asked: dict[tuple[int, str], int] = {(k, user): 0 for k in range(INTERVALS) for user in USERS}
+    granted = dict(asked)
+    planning: list[list[float]] = [[] for _ in range(INTERVALS)]
+    utilisation: dict[tuple[int, str], float] = {}
+    arrivals = draw_requests(testbed, seed, setup.load)
+    number = 0
+    for k in range(INTERVALS):
+        while number < len(arrivals) and arrivals[number].at * INTERVALS < (k + 1) * DAY:
+            arrival = arrivals[number]
+            success, took = run.grant(number, arrival)
+            asked[k, arrival.user] += 1
+            granted[k, arrival.user] += success
+            planning[k].append(took)
+            number += 1
+        utilisation.update({(k, site): share for site, share in run.utilisation().items()})
+    return Tally(scenario, seed, asked, granted, utilisation, planning)
+
+
+def _job(job: tuple[Testbed, str, int, Setup]) -> Tally:
+    return run_once(*job)
+
+
+def run_all(
+    testbed: Testbed,
+    scenarios: Sequence[str] = SCENARIOS,
+    seeds: Sequence[int] = (1,),
+    setup: Setup = Setup(),
+    *,
+    jobs: int = 1,
+    progress: Progress | None = None,
+) -> list[Tally]:
+    """Every scenario with every seed, on so many processes; in that order, whichever ends first."""
+    work = [(testbed, scenario, seed, setup) for scenario in scenarios for seed in seeds]
+    tallies = []
+    for tally in _spread(work, jobs):
+        tallies.append(tally)
+        if progress is not None:
+            progress("co-allocation", len(tallies) / len(work))
+    return tallies
+
+
+def _spread(work: Sequence[tuple[Testbed, str, int, Setup]], jobs: int) -> Iterator[Tally]:
+    if jobs <= 1:
+        yield from map(_job, work)
+        return
+    with multiprocessing.get_context("spawn").Pool(min(jobs, len(work))) as pool:
+        yield from pool.imap(_job, work)
+
+
+# -- what it came to -------------------------------------------------------------------------------------------------
+
+
+def summarize(testbed: Testbed, tallies: Sequence[Tally], setup: Setup) -> dict[str, Any]:
+    """Means over seeds: by scenario, success by interval for each user and both, utilisation by interval and site."""
+    scenarios = list(dict.fromkeys(tally.scenario for tally in tallies))
+    found: dict[str, Any] = {
+        "seeds": list(dict.fromkeys(tally.seed for tally in tallies)),
+        "setup": attrs.asdict(setup),
+        "requests_at_100pct": testbed.requests,
+        "loads_pct": [100 // INTERVALS * (k + 1) for k in range(INTERVALS)],
+        "scenarios": {name: _summary([t for t in tallies if t.scenario == name]) for name in scenarios},
+    }
+    found["comparison"] = compare(found["scenarios"])
+    return found
+
+
+def _summary(tallies: Sequence[Tally]) -> dict[str, Any]:
+    sites = sorted({site for _, site in tallies[0].utilisation})
+    success = {
+        name: [_ratio(tallies, k, users) for k in range(INTERVALS)]
+        for name, users in (("both", USERS), *((user, (user,)) for user in USERS))
+    }
+    utilisation = {
+        site: [round(fmean(tally.utilisation[k, site] for tally in tallies), 4) for k in range(INTERVALS)]
+        for site in sites
+    }
+    asked = sum(sum(tally.asked.values()) for tally in tallies)
+    granted = sum(sum(tally.granted.values()) for tally in tallies)
+    spread = [round(pstdev([utilisation[site][k] for site in sites]), 4) for k in range(INTERVALS)]
+    return {
+        "requests": asked,
+        "granted": granted,
+        "success": success,
+        "utilisation": utilisation,
+        "spread_of_utilisation": spread,
+    }
+
+
+def _ratio(tallies: Sequence[Tally], k: int, users: Sequence[str]) -> float | None:
+    """Success in an interval, averaged over the seeds that had requests in it."""
+    ratios = []
+    for tally in tallies:
+        asked = sum(tally.asked[k, user] for user in users)
+        if asked:
+            ratios.append(sum(tally.granted[k, user] for user in users) / asked)
+    return round(fmean(ratios), 4) if ratios else None
+
+
+def measured(tallies: Sequence[Tally]) -> dict[str, Any]:
+    """Planning times, in ms, by scenario: what a clock measured, and so the only part that does not repeat."""
+    found = {}
+    for name in dict.fromkeys(tally.scenario for tally in tallies):
+        by_load = [[took for t in tallies if t.scenario == name for took in t.planning_ms[k]] for k in range(INTERVALS)]
+        times = sorted(took for part in by_load for took in part)
+        found[name] = {
+            "mean_ms": round(fmean(times), 4) if times else None,
+            "p99_ms": round(times[int(0.99 * (len(times) - 1))], 4) if times else None,
+            "max_ms": round(times[-1], 4) if times else None,
+            "mean_ms_by_load": [round(fmean(part), 4) if part else None for part in by_load],
+            "max_ms_by_load": [round(max(part), 4) if part else None for part in by_load],
+        }
+    return found
+
+
+class _Expected(NamedTuple):
+    """A figure of the paper, or of the reconstruction, and where it is found in a summary."""
+
+    what: str
+    scenario: str
+    low: float
+    high: float
+    figure: Callable[[Mapping[str, Any]], float | None]
+
+
+def _success(load: int, user: str = "both") -> Callable[[Mapping[str, Any]], float | None]:
+    return lambda summary: summary["success"][user][load * INTERVALS // 100 - 1]
+
+
+def _least(intervals: int) -> Callable[[Mapping[str, Any]], float | None]:
+    """The least success of the first intervals, of those that had requests."""
+
+    def least(summary: Mapping[str, Any]) -> float | None:
+        ratios = [ratio for ratio in summary["success"]["both"][:intervals] if ratio is not None]
+        return min(ratios, default=None)
+
+    return least
+
+
+def _lead(preferred: str, other: str, load: int) -> Callable[[Mapping[str, Any]], float | None]:
+    """How much more utilised the sites are whose names begin or end with one than those with the other."""
+
+    def mean(summary: Mapping[str, Any], mark: str) -> float:
+        shares = [share for site, share in summary["utilisation"].items() if mark in (site[0], site[-1])]
+        return fmean(share[load * INTERVALS // 100 - 1] for share in shares)
+
+    return lambda summary: mean(summary, preferred) - mean(summary, other)
+
+
+EXPECTED: Final = (
+    _Expected("success up to 40 %: least interval", "normal", 0.975, 1.0, _least(4)),
+    _Expected("success at 50 %", "normal", 0.90, 0.97, _success(50)),
+    _Expected("success at 80 %", "normal", 0.61, 0.68, _success(80)),
+    _Expected("service levels at 100 %, user A", "service_levels", 0.55, 0.65, _success(100, "A")),
+    _Expected("service levels at 100 %, user B", "service_levels", 0.35, 0.45, _success(100, "B")),
+    _Expected("load balancing: success at 80 %", "load_balancing", 0.75, 0.81, _success(80)),
+    _Expected("domain N before S: utilisation at 30 %", "preference_domain", 0.05, 1.0, _lead("N", "S", 30)),
+    _Expected("domain S before U: utilisation at 60 %", "preference_domain", 0.05, 1.0, _lead("S", "U", 60)),
+    _Expected("sites of 32 before those of 16: utilisation at 30 %", "preference_size", 0.05, 1.0, _lead("2", "1", 30)),
+    _Expected("sites of 16 before those of 8: utilisation at 60 %", "preference_size", 0.05, 1.0, _lead("1", "0", 60)),
+)
+
+
+def compare(scenarios: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The figures that the paper or its reconstruction give, and what was found; of the scenarios that were run."""
+    rows = [
+        _compared(one.what, one.low, one.high, one.figure(scenarios[one.scenario]))
+        for one in EXPECTED
+        if one.scenario in scenarios
+    ]
+    if {"normal", "load_balancing"} <= scenarios.keys():
+        flat, uneven = (scenarios[name]["spread_of_utilisation"][4] for name in ("load_balancing", "normal"))
+        rows.append(
+            _compared(
+                "load balancing: spread of utilisation at 50 %, of normal's",
+                0.0,
+                0.75,
+                flat / uneven if uneven else None,
+            )
+        )
+    return rows
+
+
+def _compared(what: str, low: float, high: float, figure: float | None) -> dict[str, Any]:
+    # Figures are quoted to two digits.
+    ok = figure is not None and low <= round(figure, 2) <= high
+    return {"what": what, "low": low, "high": high, "found": None if figure is None else round(figure, 4), "ok": ok}
+
+
+# -- files -----------------------------------------------------------------------------------------------------------
+
+
+def write(out: Path, summary: Mapping[str, Any], times: Mapping[str, Any], tallies: Sequence[Tally]) -> list[Path]:
+    """Write summary.json, measured.json, success.csv, utilisation.csv and the pictures; returns the pictures."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for name, content in (("summary.json", summary), ("measured.json", times)):
+            (out / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        loads = summary["loads_pct"]
+        _table(
+            out / "success.csv",
+            ("scenario", "seed", "load_pct", "user", "requests", "granted"),
+            (
+                (t.scenario, t.seed, loads[k], user, t.asked[k, user], t.granted[k, user])
+                for t in tallies
+                for k in range(INTERVALS)
+                for user in USERS
+            ),
+        )
+        _table(
+            out / "utilisation.csv",
+            ("scenario", "seed", "load_pct", "site", "utilisation"),
+            (
+                (t.scenario, t.seed, loads[k], site, f"{share:.6f}")
+                for t in tallies
+                for (k, site), share in t.utilisation.items()
+            ),
+        )
+        return [*_draw_success(out, summary), *_draw_utilisation(out, summary), *_draw_times(out, summary, times)]
+    except OSError as error:
+        found = error.strerror or str(error)
+        raise LeasekitError(f"{error.filename or out}: found {found!r}, expected a folder to write to") from error
+
+
+def _table(path: Path, columns: Sequence[str], rows: Iterator[Sequence[object]]) -> None:
+    with path.open("w", encoding="utf-8", newline="") as out:
+        lines = csv.writer(out, lineterminator="\n")
+        lines.writerow(columns)
+        lines.writerows(rows)
+
+
+def _draw_success(out: Path, summary: Mapping[str, Any]) -> tuple[Path, Path]:
+    """Success by load: both users where they are treated alike, each of them where not."""
+    curves: dict[str, list[tuple[float, float]]] = {}
+    for name, found in summary["scenarios"].items():
+        for user in USERS if name == "service_levels" else ("both",):
+            label = name.replace("_", " ") + (f", user {user}" if user != "both" else "")
+            points = zip(summary["loads_pct"], found["success"][user], strict=True)
+            curves[label] = [(load, ratio) for load, ratio in points if ratio is not None]
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        _curves(axes, curves)
+        axes.set_title("Success of co-allocation, for each tenth of the requests")
+        axes.set_xlabel("request load (%)")
+        axes.set_ylabel("success ratio")
+        axes.set_ylim(0, 1.03)
+        axes.legend(loc="lower left")
+
+    return plots._drawn(out / "success", (7.5, 4.5), draw)
+
+
+def _curves(axes: Axes, curves: Mapping[str, Sequence[tuple[float, float]]]) -> None:
+    for index, (name, points) in enumerate(curves.items()):
+        plots._curve(axes, index, name, points)
+
+
+def _draw_utilisation(out: Path, summary: Mapping[str, Any]) -> tuple[Path, Path]:
+    """A panel for each scenario: the utilisation of each site at each load, as in the paper."""
+    scenarios = summary["scenarios"]
+
+    def draw(figure: Figure) -> None:
+        for axes, (name, found) in zip(plots._panels(figure, len(scenarios)), scenarios.items(), strict=True):
+            sites = list(found["utilisation"])
+            below = [0.0] * len(sites)
+            for k, load in enumerate(summary["loads_pct"]):
+                heights = [found["utilisation"][site][k] - low for site, low in zip(sites, below, strict=True)]
+                # Darker the later it was taken.
+                axes.bar(sites, heights, bottom=below, color=plots.BLUE, alpha=0.15 + 0.085 * k, label=f"{load} %")
+                below = [low + height for low, height in zip(below, heights, strict=True)]
+            axes.set_title(name.replace("_", " "), fontsize=10)
+            axes.set_ylabel("utilisation")
+            axes.set_ylim(0, 1)
+        handles, labels = figure.axes[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside right upper", title="load")
+        figure.suptitle("Utilisation of each site as the load grows", x=0.01, ha="left", fontsize=12)
+
+    return plots._drawn(out / "utilisation", (8.0, 1.0 + 1.9 * len(scenarios)), draw)
+
+
+def _draw_times(out: Path, summary: Mapping[str, Any], times: Mapping[str, Any]) -> tuple[Path, Path]:
+    """Mean planning time by load."""
+    curves = {
+        name.replace("_", " "): [
+            (load, took)
+            for load, took in zip(summary["loads_pct"], found["mean_ms_by_load"], strict=True)
+            if took is not None
+        ]
+        for name, found in times.items()
+    }
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        _curves(axes, curves)
+        axes.set_title(f"Planning one request, {summary['setup']['frames']} candidate starts")
+        axes.set_xlabel("request load (%)")
+        axes.set_ylabel("mean time (ms)")
+        axes.set_ylim(bottom=0)
+        axes.legend()
+
+    return plots._drawn(out / "planning", (7.5, 4.5), draw)

@@ -1,0 +1,81 @@
+"""One frame's optimum, by the exact search, by HiGHS, or by the first with the other behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from leasekit.policies.broker.coallocation import milp
+from leasekit.policies.broker.coallocation.bounds import Bounds
+from leasekit.policies.broker.coallocation.instance import INF, Availability, Network, Outcome, Shape
+from leasekit.policies.broker.coallocation.milp import MILP_NODES_MAX
+from leasekit.policies.broker.coallocation.model import Solver
+from leasekit.policies.broker.coallocation.routing import Oracle
+from leasekit.policies.broker.coallocation.search import NODES_MAX, Search
+
+SEARCH_ONLY_FACTOR = 50
+"""How many times more nodes the search gets where nothing stands behind it."""
+
+
+class Limits(NamedTuple):
+    """Where a solver gives up: nodes of the search and of HiGHS, and a clock of the caller's, if it has one:
+    ``remaining()`` is how many seconds are left. Without a clock the same problem always has the same answer.
+    """
+
+    nodes: int = NODES_MAX
+    milp_nodes: int = MILP_NODES_MAX
+    remaining: Callable[[], float] | None = None
+
+    def share(self, parts: int) -> Limits:
+        """Limits for the first of so many parts of the work that is left: an equal share of the time."""
+        if self.remaining is None:
+            return self
+        clock, at = self.remaining, self.remaining()
+        return self._replace(remaining=lambda: clock() - at * (1 - 1 / parts))
+
+    @property
+    def deadline(self) -> Callable[[], bool] | None:
+        """Whether the time is up; None without a clock."""
+        clock = self.remaining
+        return None if clock is None else lambda: clock() <= 0
+
+
+UNLIMITED_TIME: Final = Limits()
+"""Only nodes are limited."""
+
+
+def solve(
+    network: Network,
+    shape: Shape,
+    free: Availability,
+    oracle: Oracle,
+    *,
+    solver: Solver = "auto",
+    limits: Limits = UNLIMITED_TIME,
+    below: int = INF,
+    bounds: Bounds | None = None,
+) -> Outcome:
+    """The cheapest plan of cost less than ``below``; equal ones by site names. ``infeasible``: there is none.
+
+    With ``bound`` as its status a limit was met: the plan, if any, is the best that was found, and none costs less
+    than ``bound``. Raises ``LeasekitError`` if HiGHS is needed and not installed.
+    """
+    if solver == "highs":
+        return milp.solve(network, shape, free, below=below, nodes=limits.milp_nodes, remaining=limits.remaining)
+    nodes = limits.nodes * (SEARCH_ONLY_FACTOR if solver == "search" else 1)
+    searched = Search(network, shape, free, oracle, nodes=nodes, deadline=limits.deadline, bounds=bounds).run(below)
+    if searched.status != "bound" or solver == "search":
+        return searched
+    ceiling = below if searched.cost is None else searched.cost + 1
+    proved = milp.solve(network, shape, free, below=ceiling, nodes=limits.milp_nodes, remaining=limits.remaining)
+    if proved.status == "optimal":
+        return proved
+    if proved.status == "infeasible":
+        if searched.cost is None:
+            return proved
+        return searched._replace(status="optimal", bound=searched.cost)
+    bound = max(searched.bound, proved.bound)
+    best = searched if proved.cost is None or (searched.cost is not None and searched.cost <= proved.cost) else proved
+    if best.cost is not None and bound >= best.cost:
+        return best._replace(status="optimal", bound=best.cost)
+    return best._replace(status="bound", bound=bound)

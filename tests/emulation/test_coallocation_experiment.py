@@ -1,0 +1,141 @@
+"""The simulation of the co-allocation paper: what repeats, what is written, and what must come out."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+from datafiles import data_file
+
+from leasekit.core.errors import LeasekitError
+from leasekit.core.time import DAY
+from leasekit.emulation.coallocation_experiment import (
+    FILE,
+    INTERVALS,
+    SCENARIOS,
+    Setup,
+    compare,
+    draw_requests,
+    measured,
+    read_testbed,
+    run_all,
+    run_once,
+    summarize,
+    write,
+)
+from leasekit.emulation.coallocation_experiment import Testbed as Paper
+
+SMALL = Setup(load=0.2)
+
+
+@pytest.fixture(scope="module")
+def testbed() -> Paper:
+    """The published testbed."""
+    return read_testbed(data_file(FILE).parent.parent)
+
+
+def test_the_testbed_is_the_papers(testbed: Paper) -> None:
+    """Ten sites of 232 CPUs and two exchange points; 424 requests are a full load."""
+    sites = [vertex for vertex in testbed.resources.vertices if vertex.kind == "site"]
+    assert (len(sites), sum(site.cpus or 0 for site in sites), len(testbed.resources.vertices)) == (10, 232, 12)
+    assert [kind.sites for kind in testbed.types] == [2, 3, 3, 4]
+    assert testbed.requests == 424 and testbed.cpus == (1, 2, 4, 8)
+
+
+def test_requests_repeat_for_a_seed_and_lie_in_their_days(testbed: Paper) -> None:
+    """They arrive on the first day, in order, and are for the second, window and all."""
+    arrivals = draw_requests(testbed, 3)
+    assert arrivals == draw_requests(testbed, 3) != draw_requests(testbed, 4)
+    assert arrivals == sorted(arrivals)
+    for one in arrivals:
+        assert 0 <= one.at < DAY <= one.earliest and one.latest + one.duration <= 2 * DAY
+        assert one.latest - one.earliest == 2 * one.duration
+    assert 340 < len(arrivals) < 510
+    assert 0.4 < sum(one.user == "A" for one in arrivals) / len(arrivals) < 0.6
+
+
+def test_a_run_repeats_and_counts_every_request(testbed: Paper) -> None:
+    """All but planning times is the same again; nothing is granted that wasn't asked for."""
+    one, two = (run_once(testbed, "load_balancing", 1, SMALL) for _ in range(2))
+    assert one[:5] == two[:5]
+    assert sum(one.asked.values()) == len(draw_requests(testbed, 1, SMALL.load))
+    assert all(one.granted[key] <= asked for key, asked in one.asked.items())
+    assert sum(map(len, one.planning_ms)) == sum(one.asked.values())
+
+
+def test_runs_on_several_processes_are_the_same(testbed: Paper) -> None:
+    """Spreading runs changes nothing but how long it takes, and progress is told for each."""
+    told: list[float] = []
+    setup = Setup(load=0.05)
+    spread = run_all(testbed, SCENARIOS[:2], (1, 2), setup, jobs=2, progress=lambda _, share: told.append(share))
+    alone = run_all(testbed, SCENARIOS[:2], (1, 2), setup)
+    assert [tally[:5] for tally in spread] == [tally[:5] for tally in alone]
+    assert told == [0.25, 0.5, 0.75, 1.0]
+
+
+def test_a_full_day_comes_out_as_the_paper_says(testbed: Paper) -> None:
+    """All succeed while load is low, far fewer at the end; half of what is free is worse than all of it."""
+    tallies = run_all(testbed, ("normal", "service_levels", "preference_size"), (1,))
+    summary = summarize(testbed, tallies, Setup())
+    success = summary["scenarios"]["normal"]["success"]["both"]
+    assert min(success[:3]) == 1.0 and 0.25 < success[-1] < 0.65
+    levels = summary["scenarios"]["service_levels"]["success"]
+    assert sum(levels["A"][5:]) > sum(levels["B"][5:]) + 0.5
+    used = summary["scenarios"]["preference_size"]["utilisation"]
+    assert used["N2"][3] > used["N1"][3] + 0.2 and used["N0"][3] == 0.0
+
+
+def test_a_scenario_without_its_comparison_is_left_out(testbed: Paper) -> None:
+    """Only what was run is compared, and a figure outside its range is said to differ."""
+    summary = summarize(testbed, [run_once(testbed, "normal", 1, SMALL)], SMALL)
+    whats = {row["what"]: row["ok"] for row in summary["comparison"]}
+    assert "success at 80 %" in whats and not any("balancing" in what for what in whats)
+    assert whats["success at 80 %"] is False, "a fifth of the load is no problem at all"
+    assert compare({}) == []
+
+
+def test_what_is_written_can_be_read_again(testbed: Paper, tmp_path: Path) -> None:
+    """JSON, CSV with a row for each figure, and pictures; what repeats is the same file, byte for byte."""
+    contents = []
+    for name in ("a", "b"):
+        tallies = [run_once(testbed, scenario, 1, SMALL) for scenario in ("normal", "service_levels")]
+        summary = summarize(testbed, tallies, SMALL)
+        pictures = write(tmp_path / name, summary, measured(tallies), tallies)
+        assert sorted(path.name for path in pictures) == sorted(
+            f"{stem}.{suffix}" for stem in ("success", "utilisation", "planning") for suffix in ("png", "svg")
+        )
+        assert all(path.stat().st_size > 1000 for path in pictures)
+        names = ("summary.json", "success.csv", "utilisation.csv", "success.svg", "utilisation.svg")
+        contents.append([(tmp_path / name / file).read_bytes() for file in names])
+    assert contents[0] == contents[1]
+    with (tmp_path / "a" / "success.csv").open(newline="") as rows:
+        assert len(list(csv.DictReader(rows))) == 2 * INTERVALS * 2
+    times = json.loads((tmp_path / "a" / "measured.json").read_text())
+    assert times["normal"]["max_ms"] >= times["normal"]["mean_ms"] > 0
+
+
+def test_a_missing_or_broken_testbed_is_an_error_in_words(tmp_path: Path) -> None:
+    """The file that was looked for is named, and what is wrong with it."""
+    with pytest.raises(LeasekitError, match=r"coallocation/testbed\.json"):
+        read_testbed(tmp_path)
+    file = tmp_path / FILE
+    file.parent.mkdir()
+    for content, words in (("{", "can't be read as a testbed"), ("{}", "is not a testbed of the co-allocation paper")):
+        file.write_text(content)
+        with pytest.raises(LeasekitError, match=words):
+            read_testbed(tmp_path)
+    file.write_text(
+        json.dumps({"vertices": [{"id": "A", "kind": "pear"}], "links": [], "workload": {}, "scenarios": {}})
+    )
+    with pytest.raises(LeasekitError, match=r"vertices\[0\]\.kind: found 'pear'"):
+        read_testbed(tmp_path)
+
+
+def test_a_folder_that_cannot_be_written_is_said(testbed: Paper, tmp_path: Path) -> None:
+    """A file in place of the folder is an error that names it."""
+    (tmp_path / "file").write_text("")
+    tallies = [run_once(testbed, "normal", 1, Setup(load=0.01))]
+    with pytest.raises(LeasekitError, match="expected a folder to write to"):
+        write(tmp_path / "file", summarize(testbed, tallies, SMALL), measured(tallies), tallies)
