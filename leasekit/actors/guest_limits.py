@@ -34,12 +34,18 @@ class GuestLimits(GuestDesk):
             case (sm.ACTIVE_TICKETED, _):
                 return lease.end - max(self.settings.extend_lead, leave)
             case (sm.ACTIVE, sm.CLOSING):
-                return lease.end
+                # The site goes on to the end of an extend that it has accepted, heard of or not.
+                return self._last_end(lease) if lease.op_accepted else lease.end
             case (sm.ACTIVE, sm.CLOSE_WAIT):
-                return lease.end + self.settings.close_timeout
+                return self._last_end(lease) + self.settings.close_timeout
             case (sm.ACTIVE, _):
                 return (lease.end if lease.noticed < 0 else min(lease.end, lease.noticed)) - leave
         return None
+
+    @staticmethod
+    def _last_end(lease: GuestLease) -> Instant:
+        """When the lease ends at the latest, whatever the site has done with the renewal."""
+        return lease.renewal.term.end if lease.renewal is not None else lease.end
 
     def _limit_passed(self, lease: GuestLease) -> bool:
         limit = self._limit(lease)

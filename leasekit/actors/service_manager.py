@@ -244,7 +244,7 @@ class ServiceManager(GuestLimits):
 
     def _take_update(self, lease: GuestLease, message: LeaseUpdate) -> None:
         settles = lease.op_number != 0 and message.number >= lease.op_number
-        if message.state == "active":
+        if message.state == "active" and lease.ended < 0:
             self._check_contract(lease, message)
         lease.site_seen = message.update
         self._touch(lease)

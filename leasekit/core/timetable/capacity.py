@@ -186,7 +186,7 @@ class Timetable:
             start, misses = clear, misses + 1
             # What follows the obstacle may be short too. The next attempt finds that out by itself, mostly, for half
             # of what it costs to ask; asking now and then leaps over long stretches that are short throughout.
-            if clear >= end and misses % 4 == 0:
+            if clear >= end and misses % 16 == 0:
                 start = free.first_at_least(clear, units)
         return None
 
