@@ -287,7 +287,8 @@ class Authority(SiteMaintenance):
         lease = self.leases.get(known.lease)
         if lease is None or lease.ended >= 0 or lease.claim != ticket.leaf.digest or lease.pending == au.CLOSING:
             return
-        contract = self.contract(lease)
+        # Only who redeemed it afterwards is guilty: a lease that stood before is simply being closed.
+        contract = self.contract(lease, lease.contracted_at if lease.contracted == lease.claim else self.now)
         if contract.at > note.at + self._base.clock_skew:
             guilty = ticket.leaf.holder
             words = f"{lease.holder} redeemed claim {known.id[:16]} after giving it back"

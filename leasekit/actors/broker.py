@@ -6,11 +6,13 @@ and the requests, and cuts tickets. Nothing that a mapper says can overbook.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from typing import Any
 
 from leasekit.actors.base import earliest
-from leasekit.actors.broker_claims import BrokerClaims, constraints_of
+from leasekit.actors.broker_claims import constraints_of
+from leasekit.actors.broker_probes import BrokerProbes
 from leasekit.actors.broker_usage import UsageBook
 from leasekit.actors.served import FRESH, OLD
 from leasekit.actors.settings import REQUEST, BrokerSettings, Peer
@@ -42,12 +44,13 @@ from leasekit.core.protocol.messages import (
     EXTEND,
     MODIFY,
     NEW,
+    Probe,
     RequestTicket,
     TicketUpdate,
     Withdraw,
 )
 from leasekit.core.requests import Options, parse_options
-from leasekit.core.steps import Turn
+from leasekit.core.steps import Turn, TurnDone
 from leasekit.core.time import INSTANT_MAX, Instant, Term
 from leasekit.core.timetable import Shortfall
 
@@ -56,8 +59,8 @@ REASON_MAX = 1000
 _OPS = {NEW: br.TICKETING, EXTEND: br.EXTENDING_TICKET, MODIFY: br.MODIFYING}
 
 
-class Broker(BrokerClaims):
-    """A broker's actor."""
+class Broker(BrokerProbes):
+    """A broker's actor. ``fresh`` makes its mapper anew, for questions what it would answer; None: it takes none."""
 
     decisions = (Grant, GrantGroup, Reject, Defer, Preempt)
 
@@ -69,10 +72,12 @@ class Broker(BrokerClaims):
         peers: Iterable[Peer],
         mapper: BrokerMapper,
         settings: BrokerSettings | None = None,
+        fresh: Callable[[], BrokerMapper] | None = None,
     ) -> None:
-        super().__init__(name, signer, scheme, peers, settings or BrokerSettings())
+        super().__init__(name, signer, scheme, peers, settings or BrokerSettings(), fresh)
         self._mapper = mapper
         self.inline = is_inline(mapper)
+        self._shown: dict[str, PendingRequest] = {}
         if getattr(mapper, "wants_usage", False):
             self.usage = UsageBook()
         self._needs[RequestTicket] = REQUEST
@@ -116,7 +121,7 @@ class Broker(BrokerClaims):
         self._accept(lease, message.number)
         self._touch(lease)
 
-    def _admit(self, peer: str, message: RequestTicket, options: Options) -> None:
+    def _admit(self, peer: str, message: RequestTicket | Probe, options: Options) -> None:
         """Refuse what can never be granted, by the answer that fits: type, site, size and time are different."""
         if len(self._pending) >= self.settings.pending_max:
             raise RemoteError(
@@ -139,13 +144,14 @@ class Broker(BrokerClaims):
                 known = ", ".join(sorted({source.site for source in self.book.of_type(message.type)}))
                 raise RemoteError("unknown_site", f"site: {message.site!r} offers no {message.type!r} here; {known} do")
 
+    def _check_size(self, type_: str, units: int, options: Options) -> None:
+        most = max((source.units for source in self.book.of_type(type_)), default=units)
+        if units > most and not options.elastic:
+            raise RemoteError("too_large", f"units: found {units}, no site here has more than {most} of {type_!r}")
+
     def _open(self, peer: str, message: RequestTicket, asked: Asked, options: Options) -> BrokerLease:
         self._check_id(message.lease, peer)
-        most = max((source.units for source in self.book.of_type(message.type)), default=message.units)
-        if message.units > most and not options.elastic:
-            raise RemoteError(
-                "too_large", f"units: found {message.units}, no site here has more than {most} of {message.type!r}"
-            )
+        self._check_size(message.type, message.units, options)
         lease = BrokerLease(
             message.lease, peer, message.slice, message.type, br.NASCENT, br.TICKETING, asked, message.number,
             message.number, self.now, self._deadline(options, asked.term.end, whole=False), group=options.group,
@@ -221,29 +227,43 @@ class Broker(BrokerClaims):
     # -- the mapper's turns ------------------------------------------------------------------------------------
 
     def _turn_at(self) -> Instant | None:
-        if self._running or not self._pending:
+        if self._running:
+            return None
+        return self.now if self._questions else self._request_turn_at()
+
+    def _request_turn_at(self) -> Instant | None:
+        if not self._pending:
             return None
         return self.now if self._wanted else self._wake
 
     def turn(self) -> Turn | None:
-        """The mapper's turn, if requests wait and something has changed since it saw them."""
-        at = self._turn_at()
-        if at is None or at > self.now:
+        """The mapper's turn, if requests wait and something has changed since it saw them; else a question's."""
+        if self._running:
             return None
-        self._wanted, self._wake = False, None
-        cycle = self._cycle()
-        if not cycle.requests and not cycle.groups:
-            return None
-        return self._begin_turn(lambda: self._mapper.allocate(cycle))
+        at = self._request_turn_at()
+        if at is not None and at <= self.now:
+            self._wanted, self._wake = False, None
+            cycle = self._cycle()
+            if cycle.requests or cycle.groups:
+                return self._begin_turn(lambda: self._mapper.allocate(cycle))
+        return self._question_turn()
 
-    def _cycle(self) -> BrokerCycle:
+    def _turn_done(self, done: TurnDone) -> None:
+        if self._question is not None and done.number == self._running:
+            self._question_done(done)
+        else:
+            super()._turn_done(done)
+
+    def _cycle(self, more: Iterable[BrokerLease] = ()) -> BrokerCycle:
+        """What the mapper is shown: all requests that wait, and ``more``."""
         requests: list[PendingRequest] = []
+        views: dict[str, PendingRequest] = {}
         members: dict[str, PendingRequest] = {}
-        for lease in self._pending.values():
+        for lease in chain(self._pending.values(), more):
             if not self.book.of_type(lease.type):
                 lease.defer_reason = f"no site offers {lease.type!r} here yet"
                 continue
-            view = self._view(lease)
+            view = views[lease.id] = self._view(lease)
             if lease.group and lease.asked.op == NEW:
                 members[lease.id] = view
             else:
@@ -251,6 +271,8 @@ class Broker(BrokerClaims):
         groups = [
             tuple(members[id_] for id_ in ids) for ids in self.book.complete_groups() if all(i in members for i in ids)
         ]
+        # A mapper that is called in line sees the requests as they still are when its decisions are carried out.
+        self._shown = views if self.inline else {}
         sources = self.book.turn_sources(snapshot=not self.inline)
         return BrokerCycle(self.now, requests, groups, sources, self._granted, self.usage)
 
@@ -353,7 +375,7 @@ class Broker(BrokerClaims):
             raise CommandError(f"request group {leases[0].group!r} is granted whole and over one term, or not at all")
 
     def _check_grant(self, lease: BrokerLease, grant: Grant) -> None:
-        view = self._view(lease)
+        view = self._shown.get(lease.id) or self._view(lease)
         source = self.book.get(grant.source)
         if source is None or source.type != lease.type or source.state != deleg.HELD:
             raise CommandError(f"source {grant.source!r} has no {lease.type!r} to grant")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from leasekit.actors.guest_groups import GuestGroups
 from leasekit.actors.settings import GuestSettings, Peer
@@ -29,13 +29,15 @@ from leasekit.core.mappers import (
     ModifyLease,
     RequestLease,
 )
-from leasekit.core.protocol.messages import EXTEND, MODIFY, NEW
+from leasekit.core.protocol.messages import EXTEND, MODIFY, NEW, Probe, ProbeAnswer
 from leasekit.core.requests import Options, parse_options
-from leasekit.core.steps import Turn
-from leasekit.core.time import Instant, Term
+from leasekit.core.steps import Command, Outgoing, Reply, Turn
+from leasekit.core.time import SECOND, Duration, Instant, Term
 
 NAME_MAX = 128
 KEY_MAX = 4096
+PROBE_TIMEOUT: Final[Duration] = 20 * SECOND
+"""How long a broker's answer is waited for where it is only asked what it would say."""
 SLICE_KEY = "slice.key"
 """The configuration property that holds a slice's login keys."""
 T = TypeVar("T")
@@ -60,6 +62,8 @@ class GuestDesk(GuestGroups):
         self._mapper = mapper
         self._wake = 0
         self._call_unblock: Callable[..., Go | Hold] | None = getattr(mapper, "unblock", None)
+        self._handlers[ProbeAnswer] = self._on_probe_answer
+        self._errand_commands["lease.probe"] = self._probe
         self._commands.update(
             {
                 "lease.request": lambda a: self._named(self.request_lease(_structure(RequestLease, a, term=True))),
@@ -156,6 +160,34 @@ class GuestDesk(GuestGroups):
         self._adopt(lease)
         self.ask(lease, "ask", self._wait_until(options, term))
         return lease
+
+    def _probe(self, command: Command) -> None:
+        """Have the broker say what it would answer a request; the command's reply is what it said."""
+        wish = _structure(RequestLease, command.arguments, term=True)
+        self._check_wish(wish)
+        broker = self._broker(wish.broker)
+        if parse_options(wish.properties, wish.term).group:
+            raise CommandError("properties.group_id: a group is answered whole, one request of it can't be tried")
+        subject = f"{self.tag}-probe"
+        unheard = f"{broker} did not answer within {PROBE_TIMEOUT // SECOND} s; nothing was asked for"
+        number = self._begin_errand(command, broker, subject, PROBE_TIMEOUT, unheard)
+        term, properties = wish.term, dict(wish.properties)
+        probe = Probe(subject, number, wish.type, wish.units, term, wish.site, properties)
+        self._messages.append(Outgoing(broker, probe))
+
+    def _on_probe_answer(self, peer: str, message: ProbeAnswer) -> None:
+        errand = self._errand_of(peer, message.lease, message.number)
+        if errand is not None:
+            answer = {
+                "broker": peer,
+                "status": message.status,
+                "site": message.site,
+                "units": message.units,
+                "term": list(message.term),
+                "reason": message.reason,
+                "earliest": message.earliest if message.earliest >= 0 else None,
+            }
+            self._end_errand(errand, Reply(errand.command, answer))
 
     def _wait_until(self, options: Options, term: Term) -> Instant:
         """When the broker's answer comes too late: a little after the broker itself gives up, so that its reason is

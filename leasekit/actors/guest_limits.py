@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from leasekit.actors.guest_desk import GuestDesk
 from leasekit.core.leases import service_manager as sm
+from leasekit.core.leases.machine import NONE
 from leasekit.core.leases.records import GuestLease
 from leasekit.core.time import Instant
 
@@ -17,6 +18,8 @@ class GuestLimits(GuestDesk):
     def _limit(self, lease: GuestLease) -> Instant | None:
         """When the lease's state itself makes something happen, if no message does."""
         leave = self.settings.leave_time
+        if lease.state == sm.ACTIVE and lease.pending == NONE:  # by far the most common
+            return (lease.end if lease.noticed < 0 else min(lease.end, lease.noticed)) - leave
         match (lease.state, lease.pending):
             case (sm.NASCENT, sm.TICKETING | sm.CLOSE_WAIT):
                 return lease.ask_deadline

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 import attrs
@@ -43,12 +43,16 @@ ADMINISTER_TIMEOUT: Final[Duration] = 30 * SECOND
 
 @attrs.define(slots=True, eq=False)
 class _Errand:
-    """A command that a peer was sent: the operator's command that waits for it, and until when."""
+    """What a peer was sent for an operator's ``command``, which waits for the answer ``until`` then. ``subject`` is
+    what the message is about, ``unheard`` what is said if no answer comes.
+    """
 
     id: str
     peer: str
     command: int
     until: Instant
+    subject: str
+    unheard: str
     timer: Instant | None = None
     table: ClassVar[str] = ""
 
@@ -64,6 +68,7 @@ class Peering(Actor):
         self._deployed = dict(self.peers)
         self._made_known: dict[str, PeerRecord] = {}
         self._errands: dict[str, _Errand] = {}
+        self._errand_commands: dict[str, Callable[[Command], None]] = {"peer.command": self._send_errand}
         self._handlers.update(
             {Introduce: self._on_introduce, Administer: self._on_administer, Administered: self._on_administered}
         )
@@ -209,12 +214,13 @@ class Peering(Actor):
     # -- commanding another actor ------------------------------------------------------------------------------
 
     def _command(self, command: Command) -> None:
-        """As the base's; ``peer.command`` is answered when the peer has answered."""
-        if command.name != "peer.command":
+        """As the base's; a command that needs a peer is answered when the peer has answered."""
+        send = self._errand_commands.get(command.name)
+        if send is None:
             super()._command(command)
             return
         try:
-            self._send_errand(command)
+            send(command)
         except CommandError as error:
             self._replies.append(Reply(command.id, error=str(error)))
 
@@ -225,11 +231,22 @@ class Peering(Actor):
         arguments = json.dumps(command.arguments.get("arguments", {}))
         if len(arguments) > TEXT_MAX or not 0 < len(name) <= WORD_MAX:
             raise CommandError(f"command: found {name!r:.80} with {len(arguments)} characters of arguments")
-        number = self._next("serial")
-        errand = _Errand(f"errand:{number}", peer, command.id, self.now + ADMINISTER_TIMEOUT)
-        self._errands[errand.id] = errand
+        unheard = f"{peer} did not answer within {ADMINISTER_TIMEOUT // SECOND} s; it may have obeyed"
+        number = self._begin_errand(command, peer, name, ADMINISTER_TIMEOUT, unheard)
         self._messages.append(Outgoing(peer, Administer(name, number, arguments)))
+
+    def _begin_errand(self, command: Command, peer: str, subject: str, timeout: Duration, unheard: str) -> int:
+        """Have ``command`` wait for the peer's answer; returns the number that the message must have."""
+        number = self._next("serial")
+        errand = _Errand(f"errand:{number}", peer, command.id, self.now + timeout, subject, unheard)
+        self._errands[errand.id] = errand
         self._schedule(errand, errand.until)
+        return number
+
+    def _errand_of(self, peer: str, subject: str, number: int) -> _Errand | None:
+        """The errand that a message from ``peer`` answers, if it does."""
+        errand = self._errands.get(f"errand:{number}")
+        return errand if errand is not None and (errand.peer, errand.subject) == (peer, subject) else None
 
     def _on_administer(self, peer: str, message: Administer) -> None:
         handler = self._commands.get(message.command)
@@ -251,8 +268,8 @@ class Peering(Actor):
         self._messages.append(Outgoing(peer, Administered(message.command, message.number, result, clip(error))))
 
     def _on_administered(self, peer: str, message: Administered) -> None:
-        errand = self._errands.get(f"errand:{message.number}")
-        if errand is None or errand.peer != peer:
+        errand = self._errand_of(peer, message.command, message.number)
+        if errand is None:
             return
         try:
             result = json.loads(message.result) if message.result else None
@@ -262,8 +279,8 @@ class Peering(Actor):
 
     def _refused_errand(self, peer: str, message: ErrorReply) -> bool:
         """Whether an error answers a command that ``peer`` was sent."""
-        errand = self._errands.get(f"errand:{message.number}")
-        if errand is None or errand.peer != peer:
+        errand = self._errand_of(peer, message.lease, message.number)
+        if errand is None:
             return False
         self._end_errand(errand, Reply(errand.command, error=f"{peer}: {message.text}"))
         return True
@@ -279,8 +296,7 @@ class Peering(Actor):
     def _on_due(self, record: Any) -> None:
         if isinstance(record, _Errand):
             self._dirty.pop(id(record), None)
-            words = f"{record.peer} did not answer within {ADMINISTER_TIMEOUT // SECOND} s; it may have obeyed"
-            self._end_errand(record, Reply(record.command, error=words))
+            self._end_errand(record, Reply(record.command, error=record.unheard))
 
 
 def _peer_from(arguments: Mapping[str, Any]) -> Peer:

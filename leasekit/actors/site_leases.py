@@ -237,6 +237,8 @@ class SiteLeases(Giver[SiteLease]):
         units: tuple[UnitState, ...] = ()
         contract = b""
         if word == "active":
+            if lease.contracted != lease.claim:
+                lease.contracted, lease.contracted_at = lease.claim, self.now
             units = tuple(self._unit_state(self.units[name]) for name in lease.units)
             contract = self.contract(lease).encode()
         self._publish(
@@ -247,10 +249,10 @@ class SiteLeases(Giver[SiteLease]):
             ),
         )  # fmt: skip
 
-    def contract(self, lease: SiteLease) -> Statement:
-        """The site's signed word that the lease holds its units, and until when."""
+    def contract(self, lease: SiteLease, at: Instant | None = None) -> Statement:
+        """The site's signed word, as of ``at`` (None: now), that the lease holds its units, and until when."""
         detail = f"{lease.id} {len(lease.units)} {lease.term.start} {lease.term.end}"
-        return state(self.signer, CONTRACT, lease.claim, self.now, detail)
+        return state(self.signer, CONTRACT, lease.claim, self.now if at is None else at, detail)
 
     @staticmethod
     def _unit_state(unit: SiteUnit) -> UnitState:

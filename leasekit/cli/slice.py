@@ -42,16 +42,16 @@ def create(place: Place, name: str, hold: int, as_json: bool) -> None:
 
 @slice_.command(epilog=example("leasekit slice key web id_ed25519.pub"))
 @click.argument("name")
-@click.argument("file", type=click.File("r"))
+@click.argument("keys", metavar="FILE", type=click.File("r"))
 @daemon_options
 @json_option
-def key(place: Place, name: str, file: TextIO, as_json: bool) -> None:
+def key(place: Place, name: str, keys: TextIO, as_json: bool) -> None:
     """Have a slice's users log in with other keys: FILE holds OpenSSH public keys, a line each (`-`: stdin).
 
     Units that are up are told at once; leases that are still to come get the keys when they are set up.
     """
     with place.connect(GUEST) as client:
-        changed = client.request("command", "slice.key", {"name": name, "key": file.read()})
+        changed = client.request("command", "slice.key", {"name": name, "key": keys.read()})
     if as_json:
         print_json(changed)
     else:

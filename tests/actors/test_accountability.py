@@ -205,7 +205,7 @@ def test_the_issuers_word_against_the_holder(tmp_path: Path) -> None:
     world.pass_time(MINUTE)
     record = world.guest("batch").leases[lease]
     assert record.approved is not None
-    note = state(world.guest("batch").signer, RELINQUISHMENT, record.approved.digest, 12 * SECOND, lease).encode()
+    note = state(world.guest("batch").signer, RELINQUISHMENT, record.approved.digest, 5 * SECOND, lease).encode()
     world.receive("site", "web", Relinquish(lease, 7, record.approved.ticket, note))
     assert world.lease("site", lease)["state"] == "active", "only the holder and the issuer have a say"
     world.receive("site", "upper", Relinquish(lease, 7, record.approved.ticket, note))
@@ -215,6 +215,21 @@ def test_the_issuers_word_against_the_holder(tmp_path: Path) -> None:
     assert world.query("site", "evidence")[0]["kind"] == "returned"
     assert world.query("site", "evidence", id="nothing") == []
     assert CONTRACT in world.query("site", "evidence", id=world.query("site", "evidence")[0]["id"])[0]["file"]
+
+
+def test_a_close_on_its_way_is_no_guilt(tmp_path: Path) -> None:
+    """A lease that stood before its holder gave the claim back ends by the issuer's word, without blame."""
+    world = DeployedWorld(CHAIN, tmp_path)
+    lease = world.request("batch", 2, 10 * SECOND, HOUR)
+    world.pass_time(MINUTE)
+    record = world.guest("batch").leases[lease]
+    assert record.approved is not None
+    note = state(world.guest("batch").signer, RELINQUISHMENT, record.approved.digest, world.now, lease).encode()
+    world.pass_time(MINUTE)
+    world.receive("site", "upper", Relinquish(lease, 7, record.approved.ticket, note))
+    world.pass_time(MINUTE)
+    assert world.lease("site", lease)["state"] == "closed"
+    assert world.query("site", "evidence") == []
 
 
 def test_a_second_redeem_by_the_same_holder(tmp_path: Path) -> None:

@@ -99,7 +99,7 @@ RECORDS: dict[type[Any], st.SearchStrategy[Any]] = {
     SiteLease: st.builds(
         SiteLease, names, names, names, names, names, names, digests, terms(), units, numbers, properties, properties,
         reasons, st.lists(names, max_size=4), numbers, st.none() | later, numbers, updates(LeaseUpdate), statements,
-        endings, digests, maybe, digests, endings, reasons,
+        endings, digests, maybe, digests, endings, reasons, digests, endings,
     ),
     SiteClaim: st.builds(
         SiteClaim, names, names, names, names, names, names, units, terms(), names, instants, statements, statements,
@@ -182,7 +182,7 @@ OPTIONAL = {
     Return: 1,
     BrokerLease: 6,
     SiteUnit: 4,
-    SiteLease: 14,
+    SiteLease: 16,
     PeerRecord: 2,
 }
 """How many fields at the end of each body have defaults; the others have none that an older row can lack."""

@@ -102,7 +102,6 @@ class UnsignedIdentity:
 
 
 @lru_cache(maxsize=4096)
-@lru_cache(maxsize=4096)
 def fingerprint(key: bytes) -> str:
     """The short name of a key: the first 8 hex digits of its SHA-256."""
     return sha256(key).hexdigest()[:8]

@@ -397,7 +397,8 @@ class SiteLease:
 
     ``wanted`` is how many units it is to have now; ``units`` those it has, in order; ``next`` what was accepted for
     later. ``settles`` is the request that the next update answers. ``origin`` is the digest of the root claim that it
-    comes from, ``noticed`` when it is ended before its term (-1: it isn't).
+    comes from, ``noticed`` when it is ended before its term (-1: it isn't). ``contracted`` is
+    the claim that the site has signed a contract for, the first time at ``contracted_at``.
     """
 
     id: str
@@ -425,6 +426,8 @@ class SiteLease:
     origin: bytes = b""
     noticed: Instant = -1
     notice: str = ""
+    contracted: bytes = b""
+    contracted_at: Instant = -1
 
     timer: Instant | None = None
     send_at: Instant = 0
@@ -437,7 +440,7 @@ class SiteLease:
         body = (
             self.claim, self.term, self.wanted, self.number, self.resource, self.properties, self.units, self.settles,
             self.next, self.update, _pack_updates(self.unacked), self.receipt, self.ended, self.root,
-            self.preemptible, self.origin, self.noticed, self.notice,
+            self.preemptible, self.origin, self.noticed, self.notice, self.contracted, self.contracted_at,
         )  # fmt: skip
         return (
             self.id, int(self.ended < 0 or bool(self.unacked)), self.slice, self.holder, self.type, self.state,
@@ -448,8 +451,8 @@ class SiteLease:
     def from_row(cls, row: Row) -> Self:
         (
             claim, term, wanted, number, resource, properties, units, settles, next_, update, unacked, receipt, ended,
-            root, preemptible, origin, noticed, notice,
-        ) = unpack_body(row[-1], 18, EMPTY, EMPTY, (), 0, None, 0, (), b"", -1, b"", False, b"", -1, "")  # fmt: skip
+            root, preemptible, origin, noticed, notice, contracted, contracted_at,
+        ) = unpack_body(row[-1], 20, EMPTY, EMPTY, (), 0, None, 0, (), b"", -1, b"", False, b"", -1, "", b"", -1)  # fmt: skip
         later = None
         if next_ is not None:
             op, request, digest, count, (start, end), victims, configuration = next_
@@ -457,7 +460,7 @@ class SiteLease:
         return cls(
             row[0], row[3], row[2], row[4], row[5], row[6], claim, Term(*term), wanted, number, resource, properties,
             row[10], list(units), settles, later, update, _unpack_updates(unacked), receipt, ended, root, preemptible,
-            origin, noticed, notice,
+            origin, noticed, notice, contracted, contracted_at,
         )  # fmt: skip
 
 

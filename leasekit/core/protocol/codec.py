@@ -42,6 +42,8 @@ from leasekit.core.protocol.messages import (
     Message,
     Offer,
     OfferAnswer,
+    Probe,
+    ProbeAnswer,
     Reclaim,
     Redeem,
     Relinquish,
@@ -329,6 +331,14 @@ KINDS: Final[Mapping[int, tuple[type[Any], Mapping[str, Rule]]]] = {
     20: (Administered, {"command": WORD, "number": NUMBER, "result": TEXT, "error": TEXT}),
     21: (Withhold, {
         "delegation": ID, "number": NUMBER, "window": ID, "units": UNITS_OR_NONE, "term": TERM, "reason": TEXT,
+    }),
+    22: (Probe, {
+        "lease": ID, "number": NUMBER, "type": NAME, "units": UNITS, "term": TERM, "site": NAME_OR_NONE,
+        "properties": PROPERTIES,
+    }),
+    23: (ProbeAnswer, {
+        "lease": ID, "number": NUMBER, "status": WORD, "site": NAME_OR_NONE, "units": UNITS_OR_NONE, "term": TERM,
+        "reason": TEXT, "earliest": INSTANT_OR_UNKNOWN,
     }),
 }  # fmt: skip
 """Every kind of message: its number, its class, and what each field may hold. Append only: no number is used twice."""

@@ -26,6 +26,7 @@ Withhold                  giver, broker          Accepted
 Introduce                 broker, any            Accepted
 ClaimReport               authority, broker      Accepted
 Administer                any, any               Administered
+Probe                     guest, broker          ProbeAnswer
 ErrorReply                any                    nothing
 ========================  =====================  ==================================================
 """
@@ -298,15 +299,45 @@ class Administered(NamedTuple):
     error: str
 
 
+class Probe(NamedTuple):
+    """Ask what a new request would be answered if it came now: nothing is booked, or kept. Sent once.
+
+    ``lease`` is what the sender calls the question, no lease has that id; the others are as in :class:`RequestTicket`.
+    """
+
+    lease: str
+    number: int
+    type: str
+    units: int
+    term: Term
+    site: str
+    properties: Properties
+
+
+class ProbeAnswer(NamedTuple):
+    """``status`` is ``granted`` (``units`` of ``site`` over ``term``), ``waits`` (in line; ``reason`` says for what)
+    or ``refused``: ``reason``, and when it would fit, ``earliest`` (-1: not known).
+    """
+
+    lease: str
+    number: int
+    status: str
+    site: str
+    units: int
+    term: Term
+    reason: str
+    earliest: Instant
+
+
 Message: TypeAlias = (
     RequestTicket | Withdraw | ReturnTicket | TicketUpdate | Redeem | CloseLease | Relinquish | Relinquished |
     LeaseUpdate | Truncated | Accepted | Ack | Offer | OfferAnswer | ErrorReply | Reclaim | Introduce |
-    ClaimReport | Administer | Administered | Withhold
+    ClaimReport | Administer | Administered | Withhold | Probe | ProbeAnswer
 )  # fmt: skip
 
 __all__ = [
     "EMPTY", "EXTEND", "MODIFY", "NEW", "Accepted", "Ack", "Administer", "Administered", "ClaimReport", "CloseLease",
-    "ErrorReply", "Introduce", "LeaseUpdate", "Message", "Offer", "OfferAnswer", "Reclaim", "Redeem", "Relinquish",
-    "Relinquished", "RequestTicket", "ReturnTicket", "TicketUpdate", "Truncated", "UnitState", "Withdraw",
-    "Withhold",
+    "ErrorReply", "Introduce", "LeaseUpdate", "Message", "Offer", "OfferAnswer", "Probe", "ProbeAnswer", "Reclaim",
+    "Redeem", "Relinquish", "Relinquished", "RequestTicket", "ReturnTicket", "TicketUpdate", "Truncated", "UnitState",
+    "Withdraw", "Withhold",
 ]  # fmt: skip
