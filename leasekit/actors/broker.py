@@ -519,6 +519,7 @@ class Broker(BrokerProbes):
             self._send_updates(lease)
         if lease.ended < 0 and lease.claims and lease.claims[-1].until <= self.now:
             self._fire(br.MACHINE, lease, "end", "its term is over")
+            self._wanted = True
             self._over(lease, "its term is over")
 
     def _why_expired(self, lease: BrokerLease) -> str:

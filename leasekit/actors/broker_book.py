@@ -133,6 +133,11 @@ class Book:
                     "reservations": len(table),
                     "term": list(source.term),
                     "properties": dict(source.properties),
+                    "withheld": [
+                        {"window": window, "units": units, "term": list(term), "reason": reason}
+                        for window, units, term, reason in source.withheld
+                        if term.end > now
+                    ],
                 }
             )
         return rows

@@ -120,16 +120,17 @@ class BrokerProbes(BrokerClaims):
         """The turn that decides the next question."""
         while self._questions and not self._running:
             self._question = question = self._questions.popleft()
-            lease, fresh = question.lease, self._fresh
-            assert fresh is not None, "no question is taken without"
-            cycle = self._cycle((lease,))
-            if lease.defer_reason:
-                self._close_question(WAITS, lease.defer_reason)
-                continue
-            cycle = cycle._replace(now=max(self.now, question.at))
-            self._running = number = self._next("turn")
-            return Turn(number, lambda: run_turn(number, lambda: fresh().allocate(cycle)))
+            cycle = self._cycle((question.lease,))
+            if not question.lease.defer_reason:
+                return self._begin_question(cycle._replace(now=max(self.now, question.at)))
+            self._close_question(WAITS, question.lease.defer_reason)
         return None
+
+    def _begin_question(self, cycle: BrokerCycle) -> Turn:
+        fresh = self._fresh
+        assert fresh is not None, "no question is taken without"
+        self._running = number = self._next("turn")
+        return Turn(number, lambda: run_turn(number, lambda: fresh().allocate(cycle)))
 
     def _question_done(self, done: TurnDone) -> None:
         question = self._question

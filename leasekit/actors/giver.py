@@ -167,6 +167,7 @@ class Giver(Notices[L], Generic[L]):
                 "delegation": d.id,
                 "broker": d.peer,
                 "site": d.site,
+                "source": d.source,
                 "type": d.type,
                 "units": d.units,
                 "term": list(d.term),

@@ -46,7 +46,7 @@ def emulate(
     """
     from leasekit.emulation.experiment import run_file
 
-    with _progress() as progress:
+    with progress_bars() as progress:
         summary = run_file(
             file, out, data=data, synthetic=synthetic, seed=seed, signatures=signatures, progress=progress
         )
@@ -60,7 +60,7 @@ def emulate(
 
 
 @contextmanager
-def _progress() -> Iterator[Progress | None]:
+def progress_bars() -> Iterator[Progress | None]:
     """A bar for each run on standard error, where that is a terminal."""
     from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
 

@@ -507,12 +507,12 @@ def _draw_success(out: Path, summary: Mapping[str, Any]) -> tuple[Path, Path]:
         axes.set_ylim(0, 1.03)
         axes.legend(loc="lower left")
 
-    return plots._drawn(out / "success", (7.5, 4.5), draw)
+    return plots.draw_figure(out / "success", (7.5, 4.5), draw)
 
 
 def _curves(axes: Axes, curves: Mapping[str, Sequence[tuple[float, float]]]) -> None:
     for index, (name, points) in enumerate(curves.items()):
-        plots._curve(axes, index, name, points)
+        plots.draw_curve(axes, index, name, points)
 
 
 def _draw_utilisation(out: Path, summary: Mapping[str, Any]) -> tuple[Path, Path]:
@@ -520,7 +520,7 @@ def _draw_utilisation(out: Path, summary: Mapping[str, Any]) -> tuple[Path, Path
     scenarios = summary["scenarios"]
 
     def draw(figure: Figure) -> None:
-        for axes, (name, found) in zip(plots._panels(figure, len(scenarios)), scenarios.items(), strict=True):
+        for axes, (name, found) in zip(plots.stacked(figure, len(scenarios)), scenarios.items(), strict=True):
             sites = list(found["utilisation"])
             below = [0.0] * len(sites)
             for k, load in enumerate(summary["loads_pct"]):
@@ -535,7 +535,7 @@ def _draw_utilisation(out: Path, summary: Mapping[str, Any]) -> tuple[Path, Path
         figure.legend(handles, labels, loc="outside right upper", title="load")
         figure.suptitle("Utilisation of each site as the load grows", x=0.01, ha="left", fontsize=12)
 
-    return plots._drawn(out / "utilisation", (8.0, 1.0 + 1.9 * len(scenarios)), draw)
+    return plots.draw_figure(out / "utilisation", (8.0, 1.0 + 1.9 * len(scenarios)), draw)
 
 
 def _draw_times(out: Path, summary: Mapping[str, Any], times: Mapping[str, Any]) -> tuple[Path, Path]:
@@ -558,4 +558,4 @@ def _draw_times(out: Path, summary: Mapping[str, Any], times: Mapping[str, Any])
         axes.set_ylim(bottom=0)
         axes.legend()
 
-    return plots._drawn(out / "planning", (7.5, 4.5), draw)
+    return plots.draw_figure(out / "planning", (7.5, 4.5), draw)

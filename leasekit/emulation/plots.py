@@ -97,7 +97,7 @@ def demand_and_holdings(stem: Path, load: Load, window: Term, *, units: str = "n
         _amount_axis(axes, units)
         _legend_above(axes)
 
-    return _drawn(stem, (WIDTH, 4.2), draw)
+    return draw_figure(stem, (WIDTH, 4.2), draw)
 
 
 def terms_side_by_side(
@@ -110,7 +110,7 @@ def terms_side_by_side(
     _some(loads, "loads")
 
     def draw(figure: Figure) -> None:
-        panels = _panels(figure, len(loads))
+        panels = stacked(figure, len(loads))
         for axes, load in zip(panels, loads, strict=True):
             _load(axes, load, window)
             axes.set_title(_titled(load, None), fontsize=10)
@@ -118,7 +118,7 @@ def terms_side_by_side(
         _time_axis(panels[-1], window)
         _head(figure, title, panels[0])
 
-    return _drawn(stem, (WIDTH, 1.0 + 1.9 * len(loads)), draw)
+    return draw_figure(stem, (WIDTH, 1.0 + 1.9 * len(loads)), draw)
 
 
 def stacked_guests(
@@ -140,7 +140,7 @@ def stacked_guests(
     _some(names, "guests")
 
     def draw(figure: Figure) -> None:
-        rows = _panels(figure, len(panels))
+        rows = stacked(figure, len(panels))
         for axes, (panel, guests) in zip(rows, panels.items(), strict=True):
             _stack(axes, guests, names, window)
             if capacity is not None:
@@ -150,7 +150,7 @@ def stacked_guests(
         _time_axis(rows[-1], window)
         _head(figure, title, rows[0])
 
-    return _drawn(stem, (WIDTH, 1.2 + 2.4 * len(panels)), draw)
+    return draw_figure(stem, (WIDTH, 1.2 + 2.4 * len(panels)), draw)
 
 
 def site_usage(
@@ -160,7 +160,7 @@ def site_usage(
     _some(sites, "sites")
 
     def draw(figure: Figure) -> None:
-        rows = _panels(figure, len(sites))
+        rows = stacked(figure, len(sites))
         for axes, (name, (held, capacity)) in zip(rows, sites.items(), strict=True):
             _site(axes, held, capacity, window)
             axes.set_title(name, fontsize=10)
@@ -168,7 +168,7 @@ def site_usage(
         _time_axis(rows[-1], window)
         _head(figure, "Site usage", rows[0])
 
-    return _drawn(stem, (WIDTH, 1.2 + 1.9 * len(sites)), draw)
+    return draw_figure(stem, (WIDTH, 1.2 + 1.9 * len(sites)), draw)
 
 
 def fidelity_against_term(stem: Path, curves: Curves, *, measured: Curves | None = None) -> tuple[Path, Path]:
@@ -182,9 +182,9 @@ def fidelity_against_term(stem: Path, curves: Curves, *, measured: Curves | None
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
         for index, (name, points) in enumerate(curves.items()):
-            _curve(axes, index, name, points, marker=measured is None)
+            draw_curve(axes, index, name, points, marker=measured is None)
             if measured is not None and measured.get(name):
-                _curve(axes, index, f"{name}, emulated", measured[name], line=False)
+                draw_curve(axes, index, f"{name}, emulated", measured[name], line=False)
         axes.set_title("Fidelity: usable share of the lease term")
         _duration_axis(axes, "lease term")
         axes.set_ylabel("fidelity")
@@ -192,7 +192,7 @@ def fidelity_against_term(stem: Path, curves: Curves, *, measured: Curves | None
         axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
         axes.legend(loc="lower right")
 
-    return _drawn(stem, (7.5, 4.5), draw)
+    return draw_figure(stem, (7.5, 4.5), draw)
 
 
 def alpha_curves(
@@ -207,7 +207,7 @@ def alpha_curves(
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
         for index, (name, points) in enumerate(curves.items()):
-            _curve(axes, index, name, points)
+            draw_curve(axes, index, name, points)
         axes.set_title(title or f"Overhead per tick against {x.split(' (')[0]}")
         axes.set_xscale("log")
         axes.set_yscale("log")
@@ -219,7 +219,7 @@ def alpha_curves(
         axes.yaxis.set_minor_formatter(NullFormatter())
         axes.legend()
 
-    return _drawn(stem, (7.5, 4.5), draw)
+    return draw_figure(stem, (7.5, 4.5), draw)
 
 
 def rmse_against_term(stem: Path, curves: Curves, *, units: str = "nodes") -> tuple[Path, Path]:
@@ -232,7 +232,7 @@ def rmse_against_term(stem: Path, curves: Curves, *, units: str = "nodes") -> tu
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
         for index, (name, points) in enumerate(curves.items()):
-            _curve(axes, index, name, points)
+            draw_curve(axes, index, name, points)
             for term, error in points:
                 axes.annotate(
                     f"{error:.1f}", (term, error), textcoords="offset points", xytext=(0, 7), ha="center", fontsize=8
@@ -244,7 +244,7 @@ def rmse_against_term(stem: Path, curves: Curves, *, units: str = "nodes") -> tu
         axes.set_ylim(0, 1.15 * highest or 1.0)
         axes.legend()
 
-    return _drawn(stem, (7.5, 4.5), draw)
+    return draw_figure(stem, (7.5, 4.5), draw)
 
 
 # --- parts of figures -----------------------------------------------------------------------------------------
@@ -298,7 +298,7 @@ def _site(axes: Axes, held: StepFunction, capacity: StepFunction | float, window
         axes.axhline(capacity, color=BLACK, linestyle="--", linewidth=1.0, label="capacity")
 
 
-def _curve(
+def draw_curve(
     axes: Axes,
     index: int,
     name: str,
@@ -319,7 +319,7 @@ def _curve(
     )
 
 
-def _panels(figure: Figure, count: int) -> list[Axes]:
+def stacked(figure: Figure, count: int) -> list[Axes]:
     """``count`` panels below each other that share both axes."""
     grid = figure.subplots(count, 1, sharex=True, sharey=True, squeeze=False)
     return [row[0] for row in grid]
@@ -393,7 +393,7 @@ def _style() -> Iterator[None]:
         yield
 
 
-def _drawn(stem: Path, size: tuple[float, float], draw: Callable[[Figure], None]) -> tuple[Path, Path]:
+def draw_figure(stem: Path, size: tuple[float, float], draw: Callable[[Figure], None]) -> tuple[Path, Path]:
     stem.parent.mkdir(parents=True, exist_ok=True)
     png, svg = stem.with_name(f"{stem.name}.png"), stem.with_name(f"{stem.name}.svg")
     with _style():

@@ -1,0 +1,302 @@
+"""``leasekit mapper``: write mappers of your own, check them, and compare them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from leasekit.cli.emulate import progress_bars
+from leasekit.cli.output import example, json_option, note, print_json, print_table
+from leasekit.core.errors import LeasekitError
+
+if TYPE_CHECKING:
+    from leasekit.emulation.compare.works import Workload
+    from leasekit.emulation.conformance.kit import Checked, Subject
+
+ROLES = ("broker", "authority", "guest")
+_FILE = click.Path(path_type=Path)
+
+
+@click.group()
+def mapper() -> None:
+    """Write a mapper of your own, check it, compare it with others."""
+
+
+@mapper.command(epilog=example("leasekit mapper new shortest --role broker", "pip install -e shortest"))
+@click.argument("name")
+@click.option("--role", type=click.Choice(ROLES), required=True, help="Whose mapper it is.")
+@click.option("--in", "folder", type=_FILE, default=Path(), metavar="DIR", help="Where the package goes [here].")
+def new(name: str, role: str, folder: Path) -> None:
+    """Write a package with a mapper that works: its settings, its test, its entry point, and a deploy file.
+
+    Change what it does, install it, and name it in a deploy file.
+    """
+    from leasekit.cli.mapper_new import write_package
+
+    for path in write_package(folder, name, role):
+        note(str(path))
+
+
+@mapper.command(name="list", epilog=example("leasekit mapper list --role broker"))
+@click.option("--role", type=click.Choice(ROLES), help="Only mappers of this role.")
+@json_option
+def list_(role: str | None, as_json: bool) -> None:
+    """List the mappers that a deploy file can name: those that come with leasekit, and those of installed packages."""
+    columns = ("name", "role", "from", "class")
+    rows = [row for row in [*_built_in(), *_installed()] if role in (None, row[1])]
+    if as_json:
+        print_json([dict(zip(columns, row, strict=True)) for row in rows])
+        return
+    print_table(columns, rows, empty="no mappers")
+
+
+def _built_in() -> Iterator[tuple[str, str, str, str]]:
+    from leasekit.policies.registry import BUILT_IN
+
+    for role, mappers in BUILT_IN.items():
+        for name, place in sorted(mappers.items()):
+            yield name, role, "leasekit", place
+
+
+def _installed() -> Iterator[tuple[str, str, str, str]]:
+    """What packages bring. Their entry points don't say the role: each is loaded, and its methods tell."""
+    from leasekit.policies.registry import GROUP, METHODS, find_mapper
+
+    for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
+        package = point.dist.name if point.dist is not None else "?"
+        roles = []
+        for role in METHODS:
+            with suppress(LeasekitError):
+                find_mapper(point.value, role, point.name)
+                roles.append(role)
+        for role in roles or ["(can't be loaded)"]:
+            yield point.name, role, package, point.value
+
+
+@mapper.command(
+    epilog=example(
+        "leasekit mapper check fcfs",
+        "leasekit mapper check mine.py:Mine --cases 500",
+        "leasekit mapper check mine.py:Mine --replay mapper-check-mine.json",
+    )
+)
+@click.argument("target", metavar="MAPPER")
+@click.option("--role", type=click.Choice(ROLES), help="Its role, where its methods leave that open.")
+@click.option("--settings", type=_FILE, metavar="FILE", help="Its settings: a TOML file.")
+@click.option("--cases", type=click.IntRange(min=1), default=100, show_default=True, metavar="N")
+@click.option("--seed", type=int, default=1, show_default=True, metavar="N", help="What the cases are drawn by.")
+@click.option("--type", "types", multiple=True, default=("vm", "host"), show_default=True, metavar="NAME")
+@click.option("--limit", type=click.FloatRange(min=0.1), default=5.0, show_default=True, help="Seconds for a turn.")
+@click.option("--out", type=_FILE, default=Path(), metavar="DIR", help="Where a failing case is written [here].")
+@click.option("--replay", "replay_file", type=_FILE, metavar="FILE", help="Play the one case of this file.")
+@json_option
+def check(
+    target: str,
+    role: str | None,
+    settings: Path | None,
+    cases: int,
+    seed: int,
+    types: tuple[str, ...],
+    limit: float,
+    out: Path,
+    replay_file: Path | None,
+    as_json: bool,
+) -> int:
+    """Check that a mapper does what every mapper must, in worlds of real actors that are drawn by a seed.
+
+    It never overbooks, decides what it can, respects groups and windows, repeats itself for a seed, survives empty and
+    full worlds, and ends its turns in time. A case in which it does not is made as small as possible and written to a
+    file that --replay plays again. Exits with 1 if anything is wrong.
+    """
+    from leasekit.emulation.compare.targets import read_target
+    from leasekit.emulation.conformance import kit
+
+    chosen = read_target(target, settings)
+    recorded = None if replay_file is None else kit.read_case(replay_file)
+    table = chosen.settings if recorded is None else {**recorded.settings, **chosen.settings}
+    role = role or (None if recorded is None else recorded.role)
+    subject = kit.Subject(
+        target=chosen.name, role=kit.role_of(chosen.name, role), settings=table, types=types, seed=seed, cases=cases,
+        limit=limit,
+    )  # fmt: skip
+    if recorded is not None:
+        return _show_replay(kit.replay(subject, recorded.case), as_json)
+    with progress_bars() as report:
+        checked = kit.check(subject, report)
+    files = [kit.write_case(out, subject, found) for found in checked.faults if found.case is not None]
+    _show_checked(subject, checked, files, as_json)
+    return 1 if checked.faults else 0
+
+
+def _show_checked(subject: Subject, checked: Checked, files: list[Path], as_json: bool) -> None:
+    from leasekit.emulation.conformance import kit
+    from leasekit.emulation.conformance.loads import told
+
+    faults = {found.check: found.text for found in checked.faults}
+    if as_json:
+        print_json(
+            {
+                "mapper": subject.target,
+                "role": subject.role,
+                "cases": checked.cases,
+                "turns": checked.turns,
+                "faults": faults,
+                "files": [str(file) for file in files],
+                "costs": [{"size": cost.size, "us_each": round(cost.each_us, 2)} for cost in checked.costs],
+            }
+        )
+        return
+    rows = [(name, "failed" if name in faults else "ok", faults.get(name, text)) for name, text in kit.CHECKS.items()]
+    if checked.costs:
+        rows.append((kit.COST, "", told(checked.costs)))
+    done = f"{checked.cases} cases, {checked.turns} turns"
+    print_table(("check", "", ""), rows, empty="", title=f"{subject.target} ({subject.role}): {done}")
+    for file in files:
+        note(f"the failing case is in {file}: leasekit mapper check {subject.target} --replay {file}")
+
+
+def _show_replay(checked: Checked, as_json: bool) -> int:
+    faults = [(found.check, found.text) for found in checked.faults]
+    if as_json:
+        print_json({"faults": [list(fault) for fault in faults], "turns": [list(turn) for turn in checked.journal]})
+        return 1 if faults else 0
+    rows: list[tuple[Any, str, str]] = []
+    for now, shown, decided in checked.journal:
+        rows += [(now, shown, decided[0] if decided else "(nothing)"), *(("", "", each) for each in decided[1:])]
+    print_table(("at ms", "shown", "decided"), rows, empty="the mapper was never called", right=("at ms",))
+    for name, text in faults:
+        note(f"{name}: {text}")
+    if not faults:
+        note("nothing wrong with this case")
+    return 1 if faults else 0
+
+
+@mapper.command(
+    epilog=example("leasekit mapper compare fcfs backfill:mode=easy --swf log.swf.gz --nodes 240 --out compared")
+)
+@click.argument("targets", nargs=-1, required=True, metavar="MAPPER...")
+@click.option("--workload", "workload_file", type=_FILE, metavar="FILE", help="A workload as for `plan timetable`.")
+@click.option("--swf", type=_FILE, metavar="FILE", help="A job log in the Standard Workload Format, gzip or not.")
+@click.option("--nodes", type=click.IntRange(min=1), required=True, metavar="N", help="How many nodes there are.")
+@click.option("--out", type=_FILE, metavar="DIR", help="Where tables and pictures go.")
+@click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="How many runs at once (default: a run a CPU).")
+@click.option("--engine", type=click.Choice(("local", "dask")), default="local", show_default=True)
+@click.option("--scheduler", metavar="ADDRESS", help="The Dask scheduler, as tcp://host:8786.")
+@click.option(
+    "--patience", type=float, default=60.0, show_default=True, metavar="S", help="How long one turn may take."
+)
+@json_option
+def compare(
+    targets: tuple[str, ...],
+    workload_file: Path | None,
+    swf: Path | None,
+    nodes: int,
+    out: Path | None,
+    jobs: int | None,
+    engine: str,
+    scheduler: str | None,
+    patience: float,
+    as_json: bool,
+) -> int:
+    """Run one workload through several brokers' mappers, and show how work fared.
+
+    MAPPER is a name, module:Class or path/to/file.py:Class, with settings after a colon if need be, as
+    `backfill:mode=easy`, or a TOML file with `name` and settings. Work asks for its estimate and ends when it is done.
+    """
+    from leasekit.emulation.compare.targets import read_target
+
+    if (workload_file is None) == (swf is None):
+        raise click.UsageError("give either --workload or --swf")
+    if (engine == "dask") != (scheduler is not None):
+        raise click.UsageError("--engine dask and --scheduler go together")
+    twice = sorted({target for target in targets if targets.count(target) > 1})
+    if twice:
+        raise click.UsageError(f"{twice[0]!r} is given twice")
+    chosen = [read_target(target) for target in targets]
+    for target in chosen:
+        target.make()  # what is wrong with one is told before hours of work
+    workload = _workload(workload_file, swf)
+    with progress_bars() as report:
+        results = _run(engine, scheduler, chosen, workload.works, nodes, jobs, report, patience)
+    return _show(targets, workload, nodes, results, out, as_json)
+
+
+def _workload(file: Path | None, swf: Path | None) -> Workload:
+    from leasekit.emulation.compare.works import from_file, from_swf
+
+    if swf is not None:
+        workload = from_swf(swf)
+        if workload.left_out:
+            note(f"{swf}: {workload.left_out} jobs took no processor or no time and are left out")
+        return workload
+    assert file is not None, "one of the two is given"
+    return from_file(file)
+
+
+def _run(
+    engine: str,
+    scheduler: str | None,
+    chosen: Any,
+    works: Any,
+    nodes: int,
+    jobs: int | None,
+    report: Any,
+    patience: float,
+) -> list[Any]:
+    from leasekit.emulation.compare.engines import cpus, run_dask, run_local
+
+    if engine == "dask":
+        return run_dask(chosen, works, nodes, scheduler=str(scheduler), report=report)
+    return run_local(chosen, works, nodes, jobs=jobs or cpus(), report=report, patience=patience)
+
+
+def _show(
+    targets: tuple[str, ...], workload: Workload, nodes: int, results: list[Any], out: Path | None, as_json: bool
+) -> int:
+    from leasekit.emulation.compare import report
+
+    done = [result for result in results if not isinstance(result, LeasekitError)]
+    failed = {target: str(r) for target, r in zip(targets, results, strict=True) if isinstance(r, LeasekitError)}
+    if as_json:
+        print_json({"workload": workload.name, "nodes": nodes, "runs": [r.summary for r in done], "failed": failed})
+    elif done:
+        rows = [[*_cells(run.summary), f"{run.summary['measured']['seconds']:.1f}"] for run in done]
+        print_table((*report.COLUMNS, "took s"), rows, empty="", right=(*report.COLUMNS[1:], "took s"))
+    if out is not None and done:
+        files = report.write(out, workload, nodes, done)
+        note(f"written to {out}: {', '.join(file.name for file in files if file.suffix != '.svg')}")
+    if failed:
+        raise LeasekitError("\n".join(f"mapper {target!r} {text}" for target, text in failed.items()))
+    return 0
+
+
+def _cells(summary: dict[str, Any]) -> list[str]:
+    from leasekit.emulation.compare.report import COLUMNS
+
+    return [_cell(summary[column]) for column in COLUMNS]
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:,.1f}" if abs(value) >= 100 else f"{value:.4g}"
+    return "" if value is None else str(value)
+
+
+@mapper.command(epilog=example("leasekit mapper workload jobs.swf --jobs 2000 --nodes 64 --seed 1"))
+@click.argument("file", type=_FILE)
+@click.option("--jobs", type=click.IntRange(min=1), default=2000, show_default=True, metavar="N")
+@click.option("--nodes", type=click.IntRange(min=1), default=64, show_default=True, metavar="N")
+@click.option("--load", type=click.FloatRange(min=0.01, max=10), default=0.8, show_default=True, metavar="SHARE")
+@click.option("--users", type=click.IntRange(min=1), default=12, show_default=True, metavar="N")
+@click.option("--seed", type=int, default=1, show_default=True, metavar="N")
+def workload(file: Path, jobs: int, nodes: int, load: float, users: int, seed: int) -> None:
+    """Make a job log by a seed, for those who have none: FILE in the Standard Workload Format."""
+    from leasekit.emulation.compare.works import Shape, generate, write_swf
+
+    write_swf(file, generate(Shape(jobs=jobs, nodes=nodes, load=load, users=users, seed=seed)), nodes)
+    note(f"{file}: {jobs} jobs for {nodes} nodes at load {load:g}")

@@ -1,0 +1,180 @@
+"""Runs of several mappers at once: in processes of this machine, or on a Dask cluster.
+
+A mapper that fails takes its own run with it and no other. One whose turn does not end is given up after ``patience``:
+its process is killed (on a cluster, its task is cancelled and the rest waited for no longer).
+"""
+
+from __future__ import annotations
+
+import importlib
+import multiprocessing
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.connection import Connection, wait
+from typing import Any, Final
+
+import attrs
+
+from leasekit.core.errors import LeasekitError
+from leasekit.emulation.compare.drive import Progress, drive
+from leasekit.emulation.compare.measures import Measured, measure
+from leasekit.emulation.compare.targets import Target
+from leasekit.emulation.compare.works import Work
+
+Report = Callable[[str, float], None]
+"""Told a mapper's label and the share of its run that is done, from 0 to 1."""
+Result = Measured | LeasekitError
+
+PATIENCE_S: Final = 60.0
+
+
+def run_one(target: Target, works: Sequence[Work], units: int, progress: Progress | None = None) -> Measured:
+    """One mapper's run, in this process. Raises ``LeasekitError``."""
+    mapper = target.make()
+    return measure(target.label, works, units, drive(works, units, mapper, progress))
+
+
+# -- processes ---------------------------------------------------------------------------------------------------------
+
+
+@attrs.define(eq=False)
+class _Child:
+    target: Target
+    process: Any
+    connection: Connection
+    heard: float
+
+
+def run_local(
+    targets: Sequence[Target],
+    works: Sequence[Work],
+    units: int,
+    *,
+    jobs: int,
+    report: Report | None = None,
+    patience: float = PATIENCE_S,
+) -> list[Result]:
+    """All targets, ``jobs`` at a time, each in a process of its own; results in the order of the targets."""
+    context = multiprocessing.get_context("spawn")
+    found: dict[str, Result] = {}
+    left, running = list(targets), list[_Child]()
+    try:
+        while left or running:
+            while left and len(running) < max(1, jobs):
+                running.append(_start(context, left.pop(0), works, units))
+            for child in _heard(running, patience, report, found):
+                running.remove(child)
+    finally:
+        for child in running:
+            _end(child)
+    return [found[target.label] for target in targets]
+
+
+def _start(context: Any, target: Target, works: Sequence[Work], units: int) -> _Child:
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=_work, args=(theirs, target, works, units), daemon=True)
+    process.start()
+    theirs.close()
+    return _Child(target, process, ours, time.monotonic())
+
+
+def _work(connection: Connection, target: Target, works: Sequence[Work], units: int) -> None:
+    """What a child process does."""
+    try:
+        result: Result = run_one(target, works, units, lambda share: connection.send(("share", share)))
+    except LeasekitError as error:
+        result = error
+    try:
+        connection.send(("done", result if isinstance(result, Measured) else str(result)))
+    except BrokenPipeError:
+        return  # nobody waits for it any more
+
+
+def _heard(
+    running: Sequence[_Child], patience: float, report: Report | None, found: dict[str, Result]
+) -> Iterator[_Child]:
+    """Children that are over, with what they found; waits until one says something, or should have."""
+    now = time.monotonic()
+    limit = min(child.heard for child in running) + patience - now
+    ready = set(wait([child.connection for child in running], timeout=max(0.0, limit)))
+    for child in list(running):
+        label = child.target.label
+        if child.connection in ready:
+            try:
+                what, value = child.connection.recv()
+            except EOFError:
+                child.process.join()
+                found[label] = LeasekitError(f"its process ended by itself, with status {child.process.exitcode}")
+                yield child
+                continue
+            child.heard = time.monotonic()
+            if what == "share":
+                if report is not None:
+                    report(label, value)
+                continue
+            found[label] = value if isinstance(value, Measured) else LeasekitError(value)
+        elif time.monotonic() - child.heard >= patience:
+            found[label] = LeasekitError(f"a turn took longer than {patience:g} s; the run was given up")
+        else:
+            continue
+        if report is not None:
+            report(label, 1.0)
+        _end(child)
+        yield child
+
+
+def _end(child: _Child) -> None:
+    child.connection.close()
+    child.process.kill()
+    child.process.join()
+
+
+# -- a Dask cluster ----------------------------------------------------------------------------------------------------
+
+
+def run_dask(
+    targets: Sequence[Target], works: Sequence[Work], units: int, *, scheduler: str, report: Report | None = None
+) -> list[Result]:
+    """All targets as tasks of the Dask cluster at ``scheduler`` (``tcp://host:8786``), as its workers come free.
+
+    The workers need leasekit and the mappers installed. Raises ``LeasekitError`` where the cluster can't be had.
+    """
+    try:
+        dask = importlib.import_module("distributed")
+    except ImportError as error:
+        raise LeasekitError(
+            f"--engine dask: {error.name} is not installed; install the extra: pip install 'leasekit[dask]'"
+        ) from error
+    try:
+        client = dask.Client(scheduler, timeout="10s")
+    except (OSError, ValueError) as error:
+        raise LeasekitError(f"--scheduler: found {scheduler!r}, where no Dask scheduler answers: {error}") from error
+    found: dict[str, Result] = {}
+    with client:
+        (spread,) = client.scatter([list(works)], broadcast=True)
+        tasks = {client.submit(_task, target, spread, units, pure=False): target for target in targets}
+        for task in dask.as_completed(tasks):
+            label = tasks[task].label
+            raised = task.exception()
+            value = task.result() if raised is None else f"{type(raised).__name__}: {raised}"
+            found[label] = value if isinstance(value, Measured) else LeasekitError(str(value))
+            if report is not None:
+                report(label, 1.0)
+    return [found[target.label] for target in targets]
+
+
+def _task(target: Target, works: Sequence[Work], units: int) -> Measured | str:
+    """What a worker does; an error becomes text, so that every worker's pickle can carry it."""
+    try:
+        found: Measured = run_one(target, works, units)
+    except LeasekitError as error:
+        return str(error)
+    return found
+
+
+def cpus() -> int:
+    """The CPUs that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

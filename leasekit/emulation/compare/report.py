@@ -1,0 +1,201 @@
+"""Files of a comparison: the summaries, a row for each mapper and for each piece of work, and pictures."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, cast
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
+from numpy.typing import NDArray
+
+from leasekit.core.time import DAY, HOUR, MINUTE, SECOND
+from leasekit.emulation.compare.drive import REFUSED
+from leasekit.emulation.compare.measures import Columns, Measured, bounded_slowdowns
+from leasekit.emulation.compare.works import Workload
+from leasekit.emulation.plots import DASHES, PALETTE, draw_figure
+
+COLUMNS: Final = (
+    "mapper",
+    "requests",
+    "accepted",
+    "mean_wait_s",
+    "median_wait_s",
+    "p95_wait_s",
+    "mean_bounded_slowdown",
+    "utilisation",
+    "fairness",
+    "makespan_s",
+)
+"""The columns of ``summary.csv`` and of the printed table."""
+_PANELS: Final = {
+    "mean_wait_s": "mean wait (h)",
+    "mean_bounded_slowdown": "mean bounded slowdown",
+    "utilisation": "utilisation",
+    "accepted": "accepted",
+    "fairness": "fairness (Jain)",
+}
+_SHARES: Final = frozenset({"utilisation", "accepted", "fairness"})
+_LOG_FROM: Final = 20.0
+"""Bars whose heights differ by more than this factor are drawn on a logarithmic axis."""
+
+
+def write(out: Path, workload: Workload, nodes: int, runs: Sequence[Measured]) -> list[Path]:
+    """All files of a comparison, into ``out``, which is made; returns them."""
+    out.mkdir(parents=True, exist_ok=True)
+    files = [out / "summary.json", out / "summary.csv", out / "requests.csv"]
+    document = {"workload": workload.name, "nodes": nodes, "runs": [run.summary for run in runs]}
+    files[0].write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    _write_rows(files[1], COLUMNS, ([run.summary[column] for column in COLUMNS] for run in runs))
+    _write_rows(files[2], *_requests(workload, runs))
+    for name, size, draw in (
+        ("measures", (11.0, 0.9 + 0.42 * len(runs) + 0.6), _measures),
+        ("waits", (10.0, 4.2), _waits),
+        ("usage", (10.0, 4.2), _usage),
+    ):
+        files += draw_figure(out / name, size, partial(draw, workload=workload, nodes=nodes, runs=runs))
+    return files
+
+
+def _write_rows(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        out = csv.writer(file, lineterminator="\n")
+        out.writerow(header)
+        out.writerows(rows)
+
+
+def _requests(workload: Workload, runs: Sequence[Measured]) -> tuple[list[str], Iterable[Sequence[Any]]]:
+    """A row for each piece of work: what it asked for, and its start with each mapper (empty: refused)."""
+    header = ["id", "holder", "kind", "submit_s", "units", "estimate_s", "run_s"]
+    header += [f"start_s {run.summary['mapper']}" for run in runs]
+    rows = (
+        [
+            work.id, work.holder, work.kind, _s(work.submit), work.units, _s(work.estimate), _s(work.run),
+            *("" if run.starts[number] == REFUSED else _s(run.starts[number]) for run in runs),
+        ]
+        for number, work in enumerate(workload.works)
+    )  # fmt: skip
+    return header, rows
+
+
+def _s(milliseconds: int) -> str:
+    whole, rest = divmod(milliseconds, SECOND)
+    return f"{whole}.{rest:03}" if rest else str(whole)
+
+
+# -- pictures ----------------------------------------------------------------------------------------------------------
+
+
+def _measures(figure: Figure, workload: Workload, nodes: int, runs: Sequence[Measured]) -> None:
+    """A panel for each measure, a bar for each mapper."""
+    panels: Any = figure.subplots(1, len(_PANELS), sharey=True, squeeze=False)[0]
+    names = [run.summary["mapper"] for run in runs]
+    colours = [PALETTE[place % len(PALETTE)] for place in range(len(runs))]
+    for axes, (key, title) in zip(panels, _PANELS.items(), strict=True):
+        values = [run.summary[key] or 0.0 for run in runs]
+        if key == "mean_wait_s":
+            values = [value * SECOND / HOUR for value in values]
+        axes.barh(range(len(runs)), values, color=colours, height=0.6)
+        axes.set_title(title, fontsize=10)
+        if min(values) > 0 and max(values) / min(values) > _LOG_FROM:
+            axes.set_xscale("log")
+            axes.set_xlim(min(values) / 3, max(values) * 10)
+        else:
+            axes.set_xlim(0, 1.35 * (1.0 if key in _SHARES else max(values) or 1.0))
+        axes.xaxis.set_major_locator(NullLocator())
+        axes.xaxis.set_minor_locator(NullLocator())
+        for place, value in enumerate(values):
+            shown = f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+            axes.annotate(shown, (value, place), xytext=(3, 0), textcoords="offset points", va="center")
+    panels[0].set_yticks(range(len(runs)), names)
+    panels[0].invert_yaxis()
+    figure.suptitle(_title(workload, nodes), x=0.01, ha="left", fontsize=12)
+
+
+def _waits(figure: Figure, workload: Workload, nodes: int, runs: Sequence[Measured]) -> None:
+    """For waits and bounded slowdowns, the share of best-effort work that stays below."""
+    left, right = cast(Any, figure.subplots(1, 2, sharey=True))
+    columns = Columns.of(workload.works)
+    for place, run in enumerate(runs):
+        starts = np.asarray(run.starts, dtype=np.int64)
+        chosen = (starts != REFUSED) & columns.best_effort
+        if not chosen.any():
+            continue
+        waits = (starts - columns.submits)[chosen] / MINUTE
+        _share_below(left, waits, place, run.summary["mapper"])
+        _share_below(right, bounded_slowdowns(columns, starts)[chosen], place, run.summary["mapper"])
+    left.set_xscale("symlog", linthresh=1)
+    right.set_xscale("log")
+    for axes in (left, right):
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}" if value < 1e4 else f"{value:.0e}"))
+        axes.xaxis.set_minor_formatter(NullFormatter())
+    left.set_xlabel("wait (minutes)")
+    right.set_xlabel("bounded slowdown")
+    left.set_ylabel("share of best effort below")
+    left.set_ylim(0, 1)
+    _headed(figure, _title(workload, nodes), right)
+
+
+def _share_below(axes: Axes, values: NDArray[Any], place: int, label: str) -> None:
+    at = np.linspace(0.0, 1.0, 501)
+    axes.plot(np.quantile(values, at), at, color=_colour(place), linestyle=_dash(place), label=label)
+
+
+def _usage(figure: Figure, workload: Workload, nodes: int, runs: Sequence[Measured]) -> None:
+    """The share of the units that ran work, as a mean over each of 200 stretches of time."""
+    axes = figure.subplots()
+    columns = Columns.of(workload.works)
+    first = int(columns.submits[0])
+    ends = [np.asarray(run.starts, dtype=np.int64) + columns.runs for run in runs]
+    last = max((int(end.max()) for end in ends), default=first) + 1
+    grid = np.linspace(first, last, 201)
+    for place, run in enumerate(runs):
+        starts = np.asarray(run.starts, dtype=np.int64)
+        share = _shares(starts, columns, nodes, grid)
+        axes.stairs(
+            share, (grid - first) / DAY, color=_colour(place), linestyle=_dash(place), label=run.summary["mapper"]
+        )
+    axes.set_ylim(0, 1.02)
+    axes.set_xlim(0, (last - first) / DAY)
+    axes.set_xlabel("days since the first submission")
+    axes.set_ylabel("units running work")
+    _headed(figure, _title(workload, nodes), axes)
+
+
+def _shares(starts: NDArray[np.int64], columns: Columns, nodes: int, grid: NDArray[Any]) -> NDArray[Any]:
+    """By the area under the number of running units up to each point of the grid."""
+    granted = starts != REFUSED
+    at = np.concatenate([starts[granted], (starts + columns.runs)[granted]])
+    change = np.concatenate([columns.units[granted], -columns.units[granted]])
+    order = np.argsort(at, kind="stable")
+    at, level = at[order], np.cumsum(change[order])
+    if not at.size:
+        return np.zeros(grid.size - 1)
+    area = np.concatenate([[0.0], np.cumsum(level[:-1] * np.diff(at))])
+    total = np.interp(grid, at, area)
+    return cast("NDArray[Any]", np.diff(total) / np.diff(grid) / nodes)
+
+
+def _title(workload: Workload, nodes: int) -> str:
+    return f"{workload.name}: {len(workload.works):,} requests on {nodes:,} nodes"
+
+
+def _colour(place: int) -> str:
+    return PALETTE[place % len(PALETTE)]
+
+
+def _dash(place: int) -> str:
+    return DASHES[place % len(DASHES)]
+
+
+def _headed(figure: Figure, title: str, axes: Axes) -> None:
+    figure.suptitle(title, x=0.01, ha="left", fontsize=12)
+    handles, labels = axes.get_legend_handles_labels()
+    if handles:
+        figure.legend(handles, labels, loc="outside lower center", ncols=min(4, len(labels)))

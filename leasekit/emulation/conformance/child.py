@@ -1,0 +1,167 @@
+"""The process in which a mapper is checked: takes one job on standard input, says what it finds line by line.
+
+Each line on standard output is a JSON object: ``{"case": N}`` before a case is played, so that who listens knows what
+it was if nothing more is heard, ``{"beat": true}`` while a long one goes on; ``{"fault": ...}`` with a shrunk case; at
+last ``{"done": ...}``. What the mapper prints goes to standard error.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any, Final, TextIO
+
+import attrs
+
+from leasekit.config.traces import synthetic
+from leasekit.core.errors import LeasekitError
+from leasekit.core.time import DAY
+from leasekit.emulation.conformance.cases import Case, case_from_json, case_to_json, draw, shrink
+from leasekit.emulation.conformance.loads import costs, survives_nothing
+from leasekit.emulation.conformance.stage import play
+from leasekit.emulation.conformance.watched import TIME, Fault, FaultFound
+from leasekit.policies.registry import find_mapper, make_mapper
+
+BUG: Final = 70
+"""Exit status for what is not the mapper's fault."""
+MEMORY_MAX: Final = 4 << 30
+"""Address space in bytes: a mapper that hoards gets a ``MemoryError``, not the machine."""
+SHRINK_SLOW: Final = 12
+"""How many cases are tried to shrink one whose turn takes too long: each costs the limit."""
+
+
+@attrs.frozen(kw_only=True)
+class Job:
+    """What a child is to do: ``replay`` one case, or draw ``cases`` of them; with ``digests_only`` only to see what is
+    decided, faults and costs are then somebody else's.
+    """
+
+    target: str
+    role: str
+    settings: Mapping[str, Any]
+    types: tuple[str, ...]
+    seed: int
+    cases: int
+    limit: float
+    turn_max: float
+    digests_only: bool = False
+    replay: Case | None = None
+
+
+def maker(target: str, role: str, settings: Mapping[str, Any], seed: int) -> Callable[[], Any]:
+    """What makes the mapper anew for each case. One that follows a load gets a generated one.
+
+    Raises ``SettingsError``.
+    """
+    needs = getattr(find_mapper(target, role, "mapper"), "needs_signal", False)
+    extras = {"signal": synthetic(seed, 2 * DAY, peak=20.0)} if needs else {}
+    return lambda: make_mapper(target, role, settings, "mapper", extras)
+
+
+class _Child:
+    def __init__(self, job: Job, out: TextIO) -> None:
+        self._job = job
+        self._out = out
+        self._make = maker(job.target, job.role, job.settings, job.seed)
+        self._turns = 0
+
+    def run(self) -> None:
+        job = self._job
+        if job.replay is not None:
+            self._replay(job.replay)
+            return
+        digests, wrong = [], False
+        for number in range(job.cases):
+            case = draw(job.seed, number, job.types)
+            self._say(case=number)
+            played = play(case, job.role, self._make, job.limit, beat=self._beat)
+            self._turns += played.turns
+            digests.append("" if played.fault is not None else played.digest)
+            if played.fault is not None:
+                wrong = True
+                if not job.digests_only:
+                    self._tell(case, played.fault)
+                break
+        found = [] if job.digests_only else self._by_hand(costly=not wrong)
+        self._say(done={"digests": digests, "turns": self._turns, "costs": found})
+
+    def _by_hand(self, *, costly: bool) -> list[dict[str, Any]]:
+        """Turns of cycles that are made by hand: empty ones, and large ones."""
+        job = self._job
+        try:
+            self._say(case="nothing")
+            survives_nothing(job.role, self._make, job.types, job.limit)
+            if not costly:
+                return []
+            self._say(case="large")
+            return [attrs.asdict(cost) for cost in costs(job.role, self._make, job.types, job.turn_max)]
+        except FaultFound as found:
+            self._say(fault={"check": found.fault.check, "text": found.fault.text, "case": None})
+            return []
+
+    def _replay(self, case: Case) -> None:
+        job = self._job
+        self._say(case="replay")
+        played = play(case, job.role, self._make, job.limit, journal=True, beat=self._beat)
+        if played.fault is not None:
+            self._say(
+                fault={"check": played.fault.check, "text": played.fault.text, "case": case_to_json(case)},
+            )
+        journal = [[record.now, record.shown, list(record.decided)] for record in played.journal[:200]]
+        self._say(done={"digests": [played.digest], "turns": played.turns, "costs": [], "journal": journal})
+
+    def _tell(self, case: Case, fault: Fault) -> None:
+        """The fault with the smallest case that can be found for the same check."""
+        job, last = self._job, fault
+        tries = SHRINK_SLOW if fault.check == TIME else 400
+        until = time.monotonic() + 60
+
+        def fails(candidate: Case) -> bool:
+            nonlocal last
+            if time.monotonic() > until:
+                return False
+            self._say(case="shrinking")
+            found = play(candidate, job.role, self._make, job.limit, beat=self._beat).fault
+            same = found is not None and found.check == fault.check
+            if same and found is not None:
+                last = found
+            return same
+
+        smallest = shrink(case, fails, tries)
+        self._say(fault={"check": last.check, "text": last.text, "case": case_to_json(smallest)})
+
+    def _beat(self) -> None:
+        self._say(beat=True)
+
+    def _say(self, **words: Any) -> None:
+        self._out.write(json.dumps(words) + "\n")
+        self._out.flush()
+
+
+def main() -> int:
+    """Do the job on standard input."""
+    data = json.loads(sys.stdin.read())
+    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY_MAX, resource.getrlimit(resource.RLIMIT_AS)[1]))
+    replay = data.pop("replay")
+    job = Job(**{**data, "types": tuple(data["types"])}, replay=None if replay is None else case_from_json(replay))
+    try:
+        _Child(job, out).run()
+    except LeasekitError as error:
+        print(json.dumps({"error": str(error)}), file=out, flush=True)
+    except Exception:  # noqa: BLE001 - what a mapper does is caught where it is called: this is a bug of the kit
+        traceback.print_exc()
+        return BUG
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

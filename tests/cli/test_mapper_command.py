@@ -1,0 +1,152 @@
+"""``leasekit mapper list | compare | check | workload`` as they are typed."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leasekit.cli import main
+
+TESTS = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(autouse=True)
+def misfits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The misfits are found, here and in other processes."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.syspath_prepend(TESTS)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """A small job log."""
+    path = tmp_path / "jobs.swf"
+    assert main.run(["mapper", "workload", str(path), "--jobs", "80", "--nodes", "16", "--seed", "4"]) == 0
+    return path
+
+
+def _json(capsys: pytest.CaptureFixture[str], *words: str, status: int = 0) -> Any:
+    capsys.readouterr()
+    assert main.run([*words, "--json"]) == status
+    return json.loads(capsys.readouterr().out)
+
+
+def test_list_has_what_comes_with_leasekit(capsys: pytest.CaptureFixture[str]) -> None:
+    """Every built-in mapper is there with its role; --role leaves the others out."""
+    found = {(entry["name"], entry["role"]) for entry in _json(capsys, "mapper", "list")}
+    assert {("fcfs", "broker"), ("first_fit", "authority"), ("manual", "guest")} <= found
+    assert {entry["role"] for entry in _json(capsys, "mapper", "list", "--role", "guest")} == {"guest"}
+
+
+def test_compare_writes_tables_and_pictures(tmp_path: Path, log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The same log through two mappers: JSON, a table, a row for each job, and three pictures as PNG and SVG."""
+    out = tmp_path / "out"
+    words = ("mapper", "compare", "fcfs", "backfill", "--swf", str(log), "--nodes", "16", "--out", str(out))
+    document = _json(capsys, *words)
+    assert [run["mapper"] for run in document["runs"]] == ["fcfs", "backfill"]
+    assert document["failed"] == {}
+    names = {path.name for path in out.iterdir()}
+    pictures = {f"{name}.{kind}" for name in ("measures", "waits", "usage") for kind in ("png", "svg")}
+    assert names == pictures | {"summary.json", "summary.csv", "requests.csv"}
+    rows = list(csv.DictReader((out / "requests.csv").open()))
+    assert len(rows) == 80
+    assert all(float(row["start_s fcfs"]) >= float(row["submit_s"]) for row in rows)
+    summaries = list(csv.DictReader((out / "summary.csv").open()))
+    assert [float(row["mean_wait_s"]) for row in summaries] == [run["mean_wait_s"] for run in document["runs"]]
+
+
+def test_pictures_are_the_same_each_time(tmp_path: Path, log: Path) -> None:
+    """Two comparisons of the same log draw the same pictures, byte for byte."""
+    words = ("mapper", "compare", "fcfs", "--swf", str(log), "--nodes", "16", "--out")
+    for name in ("one", "two"):
+        assert main.run([*words, str(tmp_path / name)]) == 0
+    for picture in (tmp_path / "one").glob("*.svg"):
+        assert picture.read_bytes() == (tmp_path / "two" / picture.name).read_bytes()
+
+
+def test_compare_takes_a_workload_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A workload of reservations is counted by kind."""
+    file = tmp_path / "w.csv"
+    rows = ["0,100,200,100,4,ar", "0,0,,60,2,im", "1,1,,60,4,im", "2,2,,30,2,be"]
+    file.write_text("submit_s,earliest_start_s,deadline_s,duration_s,nodes,kind\n" + "\n".join(rows) + "\n")
+    (run,) = _json(capsys, "mapper", "compare", "fcfs", "--workload", str(file), "--nodes", "4")["runs"]
+    assert run["kinds"] == {
+        "ar": {"accepted": 1, "refused": 0},
+        "be": {"accepted": 1, "refused": 0},
+        "im": {"accepted": 1, "refused": 1},
+    }
+
+
+def test_compare_tells_who_failed(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A mapper that overbooks fails its own run, in one line; the others are shown, and the exit status is 1."""
+    words = ["mapper", "compare", "fcfs", "misfit_mappers:Overbooks", "--swf", str(log), "--nodes", "16"]
+    assert main.run(words) == 1
+    shown = capsys.readouterr()
+    assert "fcfs" in shown.out
+    assert "leasekit: mapper 'misfit_mappers:Overbooks' overbooked" in shown.err
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["fcfs", "--nodes", "4"], "either --workload or --swf"),
+        (["fcfs", "--nodes", "4", "--swf", "x.swf", "--engine", "dask"], "go together"),
+        (["fcfs", "fcfs", "--nodes", "4", "--swf", "x.swf"], "given twice"),
+        (["nosuch", "--nodes", "4", "--swf", "x.swf"], "found 'nosuch'"),
+        (["manual", "--nodes", "4", "--swf", "x.swf"], "found 'manual'"),
+        (["fcfs:balance=odd", "--nodes", "4", "--swf", "x.swf"], "balance"),
+        (["fcfs", "--nodes", "0", "--swf", "x.swf"], "--nodes"),
+        (["fcfs", "--nodes", "4", "--swf", "nowhere.swf"], "nowhere.swf"),
+        (["fcfs", "--nodes", "4", "--workload", "nowhere.csv"], "nowhere.csv"),
+    ],
+)
+def test_compare_says_what_is_wrong(words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """What makes no sense is told before anything is run, in lines of leasekit's own."""
+    assert main.run(["mapper", "compare", *words]) in (1, 2)
+    shown = capsys.readouterr().err
+    assert told in shown
+    assert all(line.startswith("leasekit: ") for line in shown.splitlines())
+
+
+def test_check_passes_what_is_right(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """No fault, exit status 0, no file, and what a turn costs at three sizes."""
+    found = _json(capsys, "mapper", "check", "fcfs", "--cases", "6", "--out", str(tmp_path / "cases"))
+    assert (found["role"], found["cases"], found["faults"], found["files"]) == ("broker", 6, {}, [])
+    assert [cost["size"] for cost in found["costs"]] == [10, 1_000, 10_000]
+    assert not (tmp_path / "cases").exists()
+
+
+def test_check_writes_what_fails_and_plays_it_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The failing case goes to a file, and --replay shows the turn in which it fails."""
+    words = ("mapper", "check", "misfit_mappers:Overbooks", "--cases", "30", "--out", str(tmp_path))
+    found = _json(capsys, *words, status=1)
+    assert list(found["faults"]) == ["never overbooks"]
+    (file,) = found["files"]
+    again = _json(capsys, "mapper", "check", "misfit_mappers:Overbooks", "--replay", file, status=1)
+    assert again["faults"][0][0] == "never overbooks"
+    assert "Grant" in again["turns"][-1][2][0]
+    assert main.run(["mapper", "check", "fcfs", "--replay", file]) == 0
+    assert "nothing wrong with this case" in capsys.readouterr().err
+
+
+def test_check_takes_settings_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Settings that a mapper needs come from a TOML file; without them one line says what is missing."""
+    settings = tmp_path / "settings.toml"
+    settings.write_text('type = "vm"\nterm = "1h"\n')
+    words = ("mapper", "check", "load_following", "--cases", "3")
+    found = _json(capsys, *words, "--settings", str(settings))
+    assert found["faults"] == {}
+    assert main.run([*words]) == 1
+    assert "leasekit: mapper.type: " in capsys.readouterr().err
+
+
+def test_check_says_what_is_wrong_with_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A replay of what is no case is told with its name."""
+    (tmp_path / "x.json").write_text("{}")
+    assert main.run(["mapper", "check", "fcfs", "--replay", str(tmp_path / "x.json")]) == 1
+    assert "x.json" in capsys.readouterr().err

@@ -1,0 +1,115 @@
+"""``leasekit mapper new``: what it writes can be installed, checked, deployed, and used as a single file."""
+
+from __future__ import annotations
+
+import json
+import os
+import site
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from leasekit.cli import main
+
+ROLES = ("broker", "authority", "guest")
+METHODS = {"broker": "allocate", "authority": "assign", "guest": "plan"}
+
+
+def _new(folder: Path, name: str, role: str) -> Path:
+    assert main.run(["mapper", "new", name, "--role", role, "--in", str(folder)]) == 0
+    return folder / name
+
+
+def _run(*command: object, cwd: Path) -> str:
+    words = [str(word) for word in command]
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    done = subprocess.run(words, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture
+def python(tmp_path: Path) -> Path:
+    """The interpreter of an environment of its own, which sees what this one has, leasekit included."""
+    _run(sys.executable, "-m", "venv", "--without-pip", tmp_path / "environment", cwd=tmp_path)
+    (packages,) = (tmp_path / "environment" / "lib").glob("python*/site-packages")
+    outer = "; ".join(f"site.addsitedir({path!r})" for path in site.getsitepackages())
+    (packages / "outer.pth").write_text(f"import site; {outer}\n")
+    return tmp_path / "environment" / "bin" / "python"
+
+
+def test_a_package_is_installed_and_named_in_a_deploy_file(tmp_path: Path, python: Path) -> None:
+    """`pip install -e` and a deploy file that names it is all it takes: it is listed, the file has no fault, and runs;
+    without a network.
+    """
+    package = _new(tmp_path, "one-by-one", "broker")
+    pip = (sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-index", "--no-deps")
+    _run(*pip, "--no-build-isolation", "--editable", package, cwd=tmp_path)
+    leasekit = (python, "-m", "leasekit.cli.main")
+    listed = json.loads(_run(*leasekit, "mapper", "list", "--role", "broker", "--json", cwd=tmp_path))
+    (mine,) = [entry for entry in listed if entry["name"] == "one-by-one"]
+    assert mine == {
+        "name": "one-by-one",
+        "role": "broker",
+        "from": "leasekit-one-by-one",
+        "class": "one_by_one:OneByOne",
+    }
+    _run(*leasekit, "config", "check", package / "deploy.toml", cwd=tmp_path)
+    summary = json.loads(_run(*leasekit, "emulate", package / "deploy.toml", "--json", cwd=tmp_path))
+    assert summary["runs"][0]["guests"]["guest"]["mean_leased"] == pytest.approx(3)
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_what_is_written_passes_its_own_test(role: str, tmp_path: Path) -> None:
+    """The generated test, which runs the conformance kit too, passes as it stands."""
+    package = _new(tmp_path, f"my_{role}", role)
+    printed = _run(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", cwd=package)
+    assert "2 passed" in printed
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_what_is_written_is_well_formed(role: str, tmp_path: Path) -> None:
+    """It has the names asked for and nothing left over of what it was made from, and linters have nothing to say."""
+    package = _new(tmp_path, "night-shift", role)
+    text = (package / "night_shift.py").read_text()
+    assert "class NightShift:" in text
+    assert f"def {METHODS[role]}(" in text
+    assert "skeleton" not in text.lower()
+    bin_ = Path(sys.executable).parent
+    _run(
+        bin_ / "ruff",
+        "check",
+        "--no-cache",
+        "--isolated",
+        "--line-length",
+        "120",
+        "--select",
+        "E,F,I,B,UP",
+        cwd=package,
+    )
+
+
+def test_a_single_file_works_by_path(tmp_path: Path) -> None:
+    """Without an installation, a deploy file names the class in the file."""
+    package = _new(tmp_path, "by-path", "guest")
+    deploy = package / "deploy.toml"
+    deploy.write_text(deploy.read_text().replace('"by-path"', '"by_path.py:ByPath", units = 2'))
+    assert main.run(["config", "check", str(deploy)]) == 0
+
+
+@pytest.mark.parametrize("name", ["fcfs", "Capital", "two words", "json", "class", "-x"])
+def test_names_that_will_not_do(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A name that is taken, hides a module or is no name gets one line that says so, and nothing is written."""
+    assert main.run(["mapper", "new", "--role", "broker", "--in", str(tmp_path), "--", name]) == 1
+    assert capsys.readouterr().err.startswith(f"leasekit: NAME: found {name!r}")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_is_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A folder of that name is left as it is."""
+    (tmp_path / "mine").mkdir()
+    assert main.run(["mapper", "new", "mine", "--role", "broker", "--in", str(tmp_path)]) == 1
+    assert "is there already" in capsys.readouterr().err
+    assert list((tmp_path / "mine").iterdir()) == []

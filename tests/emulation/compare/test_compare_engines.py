@@ -1,0 +1,90 @@
+"""Several mappers at once: in processes, and on a real Dask cluster with two workers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from leasekit.core.errors import LeasekitError
+from leasekit.emulation.compare.engines import run_dask, run_local, run_one
+from leasekit.emulation.compare.measures import Measured
+from leasekit.emulation.compare.targets import Target, read_target
+from leasekit.emulation.compare.works import Shape, Work, generate
+
+WORKS = generate(Shape(jobs=120, nodes=16, seed=2)).works
+TESTS = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(autouse=True)
+def misfits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other processes find the misfits."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")]))
+
+
+def _targets(*texts: str) -> list[Target]:
+    return [read_target(text) for text in texts]
+
+
+def _same(found: Sequence[Measured | LeasekitError], targets: Sequence[Target], works: Sequence[Work]) -> None:
+    """What came back is what the mappers come to here, in the order of the targets."""
+    for result, target in zip(found, targets, strict=True):
+        assert isinstance(result, Measured), result
+        here = run_one(target, works, 16)
+        assert list(result.starts) == list(here.starts)
+        assert {**result.summary, "measured": None} == {**here.summary, "measured": None}
+
+
+def test_processes_come_to_the_same(capfd: pytest.CaptureFixture[str]) -> None:
+    """Each run in a process of its own comes to what it comes to here; the end of each is reported."""
+    targets = _targets("fcfs", "fcfs:backfill=false", "backfill")
+    told: list[tuple[str, float]] = []
+    found = run_local(targets, WORKS, 16, jobs=2, report=lambda label, share: told.append((label, share)))
+    _same(found, targets, WORKS)
+    assert {label for label, share in told if share == 1.0} == {target.label for target in targets}
+    assert capfd.readouterr() == ("", "")
+
+
+def test_one_that_fails_takes_no_other_along() -> None:
+    """Mappers that overbook, die or never end are told each; the others' runs are as ever."""
+    names = ("Overbooks", "Dies", "Loops")
+    targets = _targets("fcfs", *(f"misfit_mappers:{name}" for name in names))
+    found = run_local(targets, WORKS, 16, jobs=2, patience=6.0)
+    assert isinstance(found[0], Measured)
+    told = [str(each) for each in found[1:]]
+    assert "overbooked" in told[0]
+    assert "ended by itself, with status 3" in told[1]
+    assert "took longer than 6 s" in told[2]
+
+
+@pytest.fixture
+def scheduler() -> Iterator[str]:
+    """The address of a Dask cluster of two worker processes."""
+    from distributed import LocalCluster
+
+    with LocalCluster(
+        n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, silence_logs=50
+    ) as cluster:
+        yield cluster.scheduler_address
+
+
+def test_a_dask_cluster_comes_to_the_same(scheduler: str) -> None:
+    """A sweep over two workers comes to what it comes to here, and one mapper's failure is its own."""
+    targets = _targets("fcfs", "fcfs:backfill=false", "backfill", "fcfs:balance=best_fit")
+    ended: list[str] = []
+    found = run_dask(targets, WORKS, 16, scheduler=scheduler, report=lambda label, share: ended.append(label))
+    _same(found, targets, WORKS)
+    assert sorted(ended) == sorted(target.label for target in targets)
+    good, bad = run_dask(_targets("fcfs", "misfit_mappers:Overbooks"), WORKS, 16, scheduler=scheduler)
+    assert isinstance(good, Measured)
+    assert "overbooked" in str(bad)
+
+
+def test_no_cluster_there() -> None:
+    """An address where nobody answers is one clear error."""
+    with pytest.raises(LeasekitError, match="--scheduler: found"):
+        run_dask(_targets("fcfs"), WORKS, 16, scheduler="tcp://127.0.0.1:9")
+    with pytest.raises(LeasekitError, match="--scheduler: found"):
+        run_dask(_targets("fcfs"), WORKS, 16, scheduler="nonsense://")

@@ -1,0 +1,98 @@
+"""The conformance kit: what is wrong with a mapper is found, told in one line, and played again from a file."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from leasekit.core.errors import LeasekitError
+from leasekit.emulation.conformance import watched
+from leasekit.emulation.conformance.cases import read_case
+from leasekit.emulation.conformance.kit import Subject, check, replay, role_of, write_case
+from leasekit.policies.registry import BUILT_IN
+
+TESTS = Path(__file__).resolve().parents[2]
+SETTINGS = {"load_following": {"type": "vm"}, "static": {"demands": [{"type": "vm", "units": 2, "term": "1h"}]}}
+MISFITS = [
+    ("Overbooks", "broker", watched.OVERBOOKS, "it would overbook"),
+    ("Twice", "broker", watched.VALID, "twice in one turn"),
+    ("Nobody", "broker", watched.VALID, "'gift-1' at 1010 ms, which nobody asked for"),
+    ("InThePast", "broker", watched.WINDOWS, "began in the past"),
+    ("Early", "broker", watched.WINDOWS, "is not what was asked for"),
+    ("PartOfGroup", "broker", watched.GROUPS, "is granted whole"),
+    ("Lazy", "broker", watched.ANSWERS, "it asked for no Wake"),
+    ("Waits", "broker", watched.ANSWERS, "it expired at"),
+    ("Refuses", "broker", watched.ANSWERS, "refused"),
+    ("Raises", "broker", watched.SURVIVES, "ZeroDivisionError"),
+    ("Leaves", "broker", watched.SURVIVES, "raised SystemExit: bye"),
+    ("Dies", "broker", watched.SURVIVES, "ended its process with status 3"),
+    ("Loops", "broker", watched.TIME, "took longer than 0.2 s"),
+    ("Endless", "broker", watched.TIME, "decided more than"),
+    ("Nothing", "broker", watched.VALID, "returned None"),
+    ("Chance", "broker", watched.SAME, "decided otherwise"),
+    ("HashOrder", "broker", watched.SAME, "decided otherwise"),
+    ("SameUnit", "authority", watched.OVERBOOKS, "gave unit"),
+    ("KeepsUnits", "authority", watched.ANSWERS, "could have got"),
+    ("Spins", "guest", watched.TIME, "turns within an hour"),
+    ("Greedy", "guest", watched.TIME, "leases within an hour"),
+]
+
+
+@pytest.fixture(autouse=True)
+def misfits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Child processes find the misfits."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")]))
+
+
+@pytest.mark.parametrize(
+    ("name", "role"), [(name, role) for role, mappers in BUILT_IN.items() for name in mappers], ids=str
+)
+def test_built_in_mappers_pass(name: str, role: str) -> None:
+    """Every mapper that comes with leasekit does what every mapper must."""
+    checked = check(Subject(target=name, role=role, settings=SETTINGS.get(name, {}), cases=25, turn_max=300))
+    assert not checked.faults, checked.faults
+    assert [cost.size for cost in checked.costs] == [10, 1_000, 10_000]
+    assert checked.cases == 25
+
+
+@pytest.mark.parametrize(("name", "role", "what", "text"), MISFITS, ids=[row[0] for row in MISFITS])
+def test_misfits_are_found(name: str, role: str, what: str, text: str, tmp_path: Path) -> None:
+    """Each fault is found under its own check and told in one line; its case is small, and shows it when replayed."""
+    subject = Subject(target=f"misfit_mappers:{name}", role=role, cases=40, limit=0.2, turn_max=30)
+    found = next(fault for fault in check(subject).faults if fault.check == what)
+    assert text in found.text
+    assert "\n" not in found.text
+    assert found.case is not None
+    assert len(found.case.events) <= (30 if what == watched.SAME or name == "Dies" else 4)
+    recorded = read_case(write_case(tmp_path, subject, found))
+    assert (recorded.check, recorded.role, recorded.case) == (what, role, found.case)
+    again = replay(subject, recorded.case)
+    assert [fault.check for fault in again.faults] == [what]
+
+
+def test_a_loop_that_nothing_interrupts_is_killed() -> None:
+    """A mapper that hangs where Python can't reach is told with the case in which it did."""
+    (found,) = check(Subject(target="misfit_mappers:LoopsInC", role="broker", cases=3, limit=0.1)).faults
+    assert found.check == watched.TIME
+    assert "could not be interrupted" in found.text
+    assert found.case is not None
+
+
+def test_the_same_seed_finds_the_same() -> None:
+    """Two checks of a mapper by one seed shrink to the same case; another seed draws others."""
+    subject = Subject(target="misfit_mappers:Early", role="broker", cases=40)
+    assert check(subject).faults == check(subject).faults
+
+
+def test_the_role_follows_from_the_methods(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mapper's role is the one whose method it has; where that leaves more than one, it must be said."""
+    assert role_of("fcfs", None) == "broker"
+    assert role_of("manual", None) == "guest"
+    assert role_of("first_fit", "authority") == "authority"
+    monkeypatch.syspath_prepend(TESTS)
+    with pytest.raises(LeasekitError, match="--role"):
+        role_of("misfit_mappers:Both", None)
+    with pytest.raises(LeasekitError, match="nosuch"):
+        role_of("nosuch", None)
