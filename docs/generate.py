@@ -22,10 +22,16 @@ import click
 from leasekit.actors import settings as actor_settings
 from leasekit.cli.main import cli
 from leasekit.config.shell import ShellSettings
+from leasekit.config.transport import TransportSettings
 from leasekit.core.leases import authority, broker, delegation, returns, service_manager
 from leasekit.core.leases.machine import NONE, Joint, TransitionTable
 from leasekit.core.time import format_duration
+from leasekit.policies.broker.backfill import WaitingSettings
+from leasekit.policies.broker.fair_share import FairShareSettings
 from leasekit.policies.broker.fcfs import FcfsSettings
+from leasekit.policies.broker.priority import PrioritySettings
+from leasekit.policies.broker.quotas import QuotaSettings
+from leasekit.policies.broker.standard import StandardSettings
 from leasekit.policies.guest.filters import FlopFlipSettings
 from leasekit.policies.guest.load_following import LoadFollowingSettings
 from leasekit.policies.guest.static import DemandSettings, StaticSettings
@@ -48,7 +54,13 @@ SETTINGS: Final[Mapping[str, type]] = {
     "settings of a broker": actor_settings.BrokerSettings,
     "settings of an authority": actor_settings.AuthoritySettings,
     "settings of the shell": ShellSettings,
+    "settings of the transport": TransportSettings,
+    "settings of every mapper of a broker": StandardSettings,
+    "settings of a quota": QuotaSettings,
     "settings of fcfs": FcfsSettings,
+    "settings of backfill": WaitingSettings,
+    "settings of priority": PrioritySettings,
+    "settings of fair_share": FairShareSettings,
     "settings of load_following": LoadFollowingSettings,
     "settings of the filter": FlopFlipSettings,
     "settings of static": StaticSettings,

@@ -176,7 +176,8 @@ class Bench(World):
         if name in plan.guests:
             actor = ServiceManager(name, me, self.scheme, peers, self.mappers.guest(), plan.guest)
         elif name == "broker":
-            actor = Broker(name, me, self.scheme, peers, self.mappers.broker(), plan.broker)
+            made = self.mappers.broker
+            actor = Broker(name, me, self.scheme, peers, made(), plan.broker, fresh=made)
         else:
             units = plan.sites[name]
             settings = attrs.evolve(

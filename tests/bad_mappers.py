@@ -109,6 +109,15 @@ def _part_of_group(cycle: BrokerCycle) -> Iterator[Any]:
         yield GrantGroup(group[0].group, (*grants[:-1], grants[-1]._replace(term=later)))
 
 
+def _in_the_past(cycle: BrokerCycle) -> Iterator[Any]:
+    for request in cycle.requests:
+        (source,) = cycle.sources(request.type)
+        length = request.term.length
+        for start in (request.term.start - HOUR, request.term.start - 1, cycle.now - 1, 0):
+            if start >= 0:
+                yield Grant(request.lease, source.id, request.units, Term(start, start + length))
+
+
 def _nonsense(cycle: BrokerCycle) -> Iterator[Any]:
     for request in cycle.requests:
         (source,) = cycle.sources(request.type)
@@ -224,6 +233,7 @@ BAD_MAPPERS: Final[Mapping[str, Callable[[], Any]]] = {
     "too_many": lambda: BrokerThat(_too_many),
     "wrong_term": lambda: BrokerThat(_wrong_term),
     "twice": lambda: BrokerThat(_twice),
+    "in_the_past": lambda: BrokerThat(_in_the_past),
     "nobody": lambda: BrokerThat(_nobody),
     "part_of_group": lambda: BrokerThat(_part_of_group),
     "nonsense": lambda: BrokerThat(_nonsense),

@@ -23,6 +23,8 @@ from leasekit.core.protocol.messages import (
     Message,
     Offer,
     OfferAnswer,
+    Probe,
+    ProbeAnswer,
     Reclaim,
     Redeem,
     Relinquish,
@@ -99,6 +101,11 @@ BY_CLASS: Mapping[type[Any], st.SearchStrategy[Any]] = {
     Administer: st.builds(Administer, words, numbers, reasons),
     Administered: st.builds(Administered, words, numbers, reasons, reasons),
     Withhold: st.builds(Withhold, ids, numbers, ids, st.integers(0, 9), terms(), reasons),
+    Probe: st.builds(Probe, ids, numbers, names, units, terms(), names_or_none, properties),
+    ProbeAnswer: st.builds(
+        ProbeAnswer, ids, numbers, words, names_or_none, st.integers(0, 9), terms(), reasons,
+        st.integers(-1, INSTANT_MAX),
+    ),
     ErrorReply: st.builds(ErrorReply, texts(0, codec.ID_MAX), numbers, words, reasons),
 }  # fmt: skip
 """A strategy for each class of message."""

@@ -13,7 +13,7 @@ from leasekit.actors.served import FRESH, OLD
 from leasekit.actors.settings import DELEGATE, REDEEM, AuthoritySettings, DelegationSpec, Peer
 from leasekit.actors.site_claims import REDEEMED, SEEN, VOID
 from leasekit.actors.site_maintenance import SiteMaintenance
-from leasekit.core.claims.claim import Claim
+from leasekit.core.claims.claim import Claim, decode_claim
 from leasekit.core.claims.evidence import of_returned
 from leasekit.core.claims.keys import Scheme, Signer
 from leasekit.core.claims.statements import (
@@ -90,6 +90,7 @@ class Authority(SiteMaintenance):
             assert lease is not None, "a repeat has a record"
             self._repeat(lease, message.number)
             return
+        self._check_heard(lease)
         if message.op not in (NEW, EXTEND, MODIFY):
             raise RemoteError("bad_op", f"op: found {message.op!r}, allowed are {NEW}, {EXTEND}, {MODIFY}")
         if message.op == NEW:
@@ -130,8 +131,7 @@ class Authority(SiteMaintenance):
         self.leases[lease.id] = lease
         self.remember(leaf, lease.id, REDEEMED)
         self._note(lease.id, "redeem", "", f"{au.TICKETED}/{au.REDEEMING}", f"{peer}: {leaf.units} {leaf.type}")
-        if until < lease.term.end:
-            self.notice_lease(lease, until, "its ticket, or one above it, was ended early")
+        self._end_with(lease, leaf, until)
         if lease.term.start <= self.now and lease.ended < 0:
             self.start_lease(lease)
         return lease
@@ -154,15 +154,20 @@ class Authority(SiteMaintenance):
             raise TicketError(
                 "wrong_term", f"lease {lease.id} ends at {lease.term.end}, the claim starts at {leaf.term.start}"
             )
-        self.admit(ticket)
+        until = self.admit(ticket)
         self._fire(au.MACHINE, lease, "extend", f"{leaf.units} units to {leaf.term.end}")
         lease.number = message.number
         lease.next = Later(
             EXTEND, message.number, leaf.digest, leaf.units, leaf.term, message.victims, message.properties
         )
         self.remember(leaf, lease.id, REDEEMED)
+        self._end_with(lease, leaf, until)
         if leaf.term.start <= self.now:
             self.apply_next(lease)
+
+    def _end_with(self, lease: SiteLease, leaf: Claim, until: Instant) -> None:
+        if until < leaf.term.end:
+            self.notice_lease(lease, until, "its ticket, or one above it, was ended early")
 
     def _redeem_modify(self, lease: SiteLease, peer: str, message: Redeem) -> None:
         if not message.ticket:
@@ -181,13 +186,14 @@ class Authority(SiteMaintenance):
                 "wrong_term", f"lease {lease.id} is cut off at {cut.at}, the claim starts at {leaf.term.start}; its "
                 f"term ends at {lease.term.end}"
             )  # fmt: skip
-        self.replace(lease, ticket)
+        until = self.replace(lease, ticket)
         self._fire(au.MACHINE, lease, "modify", f"{leaf.units} units to {leaf.term.end}")
         lease.number = message.number
         lease.next = Later(
             MODIFY, message.number, leaf.digest, leaf.units, leaf.term, message.victims, message.properties
         )
         self.remember(leaf, lease.id, REDEEMED)
+        self._end_with(lease, leaf, until)
         if leaf.term.start <= self.now:
             self.apply_next(lease)
 
@@ -292,12 +298,13 @@ class Authority(SiteMaintenance):
         if contract.at > note.at + self._base.clock_skew:
             guilty = ticket.leaf.holder
             words = f"{lease.holder} redeemed claim {known.id[:16]} after giving it back"
-            self.keep_evidence(f"returned-{known.id[:16]}", guilty, of_returned(ticket, note, contract), words)
+            evidence = of_returned(ticket, note, contract)
+            self.keep_evidence(f"returned-{known.id[:16]}", guilty, evidence, words, ticket.root.holder)
         self.close_lease(lease, "close", "its holder had given the claim back")
 
     def _void(self, leaf: Claim, known: SiteClaim | None, number: int) -> tuple[SiteClaim, str]:
         if known is None:  # nothing was ever used of it, so that it may count from its start on as never given
-            record = self.remember(leaf, "", VOID, leaf.term.start)
+            record = self.remember_unused(leaf, VOID, leaf.term.start)
             self.end_claim(leaf.digest, leaf.term.start)
             return record, ""
         at = max(self.now, leaf.term.start)
@@ -306,6 +313,7 @@ class Authority(SiteMaintenance):
             later = lease.next
             if later is not None and later.claim == leaf.digest and later.op == EXTEND:
                 self.withdraw_next(lease)
+                known.lease = ""  # nothing was used of it: its receipt says so
             elif lease.claim == leaf.digest and lease.pending != au.CLOSING and lease.number < number:
                 # Its guest was told no, and gives the claim back; then a late repeat of its redeem made the lease.
                 self.close_lease(lease, "close", "its claim was given back")
@@ -362,19 +370,33 @@ class Authority(SiteMaintenance):
                 ticket, root=self.signer.public, holder=ticket.leaf.holder, now=self.now, skew=self._base.clock_skew,
                 issuer=key,
             )  # fmt: skip
-            subject = ticket.leaf.digest
-            if known is None:
-                self.remember(ticket.leaf, "", SEEN)
+            claim = ticket.leaf
         elif known is not None and known.issuer == key.hex():
-            subject = statement.subject
+            claim = decode_claim(known.body, known.signature)
         else:
             raise TicketError("unknown_claim", f"{self.name} has seen no claim of {peer} that this is about")
-        check_statement(self.scheme, message.truncation, TRUNCATION, signer=key, subject=subject)
-        self.end_claim(subject, statement.at)
-        lease = self.leases.get(known.lease) if known is not None else None
-        if lease is not None and lease.claim == subject:
-            self.notice_lease(lease, max(statement.at, self.now), f"{peer} ends it early")
+        check_statement(self.scheme, message.truncation, TRUNCATION, signer=key, subject=claim.digest)
+        self._check_firm(claim, known)
+        if known is None:
+            self.remember_unused(claim, SEEN)
+        self.end_claim(claim.digest, statement.at)
+        for lease in self.leases_of(claim.digest):
+            at = self.end_under(lease, claim.digest, max(statement.at, self.now))
+            if at >= 0:
+                self.notice_lease(lease, at, f"{peer} ends it early")
         self._messages.append(Outgoing(peer, Accepted(message.lease, message.number)))
+
+    def _check_firm(self, claim: Claim, known: SiteClaim | None) -> None:
+        """A guest's claim ends early by its issuer's word only if it says so itself; a delegation may be taken back.
+
+        Raises ``TicketError``.
+        """
+        if claim.constraints.get("preemptible") == "true":
+            return
+        guests = (peer for peer in self.peers.values() if peer.role == "guest")
+        of_guest = any(claim.holder == peer.key or claim.holder in dict(peer.former) for peer in guests)
+        if of_guest or (known is not None and known.state == REDEEMED):
+            raise TicketError("not_preemptible", f"claim {claim.id[:16]} does not say that its issuer may end it early")
 
     # -- time and state ----------------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from leasekit.core.claims.verify import TicketVerifier
 from leasekit.core.errors import CommandError, LeasekitError, RemoteError
 from leasekit.core.leases.machine import Machine
 from leasekit.core.mappers import Wake
+from leasekit.core.properties import is_text
 from leasekit.core.protocol.codec import clip
 from leasekit.core.protocol.messages import ErrorReply, Message
 from leasekit.core.schema import LOG, Change, Row
@@ -37,7 +38,7 @@ from leasekit.core.steps import (
     Turn,
     TurnDone,
 )
-from leasekit.core.time import Duration, Instant
+from leasekit.core.time import INSTANT_MAX, Duration, Instant
 
 CLOCK: Final = "clock"
 _SUBJECTS: Final = ("lease", "delegation", "peer", "claim", "command")
@@ -253,6 +254,7 @@ class Actor:
                 raise CommandError(
                     f"a {self.role} has no command {command.name!r}; it has {', '.join(sorted(self._commands))}"
                 )
+            check_arguments(command.arguments)
             self._replies.append(Reply(command.id, handler(command.arguments)))
         except LeasekitError as error:
             self._replies.append(Reply(command.id, error=str(error)))
@@ -403,6 +405,33 @@ class Actor:
         """``key``, if it is one of the peer's; else the one that it has now, for whoever compares the two."""
         keys = self._keys_of(name)
         return key if key in keys else keys[0]
+
+
+def check_arguments(arguments: Mapping[str, Any]) -> None:
+    """What no command takes, since no row or message can hold it: text that is not Unicode. Raises ``CommandError``."""
+    for field, value in arguments.items():
+        if not all(is_text(text) for text in _texts(value)):
+            raise CommandError(f"{field!r:.40}: found {value!r:.80}, which is not Unicode: half of a surrogate pair")
+
+
+def _texts(value: Any) -> Iterable[str]:
+    todo = [value]
+    while todo:
+        one = todo.pop()
+        if isinstance(one, str):
+            yield one
+        elif isinstance(one, Mapping):
+            todo += [*one.keys(), *one.values()]
+        elif isinstance(one, (list, tuple)):
+            todo += one
+
+
+def instant_of(arguments: Mapping[str, Any], field: str) -> Instant | None:
+    """An instant among a command's arguments; None if it isn't given. Raises ``CommandError``."""
+    value = arguments.get(field)
+    if value is None or (type(value) is int and 0 <= value <= INSTANT_MAX):
+        return value
+    raise CommandError(f"{field}: found {value!r:.80}, expected an instant: milliseconds from 0 to {INSTANT_MAX}")
 
 
 def earliest(one: Instant | None, two: Instant | None, three: Instant | None = None) -> Instant | None:

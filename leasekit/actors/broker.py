@@ -78,6 +78,7 @@ class Broker(BrokerProbes):
         self._mapper = mapper
         self.inline = is_inline(mapper)
         self._shown: dict[str, PendingRequest] = {}
+        self._cycle_at: Instant = 0
         if getattr(mapper, "wants_usage", False):
             self.usage = UsageBook()
         self._needs[RequestTicket] = REQUEST
@@ -99,6 +100,7 @@ class Broker(BrokerProbes):
             assert lease is not None, "a repeat has a record"
             self._repeat(lease, message.number)
             return
+        self._check_heard(lease)
         if message.op not in _OPS:
             raise RemoteError("bad_op", f"op: found {message.op!r}, allowed are {', '.join(_OPS)}")
         try:
@@ -271,6 +273,7 @@ class Broker(BrokerProbes):
         groups = [
             tuple(members[id_] for id_ in ids) for ids in self.book.complete_groups() if all(i in members for i in ids)
         ]
+        self._cycle_at = self.now
         # A mapper that is called in line sees the requests as they still are when its decisions are carried out.
         self._shown = views if self.inline else {}
         sources = self.book.turn_sources(snapshot=not self.inline)
@@ -318,9 +321,18 @@ class Broker(BrokerProbes):
             held=last.units if last is not None else 0,
             group=lease.group,
             priority=self.settings.priorities.get(lease.holder, 0) + options.priority,
-            preemptible=options.preemptible,
+            preemptible=options.preemptible or self._stays_preemptible(lease),
             properties=asked.properties,
             held_until=last.until if last is not None else 0,
+        )
+
+    @staticmethod
+    def _stays_preemptible(lease: BrokerLease) -> bool:
+        """Whether a request continues what can be ended early, and does not ask for a firm claim by that name."""
+        if lease.asked.op == NEW or not lease.claims:
+            return False
+        return lease.claims[-1].preemptible and (
+            lease.asked.op == MODIFY or "preemptible" not in lease.asked.properties
         )
 
     def _waits_for_mapper(self) -> Iterable[str]:
@@ -377,6 +389,8 @@ class Broker(BrokerProbes):
     def _check_grant(self, lease: BrokerLease, grant: Grant) -> None:
         view = self._shown.get(lease.id) or self._view(lease)
         source = self.book.get(grant.source)
+        if lease.holder not in self.peers:
+            raise CommandError(f"lease {lease.id}: its holder {lease.holder!r} is no peer any more")
         if source is None or source.type != lease.type or source.state != deleg.HELD:
             raise CommandError(f"source {grant.source!r} has no {lease.type!r} to grant")
         if not view.min_units <= grant.units <= view.units:
@@ -384,7 +398,9 @@ class Broker(BrokerProbes):
         asked = lease.asked.term
         moves = lease.asked.op == NEW and self._options[lease.id].deferrable
         fits = grant.term.length == asked.length if moves else grant.term.end == asked.end
-        if not fits or not asked.start <= grant.term.start <= view.latest_start:
+        # A mapper in a thread decides by the time that it was shown.
+        begin = asked.start if lease.asked.op == EXTEND else max(asked.start, self._cycle_at)
+        if not fits or not begin <= grant.term.start <= view.latest_start:
             raise CommandError(
                 f"term {tuple(grant.term)} is not what was asked for: {view.term}, latest {view.latest_start}"
             )
@@ -443,8 +459,7 @@ class Broker(BrokerProbes):
         if lease.asked.op == MODIFY:
             self.book.hold_rest(lease.claims[-1], granted)
             self._cut_off[lease.claims[-1].digest.hex()] = lease.id
-        kept = [c for c in lease.claims if c.until > self.now or c.held or c is lease.claims[-1]]
-        self.set_claims(lease, (*kept, granted))
+        self.set_claims(lease, (*self._going_on(lease), granted))
         lease.reason = ""
         start, end = grant.booked
         self._fire(br.MACHINE, lease, "grant", f"{grant.units} units of {source.site} over ({start}, {end})")
@@ -485,6 +500,10 @@ class Broker(BrokerProbes):
         lease.reason = reason
         self._settle_request(lease, "refused", reason, fits=fits)
         self._refuse_group(lease, f"a member of its group was refused: {reason}")
+
+    def refuse_waiting(self, lease: BrokerLease, reason: str) -> None:
+        """See the layer below."""
+        self._reject(lease, reason)
 
     def _refuse_group(self, lease: BrokerLease, reason: str) -> None:
         for member in self.book.dissolve_group(lease.id):

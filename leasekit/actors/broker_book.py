@@ -9,7 +9,7 @@ from typing import Any
 
 from leasekit.core.claims.ticket import Ticket
 from leasekit.core.leases.records import Granted
-from leasekit.core.leases.relations import Delegation
+from leasekit.core.leases.relations import Delegation, Withheld
 from leasekit.core.mappers import Source
 from leasekit.core.time import DAY, Instant, Term
 from leasekit.core.timetable import Shortfall, Timetable
@@ -49,12 +49,11 @@ class Book:
         self._by_type.setdefault(source.type, []).append(source)
         self._by_type[source.type].sort(key=lambda s: s.id)
 
-    def withhold(self, source: Delegation, window: tuple[str, int, Term, str], sign: int) -> None:
+    def withhold(self, source: Delegation, window: Withheld, sign: int) -> None:
         """Leave units out of what can be granted over a maintenance window (``sign`` 1), or put them back (-1)."""
-        _, units, term, _ = window
-        start, end = max(term.start, source.term.start), min(term.end, source.term.end)
+        start, end = max(window.term.start, source.term.start), min(window.term.end, source.term.end)
         if start < end:
-            self.table(source.id).add_capacity(Term(start, end), -sign * units)
+            self.table(source.id).add_capacity(Term(start, end), -sign * window.units)
 
     def close(self, id_: str) -> None:
         """Grant nothing more from a delegation; what was granted from it stays booked."""
@@ -70,6 +69,10 @@ class Book:
     def get(self, id_: str) -> Delegation | None:
         """The delegation, or None."""
         return self._sources.get(id_)
+
+    def count_of(self, peer: str) -> int:
+        """How many delegations of one giver are held."""
+        return sum(source.peer == peer for source in self._sources.values())
 
     def table(self, id_: str) -> Timetable:
         """The timetable of a delegation. Raises ``KeyError``."""
@@ -134,9 +137,9 @@ class Book:
                     "term": list(source.term),
                     "properties": dict(source.properties),
                     "withheld": [
-                        {"window": window, "units": units, "term": list(term), "reason": reason}
-                        for window, units, term, reason in source.withheld
-                        if term.end > now
+                        {"window": one.window, "units": one.units, "term": list(one.term), "reason": one.reason}
+                        for one in source.withheld
+                        if one.units and one.term.end > now
                     ],
                 }
             )
@@ -147,12 +150,8 @@ class Book:
     def end_early(self, claim: Granted, at: Instant) -> None:
         """Free the rest of a claim from ``at`` on."""
         table = self._tables.get(claim.source)
-        if table is None or claim.key not in table:
-            return
-        if at <= claim.term.start:
-            table.release(claim.key)
-        elif at < claim.until:
-            table.change(claim.key, term=Term(claim.term.start, at))
+        if table is not None:
+            table.end(claim.key, at)
 
     def restore(self, claim: Granted) -> None:
         """Undo :meth:`end_early` at once, before anything else was booked."""
@@ -168,7 +167,7 @@ class Book:
         fit.
         """
         table, term = self._tables.get(claim.source), Term(claim.term.start, claim.until)
-        if table is None or term.end <= term.start:
+        if table is None or term.end <= max(term.start, table.horizon):
             return False
         try:
             if claim.key in table:

@@ -15,14 +15,16 @@ from leasekit.core.claims.statements import RECEIPT, TRUNCATION, check_statement
 from leasekit.core.claims.ticket import delegate
 from leasekit.core.errors import CommandError, RemoteError
 from leasekit.core.leases import broker as br
-from leasekit.core.leases.records import BrokerLease, Granted
+from leasekit.core.leases.records import BrokerLease, Granted, pack_body
 from leasekit.core.leases.relations import Notice
 from leasekit.core.properties import Properties
 from leasekit.core.protocol.messages import Accepted, ClaimReport, ReturnTicket, Truncated
+from leasekit.core.schema import Change
 from leasekit.core.steps import Outgoing
 from leasekit.core.time import Instant, Term
 
 REPLACED = "replaced"
+RETURNED = "returned"
 
 
 def constraints_of(preemptible: bool, ready_at: Instant = -1) -> Properties:
@@ -42,6 +44,12 @@ class BrokerClaims(BrokerSources):
         self._handlers.update({ReturnTicket: self._on_return, ClaimReport: self._on_claim_report})
         self._needs[ClaimReport] = DELEGATE
 
+    # -- for the layer above -----------------------------------------------------------------------------------
+
+    def refuse_waiting(self, lease: BrokerLease, reason: str) -> None:
+        """Refuse the request of ``lease`` that waits for the mapper."""
+        raise NotImplementedError
+
     # -- tickets that come back -------------------------------------------------------------------------------
 
     def _on_return(self, peer: str, message: ReturnTicket) -> None:
@@ -60,9 +68,15 @@ class BrokerClaims(BrokerSources):
             return
         site = self.book.ticket(claim.source).root.issuer
         receipt = check_statement(self.scheme, data, RECEIPT, signer=site, subject=claim.digest)
+        self._keep_receipt(lease, claim, data)
         at = max(receipt.at, claim.term.start)
         if at == claim.term.start and len(lease.claims) > 1:
-            self._undo(lease, claim)
+            if receipt.detail:  # it names the lease that the claim was redeemed for: what came before it is over
+                self.book.end_early(claim, at)
+                self._settle_cut(lease, lease.claims.index(claim))
+                self.set_claims(lease, tuple(c for c in lease.claims if c is not claim))
+            else:
+                self._undo(lease, claim)
         elif at < claim.until:
             self.book.end_early(claim, at)
             self.set_claims(lease, tuple(c._replace(until=at) if c is claim else c for c in lease.claims))
@@ -79,6 +93,18 @@ class BrokerClaims(BrokerSources):
         self._wanted = True
         self._touch(lease)
 
+    def _keep_receipt(self, lease: BrokerLease, claim: Granted, data: bytes) -> None:
+        """As history: should anyone say that the units were given away twice, this refutes it."""
+        if not self._base.keep_closed:
+            return
+        id_, holder = claim.digest.hex(), self.peers.get(lease.holder)
+        row = (
+            id_, 0, self.book.ticket(claim.source).leaf.id, lease.id, self.signer.public.hex(),
+            holder.key.hex() if holder is not None else "", lease.type, claim.units, *claim.term, RETURNED,
+            pack_body((data,)),
+        )  # fmt: skip
+        self._changes.append(Change("claims", id_, row))
+
     def _undo(self, lease: BrokerLease, claim: Granted) -> None:
         """The claim of an extend or modify came back unused: the lease is as it was before it.
 
@@ -91,9 +117,31 @@ class BrokerClaims(BrokerSources):
         if place and before.until == claim.term.start and before.until < before.term.end:
             self._free_rest(before)
             whole = before._replace(until=before.term.end, held=False)
-            if self.book.reopen(whole):
-                rest = tuple(whole if c is before else c for c in rest)
+            left = whole if self.book.reopen(whole) else before._replace(held=False)
+            rest = tuple(left if c is before else c for c in rest)
         self.set_claims(lease, rest)
+
+    def _going_on(self, lease: BrokerLease) -> list[Granted]:
+        """The claims of a lease without those that are over. What a modify left of one that was cut off is known by
+        the claim after it: both stay as long as that may be booked.
+        """
+        kept: list[Granted] = []
+        follows = False
+        for claim in lease.claims[:-1]:
+            if claim.held and claim.term.end <= self.now:
+                self._free_rest(claim)
+                claim = claim._replace(held=False)
+            if claim.until > self.now or claim.held or follows:
+                kept.append(claim)
+            follows = claim.held
+        return [*kept, *lease.claims[-1:]]
+
+    def _settle_cut(self, lease: BrokerLease, place: int) -> None:
+        """The claim at ``place`` goes: nothing is booked any more for what it left of the one before it."""
+        if place and lease.claims[place - 1].held:
+            before = lease.claims[place - 1]
+            self._free_rest(before)
+            self.set_claims(lease, tuple(c._replace(held=False) if c is before else c for c in lease.claims))
 
     def _free_rest(self, claim: Granted) -> None:
         self._cut_off.pop(claim.digest.hex(), None)
@@ -102,6 +150,8 @@ class BrokerClaims(BrokerSources):
 
     def _on_claim_report(self, peer: str, message: ClaimReport) -> None:
         """A site has taken a modify, so that what it leaves of the old claim is free; or a claim made trouble."""
+        if self.peers[peer].role != "authority":
+            raise RemoteError("forbidden", f"{peer} is no site: it reports nothing")
         self._messages.append(Outgoing(peer, Accepted(message.claim, message.number)))
         if message.code != REPLACED:
             self.reports = [*self.reports[-19:], f"{peer}: {message.reason}"]
@@ -130,25 +180,36 @@ class BrokerClaims(BrokerSources):
         lease = self.leases.get(lease_id)
         if lease is None or lease.state != br.TICKETED or not lease.claims:
             raise CommandError(f"lease {lease_id!r} holds nothing that could be taken from it")
-        claim, source = lease.claims[-1], self.book.get(lease.claims[-1].source)
-        if not claim.preemptible:
-            raise CommandError(f"lease {lease_id} is not preemptible")
-        if source is None or source.site not in self.peers:
-            raise CommandError(f"lease {lease_id}: its site can't be told")
-        if not self.now <= at < claim.until or lease.cut >= 0:
-            raise CommandError(f"lease {lease_id} ends at {claim.until}: at is {at}, or it was preempted before")
-        lease.cut, number = at, self._next("serial")
-        statement = state(self.signer, TRUNCATION, claim.digest, max(at, claim.term.start), lease.id).encode()
-        message = Truncated(lease.id, number, self._ticket_again(lease, claim), statement)
-        self.notify(f"{TRUNCATE}{lease.id}#{claim.key}", source.site, lease.id, number, message, claim.term.end)
+        last = lease.claims[-1].until
+        if not self.now <= at < last or lease.cut >= 0:
+            raise CommandError(f"lease {lease_id} ends at {last}: at is {at}, or it was preempted before")
+        # A renewal in hand is a claim of its own: all that go on after ``at`` are ended, or none.
+        notices = [self._truncation(lease, claim, at) for claim in lease.claims if claim.until > at]
+        if lease.request:
+            self.refuse_waiting(lease, f"the lease is preempted: {reason}")
+        lease.cut = at
         self._fire(br.MACHINE, lease, "preempt", f"ends at {at}: {reason}")
+        for claim, site, message in notices:
+            id_ = f"{TRUNCATE}{lease.id}#{claim.key}"
+            self.notify(id_, site, lease.id, message.number, message, claim.term.end)
         self._notice_guest(lease.id, at, reason)
+
+    def _truncation(self, lease: BrokerLease, claim: Granted, at: Instant) -> tuple[Granted, str, Truncated]:
+        """What a claim's site is told of its early end, and which site that is. Raises ``CommandError``."""
+        source = self.book.get(claim.source)
+        if not claim.preemptible:
+            raise CommandError(f"lease {lease.id} is not preemptible")
+        if source is None or source.site not in self.peers:
+            raise CommandError(f"lease {lease.id}: its site can't be told")
+        statement = state(self.signer, TRUNCATION, claim.digest, max(at, claim.term.start), lease.id).encode()
+        message = Truncated(lease.id, self._next("serial"), self._ticket_again(lease, claim), statement)
+        return claim, source.site, message
 
     def _ticket_again(self, lease: BrokerLease, claim: Granted) -> bytes:
         """The ticket that was cut for ``claim``: the same bytes, since signatures are deterministic."""
         said = constraints_of(claim.preemptible, claim.term.start + claim.prepare if claim.prepare else -1)
-        peer = self.peers[lease.holder]
-        for holder in (peer.key, *(key for key, _ in peer.former)):
+        peer = self.peers.get(lease.holder)
+        for holder in (peer.key, *(key for key, _ in peer.former)) if peer is not None else ():
             ticket = delegate(
                 self.book.ticket(claim.source), self.signer, holder=holder, units=claim.units, term=claim.term,
                 serial=claim.serial, constraints=said,

@@ -25,7 +25,7 @@ from leasekit.core.claims.ticket import Ticket, decode_ticket, delegate
 from leasekit.core.errors import RemoteError, TicketError
 from leasekit.core.leases import broker as br
 from leasekit.core.leases import delegation as deleg
-from leasekit.core.leases.relations import Delegation, Notice
+from leasekit.core.leases.relations import Delegation, Notice, Withheld
 from leasekit.core.properties import digest_properties
 from leasekit.core.protocol.messages import (
     Accepted,
@@ -43,6 +43,8 @@ from leasekit.core.time import Instant, Term
 TRUNCATE = "truncate:"
 WINDOWS_MAX = 100
 """How many maintenance windows of one delegation are heeded at once."""
+TAKEN_MAX = 1000
+"""How many delegations of one giver are held at once."""
 
 
 class BrokerSources(BrokerState):
@@ -61,9 +63,7 @@ class BrokerSources(BrokerState):
     # -- taking ------------------------------------------------------------------------------------------------
 
     def _on_offer(self, peer: str, message: Offer) -> None:
-        known = self.book.get(message.delegation)
-        if known is not None and known.peer != peer:
-            raise RemoteError("not_yours", f"delegation {message.delegation} is not {peer}'s")
+        known = self._known(peer, message.delegation)
         if known is not None and known.ticket == message.ticket:
             self._messages.append(Outgoing(peer, OfferAnswer(message.delegation, message.number, "")))
             return
@@ -75,6 +75,14 @@ class BrokerSources(BrokerState):
         except TicketError as error:
             reason = error.text
         self._messages.append(Outgoing(peer, OfferAnswer(message.delegation, message.number, reason)))
+
+    def _known(self, peer: str, id_: str) -> Delegation | None:
+        """A giver's delegation, if it is held. Raises ``RemoteError`` if it can't be that giver's: names of delegations
+        begin with their giver's, so that none is in the way of another's, or of what this broker gives itself.
+        """
+        if not id_.startswith(f"{peer}/"):
+            raise RemoteError("not_yours", f"delegation: found {id_!r}, names of {peer}'s begin with {peer}/")
+        return self.book.get(id_)
 
     def _check_offer(self, peer: str, message: Offer) -> tuple[Delegation, Ticket]:
         ticket = self._check_given(peer, message.ticket)
@@ -102,6 +110,10 @@ class BrokerSources(BrokerState):
         root = ticket.root.issuer
         for known in self.peers.values():
             if known.key == root:
+                if known.role != "authority":
+                    raise TicketError(
+                        "unknown_site", f"the chain begins at {known.name}, which is no site but a {known.role}"
+                    )
                 return known.name
         if not called or called in self.peers:
             raise TicketError("unknown_site", f"the chain begins at a site that {peer} calls {called!r}")
@@ -109,6 +121,7 @@ class BrokerSources(BrokerState):
 
     def _take(self, taken: tuple[Delegation, Ticket]) -> None:
         source, ticket = taken
+        self._check_room(source.peer)
         self.book.add(source, ticket)
         self._note(
             source.id, "taken", "", deleg.HELD, f"{source.units} {source.type} of {source.site} to {source.term.end}"
@@ -117,21 +130,33 @@ class BrokerSources(BrokerState):
         self._wanted = True
         self.give(self.settings.delegations)
 
+    def _check_room(self, peer: str) -> None:
+        count = self.book.count_of(peer)
+        if count >= TAKEN_MAX:
+            raise TicketError("busy", f"{self.name} holds {count} delegations of {peer}, its limit")
+
     def _on_withhold(self, peer: str, message: Withhold) -> None:
         """The giver's units are in maintenance then: nothing new is granted of them."""
         source = self.book.get(message.delegation)
         if source is None or source.peer != peer:
             raise RemoteError("unknown_delegation", f"{self.name} holds no delegation {message.delegation} of {peer}")
-        known = next((one for one in source.withheld if one[0] == message.window), None)
-        kept = tuple(one for one in source.withheld if one is not known and one[2].end > self.now)
-        if message.units and len(kept) >= WINDOWS_MAX:
-            raise RemoteError("busy", f"{self.name} heeds {len(kept)} maintenance windows of {source.id}, its limit")
+        known = next((one for one in source.withheld if one.window == message.window), None)
+        if known is None or message.number > known.number:  # else it is a repeat, or was overtaken
+            self._withhold(source, known, message)
+        self._messages.append(Outgoing(peer, Accepted(message.delegation, message.number)))
+
+    def _withhold(self, source: Delegation, known: Withheld | None, message: Withhold) -> None:
+        kept = [one for one in source.withheld if one is not known and one.term.end > self.now]
+        heeded = sum(one.units > 0 for one in kept)
+        if message.units and heeded >= WINDOWS_MAX:
+            raise RemoteError("busy", f"{self.name} heeds {heeded} maintenance windows of {source.id}, its limit")
+        if len(kept) - heeded >= WINDOWS_MAX:  # those that were taken back are remembered for the order of messages
+            kept.remove(next(one for one in kept if not one.units))
+        window = Withheld(message.window, message.units, message.term, message.reason, message.number)
         if known is not None:
             self.book.withhold(source, known, -1)
-        if message.units:
-            kept = (*kept, (message.window, message.units, message.term, message.reason))
-            self.book.withhold(source, kept[-1], 1)
-        source.withheld = kept
+        self.book.withhold(source, window, 1)
+        source.withheld = (*kept, window)
         for record in self.given.values():
             if record.source == source.id and record.state == deleg.HELD:
                 number = self._next("serial")
@@ -140,14 +165,11 @@ class BrokerSources(BrokerState):
                 self.notify(f"{message.window}@{record.id}", record.peer, record.id, number, passed, until)
         self._wanted = True
         self._touch(source)
-        self._messages.append(Outgoing(peer, Accepted(message.delegation, message.number)))
 
     # -- what the giver takes back -----------------------------------------------------------------------------
 
     def _on_reclaim(self, peer: str, message: Reclaim) -> None:
-        source = self.book.get(message.delegation)
-        if source is not None and source.peer != peer:
-            raise RemoteError("not_yours", f"delegation {message.delegation} is not {peer}'s")
+        source = self._known(peer, message.delegation)
         ticket = self._check_given(peer, message.ticket)
         note = check_statement(
             self.scheme, message.statement, RECLAIM, signer=self._peer_key(peer), subject=ticket.leaf.digest
@@ -155,6 +177,7 @@ class BrokerSources(BrokerState):
         deadline = reclaim_deadline(note)
         if source is None:
             # It overtook its offer, which must not be taken when it comes.
+            self._check_room(peer)
             leaf = ticket.leaf
             source = Delegation(
                 message.delegation, peer, leaf.type, leaf.units, leaf.term, message.ticket, {}, message.number,
@@ -190,8 +213,9 @@ class BrokerSources(BrokerState):
         self._publish(lease, TicketUpdate(lease.id, lease.update + 1, 0, "noticed", b"", "", {}, statement, reason, -1))
 
     def _busy_until(self, source: Delegation) -> Instant:
-        """When the last thing cut from ``source`` ends: 0 if there is nothing."""
-        ends = [c.until for lease in self.leases.values() for c in lease.claims if c.source == source.id]
+        """When the last thing cut from ``source`` that may go on ends: 0 if there is nothing."""
+        claims = [c for lease in self.leases.values() for c in lease.claims if c.source == source.id]
+        ends = [c.until for c in claims if c.term.start < source.reclaimed]
         ends += [d.term.end for d in self.given.values() if d.source == source.id and d.state != deleg.ENDED]
         last = max((end for end in ends if end > self.now), default=0)
         return min(last, source.deadline) if source.deadline >= 0 else last
@@ -211,6 +235,12 @@ class BrokerSources(BrokerState):
         if site not in self._endorsements:
             self._endorsements[site] = self.endorsement(place)
         return self._endorsements[site]
+
+    def _peer_changed(self, name: str) -> None:
+        """What was said of a peer may not hold any more: it is said anew."""
+        super()._peer_changed(name)
+        self._introduced = {pair for pair in self._introduced if name not in pair}
+        self._endorsements.pop(name, None)
 
     # -- giving ------------------------------------------------------------------------------------------------
 
@@ -262,16 +292,12 @@ class BrokerSources(BrokerState):
             self._free(record, decode_statement(message.truncation).at)
 
     def _free(self, record: Delegation, at: Instant) -> None:
+        record.freed = at
+        self._touch(record)
         table = self.book.table_or_none(record.source)
-        booked = table.get(delegation_key(record.id)) if table is not None else None
-        if table is None or booked is None:
-            return
-        _, term = booked
-        if at <= term.start:
-            table.release(delegation_key(record.id))
-        elif at < term.end:
-            table.change(delegation_key(record.id), term=Term(term.start, at))
-        self._wanted = True
+        if table is not None:
+            table.end(delegation_key(record.id), at)
+            self._wanted = True
 
     # -- time and state ----------------------------------------------------------------------------------------
 

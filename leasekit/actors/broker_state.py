@@ -87,6 +87,8 @@ class BrokerState(Giver[BrokerLease]):
                 table.reserve(
                     delegation_key(given.id), decode_ticket(given.ticket).leaf.capacity, given.term, force=True
                 )
+                if given.freed >= 0:
+                    table.end(delegation_key(given.id), given.freed)
         for row in tables.get("leases", ()):
             lease = BrokerLease.from_row(row)
             self.leases[lease.id] = lease

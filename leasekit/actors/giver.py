@@ -7,9 +7,10 @@ the operator. The roles say where the units come from, and what taking back does
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from typing import Any, Generic, TypeVar
 
-from leasekit.actors.base import earliest
+from leasekit.actors.base import earliest, instant_of
 from leasekit.actors.notices import Notices
 from leasekit.actors.served import ServedLease
 from leasekit.actors.settings import DelegationSpec
@@ -19,6 +20,7 @@ from leasekit.core.errors import CommandError
 from leasekit.core.leases import delegation as deleg
 from leasekit.core.leases.relations import Delegation
 from leasekit.core.properties import Properties
+from leasekit.core.protocol.codec import ID_MAX
 from leasekit.core.protocol.messages import Offer, OfferAnswer, Reclaim
 from leasekit.core.schema import Row
 from leasekit.core.steps import Outgoing
@@ -55,8 +57,10 @@ class Giver(Notices[L], Generic[L]):
         """Offer what the settings say and the store doesn't hold yet."""
         for spec in specs:
             id_ = f"{self.name}/{spec.type}@{spec.broker}" + (f"/{spec.site}" if spec.site else "")
+            if len(id_) > ID_MAX:  # no message could say it
+                id_ = f"{self.name}/{sha256(id_.encode()).hexdigest()[:12]}"
             known = self.given.get(id_)
-            if known is None or known.state == deleg.ENDED:
+            if spec.broker in self.peers and (known is None or (known.state == deleg.ENDED and known.reclaimed < 0)):
                 self._delegate(id_, spec)
 
     def _offer(
@@ -92,7 +96,7 @@ class Giver(Notices[L], Generic[L]):
             self._fire(deleg.MACHINE, record, "refused" if message.reason else "taken", message.reason)
         elif record.state == deleg.RECLAIMING:
             self._fire(deleg.MACHINE, record, "let_go")
-            self._let_go(record, message.until)
+            self._let_go(record, message.until if record.deadline < 0 else min(message.until, record.deadline))
         self._forget_owed(record, peer)
 
     # -- taking back -------------------------------------------------------------------------------------------
@@ -102,13 +106,13 @@ class Giver(Notices[L], Generic[L]):
         if record is None:
             known = ", ".join(sorted(self.given)) or "(none)"
             raise CommandError(f"delegation: found {arguments.get('delegation')!r}, given are {known}")
-        at, deadline = max(int(arguments.get("at") or 0), self.now), int(arguments.get("deadline") or -1)
+        at, deadline = max(instant_of(arguments, "at") or 0, self.now), instant_of(arguments, "deadline")
         if not deleg.MACHINE.allows((record.state, record.pending), "reclaim"):
             raise CommandError(f"delegation {record.id} is {record.state}: it can't be taken back")
-        if 0 <= deadline < at:
+        if deadline is not None and deadline < at:
             raise CommandError(f"deadline: found {deadline}, it can't be before {at}, when nothing new may begin")
-        self.take_back(record, at, deadline, "taken back by the operator")
-        return {"delegation": record.id, "at": at, "deadline": deadline, "state": record.state}
+        self.take_back(record, at, -1 if deadline is None else deadline, "taken back by the operator")
+        return {"delegation": record.id, "at": at, "deadline": record.deadline, "state": record.state}
 
     def take_back(self, record: Delegation, at: Instant, deadline: Instant, why: str) -> None:
         """Nothing new begins under ``record`` from ``at`` on; leases that exist are over by ``deadline`` (-1: they

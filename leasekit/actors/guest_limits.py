@@ -34,8 +34,12 @@ class GuestLimits(GuestDesk):
                     return lease.end - leave
                 victims_leave = lease.end - leave
                 return victims_leave if self._leaving_victims(lease) else lease.renewal.term.end - leave
+            case (sm.ACTIVE_TICKETED, _) if lease.noticed >= 0:
+                return 0  # its site will refuse the renewal: the sooner, the sooner its units can leave
             case (sm.ACTIVE_TICKETED, _):
                 return lease.end - max(self.settings.extend_lead, leave)
+            case (sm.ACTIVE, sm.MODIFYING) if lease.op_accepted and lease.renewal is not None:
+                return lease.renewal.term.end - leave
             case (sm.ACTIVE, sm.CLOSING):
                 # The site goes on to the end of an extend that it has accepted, heard of or not.
                 return self._last_end(lease) if lease.op_accepted else lease.end

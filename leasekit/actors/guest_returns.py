@@ -5,6 +5,8 @@ See :mod:`leasekit.core.leases.returns` for the machine. A return is a record of
 
 from __future__ import annotations
 
+from typing import Final
+
 from leasekit.actors.guest_units import GuestUnits
 from leasekit.core.claims.statements import RELINQUISHMENT, state
 from leasekit.core.claims.ticket import decode_ticket
@@ -15,6 +17,9 @@ from leasekit.core.protocol.messages import Message, Relinquish, Relinquished, R
 from leasekit.core.schema import Change
 from leasekit.core.steps import Outgoing
 from leasekit.core.time import Instant
+
+RETURNS_MAX: Final = 10_000
+"""How many tickets for leases that nobody knows are on their way back at once, at most."""
 
 
 class GuestReturns(GuestUnits):
@@ -48,6 +53,8 @@ class GuestReturns(GuestUnits):
         lease = self.leases.get(message.lease)
         used = lease is not None and lease.approved is not None and lease.approved.digest == digest
         if site is None or used or digest.hex() in self.returns or ticket.leaf.term.end <= self.now:
+            return
+        if len(self.returns) >= RETURNS_MAX:
             return
         leaf = self.verifier.check(
             ticket, root=None, holder=self.signer.public, now=self.now, skew=self._base.clock_skew,

@@ -25,6 +25,7 @@ class GuestState(Peering):
     """The records of a service manager."""
 
     role = "guest"
+    endorsable = "authority"
 
     def __init__(
         self, name: str, signer: Signer, scheme: Scheme, peers: Iterable[Peer], settings: GuestSettings

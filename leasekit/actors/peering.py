@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 import attrs
 
-from leasekit.actors.base import Actor
+from leasekit.actors.base import Actor, check_arguments
 from leasekit.actors.settings import ADMINISTER, ENDORSE, MAY, OPEN_REQUESTS_MAX, PERMISSIONS, Peer
 from leasekit.core.claims.keys import KEY_BYTES, fingerprint
 from leasekit.core.claims.statements import ENDORSEMENT, check_statement, endorse, endorsed
@@ -33,10 +34,12 @@ from leasekit.core.time import SECOND, Duration, Instant
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 NAME_ALLOWED: Final = "1 to 64 letters, digits, dots, dashes and underscores, the first a letter or digit"
 ADDRESS_MAX: Final = 256
+OPERATOR: Final = "operator"
+"""Who made a peer known that came by command; else it is the broker's name, or empty for the deploy file."""
 FORMER_MAX: Final = 8
 """How many earlier keys of one peer are remembered."""
-ENDORSED_MAX: Final = 100_000
-"""How many peers may become known by endorsement: more are refused, so that a broker can't fill the store."""
+ENDORSED_MAX: Final = 20_000
+"""How many peers one broker may make known: more are refused, so that it can't fill the store."""
 ADMINISTER_TIMEOUT: Final[Duration] = 30 * SECOND
 """How long the answer to a command for another actor is waited for."""
 
@@ -63,10 +66,15 @@ class _Errand:
 class Peering(Actor):
     """An actor and its peers."""
 
+    endorsable: str = ""
+    """The role of those whom a broker may make known here. Guests and sites get to know each other (paper section 2.1);
+    others would get permissions that the broker itself may not have."""
+
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._deployed = dict(self.peers)
         self._made_known: dict[str, PeerRecord] = {}
+        self._endorsed: Counter[str] = Counter()
         self._errands: dict[str, _Errand] = {}
         self._errand_commands: dict[str, Callable[[Command], None]] = {"peer.command": self._send_errand}
         self._handlers.update(
@@ -100,6 +108,7 @@ class Peering(Actor):
             self._make_known(known, removed=True)
         else:
             record = self._made_known.pop(name)
+            self._endorsed[record.origin] -= 1
             self._dirty.pop(id(record), None)
             self._changes.append(Change(record.table, name, None))
             del self.peers[name]
@@ -137,10 +146,17 @@ class Peering(Actor):
             peer.name, peer.role, peer.key, peer.address, peer.origin, tuple(sorted(peer.may)), peer.open_requests,
             removed, peer.former,
         )  # fmt: skip
-        self._made_known[peer.name] = record
+        self._keep(record)
         self._touch(record)
         self._apply(record)
         self._peer_changed(peer.name)
+
+    def _keep(self, record: PeerRecord) -> None:
+        before = self._made_known.get(record.id)
+        if before is not None:
+            self._endorsed[before.origin] -= 1
+        self._endorsed[record.origin] += 1
+        self._made_known[record.id] = record
 
     def _apply(self, record: PeerRecord) -> None:
         if record.removed:
@@ -158,9 +174,18 @@ class Peering(Actor):
     def _restore(self, tables: Mapping[str, Sequence[Row]]) -> None:
         for row in tables.get("peers", ()):
             record = PeerRecord.from_row(row)
-            self._made_known[record.id] = record
+            if self._is_overruled(record):
+                self._changes.append(Change(record.table, record.id, None))
+                continue
+            self._keep(record)
             self._apply(record)
             self._peer_changed(record.id)
+
+    def _is_overruled(self, record: PeerRecord) -> bool:
+        """Whether the deploy file has come to name a peer, or a key, that a broker had made known otherwise."""
+        if record.origin in ("", OPERATOR):
+            return False
+        return record.id in self._deployed or any(peer.key == record.key for peer in self._deployed.values())
 
     def _query_peers(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
         return [
@@ -196,14 +221,18 @@ class Peering(Actor):
         if not NAME.fullmatch(name) or len(address) > ADDRESS_MAX:
             raise RemoteError("bad_endorsement", f"endorsement: found the name {name!r:.80}, expected {NAME_ALLOWED}")
         role = "authority" if role == "site" else role
+        if role != self.endorsable:
+            raise RemoteError(
+                "bad_endorsement", f"{broker} endorses the {role} {name}: a {self.role} takes no such word"
+            )
         known = self.peers.get(name)
         if (known is not None and known.key == note.subject) or note.subject == self.signer.public:
             return
         record = self._made_known.get(name)
         if known is not None or (record is not None and record.removed):
             raise RemoteError("name_taken", f"{broker} endorses another key as {name!r} than the one known here")
-        if len(self._made_known) >= ENDORSED_MAX:
-            raise RemoteError("busy", f"{self.name} knows {len(self._made_known)} endorsed peers, its limit")
+        if self._endorsed[broker] >= ENDORSED_MAX:
+            raise RemoteError("busy", f"{self.name} knows {self._endorsed[broker]} peers from {broker}, its limit")
         try:
             self._check_new(name, note.subject)
         except CommandError as error:
@@ -226,9 +255,13 @@ class Peering(Actor):
 
     def _send_errand(self, command: Command) -> None:
         peer, name = str(command.arguments.get("peer", "")), str(command.arguments.get("command", ""))
+        check_arguments(command.arguments)
         if peer not in self.peers:
             raise CommandError(f"peer: found {peer!r}, known are {', '.join(sorted(self.peers)) or '(none)'}")
-        arguments = json.dumps(command.arguments.get("arguments", {}))
+        try:
+            arguments = json.dumps(command.arguments.get("arguments", {}))
+        except (TypeError, ValueError, RecursionError) as error:
+            raise CommandError(f"arguments: {error}") from error
         if len(arguments) > TEXT_MAX or not 0 < len(name) <= WORD_MAX:
             raise CommandError(f"command: found {name!r:.80} with {len(arguments)} characters of arguments")
         unheard = f"{peer} did not answer within {ADMINISTER_TIMEOUT // SECOND} s; it may have obeyed"
@@ -252,15 +285,14 @@ class Peering(Actor):
         handler = self._commands.get(message.command)
         result, error = "", ""
         try:
-            arguments = json.loads(message.arguments)
-            if handler is None or not isinstance(arguments, dict):
+            if handler is None:
                 raise CommandError(
                     f"a {self.role} has no command {message.command!r}; it has {', '.join(sorted(self._commands))}"
                 )
+            arguments = _object(message.arguments)
+            check_arguments(arguments)
             self._note("", "administer", "", "", f"{peer}: {message.command} {message.arguments}")
             result = json.dumps(handler(arguments))
-        except json.JSONDecodeError as wrong:
-            error = f"arguments: {wrong}"
         except LeasekitError as wrong:
             error = str(wrong)
         if len(result) > TEXT_MAX:
@@ -273,7 +305,7 @@ class Peering(Actor):
             return
         try:
             result = json.loads(message.result) if message.result else None
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):
             result = message.result
         self._end_errand(errand, Reply(errand.command, result, f"{peer}: {message.error}" if message.error else ""))
 
@@ -299,6 +331,17 @@ class Peering(Actor):
             self._end_errand(record, Reply(record.command, error=record.unheard))
 
 
+def _object(text: str) -> dict[str, Any]:
+    """The JSON object that a peer sent for arguments. Raises ``CommandError``."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise CommandError(f"arguments: {error}") from error
+    if not isinstance(found, dict):
+        raise CommandError(f"arguments: found {text!r:.40}, expected a JSON object")
+    return found
+
+
 def _peer_from(arguments: Mapping[str, Any]) -> Peer:
     """The peer that an operator describes. Raises ``CommandError`` that names the field."""
     name, role, key = (str(arguments.get(field, "")) for field in ("name", "role", "key"))
@@ -313,13 +356,17 @@ def _peer_from(arguments: Mapping[str, Any]) -> Peer:
     if len(raw) != KEY_BYTES:
         raise CommandError(f"key: found {key!r:.80}, expected {2 * KEY_BYTES} hex digits")
     may = arguments.get("may")
+    if may is not None and not isinstance(may, (list, tuple)):
+        raise CommandError(f"may: found {may!r:.80}, expected a list of {', '.join(PERMISSIONS)}")
     allowed = MAY[role] if may is None else frozenset(map(str, may))
     if not allowed <= set(PERMISSIONS):
         raise CommandError(f"may: found {sorted(allowed - set(PERMISSIONS))}, allowed are {', '.join(PERMISSIONS)}")
-    most = arguments.get("open_requests") or OPEN_REQUESTS_MAX
-    if type(most) is not int or most <= 0:
-        raise CommandError(f"open_requests: found {most!r:.40}, expected a positive number")
-    address = str(arguments.get("address", ""))
+    most = OPEN_REQUESTS_MAX if arguments.get("open_requests") is None else arguments["open_requests"]
+    if type(most) is not int or not 0 < most < 2**31:
+        raise CommandError(f"open_requests: found {most!r:.40}, expected a number from 1 to {2**31 - 1}")
+    address = str(arguments.get("address") or "")
     if len(address) > ADDRESS_MAX:
         raise CommandError(f"address: found {len(address)} characters, at most {ADDRESS_MAX}")
-    return Peer(name=name, key=raw, role=role, may=allowed, open_requests=most, address=address, origin="operator")
+    if not address.isprintable():
+        raise CommandError(f"address: found {address!r}, expected printable characters")
+    return Peer(name=name, key=raw, role=role, may=allowed, open_requests=most, address=address, origin=OPERATOR)

@@ -7,7 +7,7 @@ new. An update is due, in order, until the client acknowledges it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
 from leasekit.actors.peering import Peering
 from leasekit.actors.settings import ActorSettings, Peer
@@ -20,6 +20,8 @@ from leasekit.core.steps import Outgoing, Ready
 from leasekit.core.time import Instant
 
 FRESH, REPEAT, OLD = "fresh", "repeat", "old"
+UNACKED_MAX: Final = 64
+"""How many updates a lease may owe its client before new requests about it are refused."""
 
 
 class ServedLease(Protocol):
@@ -27,6 +29,7 @@ class ServedLease(Protocol):
 
     id: str
     table: ClassVar[str]
+    type: str
     holder: str
     number: int
     update: int
@@ -82,6 +85,11 @@ class Server(Peering, Generic[L]):
         if number > lease.number:
             return FRESH
         return REPEAT if number == lease.number else OLD
+
+    def _check_heard(self, lease: ServedLease | None) -> None:
+        """Who takes no answers gets no more of them: they are kept until then. Raises ``RemoteError``."""
+        if lease is not None and len(lease.unacked) >= UNACKED_MAX:
+            raise RemoteError("busy", f"lease {lease.id} has {len(lease.unacked)} updates that wait to be acknowledged")
 
     def _check_id(self, lease: str, peer: str) -> None:
         """Ids are derived from their holder's key: nobody can take one before its holder does. Raises
@@ -144,7 +152,8 @@ class Server(Peering, Generic[L]):
         lease.timer, lease.unacked = None, []
         self._dirty.pop(id(lease), None)
         self._forget_owed(lease, lease.holder)
-        self._changes.append(Change(lease.table, lease.id, lease.row() if self._base.keep_closed else None))
+        was = bool(lease.type)  # else only closes were heard of it, which anybody can make up
+        self._changes.append(Change(lease.table, lease.id, lease.row() if was and self._base.keep_closed else None))
 
     def _query_leases(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
         every = arguments.get("all", False)

@@ -89,11 +89,14 @@ class GuestSettings(ActorSettings):
 
 @attrs.frozen(kw_only=True)
 class UnitGroup:
-    """Units of one resource type at a site: ``names`` of the units, and the resource properties that they share."""
+    """Units of one resource type at a site: ``names`` of the units, and the resource properties that all of the type
+    share. ``own`` are those of this group alone, which tickets don't speak of.
+    """
 
     type: str
     names: tuple[str, ...]
     properties: Properties = EMPTY
+    own: Properties = EMPTY
 
 
 @attrs.frozen(kw_only=True)

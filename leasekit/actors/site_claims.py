@@ -8,6 +8,7 @@ is refused with evidence of who signed too much; one that only the units are mis
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -26,12 +27,16 @@ from leasekit.core.mappers import AuthorityMapper
 from leasekit.core.properties import Properties, digest_properties
 from leasekit.core.protocol.codec import LIST_MAX, clip
 from leasekit.core.protocol.messages import ClaimReport
-from leasekit.core.schema import Row
+from leasekit.core.schema import Change, Row
 from leasekit.core.time import Instant, Term
 from leasekit.core.timetable import Shortfall
 
 REPLACED: Final = "replaced"
 REDEEMED, VOID, SEEN = "redeemed", "void", "seen"
+UNUSED_MAX: Final = 20_000
+"""How many claims of one issuer are remembered that no lease used: given back, or ended early."""
+REPORTS_MAX: Final = 100
+"""How many reports of trouble are owed to one broker at once; those that say what is free again are always sent."""
 TIDY_EVERY: Final = 256
 """After how many claims the tree forgets those that are over."""
 
@@ -51,6 +56,7 @@ class SiteClaims(SiteLeases):
         super().__init__(name, signer, scheme, peers, mapper, settings)
         self.verifier = TicketVerifier(scheme, depth_max=settings.depth_max)
         self.claims: dict[bytes, SiteClaim] = {}
+        self._unused: Counter[str] = Counter()
         self.tree = ClaimTree(BY_USE if settings.surplus == "honour" else BY_DELEGATION)
         self.incidents: dict[str, Incident] = {}
         self._guilty: set[bytes] = set()
@@ -108,28 +114,39 @@ class SiteClaims(SiteLeases):
         ``TicketError``.
         """
         leaf = ticket.leaf
+        for claim in ticket.chain:
+            known = self.claims.get(claim.digest)
+            if known is not None and known.until >= 0 and claim.digest not in self.tree:
+                self.tree.end_early(claim.digest, known.until)  # it remembers only so many
         added = self.tree.add(ticket)
         for found in added.found:
-            self._blame(found)
-        if added.until <= max(self.now, leaf.term.start):
+            self._blame(found, ticket.root.holder)
+        until = min(added.until, self._deadline(ticket))
+        if until <= max(self.now, leaf.term.start):
             self.tree.withdraw(leaf.digest)
-            raise TicketError("returned", f"the claim, or one above it, was ended as of {added.until}")
+            raise TicketError("returned", f"the claim, or one above it, was ended as of {until}")
         if added.surplus is not None:
             raise TicketError("overdelegated", added.surplus.text)
         try:
             # A ticket that comes late takes nothing of what is past, where others may have had the units.
-            term = Term(max(leaf.term.start, self.now), added.until)
+            term = Term(max(leaf.term.start, self.now), until)
             self.calendar(leaf.type).reserve(leaf.digest, leaf.units, term)
         except Shortfall as short:
             self.tree.withdraw(leaf.digest)
             raise self._no_room(ticket, short) from short
-        for claim in added.fresh:
-            if claim.digest != leaf.digest and claim.digest not in self.claims:
+        for claim in ticket.chain[:-1]:  # not the fresh ones only: a ticket that was refused may have brought them
+            if claim.digest not in self.claims:
                 self.remember(claim, "", SEEN)
         self._counted_claims += 1
         if self._counted_claims % TIDY_EVERY == 0:
             self.tree.forget_before(self.now - self._base.clock_skew)
-        return added.until
+        return until
+
+    def _deadline(self, ticket: Ticket) -> Instant:
+        """When leases from a ticket's delegation are over at the latest, if it was taken back."""
+        root = ticket.root
+        given = [record.deadline for record in self.given.values() if record.digest == root.digest]
+        return min((deadline for deadline in given if deadline >= 0), default=root.term.end)
 
     def _must_fit(self, ticket: Ticket) -> None:
         leaf = ticket.leaf
@@ -153,21 +170,23 @@ class SiteClaims(SiteLeases):
         self._report(leaf.issuer, leaf, "oversubscribed", text)
         return TicketError("oversubscribed", text)
 
-    def replace(self, lease: SiteLease, ticket: Ticket) -> None:
-        """End the lease's claim where the ticket starts, and admit the ticket in its place; all or nothing. Raises
-        ``TicketError``.
+    def replace(self, lease: SiteLease, ticket: Ticket) -> Instant:
+        """End the lease's claim where the ticket starts, and admit the ticket in its place; all or nothing.
+
+        Returns when it ends, as :meth:`admit` does. Raises ``TicketError``.
         """
         leaf, table, old = ticket.leaf, self.calendar(lease.type), lease.claim
         self.end_reservation(lease, leaf.term.start)
         try:
             self._must_fit(ticket)  # before the tree hears that the old claim ends, which can't be unsaid
             self.tree.end_early(old, leaf.term.start)
-            self.admit(ticket)
+            until = self.admit(ticket)
         except TicketError:
-            if old in table:
-                table.change(old, term=lease.term, force=True)
-            else:
-                table.reserve(old, lease.wanted, lease.term, force=True)
+            end = lease.term.end if lease.noticed < 0 else min(lease.noticed, lease.term.end)
+            if end > max(self.now, lease.term.start):
+                if old in table:
+                    table.release(old)
+                table.reserve(old, lease.wanted, Term(lease.term.start, end), force=True)
             raise
         self._refresh(old)  # also where a modify that was refused had ended it in the tree before
         if leaf.units < lease.wanted or leaf.term.end < lease.term.end:
@@ -175,6 +194,7 @@ class SiteClaims(SiteLeases):
             if record is not None:
                 claim = decode_claim(record.body, record.signature)
                 self._report(claim.issuer, claim, REPLACED, f"ends at {leaf.term.start}")
+        return until
 
     def remember(self, claim: Claim, lease: str, state_: str, at: Instant = 0) -> SiteClaim:
         """Write down what became of a claim."""
@@ -182,9 +202,46 @@ class SiteClaims(SiteLeases):
             claim.digest.hex(), lease, claim.parent.hex(), claim.issuer.hex(), claim.holder.hex(), claim.type,
             claim.units, claim.term, state_, at, claim.body, claim.signature,
         )  # fmt: skip
+        self._forget(self.claims.get(claim.digest))
         self.claims[claim.digest] = record
+        self._unused[record.issuer] += not lease
         self._refresh(claim.digest)
         return record
+
+    def _forget(self, record: SiteClaim | None) -> None:
+        if record is not None and not record.lease:
+            self._unused[record.issuer] -= 1
+
+    def remember_unused(self, claim: Claim, state_: str, at: Instant = 0) -> SiteClaim:
+        """As :meth:`remember`, of a claim that no lease uses, which its issuer can make as many of as it likes. Raises
+        ``TicketError``.
+        """
+        count = self._unused[claim.issuer.hex()]
+        if count >= UNUSED_MAX:
+            raise TicketError("busy", f"{self.name} remembers {count} unused claims of {fingerprint(claim.issuer)}")
+        return self.remember(claim, "", state_, at)
+
+    def leases_of(self, claim: bytes) -> list[SiteLease]:
+        """The leases that use a claim, or one below it, now or in a renewal."""
+        known = self.claims.get(claim)
+        if known is not None and known.lease:
+            lease = self.leases.get(known.lease)
+            return [lease] if lease is not None and lease.ended < 0 else []
+        return [lease for lease in self.leases.values() if lease.ended < 0 and self.end_under(lease, claim, 0) >= 0]
+
+    def end_under(self, lease: SiteLease, claim: bytes, at: Instant) -> Instant:
+        """When a lease ends if ``claim`` ends at ``at``: later if only its renewal is below that; -1 if neither is."""
+        if self._is_below(lease.claim, claim):
+            return at
+        if lease.next is not None and self._is_below(lease.next.claim, claim):
+            return max(at, lease.next.term.start)
+        return -1
+
+    def _is_below(self, claim: bytes, above: bytes) -> bool:
+        while claim and claim != above:
+            known = self.claims.get(claim)
+            claim = bytes.fromhex(known.parent) if known is not None else b""
+        return bool(claim)
 
     def end_claim(self, digest: bytes, at: Instant) -> None:
         """A statement that was checked ends a claim at ``at``."""
@@ -203,30 +260,48 @@ class SiteClaims(SiteLeases):
 
     # -- blame -------------------------------------------------------------------------------------------------
 
-    def _blame(self, found: Overdelegation) -> None:
+    def _blame(self, found: Overdelegation, root: bytes) -> None:
         """Keep evidence of one who gave away more than it had, and tell those who ought to know."""
         if self.settings.refuse_guilty:
             self._guilty.add(found.guilty)
         id_ = f"{fingerprint(found.guilty)}-{found.parent.id[:16]}"
-        self.keep_evidence(id_, found.guilty, of_overdelegation(found), found.text)
+        self.keep_evidence(id_, found.guilty, of_overdelegation(found), found.text, root)
         for key in {found.guilty, found.parent.issuer} - {self.signer.public}:
             self._report(key, found.claims[0], "overdelegated", found.text)
 
-    def keep_evidence(self, id_: str, guilty: bytes, evidence: Evidence, words: str) -> None:
-        """Keep evidence in the store, under ``id_``: the latest of each."""
-        if id_ not in self.incidents and len(self.incidents) >= self.settings.evidence_max:
+    def keep_evidence(self, id_: str, guilty: bytes, evidence: Evidence, words: str, root: bytes = b"") -> None:
+        """Keep evidence in the store, under ``id_``: the latest of each.
+
+        ``root`` is whom the site gave what it is about. Keys are made up easily: where there is too much evidence, that
+        below the ``root`` that has most gives way, so that nobody can hide what others do behind its own.
+        """
+        if id_ not in self.incidents and not self._make_room(root.hex()):
             self._complain(f"evidence against {fingerprint(guilty)} is not kept: there are {len(self.incidents)}")
             return
         body = encode_evidence(evidence, words).encode()
-        incident = Incident(id_, self.now, evidence.kind, guilty.hex(), words, body)
+        incident = Incident(id_, self.now, evidence.kind, guilty.hex(), words, body, root.hex())
         self.incidents[id_] = incident
         self._touch(incident)
         self._note("", evidence.kind, "", "", words)
+
+    def _make_room(self, root: str) -> bool:
+        if len(self.incidents) < self.settings.evidence_max:
+            return True
+        ((most, count),) = Counter(one.root for one in self.incidents.values()).most_common(1)
+        if count <= 1 + sum(one.root == root for one in self.incidents.values()):
+            return False
+        latest = [one for one in self.incidents.values() if one.root == most][-1]
+        del self.incidents[latest.id]
+        self._dirty.pop(id(latest), None)
+        self._changes.append(Change(latest.table, latest.id, None))
+        return True
 
     def _report(self, key: bytes, claim: Claim, code: str, text: str) -> None:
         """Tell the peer with ``key``, if it is one, what became of ``claim``."""
         peer = next((peer.name for peer in self.peers.values() if peer.key == key and peer.role == "broker"), None)
         if peer is not None:
+            if code != REPLACED and sum(n.peer == peer for n in self.notices.values()) >= REPORTS_MAX:
+                return
             number = self._next("serial")
             message = ClaimReport(claim.id, number, code, clip(text))
             self.notify(f"report:{code}:{claim.id}@{peer}", peer, claim.id, number, message, claim.term.end)
@@ -244,7 +319,7 @@ class SiteClaims(SiteLeases):
     def _on_due(self, record: Any) -> None:
         if isinstance(record, SiteClaim):
             record.live = False
-            self.claims.pop(bytes.fromhex(record.id), None)
+            self._forget(self.claims.pop(bytes.fromhex(record.id), None))
         else:
             super()._on_due(record)
 
@@ -254,6 +329,7 @@ class SiteClaims(SiteLeases):
         for row in tables.get("claims", ()):
             record = SiteClaim.from_row(row)
             self.claims[bytes.fromhex(record.id)] = record
+            self._unused[record.issuer] += not record.lease
             self._schedule(record, record.term.end + self._base.clock_skew)
             below.setdefault(record.parent, []).append(record)
         level = below.get("", [])

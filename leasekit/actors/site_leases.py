@@ -46,6 +46,7 @@ class SiteLeases(Giver[SiteLease]):
     """The units' side of an authority."""
 
     role = "authority"
+    endorsable = "guest"
     decisions = (Assign, Release, Refuse)
 
     def __init__(
@@ -75,16 +76,20 @@ class SiteLeases(Giver[SiteLease]):
         """Count what the settings name; returns the units that were not known before."""
         new: list[SiteUnit] = []
         for group in self.settings.inventory:
-            new += self.units.declare(group.type, group.names, group.properties)
+            new += self.units.declare(group.type, group.names, group.properties, group.own)
             self._calendars[group.type] = Timetable(self.units.in_service(group.type))
         return new
 
     def count_units(self, type_: str) -> None:
         """Make the calendar's capacity, from now on, the number of units that are in service."""
         table = self._calendars[type_]
-        more = self.units.in_service(type_) - table.capacity_at(self.now)
+        more = self.units.in_service(type_) + self._missing(type_) - table.capacity_at(self.now)
         if more:
             table.add_capacity(Term(self.now, INSTANT_MAX), more)
+
+    def _missing(self, type_: str) -> int:
+        """How many units, more than are in service, the calendar has beside what is missing in it for a while."""
+        return 0
 
     def calendar(self, type_: str) -> Timetable:
         """How many units of a type are spoken for, over time."""
@@ -160,15 +165,20 @@ class SiteLeases(Giver[SiteLease]):
         self._check_down(lease)
 
     def notice_lease(self, lease: SiteLease, at: Instant, why: str) -> None:
-        """End the lease at ``at``, before its term does, and tell its guest now."""
-        if lease.ended >= 0 or lease.pending == au.CLOSING or at >= lease.term.end or 0 <= lease.noticed <= at:
+        """End the lease at ``at``, before its term does, or that of a renewal, and tell its guest now."""
+        later = lease.next
+        last = lease.term.end if later is None else later.term.end
+        if lease.ended >= 0 or lease.pending == au.CLOSING or at >= last or 0 <= lease.noticed <= at:
             return
-        lease.noticed, lease.notice = at, why
-        if lease.next is not None and lease.next.op == EXTEND:
-            number = lease.next.number
+        if later is not None and later.op == EXTEND and at <= later.term.start:
             self.withdraw_next(lease)
-            self.publish(lease, "refused", number, why)
+            self.publish(lease, "refused", later.number, why)
+            if at >= lease.term.end:
+                return
+        lease.noticed, lease.notice = at, why
         self.end_reservation(lease, at)
+        if lease.next is not None:
+            self.calendar(lease.type).end(lease.next.claim, at)
         self._note(lease.id, "notice", "", "", f"ends at {at}: {why}")
         if lease.pending == au.REDEEMING and lease.id not in self._queue and lease.term.start >= at:
             self._fire(au.MACHINE, lease, "refuse", why)
@@ -179,15 +189,7 @@ class SiteLeases(Giver[SiteLease]):
 
     def end_reservation(self, lease: SiteLease, at: Instant) -> None:
         """Free the lease's current claim in the calendar from ``at`` on."""
-        table = self.calendar(lease.type)
-        booked = table.get(lease.claim)
-        if booked is None:
-            return
-        _, term = booked
-        if at <= term.start:
-            table.release(lease.claim)
-        elif at < term.end:
-            table.change(lease.claim, term=Term(term.start, at))
+        self.calendar(lease.type).end(lease.claim, at)
 
     def _take(self, lease: SiteLease, unit: SiteUnit) -> None:
         lease.units.remove(unit.id)
@@ -278,7 +280,7 @@ class SiteLeases(Giver[SiteLease]):
         self._touch(unit)
 
     def _context(self, unit: SiteUnit, lease: SiteLease | None) -> Properties:
-        context = {**self.units.properties(unit.type), **unit.given, "unit.name": unit.id, "site.name": self.name}
+        context = {**self.units.unit_properties(unit), **unit.given, "unit.name": unit.id, "site.name": self.name}
         if lease is None:
             return context
         return {
@@ -525,6 +527,8 @@ class SiteLeases(Giver[SiteLease]):
             if lease.next.term.start < lease.term.end:
                 table.change(lease.claim, term=Term(lease.term.start, lease.next.term.start))
             table.reserve(lease.next.claim, lease.next.units, lease.next.term, force=True)
+        for claim in (lease.claim, lease.next.claim if lease.next is not None else b"") if lease.noticed >= 0 else ():
+            table.end(claim, lease.noticed)
 
     # -- queries -----------------------------------------------------------------------------------------------
 
@@ -557,4 +561,5 @@ def _promised(lease: SiteLease) -> Term:
     """The term as its guest can count on it."""
     if lease.noticed < 0:
         return lease.term
-    return Term(lease.term.start, max(lease.noticed, lease.term.start + 1))
+    last = lease.term.end if lease.next is None else lease.next.term.end
+    return Term(lease.term.start, max(min(lease.noticed, last), lease.term.start + 1))

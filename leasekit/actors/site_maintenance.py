@@ -16,7 +16,7 @@ from leasekit.core.leases import authority as au
 from leasekit.core.leases import delegation as deleg
 from leasekit.core.leases.relations import Window
 from leasekit.core.protocol.codec import clip
-from leasekit.core.protocol.messages import Withhold
+from leasekit.core.protocol.messages import OfferAnswer, Withhold
 from leasekit.core.schema import Change, Row
 from leasekit.core.time import INSTANT_MAX, Instant, Term
 
@@ -35,14 +35,19 @@ class SiteMaintenance(SiteClaims):
     # -- announcing --------------------------------------------------------------------------------------------
 
     def _add_window(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        names = tuple(map(str, arguments.get("units") or ()))
-        type_, reason = str(arguments.get("type", "")), str(arguments.get("reason") or "maintenance")
+        named = arguments.get("units") or ()
+        if not isinstance(named, (list, tuple)):
+            raise CommandError(f"units: found {named!r:.80}, expected a list of names")
+        names = tuple(map(str, named))
+        type_, reason = str(arguments.get("type") or ""), str(arguments.get("reason") or "maintenance")
         start, end = arguments.get("start"), arguments.get("end")
-        if type(start) is not int or type(end) is not int or end <= max(start, self.now):
+        if type(start) is not int or type(end) is not int or not max(start, self.now) < end <= INSTANT_MAX:
             raise CommandError(
-                f"window: found {start} to {end}, it must end after it begins, and later than {self.now}"
+                f"window: found {start!r:.40} to {end!r:.40}, it must end after it begins, later than {self.now} and "
+                f"by {INSTANT_MAX}"
             )
         chosen = self._chosen(names, type_)
+        self._check_alone(chosen, max(start, self.now), end)
         window = Window(
             f"window-{self._next('serial')}", max(start, self.now), end, chosen, clip(reason, REASON_MAX),
             bool(arguments.get("close", False)),
@@ -70,6 +75,15 @@ class SiteMaintenance(SiteClaims):
             raise CommandError(f"units: none of {', '.join(names)} is of type {type_!r}")
         return tuple(chosen)
 
+    def _check_alone(self, units: Sequence[str], start: Instant, end: Instant) -> None:
+        """A unit is in one window at a time: the end of one would bring it back in another. Raises ``CommandError``."""
+        for other in self.windows.values():
+            shared = set(units) & set(other.units)
+            if shared and start < other.end and other.start < end:
+                raise CommandError(
+                    f"units: {min(shared)} is in {other.id} already, over [{other.start}, {other.end}): remove it first"
+                )
+
     def _remove_window(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         window = self.windows.get(str(arguments.get("window", "")))
         if window is None:
@@ -86,6 +100,12 @@ class SiteMaintenance(SiteClaims):
         if start < window.end:
             for type_, count in self._by_type(window).items():
                 self.calendar(type_).add_capacity(Term(start, window.end), sign * count)
+
+    def _missing(self, type_: str) -> int:
+        """As the layer below; windows have taken their units out of the calendar, and most of them out of service."""
+        running = [window for window in self.windows.values() if window.start <= self.now < window.end]
+        units = [(self.units[name], window) for window in running for name in window.units if name in self.units]
+        return sum((unit.retire == _words(window)) - 1 for unit, window in units if unit.type == type_)
 
     def _by_type(self, window: Window) -> dict[str, int]:
         counts: dict[str, int] = {}
@@ -104,7 +124,7 @@ class SiteMaintenance(SiteClaims):
             for record in sorted(held, key=lambda d: -d.units):
                 units = min(lacking, record.units)
                 lacking -= units
-                if units:
+                if units or give_back:  # who has which share may be another by now
                     number = self._next("serial")
                     message = Withhold(
                         record.id, number, window.id, 0 if give_back else units, Term(window.start, window.end),
@@ -116,8 +136,19 @@ class SiteMaintenance(SiteClaims):
         """End the leases that may have one of the window's units when it begins: all of a type if all of it goes."""
         gone = {type_ for type_, count in self._by_type(window).items() if count == self.units.total(type_)}
         for lease in list(self.leases.values()):
-            if lease.ended < 0 and (lease.type in gone or set(lease.units) & set(window.units)):
+            if lease.term.start >= window.end or lease.ended >= 0:
+                continue
+            if lease.type in gone or set(lease.units) & set(window.units):
                 self.notice_lease(lease, max(window.start, lease.term.start), window.reason)
+
+    def _on_offer_answer(self, peer: str, message: OfferAnswer) -> None:
+        """As the giver's; one that has just taken its delegation hears of the windows that there are."""
+        record = self.given.get(message.delegation)
+        offered = record is not None and record.state == deleg.OFFERING
+        super()._on_offer_answer(peer, message)
+        if offered and record is not None and record.state == deleg.HELD:
+            for window in self.windows.values():
+                self._tell_brokers(window, give_back=False)
 
     # -- beginning and ending ----------------------------------------------------------------------------------
 
@@ -134,6 +165,10 @@ class SiteMaintenance(SiteClaims):
         for name in window.units if window.begun else ():
             if name in self.units and self.units[name].retire == _words(window):
                 self.units.bring_back(name)
+                following = [one for one in self.windows.values() if one.begun and one is not window]
+                for other in following:  # it begins as this one ends
+                    if name in other.units:
+                        self.units.retire(name, _words(other))
         del self.windows[window.id]
         self._dirty.pop(id(window), None)
         window.timer = None
@@ -160,13 +195,11 @@ class SiteMaintenance(SiteClaims):
         for row in rows:
             window = Window.from_row(row)
             self.windows[window.id] = window
-            if not window.begun:
-                self._count_window(window, -1)
-            else:  # calendars were made of the units in service now: those that are out for it come back at its end
-                for name in window.units:
-                    if name in self.units and self.units[name].retire == _words(window):
-                        back = Term(max(window.end, self.now), INSTANT_MAX)
-                        self.calendar(self.units[name].type).add_capacity(back, 1)
+            for name in window.units if window.begun else ():
+                # Calendars were made of the units in service now: those that are out for it come back at its end.
+                if name in self.units and self.units[name].retire == _words(window):
+                    self.calendar(self.units[name].type).add_capacity(Term(self.now, INSTANT_MAX), 1)
+            self._count_window(window, -1)
             self._schedule(window, window.end if window.begun else window.start)
 
     def _query_windows(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:

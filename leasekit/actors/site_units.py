@@ -37,21 +37,26 @@ class Units:
         self._act = act
         self._units: dict[str, SiteUnit] = {}
         self._types: dict[str, Properties] = {}
+        self._properties: dict[str, Properties] = {}
         self._count: dict[str, int] = {}
         self._free: dict[str, SortedList] = {}
         self._tearing: dict[str, dict[str, SiteUnit]] = {}
 
     # -- inventory ---------------------------------------------------------------------------------------------
 
-    def declare(self, type_: str, names: Iterable[str], properties: Properties) -> list[SiteUnit]:
-        """Units that the site's settings name; returns those that were not known before. Raises ``ValueError`` for a
-        name used twice.
+    def declare(
+        self, type_: str, names: Iterable[str], properties: Properties, own: Properties = EMPTY
+    ) -> list[SiteUnit]:
+        """Units that the site's settings name; returns those that were not known before. ``own`` are properties of
+        these beside those of their type. Raises ``ValueError`` for a name used twice.
         """
         self._types[type_] = properties
+        all_ = {**properties, **own} if own else properties
         self._free.setdefault(type_, SortedList())
         self._tearing.setdefault(type_, {})
         new = []
         for name in names:
+            self._properties[name] = all_
             known = self._units.get(name)
             if known is None:
                 unit = SiteUnit(name, type_, index=len(self._units))
@@ -100,6 +105,11 @@ class Units:
         """The resource properties of a type."""
         return self._types.get(type_, EMPTY)
 
+    def unit_properties(self, unit: SiteUnit) -> Properties:
+        """Those of its type, and its own."""
+        found = self._properties.get(unit.id)
+        return self._types.get(unit.type, EMPTY) if found is None else found
+
     def in_service(self, type_: str) -> int:
         """How many units of the type aren't out of service."""
         return sum(unit.state != au.OUT and not unit.retire for unit in self._units.values() if unit.type == type_)
@@ -113,7 +123,7 @@ class Units:
     def view(self, name: str) -> UnitView:
         """One unit. Raises ``KeyError``."""
         unit = self._units[name]
-        return UnitView(unit.id, unit.type, unit.state, unit.lease, unit.failures, self._types.get(unit.type, EMPTY))
+        return UnitView(unit.id, unit.type, unit.state, unit.lease, unit.failures, self.unit_properties(unit))
 
     def free(self, type_: str) -> Iterator[UnitView]:
         """Units that can be given out: clean ones first (fewest failures, then inventory order), then those in

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from itertools import pairwise
-from typing import Any, Final
+from pathlib import Path
+from typing import Final
 
 import click
 
+from leasekit.cli.calendars import calendars, print_calendar
 from leasekit.cli.delegations import add_delegation_commands
-from leasekit.cli.output import clean, console, example, json_option, note, pairs, print_json, print_table
+from leasekit.cli.output import example, json_option, note, pairs, print_json, print_table
 from leasekit.cli.places import Place, daemon_options
 from leasekit.cli.times import SPAN, WHEN, to_second
 from leasekit.core.errors import LeasekitError
 from leasekit.core.leases.machine import NONE
-from leasekit.core.time import Duration, Instant, Term, format_duration
+from leasekit.core.time import Duration, Instant, Term
 
 BROKER: Final = "broker"
-BARS: Final = " ▁▂▃▄▅▆▇█"
-COLUMNS_MIN, COLUMNS_MAX = 10, 200
-
-Step = tuple[Instant, Instant, int]
-"""From, until, units taken."""
+SUFFIXES: Final = (".png", ".svg")
 
 
 @click.group()
@@ -83,83 +79,45 @@ def requests(place: Place, as_json: bool) -> None:
     print_table(columns, rows, empty="no request waits", right=("units",))
 
 
-@broker.command(epilog=example("leasekit broker calendar", "leasekit broker calendar --for 2h --json"))
+@broker.command(
+    epilog=example(
+        "leasekit broker calendar",
+        "leasekit broker calendar --for 2h --json",
+        "leasekit broker calendar --for 1w --out week.png",
+    )
+)
 @click.option("--from", "begin", type=WHEN, default="now", show_default=True, help="Where the picture begins.")
 @click.option("--for", "span", type=SPAN, default="1d", show_default=True, help="How much time it shows.")
 @click.option("--source", default="", metavar="SOURCE", help="Only this delegation.")
+@click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Draw it into FILE, a .png or .svg.")
 @daemon_options
 @json_option
-def calendar(place: Place, begin: Instant, span: Duration, source: str, as_json: bool) -> None:
-    """Draw how the units of each delegation are taken over time: a full block where none is free."""
+def calendar(place: Place, begin: Instant, span: Duration, source: str, out: Path | None, as_json: bool) -> None:
+    """Draw how the units of each delegation are taken over time, and by whom: a full block where none is free.
+
+    Units that the site needs for maintenance are drawn on a line of their own.
+    """
+    if out is not None and out.suffix not in SUFFIXES:
+        raise click.BadParameter(f"found {str(out)!r}, expected a name that ends in .png or .svg", param_hint="--out")
     with place.connect(BROKER) as client:
         found = [s for s in client.query("sources") if not source or s["source"] == source]
-        leases = client.query("leases")
+        leases, given = client.query("leases"), client.query("delegations")
     if source and not found:
         raise LeasekitError(f"no source {source!r}; `leasekit broker sources` lists them")
-    window = Term(begin, begin + span)
-    steps = {s["source"]: taken(s["source"], leases, window) for s in found}
+    made = calendars(found, leases, given, Term(begin, begin + span))
+    if out is not None and made:
+        from leasekit.cli.calendar_picture import draw
+
+        draw(made, out)
     if as_json:
-        print_json(
-            [
-                {
-                    "source": s["source"],
-                    "units": s["units"],
-                    "steps": [{"from": a, "until": b, "taken": n} for a, b, n in steps[s["source"]]],
-                }
-                for s in found
-            ]
-        )
-        return
-    if not found:
+        print_json([each.data() for each in made])
+    elif not made:
         note("no site has delegated anything")
-    for s in found:
-        _draw(s["source"], s["units"], steps[s["source"]], window)
-
-
-def taken(source: str, leases: Sequence[Mapping[str, Any]], window: Term) -> list[Step]:
-    """How many units of a delegation are taken over a window, as periods in which that does not change."""
-    claims = [claim for lease in leases for claim in lease["claims"] if claim["source"] == source]
-    changes: dict[Instant, int] = {window.start: 0, window.end: 0}
-    for claim in claims:
-        start, end = max(claim["term"][0], window.start), min(claim["term"][1], window.end)
-        if start < end:
-            changes[start] = changes.get(start, 0) + claim["units"]
-            changes[end] = changes.get(end, 0) - claim["units"]
-    steps: list[Step] = []
-    level = 0
-    instants = sorted(changes)
-    for start, end in pairwise(instants):
-        level += changes[start]
-        if steps and steps[-1][2] == level:
-            steps[-1] = (steps[-1][0], end, level)
-        else:
-            steps.append((start, end, level))
-    return steps
-
-
-def bars(steps: Sequence[Step], units: int, window: Term, columns: int) -> str:
-    """A picture of ``columns`` characters; each shows the most that is taken at any instant that it stands for."""
-    line = []
-    for column in range(columns):
-        start = window.start + window.length * column // columns
-        end = max(window.start + window.length * (column + 1) // columns, start + 1)
-        most = max((level for a, b, level in steps if a < end and b > start), default=0)
-        share = most / units if units else 0.0
-        line.append(BARS[0] if most == 0 else BARS[min(max(1, int(share * (len(BARS) - 1))), len(BARS) - 1)])
-    return "".join(line)
-
-
-def _draw(source: str, units: int, steps: Sequence[Step], window: Term) -> None:
-    width = min(max(console().width - 2, COLUMNS_MIN), COLUMNS_MAX)
-    peak = max((level for _, _, level in steps), default=0)
-    click.echo(f"{clean(source)}: {units} units, at most {peak} taken at once")
-    click.echo(f"|{bars(steps, units, window, width)}|")
-    left, right = to_second(window.start), to_second(window.end)
-    column = (
-        f"a column is {format_duration(max(window.length // width // 1000 * 1000, 1))}" if window.length > 0 else ""
-    )
-    gap = width + 2 - len(left) - len(right)
-    click.echo(f"{left}{column.center(gap)}{right}" if gap > len(column) else f"{left} .. {right}")
+    elif out is not None:
+        note(f"written to {out}")
+    else:
+        for each in made:
+            print_calendar(each)
 
 
 add_delegation_commands(broker, BROKER)

@@ -13,7 +13,7 @@ from leasekit.actors.settings import GuestSettings
 from leasekit.cli.lease_views import list_leases, show_history, show_lease, transition_line
 from leasekit.cli.output import clean, example, json_option, print_json, print_json_line
 from leasekit.cli.places import Place, daemon_options
-from leasekit.cli.times import PAIR, SPAN, WHEN, now
+from leasekit.cli.times import PAIR, SPAN, WHEN, now, to_second
 from leasekit.cli.watching import Following, Outcome
 from leasekit.core.errors import LeasekitError
 from leasekit.core.time import Duration, Instant, format_duration
@@ -46,6 +46,7 @@ def lease() -> None:
     epilog=example(
         "leasekit lease request vm 4 --for 1h --name web --wait",
         "leasekit lease request vm 8 --for 12h --start 2027-03-01T08:00Z --elastic 4",
+        "leasekit lease request vm 8 --for 12h --start +1d --dry-run",
     )
 )
 @click.argument("type_", metavar="TYPE")
@@ -70,6 +71,7 @@ def lease() -> None:
 @click.option(
     "--group-size", type=click.IntRange(min=1), metavar="N", help="On one request of the group: how many it has."
 )
+@click.option("--dry-run", is_flag=True, help="Only ask what the broker would answer; exit with 1 if it would refuse.")
 @wait_option
 @daemon_options
 @json_option
@@ -93,6 +95,7 @@ def request(
     proceed: bool,
     group: str,
     group_size: int | None,
+    dry_run: bool,
     wait: bool,
     as_json: bool,
 ) -> int:
@@ -111,6 +114,8 @@ def request(
     if latest is not None:
         wishes |= {"deferrable": "true", "latest_start": str(latest)}
     if elastic is not None:
+        if elastic > units:
+            raise click.UsageError(f"--elastic: found {elastic}, expected at most the {units} units asked for")
         wishes |= {"elastic": "true", "min_units": str(elastic)}
     if group:
         wishes["group_id"] = group
@@ -132,7 +137,30 @@ def request(
         "join_predecessor": join_after,
         "if_predecessor_fails": "proceed" if proceed else "fail",
     }
+    if dry_run:
+        if wait or group:
+            raise click.UsageError("--dry-run goes without --wait and --group")
+        return _ask(place, arguments, as_json=as_json)
     return _change(place, "lease.request", arguments, wait=wait, as_json=as_json)
+
+
+def _ask(place: Place, arguments: Mapping[str, Any], *, as_json: bool) -> int:
+    """Show what the broker would answer to a request; nothing is asked for. Returns the exit status."""
+    with place.connect(GUEST) as client:
+        answer = client.request("command", "lease.probe", arguments)
+    if as_json:
+        print_json(answer)
+    elif answer["status"] == "granted":
+        start, end = map(to_second, answer["term"])
+        click.echo(
+            clean(f"{answer['broker']} would grant {answer['units']} units at {answer['site']} over {start} .. {end}")
+        )
+    elif answer["status"] == "waits":
+        click.echo(clean(f"{answer['broker']} would let it wait: {answer['reason'] or 'it gave no reason'}"))
+    if answer["status"] == "refused":
+        fits = "" if answer["earliest"] is None else f"; it would fit at {to_second(answer['earliest'])}"
+        raise LeasekitError(f"{answer['broker']} would refuse it: {answer['reason']}{fits}")
+    return 0
 
 
 @lease.command(

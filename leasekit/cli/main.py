@@ -28,10 +28,16 @@ from leasekit.cli.broker import broker
 from leasekit.cli.completion import completion
 from leasekit.cli.config import config
 from leasekit.cli.emulate import emulate
+from leasekit.cli.evidence import evidence
+from leasekit.cli.experiment import experiment
 from leasekit.cli.keys import keys
 from leasekit.cli.lease import lease
+from leasekit.cli.mapper import mapper
 from leasekit.cli.output import clean
+from leasekit.cli.peer import peer
 from leasekit.cli.plan import plan
+from leasekit.cli.plan_coallocate import coallocate
+from leasekit.cli.simulate import simulate
 from leasekit.cli.site import site
 from leasekit.cli.slice import slice_
 from leasekit.cli.status import status
@@ -58,8 +64,28 @@ def cli() -> None:
     """
 
 
-for _command in (up, down, status, lease, slice_, site, broker, ticket, keys, config, emulate, plan, completion):
+for _command in (
+    up,
+    down,
+    status,
+    lease,
+    slice_,
+    site,
+    broker,
+    peer,
+    ticket,
+    evidence,
+    keys,
+    config,
+    emulate,
+    simulate,
+    plan,
+    mapper,
+    completion,
+):
     cli.add_command(_command)
+plan.add_command(coallocate)
+cli.add_command(experiment)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:

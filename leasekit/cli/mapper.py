@@ -27,7 +27,7 @@ def mapper() -> None:
     """Write a mapper of your own, check it, compare it with others."""
 
 
-@mapper.command(epilog=example("leasekit mapper new shortest --role broker", "pip install -e shortest"))
+@mapper.command(epilog=example("leasekit mapper new shortest --role broker"))
 @click.argument("name")
 @click.option("--role", type=click.Choice(ROLES), required=True, help="Whose mapper it is.")
 @click.option("--in", "folder", type=_FILE, default=Path(), metavar="DIR", help="Where the package goes [here].")
@@ -88,9 +88,11 @@ def _installed() -> Iterator[tuple[str, str, str, str]]:
 @click.argument("target", metavar="MAPPER")
 @click.option("--role", type=click.Choice(ROLES), help="Its role, where its methods leave that open.")
 @click.option("--settings", type=_FILE, metavar="FILE", help="Its settings: a TOML file.")
-@click.option("--cases", type=click.IntRange(min=1), default=100, show_default=True, metavar="N")
+@click.option("--cases", type=click.IntRange(min=1), default=100, show_default=True, metavar="N", help="Worlds.")
 @click.option("--seed", type=int, default=1, show_default=True, metavar="N", help="What the cases are drawn by.")
-@click.option("--type", "types", multiple=True, default=("vm", "host"), show_default=True, metavar="NAME")
+@click.option(
+    "--type", "types", multiple=True, default=("vm", "host"), show_default=True, metavar="NAME", help="Types of units."
+)
 @click.option("--limit", type=click.FloatRange(min=0.1), default=5.0, show_default=True, help="Seconds for a turn.")
 @click.option("--out", type=_FILE, default=Path(), metavar="DIR", help="Where a failing case is written [here].")
 @click.option("--replay", "replay_file", type=_FILE, metavar="FILE", help="Play the one case of this file.")
@@ -185,7 +187,9 @@ def _show_replay(checked: Checked, as_json: bool) -> int:
 @click.option("--nodes", type=click.IntRange(min=1), required=True, metavar="N", help="How many nodes there are.")
 @click.option("--out", type=_FILE, metavar="DIR", help="Where tables and pictures go.")
 @click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="How many runs at once (default: a run a CPU).")
-@click.option("--engine", type=click.Choice(("local", "dask")), default="local", show_default=True)
+@click.option(
+    "--engine", type=click.Choice(("local", "dask")), default="local", show_default=True, help="Where they run."
+)
 @click.option("--scheduler", metavar="ADDRESS", help="The Dask scheduler, as tcp://host:8786.")
 @click.option(
     "--patience", type=float, default=60.0, show_default=True, metavar="S", help="How long one turn may take."
@@ -289,11 +293,13 @@ def _cell(value: Any) -> str:
 
 @mapper.command(epilog=example("leasekit mapper workload jobs.swf --jobs 2000 --nodes 64 --seed 1"))
 @click.argument("file", type=_FILE)
-@click.option("--jobs", type=click.IntRange(min=1), default=2000, show_default=True, metavar="N")
-@click.option("--nodes", type=click.IntRange(min=1), default=64, show_default=True, metavar="N")
-@click.option("--load", type=click.FloatRange(min=0.01, max=10), default=0.8, show_default=True, metavar="SHARE")
-@click.option("--users", type=click.IntRange(min=1), default=12, show_default=True, metavar="N")
-@click.option("--seed", type=int, default=1, show_default=True, metavar="N")
+@click.option("--jobs", type=click.IntRange(min=1), default=2000, show_default=True, metavar="N", help="How many jobs.")
+@click.option("--nodes", type=click.IntRange(min=1), default=64, show_default=True, metavar="N", help="How many nodes.")
+@click.option(
+    "--load", type=click.FloatRange(min=0.01, max=10), default=0.8, show_default=True, metavar="SHARE", help="Offered."
+)
+@click.option("--users", type=click.IntRange(min=1), default=12, show_default=True, metavar="N", help="Whose jobs.")
+@click.option("--seed", type=int, default=1, show_default=True, metavar="N", help="What they are drawn by.")
 def workload(file: Path, jobs: int, nodes: int, load: float, users: int, seed: int) -> None:
     """Make a job log by a seed, for those who have none: FILE in the Standard Workload Format."""
     from leasekit.emulation.compare.works import Shape, generate, write_swf

@@ -84,7 +84,6 @@ class Place:
 
         return ControlClient(self.socket(role, or_only=or_only))
 
-
     def connect_any(self) -> ControlClient:
         """A connection to the daemon that was named, of whatever role, or to the only one of the file."""
         if self.control is None and not self.actor:

@@ -25,7 +25,7 @@ from leasekit.core.signals import Signal
 from leasekit.core.time import Duration, Instant
 from leasekit.drivers.null import LatencyModel
 from leasekit.drivers.registry import make_driver
-from leasekit.policies.registry import make_mapper
+from leasekit.policies.registry import mapper_maker
 from leasekit.stores.memory import MemoryStore
 from leasekit.stores.sqlite import SqliteStore
 
@@ -222,7 +222,8 @@ def _actor(
     entry = spec.mapper
     extras = {} if signal is None else {"signal": signal}
     try:
-        mapper = make_mapper(entry.target, spec.role, entry.settings, entry.where, extras)
+        maker = mapper_maker(entry.target, spec.role, entry.settings, entry.where, extras)
+        mapper = maker()
     except SettingsError as error:
         faults = Faults(str(deployment.file))
         faults.add_settings(entry.where, error)
@@ -231,6 +232,6 @@ def _actor(
     if isinstance(settings, AuthoritySettings):
         return Authority(spec.name, signer, scheme, peers, mapper, settings)
     if isinstance(settings, BrokerSettings):
-        return Broker(spec.name, signer, scheme, peers, mapper, settings)
+        return Broker(spec.name, signer, scheme, peers, mapper, settings, fresh=maker)
     assert isinstance(settings, GuestSettings), "a role has settings of its own"
     return ServiceManager(spec.name, signer, scheme, peers, mapper, settings)

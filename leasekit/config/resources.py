@@ -49,9 +49,13 @@ def resolve_site(
             context.faults.add(
                 f"{key}.type",
                 f"{entry.type!r} with other properties or another driver than above",
-                "units that differ to be of different types",
+                "units that differ to be of different types, or to differ in unit_properties",
             )
-        groups.append(UnitGroup(type=entry.type, names=names, properties=dict(entry.properties)))
+        both = sorted(entry.properties.keys() & entry.unit_properties.keys())
+        if both:
+            context.faults.add(f"{key}.unit_properties", f"{both[0]!r}, which properties has too", "it in one of them")
+        own = dict(entry.unit_properties)
+        groups.append(UnitGroup(type=entry.type, names=names, properties=dict(entry.properties), own=own))
     return tuple(groups), _delegations(context, where, table, groups)
 
 

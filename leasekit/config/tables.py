@@ -160,7 +160,11 @@ class ActorTable:
 
 @attrs.frozen(kw_only=True)
 class InventoryTable:
-    """``[[actor.SITE.inventory]]``: units of one type, counted or named."""
+    """``[[actor.SITE.inventory]]``: units of one type, counted or named.
+
+    All units of a type have the same ``properties``, which brokers and tickets speak of; ``unit_properties`` are those
+    of these units alone: the site's mapper may choose by them, and drivers are told.
+    """
 
     type: str = attrs.field(validator=_type)
     units: int | None = attrs.field(
@@ -170,6 +174,7 @@ class InventoryTable:
     prefix: str = ""
     names: tuple[str, ...] = ()
     properties: Mapping[str, str] = attrs.field(factory=dict, validator=_properties)
+    unit_properties: Mapping[str, str] = attrs.field(factory=dict, validator=_properties)
     driver: str = ""
 
 

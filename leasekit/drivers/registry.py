@@ -7,6 +7,7 @@ What an entry point names is called with an instance of its attribute ``Settings
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Final, Protocol, cast
@@ -31,7 +32,27 @@ class DriverFactory(Protocol):
     def __call__(self, settings: Any) -> Driver: ...
 
 
+class LazyDriver:
+    """A driver whose modules are read when it is first asked for: daemons that don't need them start without."""
+
+    def __init__(self, module: str, name: str) -> None:
+        self._module = module
+        self._name = name
+
+    @property
+    def Settings(self) -> type[Any]:
+        """The attrs class of its settings."""
+        return self._factory().Settings
+
+    def __call__(self, settings: Any) -> Driver:
+        return self._factory()(settings)
+
+    def _factory(self) -> DriverFactory:
+        return cast(DriverFactory, getattr(import_module(self._module), self._name))
+
+
 BUILT_IN: Final[Mapping[str, DriverFactory]] = {
+    "libvirt": LazyDriver("leasekit.drivers.libvirt.driver", "LibvirtDriver"),
     "null": NullDriver,
     "process": ProcessDriver,
     "script": ScriptDriver,

@@ -62,7 +62,14 @@ def known_mappers(role: str) -> list[str]:
 
 
 def make_mapper(target: str, role: str, settings: Mapping[str, Any], where: str, extras: Mapping[str, Any]) -> Any:
-    """The mapper that ``target`` names, for an actor of ``role``, with its settings.
+    """The mapper that ``target`` names, for an actor of ``role``, with its settings: see :func:`mapper_maker`."""
+    return mapper_maker(target, role, settings, where, extras)()
+
+
+def mapper_maker(
+    target: str, role: str, settings: Mapping[str, Any], where: str, extras: Mapping[str, Any]
+) -> Callable[[], Any]:
+    """What makes the mapper that ``target`` names, for an actor of ``role``, with its settings; a new one each time.
 
     ``target`` is a name (see :func:`known_mappers`), ``module:Class`` or ``path/to/file.py:Class``. ``extras`` are what
     the shell has for it: ``signal`` where the deploy file names one. ``where`` is what errors call the table. Raises
@@ -77,7 +84,7 @@ def make_mapper(target: str, role: str, settings: Mapping[str, Any], where: str,
         errors = [*error.errors, *errors]
     if errors:
         raise SettingsError(errors)
-    return _guarded(lambda: kind(*made, **arguments), f"{where}: mapper {target!r} can't be made")
+    return lambda: _guarded(lambda: kind(*made, **arguments), f"{where}: mapper {target!r} can't be made")
 
 
 def find_mapper(target: str, role: str, where: str) -> type[Any]:

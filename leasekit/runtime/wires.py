@@ -19,14 +19,24 @@ LINGER_BYTES: Final = 65_536
 
 
 class _Socket(trio.abc.Stream):
-    """A socket that notes whether a reader had to wait: then all that had come before was read."""
+    """A socket that notes whether a reader had to wait: then all that had come before was read. After
+    :meth:`finish` it is broken for who sends: TLS then does without the goodbye that it would send at its close.
+    """
 
     def __init__(self, stream: trio.SocketStream) -> None:
         self.stream = stream
         self.waited = False
+        self._finished = False
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        if self._finished:
+            raise trio.BrokenResourceError("all has been said on this connection")
         await self.stream.send_all(data)
+
+    async def finish(self) -> None:
+        """Say nothing more."""
+        self._finished = True
+        await self.stream.send_eof()
 
     async def wait_send_all_might_not_block(self) -> None:
         await self.stream.wait_send_all_might_not_block()
@@ -91,7 +101,7 @@ class Wire:
         """
         left = LINGER_BYTES
         with trio.move_on_after(CLOSE_WITHIN), suppress(trio.BrokenResourceError):
-            await self._socket.stream.send_eof()
+            await self._socket.finish()
             while left > 0 and (data := await self._socket.receive_some(left)):
                 left -= len(data)
 

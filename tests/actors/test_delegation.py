@@ -192,6 +192,21 @@ def test_reclaims_that_cannot_be(world: DeployedWorld) -> None:
     assert "reclaimed" in failed(world.command("site", "delegation.reclaim", delegation="site/vm@upper"))
 
 
+def test_types_with_long_names(tmp_path: Path) -> None:
+    """A delegation whose parts have long names gets a name that a message can hold, and is taken."""
+    text = CHAIN.replace("units = 6", 'units = 6\nprefix = "vm"').replace('"vm"\nlength', f'"{LONG}"\nlength')
+    text = text.replace('type = "vm"', f'type = "{LONG}"')
+    world = DeployedWorld(text, tmp_path)
+    assert [row["state"] for row in world.query("site", "delegations")] == ["held"]
+    assert [row["type"] for row in world.query("lower", "sources")] == [LONG]
+    world.restart("site")
+    world.pass_time(MINUTE)
+    assert len(world.query("upper", "sources")) == 1
+
+
+LONG = "v" * 90
+
+
 def test_a_reclaim_that_overtakes_its_offer(world: DeployedWorld) -> None:
     """The offer that comes after its reclaim is not taken."""
     offer = world.letters(Offer, "upper", "lower")[0]

@@ -2,46 +2,275 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-import attrs
 import pytest
-from actor_bench import Bench, Mappers, Plan
+from actor_bench import Bench, Fault, Mappers, Plan
 from bad_mappers import BAD_MAPPERS
 
 from leasekit.actors.broker_probes import PEER_PROBES_MAX
 from leasekit.actors.guest_desk import PROBE_TIMEOUT
-from leasekit.core.mappers import BrokerCycle, Grant, Preempt, Wake
-from leasekit.core.protocol.messages import Probe, ProbeAnswer
-from leasekit.core.steps import Command, Received
+from leasekit.actors.turns import run_turn
+from leasekit.core.claims.keys import fingerprint
+from leasekit.core.mappers import BrokerCycle, Grant
+from leasekit.core.protocol.messages import ErrorReply, Probe, ProbeAnswer, RequestTicket
+from leasekit.core.steps import Command, Reply, TurnDone
 from leasekit.core.time import HOUR, MINUTE, SECOND, Term
-from leasekit.policies.registry import mapper_maker
+from leasekit.policies.registry import BUILT_IN, mapper_maker
 
 NOW = SECOND
+IDS = iter(range(1000, 10_000))
+"""Ids of commands, apart from those that the world counts."""
 
 
-def bench(policy: str = "fcfs", guests: tuple[str, ...] = ("guest",), **settings: Any) -> Bench:
+def bench(policy: str = "fcfs", **settings: Any) -> Bench:
     """A site of four units under a broker with a standard mapper."""
-    return Bench(Plan(guests=guests), Mappers(broker=mapper_maker(policy, "broker", settings, "mapper", {}))).start()
+    return Bench(Plan(), Mappers(broker=mapper_maker(policy, "broker", settings, "mapper", {}))).start()
 
 
-def ask(world: Bench, units: int = 1, start: int = NOW, hours: float = 1, **more: Any) -> dict[str, Any]:
-    """The answer to a question, which must come within a second."""
-    reply = world.command("guest", "lease.probe", type="vm", units=units, term=[start, start + int(hours * HOUR)], **more)
-    assert reply is None or reply.error
-    if reply is None:
-        world.run_until(world.now + SECOND)
-        reply = world.replies[world._commands]
+def term(start: int, hours: float) -> list[int]:
+    return [start, start + int(hours * HOUR)]
+
+
+def send(world: Bench, **wish: Any) -> int:
+    """Ask; the id of the command that waits for the answer."""
+    id_ = next(IDS)
+    world.feed("guest", [Command(id_, "lease.probe", {"type": "vm", "units": 1, **wish})])
+    return id_
+
+
+def answered(world: Bench, **wish: Any) -> Reply:
+    """The reply, which must be there within a second."""
+    id_ = send(world, **wish)
+    world.run_until(world.now + SECOND)
+    return world.replies.pop(id_)
+
+
+def ask(world: Bench, **wish: Any) -> dict[str, Any]:
+    """The answer."""
+    reply = answered(world, **wish)
     assert not reply.error, reply.error
     answer: dict[str, Any] = reply.result
     return answer
 
 
-def lease(world: Bench, units: int, start: int = NOW, hours: float = 1, **more: Any) -> str:
-    """A lease that is asked for in earnest."""
-    reply = world.command(
-        "guest", "lease.request", type="vm", units=units, term=[start, start + int(hours * HOUR)], **more
-    )
+def lease(world: Bench, **wish: Any) -> dict[str, Any]:
+    """A lease that is asked for in earnest, as it is a second later."""
+    reply = world.command("guest", "lease.request", **{"type": "vm", "units": 1, **wish})
+    assert not reply.error, reply.error
     world.run_until(world.now + SECOND)
-    return str(reply.result["id"])
+    found: dict[str, Any] = world.query("guest", "lease", lease=reply.result["id"])
+    return found
+
+
+@pytest.mark.parametrize("policy", sorted(BUILT_IN["broker"]))
+def test_the_answer_is_what_the_request_then_gets(policy: str) -> None:
+    """Under every mapper: granted, granted for later, short, and short with an earliest fit, as in earnest."""
+    world = bench(policy)
+    for units, start, hours in ((3, 0, 2), (2, 0, 1), (1, 0, 1), (4, 3, 1), (4, 1, 1), (5, 6, 1)):
+        wish: dict[str, Any] = {"units": units, "term": term(world.now + start * HOUR + MINUTE, hours)}
+        told = ask(world, **wish)
+        got = lease(world, **wish)
+        if told["status"] == "granted":
+            assert got["state"] in ("ticketed", "active"), got["reason"]
+            approved = got["approved"]
+            assert (got["site"], approved["units"], approved["term"]) == (told["site"], told["units"], told["term"])
+        else:
+            assert (told["status"], got["state"]) == ("refused", "failed")
+            assert told["reason"].partition("[")[0] in got["reason"]
+            assert told["earliest"] is None or str(told["earliest"]) in got["reason"]
+
+
+def test_a_question_changes_nothing() -> None:
+    """No row, no booking and no account of a holder is different after it, and the next request is decided the same."""
+    world = bench("fair_share", quotas=[{"unit_hours": 6}])
+    lease(world, units=2, term=term(NOW, 1))
+    world.run_until(MINUTE)
+    before = {name: world.nodes[name].store.load() for name in ("guest", "broker", "site")}
+    described = world.query("broker", "sources"), world.query("broker", "status")["leases"]
+    for units in (1, 2, 3, 4, 5):
+        ask(world, units=units, term=term(world.now + HOUR, 1))
+    assert {name: world.nodes[name].store.load() for name in before} == before
+    assert (world.query("broker", "sources"), world.query("broker", "status")["leases"]) == described
+    assert ask(world, units=4, term=term(world.now + HOUR, 1))["status"] == "granted"
+    assert lease(world, units=4, term=term(world.now + HOUR, 1))["state"] == "ticketed"
+    assert "unit-hours" in ask(world, units=1, term=term(world.now + 3 * HOUR, 1))["reason"]
+
+
+def test_who_waits_in_line_comes_first() -> None:
+    """A request behind one that waits is told that it would wait too, though there is room for it alone."""
+    world = bench("fcfs", backfill=False)
+    later = {"deferrable": "true", "latest_start": str(9 * HOUR)}
+    lease(world, units=3, term=term(NOW, 4))
+    lease(world, units=4, term=term(NOW, 1), properties=later)
+    assert ask(world, term=term(world.now, 1), properties=later)["status"] == "waits"
+    assert ask(world, term=term(world.now, 1))["status"] in ("granted", "refused")
+
+
+def test_a_mapper_that_decides_in_rounds() -> None:
+    """The answer is that of the next round, and doesn't wait for it."""
+    world = bench(gather="5s")
+    told = ask(world, units=3, term=term(NOW + MINUTE, 1))
+    assert (told["status"], told["units"], told["term"]) == ("granted", 3, term(NOW + MINUTE, 1))
+
+
+@pytest.mark.parametrize(
+    ("wish", "status", "words"),
+    [
+        ({"type": "tape"}, "refused", "type: found 'tape', broker has vm"),
+        ({"units": 5}, "refused", "units: found 5, no site here has more than 4 of 'vm'"),
+        ({"properties": {"filter": "cpu >"}}, "refused", "filter: character 6"),
+        ({"properties": {"filter": "cpu > 3"}}, "refused", "unknown attribute 'cpu'"),
+        ({"units": 9, "properties": {"elastic": "true"}}, "granted", ""),
+    ],
+)
+def test_what_can_never_be(wish: dict[str, Any], status: str, words: str) -> None:
+    """Types, sizes and filters are refused with the words of a request; an elastic one gets what there is."""
+    told = ask(bench(), **{"term": term(NOW + MINUTE, 1), **wish})
+    assert told["status"] == status and words in told["reason"], told
+
+
+@pytest.mark.parametrize(
+    ("wish", "words"),
+    [
+        ({"term": [5, 3]}, "term:"),
+        ({"units": 0}, "units"),
+        ({"term": [0, 1]}, "is past"),
+        ({"broker": "b2"}, "known brokers are broker"),
+        ({"properties": {"group_id": "g"}}, "a group is answered whole"),
+        ({"properties": {"deferrable": "maybe"}}, "properties.deferrable"),
+        ({"nonsense": 1}, "nonsense"),
+    ],
+)
+def test_what_is_no_request(wish: dict[str, Any], words: str) -> None:
+    """It is refused at the guest, at once, and nothing is sent."""
+    world = bench()
+    sent = world.messages
+    id_ = send(world, **{"term": term(NOW + MINUTE, 1), **wish})
+    assert words in world.replies[id_].error
+    assert world.messages == sent
+
+
+def test_a_broker_that_does_not_answer() -> None:
+    """Who asks hears so in time, once; a late answer is nobody's any more."""
+    world = bench()
+    world.faults.append(Fault("keep", "broker", "guest", "ProbeAnswer", 1))
+    id_ = send(world, term=term(NOW + MINUTE, 1))
+    world.run_until(world.now + PROBE_TIMEOUT - SECOND)
+    assert id_ not in world.replies
+    world.run_until(world.now + 2 * SECOND)
+    assert world.replies.pop(id_).error == "broker did not answer within 20 s; nothing was asked for"
+    world.release()
+    world.run_until(world.now + SECOND)
+    assert id_ not in world.replies
+    assert ask(world, term=term(world.now, 1))["status"] == "granted"
+
+
+def test_a_broker_that_forgets_it() -> None:
+    """A restart of broker or guest loses a question; nothing hangs, and the next one is answered."""
+    world = bench()
+    send(world, term=term(NOW + MINUTE, 1))
+    world.crash("broker")
+    world.crash("guest")
+    world.run_until(world.now + MINUTE)
+    assert ask(world, term=term(world.now, 1))["status"] == "granted"
+
+
+def test_the_error_of_a_lease_is_not_taken_for_an_answer() -> None:
+    """Numbers of questions and of requests are counted apart: only what names the question answers it."""
+    world = bench()
+    id_ = send(world, term=term(NOW + MINUTE, 1))
+    for number in range(5):
+        world.receive("guest", "broker", ErrorReply("other-1", number, "busy", "no"))
+        world.receive("guest", "broker", ProbeAnswer("other", number, "granted", "x", 1, Term(1, 2), "", -1))
+    assert id_ not in world.replies
+    world.run_until(world.now + SECOND)
+    assert world.replies[id_].result["site"] == "site"
+
+
+@pytest.mark.parametrize("bad", ["broker_raises", "overbooks", "too_many", "wrong_term", "nonsense"])
+def test_a_mapper_that_breaks_the_rules(bad: str) -> None:
+    """The answer says that it can't be relied on; nothing else comes of it, and the broker's operator is told."""
+    world = Bench(Plan(), Mappers(broker=BAD_MAPPERS[bad])).start()
+    reply = answered(world, units=4, term=term(world.now + MINUTE, 1))
+    if bad == "overbooks":
+        assert reply.result["status"] == "granted", "alone it is no overbooking"
+        return
+    assert reply.result["status"] in ("refused", "waits")
+    if bad != "nonsense":
+        assert reply.result["status"] == "refused"
+        assert world.query("broker", "status")["mapper_errors"]
+
+
+class Full:
+    """Grants the whole source whatever is booked."""
+
+    inline = True
+
+    def allocate(self, cycle: BrokerCycle) -> list[Any]:
+        """All of it."""
+        return [
+            Grant(request.lease, source.id, request.units, request.term)
+            for request in cycle.requests
+            for source in cycle.sources(request.type)
+        ]
+
+
+def test_an_answer_that_would_overbook() -> None:
+    """A mapper's grant is held against the book, as in earnest."""
+    world = Bench(Plan(), Mappers(broker=Full)).start()
+    lease(world, units=3, term=term(world.now, 2))
+    told = ask(world, units=2, term=term(world.now, 1))
+    assert told["status"] == "refused" and "it would overbook: 1 units are free" in told["reason"]
+
+
+def test_one_peer_can_not_fill_the_queue() -> None:
+    """Beyond its share a peer is told to try later; others are heard, and real requests go first."""
+    world = bench()
+    broker = world.actor("broker")
+    tag = fingerprint(world.identity("guest").public)
+    probe = Probe("q", 0, "vm", 1, Term(NOW, HOUR), "", {})
+    for number in range(PEER_PROBES_MAX + 3):
+        broker._received(("guest", probe._replace(number=number)))
+    broker._received(("guest", RequestTicket(f"{tag}-7", 1, "new", "s", "vm", 4, Term(NOW, HOUR), "", {}, b"")))
+    turns = 0
+    while (turn := broker.turn()) is not None:
+        assert broker.turn() is None, "one turn at a time"
+        broker.step(turn.run())
+        turns += 1
+    sent = [out.message for out in broker.ready().messages]
+    assert turns == 1 + PEER_PROBES_MAX
+    assert [m.code for m in sent if isinstance(m, ErrorReply)] == ["busy"] * 3
+    answers = [m for m in sent if isinstance(m, ProbeAnswer)]
+    assert [answer.status for answer in answers] == ["refused"] * PEER_PROBES_MAX, "the request took all four units"
+
+
+def test_a_turn_that_is_given_up() -> None:
+    """A mapper that is too slow for the shell is one that has failed; what it says later is not heard."""
+    world = bench()
+    broker = world.actor("broker")
+    broker._received(("guest", Probe("q", 4, "vm", 1, Term(NOW, HOUR), "", {})))
+    turn = broker.turn()
+    assert turn is not None and broker.turn() is None
+    broker.step(TurnDone(turn.number, error="took longer than 10s"))
+    broker.step(turn.run())
+    (out,) = broker.ready().messages
+    assert (out.message.number, out.message.status) == (4, "refused")
+    assert "has failed on it" in out.message.reason
+    assert broker.turn() is None and broker.wake_at() != broker.now
+
+
+def test_a_broker_without_a_mapper_to_spare() -> None:
+    """It says so."""
+    world = bench()
+    world.actor("broker")._fresh = None
+    assert answered(world, term=term(NOW + MINUTE, 1)).error == "broker: broker answers requests only"
+
+
+def test_run_turn_reports_what_the_maker_raises() -> None:
+    """A mapper that can't be made anew fails its question, not the broker."""
+    world = bench()
+    world.actor("broker")._fresh = lambda: 1 // 0
+    told = ask(world, term=term(NOW + MINUTE, 1))
+    assert told["status"] == "refused" and "has failed on it" in told["reason"]
+    assert run_turn(1, lambda: 1 // 0).error == "ZeroDivisionError: integer division or modulo by zero"

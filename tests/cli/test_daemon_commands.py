@@ -137,6 +137,22 @@ def test_options_become_request_properties(cli: Cli) -> None:
     assert (properties["group_id"], properties["lease_count"]) == ("g", "2")
 
 
+def test_dry_run(cli: Cli) -> None:
+    """A dry run tells what would be granted, or why not and when; it leaves no lease behind."""
+    cli("lease request vm 6 --for 2h --start +1h --name held")
+    out, _ = cli("lease request vm 8 --for 30m --dry-run")
+    assert out.startswith("broker would grant 8 units at site over 20")
+    _, err = cli("lease request vm 3 --for 1h --start +90m --dry-run", 1)
+    assert err.startswith("leasekit: broker would refuse it: insufficient resources: ") and "would fit at 20" in err
+    told = cli.json("lease request vm 3 --for 1h --start +90m --dry-run", 1)
+    assert (told["status"], told["units"]) == ("refused", 0)
+    assert told["earliest"] == cli.json("lease show held")["requested"]["term"][1]
+    assert cli.json("lease request vm 3 --for 1h --start +90m --elastic 1 --dry-run")["units"] == 2
+    assert cli("lease request tape 1 --for 1h --dry-run", 1)[1].endswith("type: found 'tape', broker has vm\n")
+    assert "without --wait" in cli("lease request vm 1 --for 1h --dry-run --wait", 2)[1]
+    assert [lease["name"] for lease in cli.json("lease list")] == ["held"]
+
+
 def test_extend_grows_and_shrinks(cli: Cli) -> None:
     """An extend is counted from the lease's end, with other units if wanted; a second one has to wait its turn."""
     before = cli.json("lease request vm 2 --for 20m --name web --wait")
@@ -307,6 +323,14 @@ def test_broker_commands(cli: Cli) -> None:
     assert [step["taken"] for step in calendar["steps"]] == [6, 0]
     out, _ = cli("broker calendar --for 1h")
     assert "8 units, at most 6 taken at once" in out
+    assert [(r["holder"], r["units"]) for r in calendar["reservations"]] == [("guest", 6)]
+    picture = cli.file.parent / "week.svg"
+    cli(f"broker calendar --for 1w --out {picture}")
+    assert "guest" in picture.read_text()
+    assert "expected a name that ends in .png or .svg" in cli("broker calendar --out week.gif", 2)[1]
+    window = cli.json("site maintenance add --from +10m --until +20m --type vm --reason disks")["window"]
+    assert "8 units over" in cli("broker calendar --for 1h")[0]
+    cli(f"site maintenance remove {window}")
     (waiting,) = cli.json("broker requests")
     assert waiting["requested"]["units"] == 8
     out, _ = cli("broker requests")

@@ -40,7 +40,7 @@ from leasekit.core.leases.records import (
     Slice,
     Update,
 )
-from leasekit.core.leases.relations import Delegation, Incident, Notice, PeerRecord, Window
+from leasekit.core.leases.relations import Delegation, Incident, Notice, PeerRecord, Window, Withheld
 from leasekit.core.protocol.messages import LeaseUpdate, TicketUpdate
 from leasekit.core.schema import TABLES
 
@@ -108,7 +108,7 @@ RECORDS: dict[type[Any], st.SearchStrategy[Any]] = {
     Delegation: st.builds(
         Delegation, names, names, names, units, terms(), statements, properties, numbers, texts(1, 20),
         st.binary(min_size=32, max_size=32), names, st.just(NONE), reasons, maybe, names, endings, endings, statements,
-        st.lists(st.tuples(names, units, terms(), reasons), max_size=3).map(tuple),
+        st.lists(st.builds(Withheld, names, units, terms(), reasons, numbers), max_size=3).map(tuple), endings,
     ),
     Notice: st.builds(Notice, names, names, names, numbers, instants, statements, names),
     PeerRecord: st.builds(
@@ -116,7 +116,7 @@ RECORDS: dict[type[Any], st.SearchStrategy[Any]] = {
         maybe, st.lists(st.tuples(digests, instants), max_size=2).map(tuple),
     ),
     Window: st.builds(Window, names, instants, instants, st.lists(names).map(tuple), reasons, maybe, maybe),
-    Incident: st.builds(Incident, names, instants, names, names, reasons, statements),
+    Incident: st.builds(Incident, names, instants, names, names, reasons, statements, names),
 }  # fmt: skip
 
 any_record = st.one_of(*RECORDS.values())
@@ -184,6 +184,8 @@ OPTIONAL = {
     SiteUnit: 4,
     SiteLease: 16,
     PeerRecord: 2,
+    Delegation: 1,
+    Incident: 1,
 }
 """How many fields at the end of each body have defaults; the others have none that an older row can lack."""
 

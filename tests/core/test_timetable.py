@@ -409,6 +409,24 @@ def test_change_may_always_shrink() -> None:
         timetable.change("a", units=10)
 
 
+def test_a_reservation_ends_early() -> None:
+    """What is left of it is free; nothing is left of one that has not begun, or would end in forgotten history."""
+    table = Timetable(5)
+    for key in "abcd":
+        table.reserve(key, 1, Term(10, 50))
+    table.end("a", 30)
+    table.end("b", 10)
+    table.end("c", 60)
+    table.end("nobody", 1)
+    assert (table.get("a"), table.get("b"), table.get("c")) == ((1, Term(10, 30)), None, (1, Term(10, 50)))
+    assert (table.free_at(20), table.free_at(40)) == (2, 3)
+    table.forget_before(35)
+    assert table.horizon == 35
+    table.end("c", 35)
+    table.end("d", 20)
+    assert len(table) == 0 and table.free_at(40) == 5
+
+
 def test_earliest_bounds_are_both_included() -> None:
     """The first and the last start of the window both count; one ms less is too little."""
     timetable = Timetable(1)

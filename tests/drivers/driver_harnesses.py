@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 import textwrap
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import attrs
+from system.packages import unavailable
 
 from leasekit.core.drivers import Driver, UnitContext
 from leasekit.drivers.registry import make_driver
@@ -194,7 +196,53 @@ class ScriptHarness:
         return files + [str(pid) for pid in session_processes(str(self.units))]
 
 
+class LibvirtHarness:
+    """Domains of libvirt's own test driver: no guest runs, but all calls are those that real hypervisors get.
+
+    Its connections in one process share what they hold, as long as one of them is open.
+    """
+
+    PREFIX = "contract-"
+
+    def __init__(self, directory: Path) -> None:
+        try:
+            self.libvirt = importlib.import_module("libvirt")
+        except ImportError:
+            unavailable("needs libvirt-python, which builds with libvirt-dev, pkg-config and gcc")
+        self.connection = self.libvirt.open("test:///default")
+        self.pool = self.connection.storagePoolLookupByName("default-pool")
+        if "base" not in [volume.name() for volume in self.pool.listAllVolumes()]:
+            self.pool.createXML("<volume><name>base</name><capacity>1048576</capacity></volume>", 0)
+        self.driver = self.make()
+
+    def make(self, ready: str = "running", volume: str = "base", **settings: Any) -> Driver:
+        given: Mapping[str, Any] = {
+            "hosts": {"here": {"uri": "test:///default", "pool": "default-pool"}},
+            "images": {"tiny": {"disk": {"volume": volume}, "format": "raw", "seed": "none", "ready": ready}},
+            "network": {"network": "default", "subnets": ["192.0.2.0/24", "2001:db8::/64"]},
+            "prefix": self.PREFIX,
+            **settings,
+        }
+        return make_driver("libvirt", given, "libvirt")
+
+    def reopen(self) -> Driver:
+        return self.make()
+
+    def slow(self) -> Driver:
+        # Nothing serves ssh at an address that is set aside for documentation.
+        return self.make(ready="ssh", start_timeout="1h")
+
+    def failing(self, words: str) -> Driver:
+        return self.make(volume=words)
+
+    def leftovers(self) -> list[str]:
+        names = [domain.name() for domain in self.connection.listAllDomains(0)]
+        names += [volume.name() for volume in self.pool.listAllVolumes()]
+        return sorted(name for name in names if name.startswith(self.PREFIX))
+
+
 HARNESSES: dict[str, Callable[[Path], DriverHarness]] = {
+    "libvirt": LibvirtHarness,
     "null": NullHarness,
     "process": ProcessHarness,
     "script": ScriptHarness,

@@ -71,7 +71,8 @@ def test_built_in_drivers(tmp_path):
 def test_an_unknown_driver_is_named_with_those_there():
     """An unknown name is answered by the names that are there, and the nearest."""
     [error] = errors("scrpit", {})
-    assert error.startswith("site.toml: types.vm.driver: found driver 'scrpit', expected one of: null, process, script")
+    assert error.startswith("site.toml: types.vm.driver: found driver 'scrpit', expected one of: ")
+    assert "libvirt, null, process, script" in error
     assert "did you mean script?" in error
 
 

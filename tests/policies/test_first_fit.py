@@ -132,3 +132,85 @@ def test_no_unit_is_given_twice_and_none_is_held_back(count: int, shapes: list[t
         if len(got) < wish.units and len(wish.wanted) < wish.units:
             others = wish.units - len(wish.wanted)
             assert len(set(got) - set(wish.wanted)) == others or not spare
+
+
+class Racks(Site):
+    """Units that differ: the even ones are in rack a, the odd ones in rack b; with 64 and more GB."""
+
+    def unit(self, name: str) -> UnitView:
+        number = int(name.partition("-")[2])
+        properties = {"rack": "ab"[number % 2], "memory_gb": str(64 * (1 + number))}
+        return super().unit(name)._replace(properties=properties)
+
+
+def wants(lease: str, units: int, filter_: str, **changes: Any) -> Demand:
+    return demand(lease, units, properties={"filter": filter_, "cap": "50"}, **changes)
+
+
+def test_a_filter_chooses_among_units_that_differ() -> None:
+    """Each demand gets units that it accepts, in the site's order; what one has taken, or left, is seen by the next."""
+    site = Racks(vm=names("vm", 8))
+    demands = [
+        wants("b", 2, "rack == b"),
+        demand("any", 2),
+        wants("large", 1, "memory_gb >= 320 and rack == a"),
+        wants("b2", 9, "rack == b"),
+        wants("named", 1, "unit in {vm-4, vm-6}"),
+        demand("rest", 9),
+    ]
+    assert FirstFit().assign(site.cycle(*demands)) == [
+        Assign("b", ("vm-1", "vm-3")),
+        Assign("any", ("vm-0", "vm-2")),
+        Assign("large", ("vm-4",)),
+        Assign("b2", ("vm-5", "vm-7")),
+        Assign("named", ("vm-6",)),
+        Refuse("rest", "no unit of type 'vm' is in service and free"),
+    ]
+
+
+def test_a_filter_that_no_unit_meets() -> None:
+    """The refusal says how many were looked at, and what was wrong with some; one that can't be read is pointed at."""
+    site = Racks(vm=names("vm", 4))
+    demands = [
+        wants("few", 1, "memory_gb > 512"),
+        wants("unknown", 1, "gpu == a100"),
+        wants("bad", 1, "rack == "),
+        wants("none", 1, "rack == a", type="gpu"),
+    ]
+    few, unknown, bad, none = FirstFit().assign(site.cycle(*demands))
+    assert isinstance(few, Refuse) and few.reason.startswith(
+        "none of the 4 free units of type 'vm' satisfies the filter 'memory_gb > 512' "
+        "(vm-0: memory_gb is 64, wanted > 512"
+    )
+    assert few.reason.endswith("...)")
+    assert isinstance(unknown, Refuse) and "gpu" in unknown.reason and "vm-0" in unknown.reason
+    assert isinstance(bad, Refuse) and bad.reason.startswith("configuration.filter: character 9: ")
+    assert none == Refuse("none", "no unit of type 'gpu' is in service and free")
+
+
+def test_what_the_ticket_names_is_not_filtered() -> None:
+    """Named units go to their lease whatever the filter says; the others of it must satisfy that."""
+    site = Racks(vm=names("vm", 6))
+    decisions = FirstFit().assign(site.cycle(wants("named", 2, "rack == b", wanted=("vm-2",)), demand("any", 1)))
+    assert decisions == [Assign("named", ("vm-2", "vm-1")), Assign("any", ("vm-0",))]
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 4), st.sampled_from(["", "rack == a", "rack == b", "memory_gb > 200"]))),
+    st.integers(0, 9),
+)
+def test_no_unit_is_given_twice_whatever_the_filters(wishes: list[tuple[int, str]], there: int) -> None:
+    """Every unit goes to one demand at most, each suits it, and nobody is refused while one that suits is left."""
+    site = Racks(vm=names("vm", there))
+    demands = [wants(str(number), units, text) for number, (units, text) in enumerate(wishes)]
+    given: list[str] = []
+    for (units, text), decision in zip(wishes, FirstFit().assign(site.cycle(*demands)), strict=True):
+        suits = [n for n in names("vm", there) if n not in given and suited(site.unit(n), text)]
+        got = list(decision.units) if isinstance(decision, Assign) else []
+        assert got == suits[:units]
+        given += got
+
+
+def suited(unit: UnitView, text: str) -> bool:
+    rack, memory = unit.properties["rack"], int(unit.properties["memory_gb"])
+    return {"": True, "rack == a": rack == "a", "rack == b": rack == "b", "memory_gb > 200": memory > 200}[text]

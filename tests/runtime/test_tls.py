@@ -257,3 +257,25 @@ async def test_large_batches_over_tls(nursery: trio.Nursery) -> None:
     await bob.until(lambda: len(bob.heard) == len(batch))
     await alice.until(lambda: len(alice.heard) == len(batch))
     assert alice.heard == bob.heard == batch
+
+
+@pytest.mark.parametrize("words", [b"", b"\0\0\0\4what"], ids=["silent", "confused"])
+async def test_one_who_gets_no_further_than_tls(nursery: trio.Nursery, words: bytes, caplog: Any) -> None:
+    """A peer that has its certificate believed and then says nothing, or nonsense, is hung up on, and harms nobody."""
+    bob = await Node("bob", {"alice": None}, [TCP], handshake=300).start(nursery)
+    where, tls = bob.transport.bound[0], Tls(KEYS["alice"], "alice")
+    stream = await trio.open_tcp_stream(where.host, where.port)
+    secured = await tls.handshake(stream, tls.client(KEYS["bob"].public), dialled=True)
+    if words:
+        await secured.send_all(words)
+    with trio.fail_after(10):
+        try:
+            while await stream.receive_some():
+                pass
+        except trio.BrokenResourceError:
+            pass  # hung up on all the same
+    await stream.aclose()
+    await poll(lambda: len(bob.transport._strangers) == 0)
+    assert "connection refused" in caplog.text
+    await Raw.dial(bob, "alice")
+    assert bob.connects == ["alice"]

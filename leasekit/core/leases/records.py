@@ -449,10 +449,11 @@ class SiteLease:
 
     @classmethod
     def from_row(cls, row: Row) -> Self:
+        defaults = (EMPTY, EMPTY, (), 0, None, 0, (), b"", -1, b"", False, b"", -1, "", b"", -1)
         (
             claim, term, wanted, number, resource, properties, units, settles, next_, update, unacked, receipt, ended,
             root, preemptible, origin, noticed, notice, contracted, contracted_at,
-        ) = unpack_body(row[-1], 20, EMPTY, EMPTY, (), 0, None, 0, (), b"", -1, b"", False, b"", -1, "", b"", -1)  # fmt: skip
+        ) = unpack_body(row[-1], 20, *defaults)  # fmt: skip
         later = None
         if next_ is not None:
             op, request, digest, count, (start, end), victims, configuration = next_

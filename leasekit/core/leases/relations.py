@@ -5,7 +5,7 @@ As in :mod:`.records`, a row's ``body`` holds what its columns don't.
 
 from __future__ import annotations
 
-from typing import ClassVar, Self
+from typing import ClassVar, NamedTuple, Self
 
 import attrs
 
@@ -20,14 +20,27 @@ from leasekit.core.schema import Row
 from leasekit.core.time import Instant, Term
 
 
+class Withheld(NamedTuple):
+    """What a broker had better not grant of a delegation over the ``term`` of a maintenance window: ``units``, 0 once
+    the window was taken back. ``number`` is that of the message that said so last.
+    """
+
+    window: str
+    units: int
+    term: Term
+    reason: str
+    number: int = 0
+
+
 @attrs.define(slots=True, eq=False)
 class Delegation:
     """A delegation as its giver or its taker keeps it (:mod:`.delegation`). ``peer`` is the other side.
 
     ``site`` names the site whose units they are, ``digest`` the claim (its leaf). A broker that gives has cut it from
     its own delegation ``source``; ``given`` tells the giver's record from the taker's. One that was reclaimed takes
-    nothing new from ``reclaimed`` on; leases that exist are over by ``deadline``. Both are -1 where there is none.
-    ``withheld`` is what a taker had better not grant: window, units, term and reason.
+    nothing new from ``reclaimed`` on; leases that exist are over by ``deadline``. From ``freed`` on its giver can grant
+    the units anew: the site counts the claim as ended then. All three are -1 where there is none.
+    ``withheld`` is what a taker had better not grant.
     """
 
     id: str
@@ -48,7 +61,8 @@ class Delegation:
     reclaimed: Instant = -1
     deadline: Instant = -1
     statement: bytes = b""
-    withheld: tuple[tuple[str, int, Term, str], ...] = ()
+    withheld: tuple[Withheld, ...] = ()
+    freed: Instant = -1
     timer: Instant | None = None
     send_at: Instant = 0
     tries: int = 0
@@ -58,7 +72,7 @@ class Delegation:
     def row(self) -> Row:
         body = (
             self.ticket, self.properties, self.number, self.site, self.digest, self.given, self.source,
-            self.reclaimed, self.deadline, self.statement, self.withheld,
+            self.reclaimed, self.deadline, self.statement, self.withheld, self.freed,
         )  # fmt: skip
         return (
             self.id, self.peer, self.type, self.units, self.term.start, self.term.end, self.state, self.reason,
@@ -67,13 +81,13 @@ class Delegation:
 
     @classmethod
     def from_row(cls, row: Row) -> Self:
-        ticket, properties, number, site_, digest, given, source, reclaimed, deadline, statement, withheld = (
-            unpack_body(row[-1], 11, "", b"", False, "", -1, -1, b"", ())
-        )
+        (
+            ticket, properties, number, site_, digest, given, source, reclaimed, deadline, statement, withheld, freed
+        ) = unpack_body(row[-1], 12, "", b"", False, "", -1, -1, b"", (), -1)  # fmt: skip
         return cls(
             row[0], row[1], row[2], row[3], Term(row[4], row[5]), ticket, properties, number, site_ or row[1],
             digest or decode_ticket(ticket).leaf.digest, row[6], NONE, row[7], given, source, reclaimed, deadline,
-            statement, tuple((window, units, Term(*term), why) for window, units, term, why in withheld),
+            statement, tuple(Withheld(w, units, Term(*term), *rest) for w, units, term, *rest in withheld), freed,
         )  # fmt: skip
 
 
@@ -168,7 +182,9 @@ class Window:
 
 @attrs.define(slots=True, eq=False)
 class Incident:
-    """Evidence that a site holds: who did what, when it was found, and the file that proves it."""
+    """Evidence that a site holds: who did what, when it was found, and the file that proves it. ``root`` is the key, in
+    hex, to whom the site itself gave what it is about.
+    """
 
     id: str
     at: Instant
@@ -176,14 +192,15 @@ class Incident:
     guilty: str
     words: str
     body: bytes
+    root: str = ""
     timer: Instant | None = None
 
     table: ClassVar[str] = "evidence"
 
     def row(self) -> Row:
-        return (self.id, self.at, self.kind, self.guilty, self.words, pack_body((self.body,)))
+        return (self.id, self.at, self.kind, self.guilty, self.words, pack_body((self.body, self.root)))
 
     @classmethod
     def from_row(cls, row: Row) -> Self:
-        (body,) = unpack_body(row[-1], 1)
-        return cls(row[0], row[1], row[2], row[3], row[4], body)
+        body, root = unpack_body(row[-1], 2, "")
+        return cls(row[0], row[1], row[2], row[3], row[4], body, root)

@@ -120,6 +120,24 @@ class Timetable:
         if self._ends is not None:
             self._note_end(key, end)
 
+    def end(self, key: Hashable, at: Instant) -> None:
+        """End a reservation at ``at``, if there is one of that key that goes on for longer.
+
+        One of which nothing is left then vanishes: it had not begun, or what is left is forgotten history.
+        """
+        held = self._held.get(key)
+        if held is None or at >= held[1].end:
+            return
+        if at <= max(held[1].start, self._free.horizon):
+            self.release(key)
+        else:
+            self.change(key, term=Term(held[1].start, at))
+
+    @property
+    def horizon(self) -> Instant:
+        """History before this instant is forgotten."""
+        return self._free.horizon
+
     def forget_before(self, instant: Instant) -> None:
         """Drop history, so that a long run doesn't grow: reservations that end at or before ``instant`` vanish.
 

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import attrs
 
-from leasekit.core.mappers import Assign, AuthorityCycle, AuthorityDecision, Demand, Refuse, Release
+from leasekit.core.filters import Filter, FilterError, parse_filter
+from leasekit.core.mappers import Assign, AuthorityCycle, AuthorityDecision, Demand, Refuse, Release, UnitView
+
+FILTER: Final = "filter"
+"""The configuration property that says which units will do."""
+SHOWN_MAX: Final = 3
 
 
 @attrs.frozen(kw_only=True)
@@ -19,8 +24,9 @@ class FirstFit:
     """The authority's standard mapper. It keeps nothing from turn to turn.
 
     A lease that is to get more units than there are gets what there is; the authority says in the lease's reason how
-    many are missing. A unit that the ticket names goes to that lease before any other gets to choose. A lease that
-    shrinks without having named all its victims gives up the units that it got last.
+    many are missing. A unit that the ticket names goes to that lease before any other gets to choose. A lease whose
+    configuration property ``filter`` is set gets only units whose properties (with ``unit``, the name, and ``type``)
+    it accepts. A lease that shrinks without having named all its victims gives up the units that it got last.
     """
 
     Settings: ClassVar[type[FirstFitSettings]] = FirstFitSettings
@@ -36,11 +42,11 @@ class FirstFit:
 
 
 class _Turn:
-    """One turn: which units have been given out so far, and how far each type's offer has been read."""
+    """One turn: which units have been given out so far, and how far each offer has been read."""
 
     def __init__(self, cycle: AuthorityCycle) -> None:
         self._cycle = cycle
-        self._offers: dict[str, Iterator[str]] = {}
+        self._offers: dict[tuple[str, str], Iterator[str]] = {}
         self._able: dict[str, set[str]] = {}
         self._gone: set[str] = set()
         # Named units are kept from everybody else, whoever comes first.
@@ -52,15 +58,20 @@ class _Turn:
         return Release(demand.lease, demand.held[demand.units :])
 
     def fill(self, demand: Demand) -> Assign | Refuse:
-        """Named units where the demand names them, then whatever is next for those that it doesn't."""
+        """Named units where the demand names them, then whatever is next, and will do, for those that it doesn't."""
+        text = demand.properties.get(FILTER, "")
+        try:
+            filter_ = parse_filter(text) if text else None
+        except FilterError as error:
+            return Refuse(demand.lease, f"configuration.{error}")
         named = [unit for unit in demand.wanted if unit not in demand.held]
         chosen = self._wanted(demand.type, named[: demand.units])
-        chosen += self._next(demand.type, demand.units - len(named))
+        chosen += self._next(demand.type, demand.units - len(named), filter_)
         if chosen:
             return Assign(demand.lease, tuple(chosen))
         if named:
             return Refuse(demand.lease, f"none of the units that the ticket names is free: {', '.join(named[:5])}")
-        return Refuse(demand.lease, f"no unit of type {demand.type!r} is in service and free")
+        return Refuse(demand.lease, self._why_none(demand.type, filter_))
 
     def _wanted(self, type_: str, named: list[str]) -> list[str]:
         """Those of the named units that can be had. The ticket ties the lease to them, so that others won't do."""
@@ -72,10 +83,11 @@ class _Turn:
         self._gone.update(mine)
         return mine
 
-    def _next(self, type_: str, count: int) -> list[str]:
-        offer = self._offers.get(type_)
+    def _next(self, type_: str, count: int, filter_: Filter | None) -> list[str]:
+        key = (type_, filter_.text if filter_ is not None else "")
+        offer = self._offers.get(key)
         if offer is None:
-            offer = self._offers[type_] = (unit.id for unit in self._cycle.free(type_))
+            offer = self._offers[key] = self._offer(type_, filter_)
         chosen: list[str] = []
         while len(chosen) < count:
             unit = next(offer, None)
@@ -83,4 +95,29 @@ class _Turn:
                 break
             if unit not in self._gone and unit not in self._named:
                 chosen.append(unit)
+        self._gone.update(chosen)
         return chosen
+
+    def _offer(self, type_: str, filter_: Filter | None) -> Iterator[str]:
+        return (unit.id for unit in self._cycle.free(type_) if filter_ is None or filter_(_described(unit)))
+
+    def _why_none(self, type_: str, filter_: Filter | None) -> str:
+        nothing = f"no unit of type {type_!r} is in service and free"
+        if filter_ is None:
+            return nothing
+        free = [unit for unit in self._cycle.free(type_) if unit.id not in self._gone and unit.id not in self._named]
+        if not free:
+            return nothing
+        # One example of each way in which units fall short.
+        misses = {filter_.misses(_described(unit)): unit.id for unit in reversed(free)}
+        shown = [f"{unit}: {miss}" for miss, unit in reversed(misses.items())]
+        more = "" if len(shown) <= SHOWN_MAX else ", ..."
+        return (
+            f"none of the {len(free)} free units of type {type_!r} satisfies the filter {filter_.text!r:.200} "
+            f"({', '.join(shown[:SHOWN_MAX])}{more})"
+        )
+
+
+def _described(unit: UnitView) -> dict[str, str]:
+    """What a filter sees of a unit."""
+    return {**unit.properties, "unit": unit.id, "type": unit.type}

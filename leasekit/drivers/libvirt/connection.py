@@ -1,0 +1,193 @@
+"""Connections to hypervisors: calls in threads of their own, events to trio, and errors in words.
+
+Every call of libvirt's blocks, and can't be cancelled; how long one may hang is bounded by the keepalive, which closes
+a connection whose other end is silent. Events come in a thread that all connections of the process share.
+"""
+
+from __future__ import annotations
+
+import importlib
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+
+import trio
+
+from leasekit.core.drivers import DriverError
+from leasekit.core.settings import SettingsError
+from leasekit.core.time import SECOND, Duration
+from leasekit.drivers.libvirt import documents
+from leasekit.drivers.libvirt.settings import Host
+from leasekit.drivers.names import one_line
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+CHANGES_MAX: Final = 100
+"""How many events may wait for one watcher; more tell it nothing new."""
+
+_starting: Final = threading.Lock()
+_started: Final = threading.Event()
+
+
+class HostLostError(DriverError):
+    """The connection to a host broke or can't be made. What was asked for may or may not have been done."""
+
+
+def binding() -> Any:
+    """The Python binding of libvirt. Raises ``SettingsError`` where it is not installed."""
+    try:
+        return importlib.import_module("libvirt")
+    except ImportError as error:
+        text = "kind: found 'libvirt', which needs the package libvirt-python"
+        hint = "pip install 'leasekit[libvirt]', which builds with libvirt-dev, pkg-config and gcc"
+        raise SettingsError([f"{text} ({hint}): {one_line(str(error))}"]) from error
+
+
+def start_events(libvirt: Any) -> None:
+    """Starts the thread that events come in, once for the process: before the first connection, as libvirt wants it."""
+    with _starting:
+        if _started.is_set():
+            return
+        # Without one libvirt writes errors to standard error as well as raising them.
+        libvirt.registerErrorHandler(lambda *_: None, None)
+        libvirt.virEventRegisterDefaultImpl()
+        threading.Thread(target=_run_events, args=(libvirt,), name="libvirt events", daemon=True).start()
+        _started.set()
+
+
+def _run_events(libvirt: Any) -> None:
+    while True:
+        libvirt.virEventRunDefaultImpl()
+
+
+class HostConnection:
+    """One hypervisor, opened when it is first needed and again whenever the connection broke."""
+
+    def __init__(self, name: str, host: Host, threads: int, keepalive: Duration) -> None:
+        self.name = name
+        self.host = host
+        self.libvirt = binding()
+        self._keepalive = keepalive
+        self._limiter = trio.CapacityLimiter(threads)
+        self._opening = trio.Lock()
+        self._connection: Any = None
+        self._token: Any = None
+        self._machine: documents.Machine | None = None
+        self._watchers: dict[str, list[trio.MemorySendChannel[tuple[str, int, int]]]] = {}
+
+    async def call(self, what: str, function: Callable[Concatenate[Any, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """``function(connection, ...)``, in a thread. Errors of libvirt become ``DriverError`` that tell ``what``.
+
+        Long functions look for cancellation by ``trio.from_thread.check_cancelled``. Raises :class:`HostLostError`
+        where the host can't be reached.
+        """
+        connection = await self._open()
+        try:
+            return await trio.to_thread.run_sync(lambda: function(connection, *args, **kwargs), limiter=self._limiter)
+        except self.libvirt.libvirtError as error:
+            raise self._explained(what, error, connection) from error
+
+    async def machine(self) -> documents.Machine:
+        """What kind of domains the host has; QEMU's without KVM, which is for others to decide."""
+        if self._machine is None:
+            kind = await self.call("can't ask for the hypervisor's kind", lambda connection: connection.getType())
+            names = {"QEMU": "qemu", "Xen": "xen", "TEST": "test"}
+            if kind not in names:
+                text = f"host {self.name}: found a hypervisor of kind {kind!r}, expected QEMU, Xen or TEST"
+                raise DriverError(text, retry=False)
+            self._machine = documents.Machine(kind=names[kind], os_type=self.host.os_type, qemu=kind == "QEMU")
+        return self._machine
+
+    @contextmanager
+    def watch(self, domain: str) -> Iterator[trio.MemoryReceiveChannel[tuple[str, int, int]]]:
+        """Changes of a domain, from now on: (``lifecycle``, event, detail) or (``agent``, state, reason)."""
+        send, receive = trio.open_memory_channel[tuple[str, int, int]](CHANGES_MAX)
+        self._watchers.setdefault(domain, []).append(send)
+        try:
+            with send, receive:
+                yield receive
+        finally:
+            self._watchers[domain].remove(send)
+            if not self._watchers[domain]:
+                del self._watchers[domain]
+
+    async def _open(self) -> Any:
+        """The connection, if it is alive, or a new one. One that belongs to an earlier run of trio is not used."""
+        async with self._opening:
+            token = trio.lowlevel.current_trio_token()
+            if self._connection is not None and (self._token is not token or not self._is_alive(self._connection)):
+                self._connection = None
+            if self._connection is None:
+                try:
+                    connection = await trio.to_thread.run_sync(
+                        self._connect, token, limiter=self._limiter, abandon_on_cancel=True
+                    )
+                except self.libvirt.libvirtError as error:
+                    said = one_line(error.get_error_message() or str(error))
+                    raise HostLostError(f"host {self.name}: can't connect to {self.host.uri}: {said}") from error
+                self._connection, self._token = connection, token
+            return self._connection
+
+    def _connect(self, token: trio.lowlevel.TrioToken) -> Any:
+        libvirt = self.libvirt
+        start_events(libvirt)
+        connection = libvirt.open(self.host.uri)
+        with suppress(libvirt.libvirtError):  # a driver within this process has nobody to keep alive
+            interval = max(1, self._keepalive // (3 * SECOND))
+            connection.setKeepAlive(interval, 3)
+
+        def changed(kind: str) -> Callable[..., None]:
+            def hand_over(_: Any, domain: Any, event: int, detail: int, __: Any) -> None:
+                with suppress(trio.RunFinishedError):
+                    token.run_sync_soon(self._deliver, domain.name(), (kind, event, detail))
+
+            return hand_over
+
+        connection.domainEventRegisterAny(None, libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE, changed("lifecycle"), None)
+        with suppress(libvirt.libvirtError):  # only QEMU has an agent
+            connection.domainEventRegisterAny(None, libvirt.VIR_DOMAIN_EVENT_ID_AGENT_LIFECYCLE, changed("agent"), None)
+        self._prepare_pool(connection)
+        return connection
+
+    def _prepare_pool(self, connection: Any) -> None:
+        """Has the pool there and running; where it can't be, whoever needs it says so."""
+        libvirt, name = self.libvirt, self.host.pool
+        try:
+            pool = connection.storagePoolLookupByName(name)
+        except libvirt.libvirtError as error:
+            if error.get_error_code() != libvirt.VIR_ERR_NO_STORAGE_POOL or not self.host.pool_path:
+                return
+            pool = connection.storagePoolDefineXML(documents.pool_xml(name, self.host.pool_path))
+            pool.build(0)
+            pool.setAutostart(1)
+        if not pool.isActive():
+            pool.create(0)
+
+    def _deliver(self, domain: str, change: tuple[str, int, int]) -> None:
+        for watcher in self._watchers.get(domain, ()):
+            with suppress(trio.WouldBlock, trio.BrokenResourceError, trio.ClosedResourceError):
+                watcher.send_nowait(change)
+
+    def _is_alive(self, connection: Any) -> bool:
+        try:
+            return bool(connection.isAlive() == 1)
+        except self.libvirt.libvirtError:
+            return False
+
+    def _explained(self, what: str, error: Any, connection: Any) -> DriverError:
+        said = one_line(error.get_error_message() or str(error))
+        text = f"host {self.name}: {what}: {said}"
+        if not self._is_alive(connection):
+            return HostLostError(text)
+        libvirt = self.libvirt
+        hopeless = (
+            libvirt.VIR_ERR_NO_SUPPORT,
+            libvirt.VIR_ERR_CONFIG_UNSUPPORTED,
+            libvirt.VIR_ERR_XML_ERROR,
+            libvirt.VIR_ERR_XML_DETAIL,
+            libvirt.VIR_ERR_INVALID_ARG,
+            libvirt.VIR_ERR_NO_STORAGE_POOL,
+        )
+        return DriverError(text, retry=error.get_error_code() not in hopeless)

@@ -1,0 +1,415 @@
+"""The driver itself: what the actions are made of."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, ClassVar, Final
+
+import attrs
+import trio
+
+from leasekit.core.drivers import DriverError, ProbeResult, UnitContext
+from leasekit.core.properties import Properties
+from leasekit.core.settings import expect_one_of
+from leasekit.drivers.libvirt.connection import HostLostError
+from leasekit.drivers.libvirt.documents import Paths, domain_xml
+from leasekit.drivers.libvirt.domains import DomainState
+from leasekit.drivers.libvirt.images import checked_with
+from leasekit.drivers.libvirt.migration import check_same_pool, copy_volumes, migrate
+from leasekit.drivers.libvirt.place import MOVED, SUFFIXES, Place
+from leasekit.drivers.libvirt.plan import UnitPlan, bare, keys_digest, make_plan
+from leasekit.drivers.libvirt.readiness import Console, Waiting
+from leasekit.drivers.libvirt.record import UnitRecord, make_record
+from leasekit.drivers.libvirt.seed import HostKey, initramfs_seed, make_host_key, make_iso, nocloud_files
+from leasekit.drivers.libvirt.settings import LibvirtSettings
+from leasekit.drivers.names import check_unit_id, unknown_operation
+
+MEBI: Final = 2**20
+SAMPLES_MAX: Final = 10_000
+"""Of how many units the last measured CPU time is kept."""
+
+
+@attrs.frozen
+class Orphan:
+    """Something of a unit's that nobody asked for: a ``domain`` or a ``volume``, and on which host."""
+
+    host: str
+    unit: str
+    kind: str
+    name: str
+
+
+class LibvirtDriver:
+    """A :class:`~leasekit.core.drivers.Driver` of virtual machines. Raises ``SettingsError`` without libvirt-python."""
+
+    Settings: ClassVar[type] = LibvirtSettings
+    operations: frozenset[str] = frozenset({"restart", "suspend", "resume", "migrate", "console"})
+
+    def __init__(self, settings: LibvirtSettings) -> None:
+        self._settings = settings
+        self._places = {name: Place(name, host, settings) for name, host in settings.hosts.items()}
+        can = {"cap", "resize", "suspend", "image"}
+        self.capabilities = frozenset(can | {"migrate"} if len(self._places) > 1 else can)
+        self._locks: dict[str, trio.Lock] = {}
+        self._addresses: dict[str, str] = {}
+        self._samples: dict[str, tuple[float, float]] = {}
+
+    # What the runtime calls
+
+    async def setup(self, unit: UnitContext) -> Properties:
+        """Clones the image, tells the guest who it is, starts the domain and waits until the guest is up.
+
+        A domain of the same action is adopted, and waited for if it was not up yet; anything else that is there goes
+        first. When it fails or is cancelled nothing is left, unless the host was lost.
+        """
+        plan = make_plan(unit, self._settings)
+        home = self._home(unit.unit)
+        async with self._exclusively(unit.unit):
+            place = await self._where(home, unit.unit)
+            state = await place.find(unit.unit)
+            record = state.record if state is not None and state.alive else None
+            try:
+                if record is not None and (record.number, record.lease) == (unit.number, unit.lease):
+                    self._take_addresses(plan)
+                    if record.ready:
+                        unit.log(f"runs already on host {place.name}")
+                        return self._properties(place, record)
+                    unit.log(f"is starting already on host {place.name}")
+                else:
+                    await self._remove(place, home, unit.unit)
+                    place = home
+                    self._take_addresses(plan)
+                    record = await self._make(place, plan, unit)
+                return await self._await_ready(place, plan, record, unit)
+            except HostLostError:
+                # Nothing can be taken back there now; the next try, or the teardown, finds what is left.
+                raise
+            except BaseException:
+                await self._take_back(place, home, unit)
+                raise
+
+    async def teardown(self, unit: UnitContext) -> None:
+        """Ends the domain, and removes it and its volumes; a unit that is not there is done."""
+        name = check_unit_id(unit.unit)
+        home = self._home(name)
+        async with self._exclusively(name):
+            await self._remove(await self._where(home, name), home, name)
+
+    async def modify(self, unit: UnitContext) -> Properties:
+        """Brings vCPUs, memory, cap, shares and login keys of a running unit to what its properties say.
+
+        Login keys need an image with a guest agent; elsewhere they are as they were at setup, and the log says so.
+        """
+        plan = make_plan(unit, self._settings)
+        async with self._exclusively(unit.unit):
+            place, state, record = await self._running(unit, "be modified")
+            name = state.name
+            image = self._settings.images.get(record.image, plan.image)
+            told = await place.domains.resize(name, plan.size, agent=image.agent)
+            if told:
+                unit.log(told)
+            if record.keys != keys_digest(plan.keys):
+                if image.agent:
+                    await place.domains.set_keys(name, image.user, plan.keys)
+                    record = attrs.evolve(record, keys=keys_digest(plan.keys))
+                    await place.domains.write_record(name, record)
+                    unit.log(f"has other login keys: {len(plan.keys)}")
+                else:
+                    unit.log(f"image {record.image} has no guest agent: the login keys stay as they are until setup")
+            sizes = {key: str(value) for key, value in attrs.asdict(plan.size).items() if value}
+            unit.log(f"has now {', '.join(f'{key} {value}' for key, value in sizes.items())}")
+            return self._properties(place, record)
+
+    async def join(self, unit: UnitContext) -> Properties:
+        """Refuses: this is a driver for sites."""
+        await trio.lowlevel.checkpoint()
+        raise self._no_guest("join")
+
+    async def leave(self, unit: UnitContext) -> None:
+        """Refuses: this is a driver for sites."""
+        await trio.lowlevel.checkpoint()
+        raise self._no_guest("leave")
+
+    async def probe(self, unit: UnitContext) -> ProbeResult:
+        """The domain's state. ``cpu_seconds`` since it started, ``memory_bytes``, ``vcpus``, and ``cpu_percent`` of
+        one CPU since the last probe, from the second one on.
+        """
+        name = check_unit_id(unit.unit)
+        place = await self._where(self._home(name), name)
+        state = await place.find(name)
+        if state is None:
+            return ProbeResult(state="down", detail="not set up")
+        measured = {"cpu_seconds": state.cpu, "memory_bytes": float(state.memory), "vcpus": float(state.vcpus)}
+        measured |= self._cpu_percent(name, state)
+        if not state.alive:
+            return ProbeResult(state="down", detail=f"its domain is {state.why}", measured=measured)
+        if state.record is None or not state.record.ready:
+            return ProbeResult(state="down", detail="not ready yet", measured=measured)
+        return ProbeResult(state="up", detail=f"{state.why} on host {place.name}", measured=measured)
+
+    async def operate(self, unit: UnitContext, operation: str, arguments: Mapping[str, Any]) -> Properties:
+        """``suspend`` (memory to disk) and ``resume``; ``restart``; ``migrate`` (argument ``host``); ``console``,
+        which returns the last lines as property ``console``.
+        """
+        actions: dict[str, Callable[[UnitContext, Mapping[str, Any]], Awaitable[Properties]]] = {
+            "suspend": self._suspend,
+            "resume": self._resume,
+            "restart": self._restart,
+            "migrate": self._migrate,
+            "console": self._console,
+        }
+        if operation not in actions:
+            raise unknown_operation("libvirt", operation, self.operations)
+        check_unit_id(unit.unit)
+        async with self._exclusively(unit.unit):
+            return await actions[operation](unit, arguments)
+
+    # What else a site may ask
+
+    async def orphans(self, known: Collection[str]) -> list[Orphan]:
+        """What there is on all hosts of units that are not ``known``, domains before volumes. Raises ``DriverError``
+        for a host that can't be asked. :meth:`teardown` of the unit removes it.
+        """
+        found = []
+        for place in self._places.values():
+            for unit, kind, name in await place.belongings():
+                if unit not in known:
+                    found.append(Orphan(place.name, unit, kind, name))
+        return found
+
+    async def check_host(self, name: str) -> str:
+        """What a host runs units with, in a word: ``kvm``, ``qemu``, ``xen``, ``test``. Raises ``DriverError``."""
+        return (await self._places[name].machine()).kind
+
+    # Where units are
+
+    def _home(self, unit: str) -> Place:
+        for place in self._places.values():
+            if place.host.host.takes(unit):
+                return place
+        raise DriverError(f"unit {unit}: no host of this driver takes it (hosts.NAME.units)", retry=False)
+
+    async def _where(self, home: Place, unit: str) -> Place:
+        """The host that has a unit: its home, unless it was moved."""
+        if len(self._places) == 1:
+            return home
+        for name in await home.moved_to(unit):
+            if name not in self._places:
+                text = f"unit {unit} was moved to host {name[:40]!a}, {expect_one_of(name[:40], self._places)}"
+                raise DriverError(text, retry=False)
+            if await self._places[name].find(unit) is not None:
+                return self._places[name]
+        return home
+
+    def _take_addresses(self, plan: UnitPlan) -> None:
+        """Makes sure that no two units have one address, which only names with like numbers could bring about."""
+        for address in plan.addresses:
+            other = self._addresses.setdefault(bare(address), plan.unit)
+            if other != plan.unit:
+                text = f"unit {plan.unit}: {bare(address)} is the address of unit {other} (network.addresses)"
+                raise DriverError(text, retry=False)
+
+    @asynccontextmanager
+    async def _exclusively(self, unit: str) -> AsyncIterator[None]:
+        """One action on a unit at a time."""
+        lock = self._locks.setdefault(unit, trio.Lock())
+        try:
+            async with lock:
+                yield
+        finally:
+            if not lock.locked():
+                self._locks.pop(unit, None)
+
+    async def _running(self, unit: UnitContext, what: str) -> tuple[Place, DomainState, UnitRecord]:
+        place = await self._where(self._home(unit.unit), unit.unit)
+        state = await place.find(unit.unit)
+        if state is None or state.record is None or not state.alive or state.saved:
+            why = "is not set up" if state is None or state.record is None else f"is {state.why}"
+            raise DriverError(f"unit {unit.unit} {why}, so it can't {what}", retry=False)
+        return place, state, state.record
+
+    def _properties(self, place: Place, record: UnitRecord) -> Properties:
+        return record.properties(place.name, place.name_of(record.unit))
+
+    # Making and removing
+
+    async def _make(self, place: Place, plan: UnitPlan, unit: UnitContext) -> UnitRecord:
+        """Volumes first, then the domain, which is whole from the moment that it is known."""
+        base = place.name_of(plan.unit)
+        key = make_host_key() if plan.image.seed != "none" else None
+        record = make_record(plan, key.public if key is not None else "")
+        machine = await place.machine()
+        paths = await self._make_volumes(place, plan, key, base)
+        unit.log(f"starts as {base} on host {place.name} with {machine.kind}, from image {plan.image_name}")
+        await place.domains.define(domain_xml(base, plan, record, machine, paths, self._settings.network))
+        await place.domains.start(base)
+        if not machine.qemu and (plan.size.cap or plan.size.shares):
+            await place.domains.set_cpu(base, plan.size)
+        return record
+
+    async def _make_volumes(self, place: Place, plan: UnitPlan, key: HostKey | None, base: str) -> Paths:
+        image, network, volumes = plan.image, self._settings.network, place.volumes
+        disk = seed = kernel = initrd = console = ""
+        if image.disk is not None:
+            below = await place.images.disk(plan.image_name, image.disk, image.format)
+            size = max(below.size, image.disk_mb * MEBI)
+            disk = await volumes.create(f"{base}.disk", size, format="qcow2", backing=(below.path, image.format))
+        if image.kernel is not None:
+            kernel = await place.images.path(plan.image_name, image.kernel)
+        if image.initrd is not None and image.seed != "initramfs":
+            initrd = await place.images.path(plan.image_name, image.initrd)
+        elif image.initrd is not None and key is not None:
+            artifact, more = image.initrd, initramfs_seed(plan, key, network)
+            await volumes.write(f"{base}.initrd", lambda: checked_with(plan.image_name, artifact, more), 0)
+            initrd = await volumes.path(f"{base}.initrd") or ""
+        if image.seed == "nocloud" and key is not None:
+            content = await make_iso(nocloud_files(plan, key, network))
+            await volumes.write(f"{base}.seed", lambda: [content], len(content))
+            seed = await volumes.path(f"{base}.seed") or ""
+        if (await place.machine()).qemu:
+            console = await volumes.create(f"{base}.console", 0)
+        return Paths(disk=disk, seed=seed, kernel=kernel, initrd=initrd, console=console)
+
+    async def _await_ready(self, place: Place, plan: UnitPlan, record: UnitRecord, unit: UnitContext) -> Properties:
+        name = place.name_of(plan.unit)
+        console = Console(place.volumes, f"{name}.console") if (await place.machine()).qemu else None
+        await Waiting(
+            host=place.host,
+            domains=place.domains,
+            console=console,
+            domain=name,
+            plan=plan,
+            record=record,
+            timeout=self._settings.start_timeout,
+            log=unit.log,
+        ).until_ready()
+        record = attrs.evolve(record, ready=True)
+        await place.domains.write_record(name, record)
+        return self._properties(place, record)
+
+    async def _remove(self, place: Place, home: Place, unit: str) -> None:
+        for each in {place.name: place, home.name: home}.values():
+            base = each.name_of(unit)
+            await each.domains.remove(base)
+            for suffix in SUFFIXES:
+                await each.volumes.remove(base + suffix, wipe=self._settings.wipe or suffix in (".seed", ".initrd"))
+        await home.volumes.remove(home.name_of(unit) + MOVED, wipe=False)
+        self._addresses = {address: owner for address, owner in self._addresses.items() if owner != unit}
+        self._samples.pop(unit, None)
+
+    async def _take_back(self, place: Place, home: Place, unit: UnitContext) -> None:
+        with trio.CancelScope(shield=True):
+            try:
+                await self._remove(place, home, unit.unit)
+            except DriverError as error:
+                # Why the setup ended is the reason to tell; what is left goes with the next try or the teardown.
+                unit.log(f"something is left for now: {error}")
+
+    # Operations
+
+    async def _suspend(self, unit: UnitContext, _: Mapping[str, Any]) -> Properties:
+        place = await self._where(self._home(unit.unit), unit.unit)
+        state = await place.find(unit.unit)
+        if state is not None and state.record is not None and state.saved:
+            return self._properties(place, state.record)
+        place, state, record = await self._running(unit, "be suspended")
+        await place.domains.save(state.name)
+        return self._properties(place, record)
+
+    async def _resume(self, unit: UnitContext, _: Mapping[str, Any]) -> Properties:
+        place = await self._where(self._home(unit.unit), unit.unit)
+        state = await place.find(unit.unit)
+        if state is None or state.record is None or not state.alive:
+            why = "is not set up" if state is None else f"is {state.why}"
+            raise DriverError(f"unit {unit.unit} {why}, so it can't be resumed", retry=False)
+        await place.domains.start(state.name)
+        return self._properties(place, state.record)
+
+    async def _restart(self, unit: UnitContext, _: Mapping[str, Any]) -> Properties:
+        place = await self._where(self._home(unit.unit), unit.unit)
+        state = await place.find(unit.unit)
+        if state is None or state.record is None:
+            raise DriverError(f"unit {unit.unit} is not set up, so it can't be restarted", retry=False)
+        record = attrs.evolve(state.record, ready=False)
+        await place.domains.write_record(state.name, record)
+        await place.domains.stop(state.name)
+        if state.saved:
+            await place.domains.forget_saved(state.name)
+        await place.domains.start(state.name)
+        plan = make_plan(attrs.evolve(unit, properties={**unit.properties, "image": record.image}), self._settings)
+        return await self._await_ready(place, plan, record, unit)
+
+    async def _migrate(self, unit: UnitContext, arguments: Mapping[str, Any]) -> Properties:
+        wanted = str(arguments.get("host", ""))
+        if wanted not in self._places:
+            text = f"host: found {wanted[:40]!a}, {expect_one_of(wanted[:40], self._places)}"
+            raise DriverError(text, retry=False)
+        home, target = self._home(unit.unit), self._places[wanted]
+        source, state, record = await self._running(unit, "move")
+        if source is target:
+            return self._properties(source, record)
+        await check_same_pool(source.volumes, target.volumes, target.domains, state.name)
+        image = self._settings.images[record.image]
+        shared = self._settings.shared_pool
+        await home.note_move(unit.unit, [target.name, source.name])
+        try:
+            if not shared:
+                await self._copy(source, target, state.name, record.image)
+            await migrate(source.host, target.host, state.name, copy_disk=image.disk is not None and not shared)
+        except HostLostError:
+            # Which of the two has it is seen when they are back.
+            raise
+        except BaseException:
+            with trio.CancelScope(shield=True):
+                await self._clear(target, unit.unit)
+                await home.note_move(unit.unit, [source.name])
+            raise
+        if not shared:
+            await self._clear(source, unit.unit)
+        await home.note_move(unit.unit, [target.name])
+        unit.log(f"moved from host {source.name} to {target.name}")
+        return self._properties(target, record)
+
+    async def _copy(self, source: Place, target: Place, name: str, image_name: str) -> None:
+        """Has all files at the target that the unit needs there, but for what its disk holds."""
+        image = self._settings.images[image_name]
+        for artifact in filter(None, (image.kernel, None if image.seed == "initramfs" else image.initrd)):
+            await target.images.path(image_name, artifact)
+        if image.disk is not None:
+            below = await target.images.disk(image_name, image.disk, image.format)
+            size = await source.volumes.capacity(f"{name}.disk")
+            await target.volumes.remove(f"{name}.disk", wipe=False)
+            await target.volumes.create(f"{name}.disk", size, format="qcow2", backing=(below.path, image.format))
+        await copy_volumes(source.volumes, target.volumes, name)
+
+    async def _clear(self, place: Place, unit: str) -> None:
+        """Removes the volumes of a unit that is not, or no longer, on this host; leaves them where it is."""
+        if await place.find(unit) is None:
+            for suffix in SUFFIXES:
+                await place.volumes.remove(place.name_of(unit) + suffix, wipe=self._settings.wipe)
+
+    async def _console(self, unit: UnitContext, _: Mapping[str, Any]) -> Properties:
+        place = await self._where(self._home(unit.unit), unit.unit)
+        name = f"{place.name_of(unit.unit)}.console"
+        if await place.volumes.path(name) is None:
+            raise DriverError(f"unit {unit.unit} has no console that can be read", retry=False)
+        console = Console(place.volumes, name)
+        await console.more()
+        return {"console": "\n".join(console.lines())[-8000:]}
+
+    # Words and measures
+
+    def _cpu_percent(self, unit: str, state: DomainState) -> dict[str, float]:
+        now = trio.current_time()
+        last = self._samples.pop(unit, None)
+        if len(self._samples) >= SAMPLES_MAX:
+            del self._samples[next(iter(self._samples))]
+        self._samples[unit] = (now, state.cpu)
+        if last is None or last[1] > state.cpu or now <= last[0]:
+            return {}
+        return {"cpu_percent": 100 * (state.cpu - last[1]) / (now - last[0])}
+
+    def _no_guest(self, operation: str) -> DriverError:
+        text = f"the libvirt driver is for sites: it can't {operation} units at a guest, where process or script can"
+        return DriverError(text, retry=False)

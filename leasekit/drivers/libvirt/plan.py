@@ -1,0 +1,178 @@
+"""What a unit is to be, worked out from the site's settings and the properties of its lease before anything is touched.
+
+Properties come from guests as well as from the site. Names of hosts, addresses and files are never taken from them;
+what a lease may choose is checked here against the site's lists, and raises ``DriverError`` that no retry helps.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import ipaddress
+import re
+from collections.abc import Mapping
+from hashlib import blake2b, sha256
+from typing import Final
+from uuid import UUID, uuid5
+
+import attrs
+
+from leasekit.core.drivers import DriverError, UnitContext
+from leasekit.core.settings import expect_one_of
+from leasekit.drivers.libvirt.settings import Choices, Image, LibvirtSettings, NetworkSettings, Size
+from leasekit.drivers.names import check_unit_id
+
+LOGIN_KEYS: Final = "slice.key"
+"""The property with the public keys that may log in, in OpenSSH's format, a line each."""
+KEYS_MAX: Final = 64
+
+_NAMESPACE: Final = UUID("5b0e8f5e-2a7e-4b8e-9f0c-6c1f1d6a7e21")
+_NUMBER: Final = re.compile(r"\d{1,9}")
+_TRAILING: Final = re.compile(r"(\d{1,9})$")
+_KEY_TYPES: Final = re.compile(
+    r"ssh-(ed25519|rsa)|ecdsa-sha2-nistp(256|384|521)|sk-(ssh-ed25519|ecdsa-sha2-nistp256)@openssh\.com"
+)
+_COMMENT: Final = re.compile(r"[^A-Za-z0-9@._+-]")
+
+
+@attrs.frozen(kw_only=True)
+class UnitPlan:
+    """One unit as it is to be. ``addresses`` are with the length of their prefix, one for each of the subnets."""
+
+    unit: str
+    lease: str
+    type: str
+    number: int
+    image_name: str
+    image: Image
+    size: Size
+    most: Size
+    """What vCPUs and memory the domain can grow to while it runs."""
+    hostname: str
+    addresses: tuple[str, ...]
+    keys: tuple[str, ...]
+    mac: str
+    uuid: str
+
+    @property
+    def instance(self) -> str:
+        """What cloud-init tells one incarnation of a unit from the next by."""
+        return self.uuid
+
+
+def make_plan(unit: UnitContext, settings: LibvirtSettings) -> UnitPlan:
+    """The plan for a unit. Raises ``DriverError``."""
+    name = check_unit_id(unit.unit)
+    image_name = unit.properties.get("image", settings.default_image)
+    if image_name not in settings.images:
+        raise refused("image", image_name, expect_one_of(image_name[:80], settings.images))
+    size = chosen_size(unit.properties, settings.size, settings.choices)
+    whose = f"{settings.prefix}{name}"
+    return UnitPlan(
+        unit=name,
+        lease=unit.lease,
+        type=unit.type,
+        number=unit.number,
+        image_name=image_name,
+        image=settings.images[image_name],
+        size=size,
+        most=_most(size, settings.choices),
+        hostname=host_name(name, settings.domain),
+        addresses=unit_addresses(name, settings.network) if settings.network is not None else (),
+        keys=login_keys(unit.properties.get(LOGIN_KEYS, "")),
+        # Locally administered, and the same for a unit whoever leases it: no switch has to learn anew.
+        mac="02:" + blake2b(whose.encode(), digest_size=5).digest().hex(":"),
+        uuid=str(uuid5(_NAMESPACE, f"{whose}\n{unit.lease}\n{unit.number}")),
+    )
+
+
+def refused(key: str, found: str, expected: str) -> DriverError:
+    """The error for a property whose value can't be used; fit for one line whatever was found."""
+    return DriverError(f"property {key}: found {found[:80]!a}, {expected}", retry=False)
+
+
+def chosen_size(properties: Mapping[str, str], size: Size, choices: Choices) -> Size:
+    """The site's ``size``, but for what ``choices`` let the properties say. Raises ``DriverError``."""
+    changes = {}
+    for key in ("vcpus", "memory_mb", "cap", "shares"):
+        choice: tuple[int, int] | None = getattr(choices, key)
+        if choice is None or key not in properties:
+            continue
+        text = properties[key]
+        if _NUMBER.fullmatch(text) is None or not text.isascii() or not choice[0] <= int(text) <= choice[1]:
+            raise refused(key, text, f"expected a whole number from {choice[0]} to {choice[1]}")
+        changes[key] = int(text)
+    return attrs.evolve(size, **changes)
+
+
+def _most(size: Size, choices: Choices) -> Size:
+    vcpus = size.vcpus if choices.vcpus is None else choices.vcpus[1]
+    memory = size.memory_mb if choices.memory_mb is None else choices.memory_mb[1]
+    return attrs.evolve(size, vcpus=max(vcpus, size.vcpus), memory_mb=max(memory, size.memory_mb))
+
+
+def host_name(unit: str, domain: str) -> str:
+    """The name of a unit as DNS allows it: small letters, digits and dashes, and the site's domain."""
+    label = re.sub(r"[^a-z0-9]+", "-", unit.lower()).strip("-")
+    return f"{label}.{domain}" if domain else label
+
+
+def unit_addresses(unit: str, network: NetworkSettings) -> tuple[str, ...]:
+    """A unit's addresses, by the site's table or by the number in its name. Raises ``DriverError``."""
+    networks = network.networks()
+    if unit in network.addresses:
+        return tuple(
+            f"{address}/{net.prefixlen}" for address, net in zip(network.addresses[unit], networks, strict=True)
+        )
+    if not networks:
+        return ()
+    found = _TRAILING.search(unit)
+    if found is None:
+        text = f"unit {unit}: its name ends in no number, so network.addresses must say which addresses it has"
+        raise DriverError(text, retry=False)
+    offset = network.first + int(found[1])
+    addresses = []
+    for net in networks:
+        last = net.num_addresses - (2 if net.version == 4 else 1)
+        if offset > last:
+            raise DriverError(f"unit {unit}: {net} has no address {offset}, the last is {last}", retry=False)
+        addresses.append(f"{net.network_address + offset}/{net.prefixlen}")
+    return tuple(addresses)
+
+
+def login_keys(text: str) -> tuple[str, ...]:
+    """Public keys from text of a guest: type, key and what is left of the comment. Raises ``DriverError``.
+
+    Options before a key (``command=...``) are refused: who leases a unit has no say in how its ssh server runs.
+    """
+    keys = []
+    for line in text.splitlines():
+        words = line.split(None, 2)
+        if not words or line.lstrip().startswith("#"):
+            continue
+        if len(words) < 2 or _KEY_TYPES.fullmatch(words[0]) is None or not _is_key(words[0], words[1]):
+            raise refused(LOGIN_KEYS, line, "expected a public key of OpenSSH in each line, without options")
+        comment = _COMMENT.sub("_", words[2])[:64] if len(words) == 3 else ""
+        keys.append(" ".join(filter(None, (words[0], words[1], comment))))
+    if len(keys) > KEYS_MAX:
+        raise DriverError(f"property {LOGIN_KEYS}: found {len(keys)} keys, at most {KEYS_MAX} are allowed", retry=False)
+    return tuple(keys)
+
+
+def _is_key(kind: str, encoded: str) -> bool:
+    """Whether the key's own bytes begin with its type, as RFC 4253 section 6.6 has it."""
+    try:
+        blob = base64.b64decode(encoded, validate=True)
+    except (binascii.Error, ValueError):
+        return False
+    return blob.startswith(len(kind).to_bytes(4, "big") + kind.encode()) and len(blob) > len(kind) + 4
+
+
+def keys_digest(keys: tuple[str, ...]) -> str:
+    """What tells one set of login keys from another."""
+    return sha256("\n".join(keys).encode()).hexdigest()[:16]
+
+
+def bare(address: str) -> str:
+    """An address without the length of its prefix."""
+    return str(ipaddress.ip_interface(address).ip)

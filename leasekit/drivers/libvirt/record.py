@@ -1,0 +1,108 @@
+"""Whose a domain is, as its metadata say: all that the driver remembers of a unit."""
+
+from __future__ import annotations
+
+from typing import Final
+from xml.etree import ElementTree
+
+import attrs
+
+from leasekit.core.drivers import DriverError
+from leasekit.core.properties import Properties
+from leasekit.drivers.libvirt.plan import UnitPlan, bare, keys_digest
+
+URN: Final = "urn:leasekit:libvirt:1"
+KEY: Final = "leasekit"
+"""The prefix under which the namespace is written."""
+
+
+@attrs.frozen(kw_only=True)
+class UnitRecord:
+    """``number`` is that of the setup that made the unit; ``ready`` whether that setup came to its end.
+
+    ``keys`` is the digest of the login keys that the guest was given last, ``host_key`` its ssh server's public key.
+    """
+
+    unit: str
+    lease: str
+    type: str
+    number: int
+    ready: bool
+    image: str
+    addresses: tuple[str, ...]
+    hostname: str
+    host_key: str
+    keys: str
+
+    def element(self) -> ElementTree.Element:
+        """The record as metadata of a domain."""
+        texts = {
+            field.name: getattr(self, field.name)
+            for field in attrs.fields(UnitRecord)
+            if field.name not in ("number", "ready", "addresses")
+        }
+        made = ElementTree.Element(f"{{{URN}}}unit", texts)
+        made.set("number", str(self.number))
+        made.set("ready", "yes" if self.ready else "no")
+        made.set("addresses", " ".join(self.addresses))
+        return made
+
+    def bare_text(self) -> str:
+        """The element without its namespace, which libvirt adds."""
+        element = self.element()
+        element.tag = "unit"
+        return ElementTree.tostring(element, encoding="unicode")
+
+    def properties(self, host: str, domain: str) -> Properties:
+        """The unit properties: what a guest is told of its unit. ``host`` is the hypervisor's name in the settings."""
+        addresses = [bare(text) for text in self.addresses]
+        found = {
+            "name": self.unit,
+            "hostname": self.hostname,
+            "console": f"{host}/{domain}",
+            "image": self.image,
+        }
+        if addresses:
+            found |= {"host": addresses[0], "port": "22", "addresses": " ".join(addresses)}
+        if self.host_key:
+            found["host_key"] = self.host_key
+        return found
+
+
+def make_record(plan: UnitPlan, host_key: str) -> UnitRecord:
+    """The record of a unit that is about to be made. Raises ``DriverError`` for text that XML can't hold."""
+    for name, text in (("lease", plan.lease), ("type", plan.type)):
+        if not text.isprintable():
+            raise DriverError(f"{name}: found {text[:80]!a}, expected one line of printable text", retry=False)
+    return UnitRecord(
+        unit=plan.unit,
+        lease=plan.lease,
+        type=plan.type,
+        number=plan.number,
+        ready=False,
+        image=plan.image_name,
+        addresses=plan.addresses,
+        hostname=plan.hostname,
+        host_key=host_key,
+        keys=keys_digest(plan.keys),
+    )
+
+
+def read_record(text: str) -> UnitRecord | None:
+    """The record in metadata, or none where it is not one of this driver's."""
+    try:
+        element = ElementTree.fromstring(text)
+        return UnitRecord(
+            unit=element.attrib["unit"],
+            lease=element.attrib["lease"],
+            type=element.attrib["type"],
+            number=int(element.attrib["number"]),
+            ready=element.attrib["ready"] == "yes",
+            image=element.attrib["image"],
+            addresses=tuple(element.attrib["addresses"].split()),
+            hostname=element.attrib["hostname"],
+            host_key=element.attrib["host_key"],
+            keys=element.attrib["keys"],
+        )
+    except (ElementTree.ParseError, KeyError, ValueError):
+        return None

@@ -1,0 +1,255 @@
+"""What a site says of its hypervisors, images, networks and sizes."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, Final, Literal, TypeAlias
+
+import attrs
+
+from leasekit.core.settings import DurationSetting
+from leasekit.core.time import SECOND
+from leasekit.drivers.names import one_line
+
+Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
+Acceleration: TypeAlias = Literal["probe", "kvm", "tcg"]
+Readiness: TypeAlias = Literal["console", "ssh", "agent", "running"]
+SeedKind: TypeAlias = Literal["nocloud", "initramfs", "none"]
+
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
+_DIGEST: Final = re.compile(r"[0-9a-f]{64}")
+_USER: Final = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
+_DOMAIN: Final = re.compile(r"([a-z0-9]([a-z0-9-]*[a-z0-9])?)(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
+
+
+def _plain_name(_: object, __: attrs.Attribute[str], value: str) -> None:
+    if value and _NAME.fullmatch(value) is None:
+        raise ValueError("expected letters, digits, dots, dashes and underscores, a letter or digit first")
+
+
+def _one_line(_: object, __: attrs.Attribute[str], value: str) -> None:
+    if not value.isprintable():
+        raise ValueError("expected one line of printable text")
+
+
+def _filled_line(_: object, __: attrs.Attribute[str], value: str) -> None:
+    if not value or not value.isprintable():
+        raise ValueError("expected one line of printable text")
+
+
+_POSITIVE: Final = attrs.validators.ge(1)
+
+
+@attrs.frozen(kw_only=True)
+class Host:
+    """One hypervisor, by the URI that libvirt opens, and the units whose home it is (names, or patterns with ``*``).
+
+    ``pool`` is the storage pool for disks; with ``pool_path``, a folder on that host, it is made if it is missing.
+    ``acceleration`` may be left to a probe that boots a tiny guest, for a KVM that is there need not run guests.
+    ``os_type`` is libvirt's (``xenpvh`` or ``linux`` on Xen). ``migration`` is the URI at which other hosts hand over
+    running units, where it is not the host's own name.
+    """
+
+    uri: str = attrs.field(validator=_filled_line)
+    units: tuple[str, ...] = ("*",)
+    pool: str = attrs.field(default="default", validator=attrs.validators.matches_re(_NAME))
+    pool_path: str = attrs.field(default="", validator=_one_line)
+    acceleration: Acceleration = "probe"
+    os_type: Literal["hvm", "linux", "xenpvh"] = "hvm"
+    migration: str = attrs.field(default="", validator=_one_line)
+
+    def takes(self, unit: str) -> bool:
+        """Whether the unit is at home here."""
+        return any(fnmatchcase(unit, pattern) for pattern in self.units)
+
+
+@attrs.frozen(kw_only=True)
+class Artifact:
+    """A file that guests start from: ``file`` here, ``url`` (http, https), or ``volume`` in each host's pool.
+
+    ``sha256`` is needed for what is uploaded; a volume that is there already is taken as it is.
+    """
+
+    file: Path | None = None
+    url: str = attrs.field(default="", validator=_one_line)
+    volume: str = attrs.field(default="", validator=_one_line)
+    sha256: str = ""
+
+    def __attrs_post_init__(self) -> None:
+        if (self.file is not None) + bool(self.url) + bool(self.volume) != 1:
+            raise ValueError("expected one of file, url and volume")
+        if self.url and not self.url.startswith(("http://", "https://")):
+            raise ValueError(f"found url {self.url[:60]!r}, expected it to begin with http:// or https://")
+        if "/" in self.volume:
+            raise ValueError(f"found volume {self.volume[:60]!r}, expected the name of a volume, without slashes")
+        if not self.volume and _DIGEST.fullmatch(self.sha256) is None:
+            raise ValueError(f"found sha256 {self.sha256[:80]!r}, expected 64 hexadecimal digits as sha256sum prints")
+
+    @property
+    def source(self) -> str:
+        """Where it comes from, for errors."""
+        return one_line(str(self.file)) if self.file is not None else self.url or f"volume {self.volume}"
+
+
+@attrs.frozen(kw_only=True)
+class Image:
+    """What a guest boots: a root ``disk``, or a ``kernel`` with or without disk.
+
+    A unit has an overlay of the disk, grown to ``disk_mb`` where that is more. ``seed`` says how a guest is told its
+    name, addresses and keys: on a disk for cloud-init (``nocloud``), by files in its initramfs under ``/leasekit``, or
+    not at all.
+    ``ready`` says how it shows that it is up: ``marker`` on its console, its ssh server with the host key that it was
+    given, the QEMU guest agent, or by running at all. Keys are for the login of ``user``; with ``agent`` they can be
+    changed while the guest runs.
+    """
+
+    disk: Artifact | None = None
+    format: Literal["qcow2", "raw"] = "qcow2"
+    disk_mb: int = attrs.field(default=0, validator=attrs.validators.ge(0))
+    kernel: Artifact | None = None
+    initrd: Artifact | None = None
+    command_line: str = attrs.field(default="", validator=_one_line)
+    seed: SeedKind = "nocloud"
+    ready: Readiness = "ssh"
+    marker: str = attrs.field(default="leasekit ready", validator=_filled_line)
+    user: str = attrs.field(default="root", validator=attrs.validators.matches_re(_USER))
+    agent: bool = False
+
+    def __attrs_post_init__(self) -> None:
+        if self.disk is None and self.kernel is None:
+            raise ValueError("expected a disk, a kernel or both")
+        if self.initrd is not None and self.kernel is None:
+            raise ValueError("found an initrd without a kernel")
+        if self.seed == "initramfs" and (self.initrd is None or self.initrd.volume):
+            raise ValueError('seed = "initramfs" needs an initrd with a file or url, to which the seed is added')
+        if self.ready == "agent" and not self.agent:
+            raise ValueError('ready = "agent" needs agent = true')
+
+
+@attrs.frozen(kw_only=True)
+class NetworkSettings:
+    """The network card of each unit: on a ``bridge`` of the host, or on a ``network`` of libvirt's.
+
+    A unit has one address of each of ``subnets``: those that ``addresses`` names, or else the address ``first`` plus
+    the number at the end of the unit's name, counted from the subnet's own. ``filter`` is a filter of libvirt's, such
+    as ``clean-traffic``, that keeps a guest to its addresses.
+    """
+
+    bridge: str = attrs.field(default="", validator=_plain_name)
+    network: str = attrs.field(default="", validator=_plain_name)
+    subnets: tuple[str, ...] = ()
+    first: int = attrs.field(default=10, validator=_POSITIVE)
+    addresses: Mapping[str, tuple[str, ...]] = attrs.Factory(dict)
+    gateways: tuple[str, ...] = ()
+    nameservers: tuple[str, ...] = ()
+    filter: str = attrs.field(default="", validator=_plain_name)
+
+    def __attrs_post_init__(self) -> None:
+        if bool(self.bridge) == bool(self.network):
+            raise ValueError("expected a bridge or a network, one of the two")
+        try:
+            networks = self.networks()
+            for text in (*self.gateways, *self.nameservers):
+                ipaddress.ip_address(text)
+            for unit, several in self.addresses.items():
+                _check_addresses(unit, several, networks)
+        except ValueError as error:
+            raise ValueError(str(error)) from None
+
+    def networks(self) -> list[Network]:
+        """The subnets."""
+        return [ipaddress.ip_network(text) for text in self.subnets]
+
+
+def _check_addresses(unit: str, addresses: tuple[str, ...], networks: list[Network]) -> None:
+    if len(addresses) != len(networks):
+        raise ValueError(f"addresses.{unit}: found {len(addresses)}, expected one for each of {len(networks)} subnets")
+    for text, network in zip(addresses, networks, strict=True):
+        if ipaddress.ip_address(text) not in network:
+            raise ValueError(f"addresses.{unit}: found {text}, which is not in {network}")
+
+
+@attrs.frozen(kw_only=True)
+class Size:
+    """What a unit has unless its lease chooses: ``cap`` in percent of one of the host's CPUs for the whole unit (0:
+    none), ``shares`` its weight against others (0: the hypervisor's default).
+    """
+
+    vcpus: int = attrs.field(default=1, validator=_POSITIVE)
+    memory_mb: int = attrs.field(default=512, validator=attrs.validators.ge(16))
+    cap: int = attrs.field(default=0, validator=attrs.validators.ge(0))
+    shares: int = attrs.field(default=0, validator=attrs.validators.ge(0))
+
+
+Range: TypeAlias = tuple[int, int] | None
+
+
+def _check_range(_: object, attribute: attrs.Attribute[Any], value: Range) -> None:
+    if value is not None and not 0 <= value[0] <= value[1]:
+        raise ValueError("expected the least and the most")
+
+
+@attrs.frozen(kw_only=True)
+class Choices:
+    """What a lease may choose by the properties of these names, and change while units run: the least and the most.
+
+    What is not named here is as the site says, whatever the properties are.
+    """
+
+    vcpus: Range = attrs.field(default=None, validator=_check_range)
+    memory_mb: Range = attrs.field(default=None, validator=_check_range)
+    cap: Range = attrs.field(default=None, validator=_check_range)
+    shares: Range = attrs.field(default=None, validator=_check_range)
+
+
+@attrs.frozen(kw_only=True)
+class LibvirtSettings:
+    """Hosts, images, network and sizes.
+
+    ``prefix`` begins the names of all domains and volumes, and must differ between drivers that share a host.
+    ``image`` is what a unit has whose lease does not name one of ``images``. ``wipe`` overwrites a unit's disk before
+    it is given back to the pool; what holds keys is always overwritten. With ``shared_pool`` all hosts see the same
+    files, so that migration copies none. ``threads`` bounds the calls under way at one host; a host that does not
+    answer for ``keepalive`` is taken as gone.
+    """
+
+    hosts: Mapping[str, Host] = attrs.field(validator=attrs.validators.min_len(1))
+    images: Mapping[str, Image] = attrs.field(validator=attrs.validators.min_len(1))
+    image: str = ""
+    network: NetworkSettings | None = None
+    size: Size = Size()
+    choices: Choices = Choices()
+    domain: str = attrs.field(default="", validator=attrs.validators.matches_re(f"({_DOMAIN.pattern})?"))
+    prefix: str = attrs.field(default="leasekit-", validator=attrs.validators.matches_re(r"[A-Za-z0-9][\w.-]{0,30}"))
+    wipe: bool = True
+    shared_pool: bool = False
+    threads: int = attrs.field(default=8, validator=_POSITIVE)
+    keepalive: DurationSetting = 15 * SECOND
+    start_timeout: DurationSetting = 120 * SECOND
+    probe_timeout: DurationSetting = 20 * SECOND
+
+    def __attrs_post_init__(self) -> None:
+        for kind, names in (("hosts", self.hosts), ("images", self.images)):
+            for name in names:
+                if _NAME.fullmatch(name) is None:
+                    raise ValueError(f"{kind}: found {name[:60]!r}, expected letters, digits, dots, dashes and _")
+        if self.image and self.image not in self.images:
+            raise ValueError(f"image: found {self.image[:60]!r}, expected one of: {', '.join(sorted(self.images))}")
+        if not self.image and len(self.images) > 1:
+            raise ValueError(f"image: found nothing, expected the default among: {', '.join(sorted(self.images))}")
+        for name, image in self.images.items():
+            if image.ready == "ssh" and (self.network is None or not self.network.subnets):
+                raise ValueError(f'images.{name}: ready = "ssh" needs a network with subnets')
+        for key, value in attrs.asdict(self.size).items():
+            choice = getattr(self.choices, key)
+            if choice is not None and not choice[0] <= value <= choice[1]:
+                raise ValueError(f"size.{key}: found {value}, which choices.{key} does not allow")
+
+    @property
+    def default_image(self) -> str:
+        """The image of a unit whose lease names none."""
+        return self.image or next(iter(self.images))

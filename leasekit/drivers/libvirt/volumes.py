@@ -1,0 +1,161 @@
+"""Volumes in a host's pool: everything about files goes through libvirt, for a host near by as for one far away.
+
+All functions but the class block; they run in :meth:`HostConnection.call`'s threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from hashlib import sha256
+from typing import Any, Final
+from xml.etree import ElementTree
+
+import trio
+
+from leasekit.core.drivers import DriverError
+from leasekit.drivers.libvirt.connection import HostConnection
+from leasekit.drivers.libvirt.documents import volume_xml
+
+PIECE: Final = 256 * 1024
+"""How much goes into one message of libvirt's, in bytes."""
+
+
+class Volumes:
+    """The volumes of one host's pool."""
+
+    def __init__(self, host: HostConnection) -> None:
+        self._host = host
+        self._libvirt = host.libvirt
+        self.host_name = host.name
+
+    async def folder(self) -> str:
+        """Where the pool keeps its volumes on the host. Raises ``DriverError``."""
+
+        def folder(connection: Any) -> str:
+            found = ElementTree.fromstring(self._pool(connection).XMLDesc(0)).findtext("target/path")
+            return found or ""
+
+        return await self._host.call(f"can't look at pool {self._host.host.pool}", folder)
+
+    async def path(self, name: str) -> str | None:
+        """Where a volume is on the host; none where there is no such volume. Raises ``DriverError``."""
+
+        def path(connection: Any) -> str | None:
+            volume = self._lookup(connection, name)
+            return None if volume is None else str(volume.path())
+
+        return await self._host.call(f"can't look for volume {name}", path)
+
+    async def capacity(self, name: str) -> int:
+        """A volume's size as those see it who open it, in bytes. Raises ``DriverError``."""
+        return await self._host.call(f"volume {name}", lambda connection: int(self._get(connection, name).info()[1]))
+
+    async def names(self) -> list[str]:
+        """All volumes of the pool. Raises ``DriverError``."""
+        return await self._host.call(
+            f"can't list pool {self._host.host.pool}",
+            lambda connection: [volume.name() for volume in self._pool(connection).listAllVolumes()],
+        )
+
+    async def create(self, name: str, size: int, *, format: str = "raw", backing: tuple[str, str] | None = None) -> str:
+        """Makes a volume of ``size`` bytes and returns its path. Raises ``DriverError``."""
+        xml = volume_xml(name, size, format=format, backing=backing)
+        return await self._host.call(
+            f"can't make volume {name}", lambda connection: str(self._pool(connection).createXML(xml, 0).path())
+        )
+
+    async def write(self, name: str, pieces: Callable[[], Iterable[bytes]], size: int) -> str:
+        """Makes a volume of what ``pieces()`` yields in the calling thread, and returns the SHA-256 of that.
+
+        If that fails, or is cancelled, there is no volume. Raises ``DriverError``.
+        """
+        return await self._host.call(f"can't write volume {name}", self._write, name, pieces, size)
+
+    async def read(self, name: str, offset: int = 0, length: int = 0) -> bytes:
+        """What a volume holds from ``offset`` on, at most ``length`` bytes (0: to its end). Raises ``DriverError``."""
+        return await self._host.call(f"can't read volume {name}", self._read, name, offset, length)
+
+    async def remove(self, name: str, *, wipe: bool) -> None:
+        """Removes a volume, if it is there, overwritten first with ``wipe``. Raises ``DriverError``."""
+        await self._host.call(f"can't remove volume {name}", self._remove, name, wipe)
+
+    # In threads
+
+    def _pool(self, connection: Any) -> Any:
+        return connection.storagePoolLookupByName(self._host.host.pool)
+
+    def _get(self, connection: Any, name: str) -> Any:
+        return self._pool(connection).storageVolLookupByName(name)
+
+    def _lookup(self, connection: Any, name: str) -> Any:
+        try:
+            return self._get(connection, name)
+        except self._libvirt.libvirtError as error:
+            if error.get_error_code() == self._libvirt.VIR_ERR_NO_STORAGE_VOL:
+                return None
+            raise
+
+    def _write(self, connection: Any, name: str, pieces: Callable[[], Iterable[bytes]], size: int) -> str:
+        volume = self._pool(connection).createXML(volume_xml(name, size), 0)
+        digest = sha256()
+        try:
+            stream = connection.newStream(0)
+            volume.upload(stream, 0, 0, 0)
+            try:
+                for piece in pieces():
+                    trio.from_thread.check_cancelled()
+                    digest.update(piece)
+                    _send(stream, piece)
+                stream.finish()
+            except BaseException:
+                self._quietly(stream.abort)
+                raise
+        except BaseException:
+            self._quietly(volume.delete, 0)
+            raise
+        return digest.hexdigest()
+
+    def _read(self, connection: Any, name: str, offset: int, length: int) -> bytes:
+        volume = self._get(connection, name)
+        stream = connection.newStream(0)
+        volume.download(stream, offset, length, 0)
+        received = bytearray()
+        try:
+            while piece := stream.recv(PIECE):
+                received += piece
+                trio.from_thread.check_cancelled()
+            stream.finish()
+        except BaseException:
+            self._quietly(stream.abort)
+            raise
+        return bytes(received)
+
+    def _remove(self, connection: Any, name: str, wipe: bool) -> None:
+        volume = self._lookup(connection, name)
+        if volume is None:
+            return
+        libvirt = self._libvirt
+        gone = (libvirt.VIR_ERR_NO_STORAGE_VOL, libvirt.VIR_ERR_NO_SUPPORT)
+        for act in [volume.wipe] * wipe + [volume.delete]:
+            try:
+                act(0)
+            except libvirt.libvirtError as error:
+                # Volumes that exist in name only can't be wiped, and need not be.
+                if error.get_error_code() not in gone:
+                    raise
+
+    def _quietly(self, function: Callable[..., Any], *args: Any) -> None:
+        """Takes back what failed anyway: why it failed is the reason to tell."""
+        try:
+            function(*args)
+        except self._libvirt.libvirtError:
+            return
+
+
+def _send(stream: Any, piece: bytes) -> None:
+    sent = 0
+    while sent < len(piece):
+        done = stream.send(piece[sent : sent + PIECE])
+        if done < 0:
+            raise DriverError("the host takes no more of a volume")
+        sent += done

@@ -1,0 +1,206 @@
+"""Checkers keep their own books, from what crosses the wire, what is committed and what drivers are told; they trust
+no actor.
+
+Each raises :class:`Violated` at the step at which something is wrong. This module has what all of them share, and the
+two that look at states; the others are in :mod:`.unit_book`, :mod:`.claim_book`, :mod:`.message_book` and
+:mod:`.refusals`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from leasekit.core.claims.ticket import decode_ticket
+from leasekit.core.leases import authority, broker, delegation, returns, service_manager
+from leasekit.core.protocol.messages import LeaseUpdate, Message, ReturnTicket, TicketUpdate
+from leasekit.core.schema import Row
+from leasekit.core.steps import Action, ActionDone
+from leasekit.core.time import MINUTE, Duration, Instant
+
+SLACK: Final[Duration] = 11 * MINUTE
+"""How far an actor's clock may be ahead at the most, and a little more."""
+
+
+class Violated(AssertionError):
+    """An invariant does not hold. ``checker`` says who found it."""
+
+    checker = ""
+
+
+def must(fine: bool, text: str) -> None:
+    """Raise ``Violated`` unless it is fine."""
+    if not fine:
+        raise Violated(text)
+
+
+Heard = Callable[[Instant, str, str, Any], None]
+
+
+class Listening:
+    """Hears everything, and minds nothing of it.
+
+    A subclass that minds some kinds of messages names its handlers in :attr:`sends` (a message left an actor) and
+    :attr:`receives` (it reached one that was up): each is called with the instant, sender, receiver and message.
+    """
+
+    def __init__(self) -> None:
+        self.sends: dict[type[Any], Heard] = {}
+        self.receives: dict[type[Any], Heard] = {}
+
+    def committed(self, at: Instant, actor: str, rows: Sequence[Row]) -> None:
+        """Transitions became durable."""
+
+    def sent(self, at: Instant, sender: str, receiver: str, message: Message, fate: str) -> None:
+        """A message left an actor."""
+        if heard := self.sends.get(type(message)):
+            heard(at, sender, receiver, message)
+
+    def received(self, at: Instant, sender: str, receiver: str, message: Message) -> None:
+        """A message reached an actor that was up."""
+        if heard := self.receives.get(type(message)):
+            heard(at, sender, receiver, message)
+
+    def started(self, at: Instant, actor: str, action: Action) -> None:
+        """A driver was told to do something."""
+
+    def ended(self, at: Instant, actor: str, done: ActionDone) -> None:
+        """An actor heard of the end of an action."""
+
+    def restarted(self, at: Instant, actor: str, made: Any) -> None:
+        """An actor was made anew from its store."""
+
+
+class MemoryChecker(Listening):
+    """What an authority has called active is there after a crash, with its units, until it has said that it is over.
+    What a broker has granted is there, until it has said so or the claim is over. What was acknowledged to a guest's
+    operator is there.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sends = {LeaseUpdate: self._lease_update, TicketUpdate: self._ticket_update}
+        self._active: dict[str, dict[str, tuple[int, frozenset[str]]]] = {}
+        self.receives = {ReturnTicket: self._return}
+        self._granted: dict[str, dict[str, tuple[int, Instant]]] = {}
+        self._latest: dict[tuple[str, str], int] = {}
+        self._told: dict[str, set[str]] = {}
+
+    def _lease_update(self, at: Instant, sender: str, receiver: str, message: LeaseUpdate) -> None:
+        said = self._active.setdefault(sender, {})
+        if message.state == "active":
+            said[message.lease] = message.update, frozenset(unit.unit for unit in message.units)
+        elif message.state in ("closed", "failed"):
+            said.pop(message.lease, None)
+
+    def _ticket_update(self, at: Instant, sender: str, receiver: str, message: TicketUpdate) -> None:
+        latest = self._latest.get((sender, message.lease), 0)
+        self._latest[sender, message.lease] = max(latest, message.update)
+        if message.status == "granted" and message.update > latest:
+            ends = decode_ticket(message.ticket).leaf.term.end
+            self._granted.setdefault(sender, {})[message.lease] = message.update, ends
+
+    def _return(self, at: Instant, sender: str, receiver: str, message: ReturnTicket) -> None:
+        """A broker may forget a lease that came back."""
+        self._granted.get(receiver, {}).pop(message.lease, None)
+
+    def told(self, guest: str, lease: str) -> None:
+        """The operator of ``guest`` has been told that ``lease`` was requested."""
+        self._told.setdefault(guest, set()).add(lease)
+
+    def restarted(self, at: Instant, actor: str, made: Any) -> None:
+        """Look at the records of an actor after a restart."""
+        self.check(actor, made.leases)
+        for lease, (update, ends) in self._granted.get(actor, {}).items():
+            if ends > at + SLACK:
+                record = made.leases.get(lease)
+                must(record is not None, f"{actor} forgot lease {lease}, which it had granted up to {ends}")
+                assert record is not None
+                must(record.update >= update, f"{actor}: {lease} is at update {record.update}, it had sent {update}")
+
+    def check(self, site: str, leases: Mapping[str, Any]) -> None:
+        """``leases`` are a site's records after a restart."""
+        for lease, (update, units) in self._active.get(site, {}).items():
+            record = leases.get(lease)
+            must(record is not None, f"{site} forgot lease {lease}, which it had called active")
+            assert record is not None
+            must(record.state == authority.ACTIVE or record.ended >= 0, f"{site}: {lease} is {record.state} again")
+            must(record.update >= update, f"{site}: {lease} is at update {record.update}, it had sent {update}")
+            settled = record.update == update and record.pending == "-"
+            must(not settled or units == set(record.units), f"{site}: {lease} had units {sorted(units)}, not any more")
+
+    def missing(self, guest: str, known: Callable[[str], bool]) -> list[str]:
+        """Leases that were acknowledged to the guest's operator, and of which nothing is ``known``."""
+        return [lease for lease in self._told.get(guest, ()) if not known(lease)]
+
+
+class StateChecker(Listening):
+    """Every transition that is logged is one of the tables', and starts where the last one ended."""
+
+    TABLES: Mapping[str, Sequence[Any]] = {
+        "guest": (service_manager.TABLE, returns.TABLE),
+        "broker": (broker.TABLE, delegation.TABLE),
+        "authority": (authority.TABLE, delegation.TABLE),
+    }
+    NOTES = frozenset({
+        "mapper", "joined", "blocked_redeem", "give_back", "request", "redeem", "taken", "delegate", "notice", "report",
+        "endorsed", "administer",
+    })  # fmt: skip
+
+    def __init__(self, role: Callable[[str], str], *, rogue: bool = False) -> None:
+        """``rogue``: whether there is a broker that gives away more than it has."""
+        super().__init__()
+        self._role, self._rogue = role, rogue
+        self._at: dict[tuple[str, str], str] = {}
+        self.since: dict[tuple[str, str], Instant] = {}
+        self.met: set[tuple[str, str, str]] = set()
+        self._allowed: dict[tuple[str, str, str, str], bool] = {}
+        self._active_since: dict[str, Instant] = {}
+        self.lease_ms = 0
+
+    def committed(self, at: Instant, actor: str, rows: Sequence[Row]) -> None:
+        """Check each line of the log."""
+        role = self._role(actor)
+        for _, subject, event, before, after, why in rows:
+            if event == "overdelegation":
+                must(self._rogue, f"{actor} blames somebody, and every broker is honest: {why}")
+                continue
+            if event.startswith("unit "):
+                self._unit(event.removeprefix("unit "), before, after)
+                continue
+            if event in ("delegate", "taken"):
+                self._at.pop((actor, subject), None)  # a delegation may come again under its old name
+            if "/" in after:
+                last = self._at.get((actor, subject), before)
+                begins = not before or (role == "guest" and before == "relinquishing/-")
+                must(begins or last == before, f"{actor}: {subject} went on from {before}, it was {last}")
+                self._at[actor, subject] = after
+                self.since[actor, subject] = at
+            if event in self.NOTES and "/" not in before:
+                continue
+            if not self._is_allowed(role, event, before, after):
+                must(False, f"{actor}: {subject} {event}: {before} -> {after} is in no table")
+            self.met.add((role, before, event))
+            if role == "guest":
+                self._measure(at, subject, before, after)
+
+    def _measure(self, at: Instant, subject: str, before: str, after: str) -> None:
+        """How long leases were active in all."""
+        if before == "ticketed/redeeming" and after == "active/-":
+            self._active_since[subject] = at
+        elif after == "closed/-":
+            self.lease_ms += at - self._active_since.pop(subject, at)
+
+    def _is_allowed(self, role: str, event: str, before: str, after: str) -> bool:
+        key = (role, event, before, after)
+        known = self._allowed.get(key)
+        if known is None:
+            old, new = tuple(before.split("/")), tuple(after.split("/"))
+            known = any(table.get(old, {}).get(event) == new for table in self.TABLES[role])
+            self._allowed[key] = known
+        return known
+
+    def _unit(self, event: str, before: str, after: str) -> None:
+        found = authority.UNIT_TABLE.get((before, "-"), {}).get(event)
+        must(found == (after, "-"), f"a unit's {event}: {before} -> {after} is not in its table")
+        self.met.add(("unit", before, event))

@@ -1,0 +1,320 @@
+"""The book of claims: what brokers have given away, what sites have voided, and what they honour."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+import attrs
+
+from leasekit.core.claims.claim import Claim
+from leasekit.core.claims.statements import decode_statement
+from leasekit.core.claims.ticket import decode_ticket
+from leasekit.core.errors import TicketError
+from leasekit.core.protocol.messages import (
+    EXTEND,
+    MODIFY,
+    NEW,
+    Accepted,
+    ClaimReport,
+    LeaseUpdate,
+    Offer,
+    Relinquished,
+    RequestTicket,
+    ReturnTicket,
+    TicketUpdate,
+    Truncated,
+)
+from leasekit.core.time import Instant, Term
+from leasekit.emulation.simulation.checkers import Listening, must
+from leasekit.emulation.simulation.scenario import HOSTILE
+
+OLD: Final = 64
+"""From how many children on those that are long over are forgotten."""
+
+
+@attrs.define
+class Given:
+    """A claim that a broker has given: ``until`` is when it ends as far as the broker may count on it, ``at_most`` when
+    it ends at the latest (what a modify cut off comes back if the modify is undone).
+    """
+
+    claim: Claim
+    lease: str
+    until: Instant
+    at_most: Instant
+    cut: bytes = b""
+    delegated: bool = False
+
+
+class Source(NamedTuple):
+    """A claim that a broker holds by delegation ``name``, and the key of the site that it comes from."""
+
+    claim: Claim
+    site: bytes
+    name: str
+
+
+class ClaimChecker(Listening):
+    """What a broker has given away of a delegation never exceeds it, at any instant. A claim ends early only by the
+    broker's own truncation, or by the site's receipt from when the broker has it. What is granted is what was asked
+    for, and a group is granted whole.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sends = {
+            TicketUpdate: self._ticket_update,
+            Offer: self._offer,
+            RequestTicket: self._request,
+            Accepted: self._accepted,
+            Truncated: self._truncated,
+        }
+        self.receives = {ReturnTicket: self._return, ClaimReport: self._report, Accepted: self._cut_accepted}
+        self.children: dict[bytes, dict[bytes, Given]] = {}
+        self.sources: dict[bytes, Source] = {}
+        self._cuts: dict[tuple[str, str, str, int], bytes] = {}
+        self.issued: dict[bytes, Given] = {}
+        self.requests: dict[tuple[str, int], RequestTicket] = {}
+        self._coming_back: dict[tuple[str, str, int], bytes] = {}
+        self._replaced: dict[tuple[str, str, int], bytes] = {}
+        self._groups: dict[tuple[str, str], dict[str, tuple[int, Term]]] = {}
+        self._members: dict[tuple[str, str], int] = {}
+        self._waiting: dict[tuple[str, str], dict[str, Instant]] = {}
+        self._answered: dict[tuple[str, str], dict[str, Instant]] = {}
+        self._refused: dict[tuple[str, str], Instant] = {}
+
+    def _offer(self, at: Instant, sender: str, receiver: str, message: Offer) -> None:
+        """What a broker gives to another counts against what it has, like a ticket."""
+        chain = decode_ticket(message.ticket).chain
+        leaf = chain[-1]
+        if leaf.digest in self.sources:
+            return
+        self.sources[leaf.digest] = Source(leaf, chain[0].issuer, message.delegation)
+        if len(chain) > 1:
+            given = Given(leaf, message.delegation, leaf.term.end, leaf.term.end, delegated=True)
+            self.issued[leaf.digest] = given
+            self.children.setdefault(chain[-2].digest, {})[leaf.digest] = given
+            self._check(chain[-2], leaf)
+
+    def _truncated(self, at: Instant, sender: str, receiver: str, message: Truncated) -> None:
+        self._cuts[receiver, sender, message.lease, message.number] = message.truncation
+
+    def _cut_accepted(self, at: Instant, sender: str, receiver: str, message: Accepted) -> None:
+        """The site goes by an early end that the issuer has told it: now the issuer has the rest again."""
+        data = self._cuts.get((sender, receiver, message.lease, message.number))
+        if data is not None:
+            cut = decode_statement(data)
+            self._end(cut.subject, cut.at)
+
+    def _request(self, at: Instant, sender: str, receiver: str, message: RequestTicket) -> None:
+        if sender == HOSTILE:  # it may speak of the leases of others, in their numbers
+            self.requests.setdefault((message.lease, message.number), message)
+        else:
+            self.requests[message.lease, message.number] = message
+
+    def _ticket_update(self, at: Instant, sender: str, receiver: str, message: TicketUpdate) -> None:
+        """A new claim counts from when it is shown to anybody."""
+        if not message.ticket:
+            return
+        chain = decode_ticket(message.ticket).chain
+        parent, leaf = chain[-2], chain[-1]
+        if leaf.digest in self.issued:
+            return
+        replaced = b""
+        if message.truncation:
+            cut = decode_statement(message.truncation)
+            replaced = cut.subject
+            self._end(cut.subject, cut.at)
+        given = Given(leaf, message.lease, leaf.term.end, leaf.term.end, replaced)
+        self.issued[leaf.digest] = given
+        siblings = self.children.setdefault(parent.digest, {})
+        siblings[leaf.digest] = given
+        self._check(parent, leaf)
+        request = self.requests.get((message.lease, message.number))
+        must(request is not None, f"{sender} grants {message.lease} what nobody asked for, as {message.number}")
+        assert request is not None
+        _check_asked(leaf, request, message)
+        if request.op == NEW and "group_id" in request.properties:
+            self._grouped(receiver, request, leaf)
+        if len(siblings) > OLD and len(siblings) % OLD == 0:
+            self._forget(siblings, leaf)
+
+    def _grouped(self, holder: str, request: RequestTicket, leaf: Claim) -> None:
+        group = (holder, request.properties["group_id"])
+        self._groups.setdefault(group, {})[request.lease] = (leaf.units, leaf.term)
+        if "lease_count" in request.properties:
+            self._members[group] = int(request.properties["lease_count"])
+
+    def announced(self, at: Instant, receiver: str, message: TicketUpdate) -> None:
+        """An answer that is sent for the first time."""
+        request = self.requests.get((message.lease, message.number))
+        if request is None or request.op != NEW or "group_id" not in request.properties:
+            return
+        group = (receiver, request.properties["group_id"])
+        self._answered.setdefault(group, {}).setdefault(message.lease, at)
+        if message.status == "refused":
+            self._refused.setdefault(group, at)
+
+    def torn_groups(self) -> list[str]:
+        """Groups of which some members were granted and others were not, or not over one term; and members that were
+        not let go when their group was refused.
+        """
+        found = []
+        for group, at in self._refused.items():
+            answered = self._answered[group]
+            late = [lease for lease, since in self._waiting.get(group, {}).items()
+                    if since < at and answered.get(lease, at + 1) > at]  # fmt: skip
+            if late:
+                found.append(f"{group[0]}'s {group[1]} was refused at {at}, and {late} waited on")
+        for group, granted in self._groups.items():
+            count = self._members.get(group, 0)
+            if len(granted) != count or len({term for _, term in granted.values()}) != 1:
+                found.append(f"{group[0]}'s {group[1]}: {len(granted)} of {count} were granted: {dict(granted)}")
+        return found
+
+    def _return(self, at: Instant, sender: str, receiver: str, message: ReturnTicket) -> None:
+        """A receipt that has reached the broker."""
+        try:
+            receipt = decode_statement(message.receipt)
+        except TicketError:
+            return  # the broker's to refuse
+        self._end(receipt.subject, receipt.at)
+        self._coming_back[receiver, message.lease, message.number] = message.receipt
+
+    def _accepted(self, at: Instant, sender: str, receiver: str, message: Accepted) -> None:
+        """Now the broker can't forget any more that it has the units again, or that a request waits."""
+        request = self.requests.get((message.lease, message.number))
+        if request is not None and request.op == NEW and "group_id" in request.properties:
+            group = (receiver, request.properties["group_id"])
+            self._waiting.setdefault(group, {}).setdefault(message.lease, at)
+        old = self.issued.get(self._replaced.pop((sender, message.lease, message.number), b""))
+        if old is not None:
+            old.at_most = min(old.at_most, old.until)
+        data = self._coming_back.pop((sender, message.lease, message.number), b"")
+        if data:
+            receipt = decode_statement(data)
+            given = self.issued.get(receipt.subject)
+            if given is not None:
+                given.at_most = min(given.at_most, max(given.claim.term.start, receipt.at))
+
+    def _report(self, at: Instant, sender: str, receiver: str, message: ClaimReport) -> None:
+        """The site goes by the claim that a modify was granted: the one before it can't come back."""
+        if message.code == "replaced":
+            self._replaced[receiver, message.claim, message.number] = bytes.fromhex(message.claim)
+
+    def unreturned(self, after: Instant) -> list[Given]:
+        """Claims that go on beyond an instant, as far as their brokers may know."""
+        left = [given for given in self.issued.values() if not given.delegated]
+        return [given for given in left if given.until > max(after, given.claim.term.start)]
+
+    def rogue(self, parent: Claim, leaf: Claim, lease: str) -> None:
+        """A claim of the broker that obeys no rule: it is its own affair whether there is enough for it."""
+        self.issued[leaf.digest] = Given(leaf, lease, leaf.term.end, leaf.term.end)
+
+    def _end(self, digest: bytes, at: Instant) -> None:
+        given = self.issued.get(digest)
+        if given is not None:
+            given.until = max(given.claim.term.start, min(given.until, at))
+
+    def _check(self, parent: Claim, leaf: Claim) -> None:
+        held = self.children[parent.digest].values()
+        must(parent.term.contains(leaf.term), f"claim {leaf.id[:8]} over {leaf.term} leaves its parent's {parent.term}")
+        instant, total = fullest([(g.claim.units, g.claim.term.start, g.until) for g in held], leaf.term)
+        must(
+            total <= parent.capacity,
+            f"claim {leaf.id[:8]}: at {instant} the children hold {total} of {parent.capacity} units",
+        )
+
+    @staticmethod
+    def _forget(siblings: dict[bytes, Given], leaf: Claim) -> None:
+        """What was over an hour before a new claim begins can't meet any that comes."""
+        for digest in [d for d, given in siblings.items() if given.at_most + 3_600_000 < leaf.term.start]:
+            del siblings[digest]
+
+
+def fullest(held: Sequence[tuple[int, Instant, Instant]], term: Term) -> tuple[Instant, int]:
+    """The first instant of the term at which most units are held, and how many."""
+    inside = [entry for entry in held if entry[1] < term.end and term.start < entry[2]]
+    best = (term.start, 0)
+    for instant in sorted({max(start, term.start) for _, start, _ in inside}):
+        total = sum(units for units, start, end in inside if start <= instant < end)
+        if total > best[1]:
+            best = (instant, total)
+    return best
+
+
+def _check_asked(leaf: Claim, request: RequestTicket, message: TicketUpdate) -> None:
+    what = f"{message.lease}: granted {leaf.units} of {leaf.type!r} over {tuple(leaf.term)}"
+    must(leaf.type == request.type, f"{what}, asked for was {request.type!r}")
+    least = int(request.properties.get("min_units", "1")) if "elastic" in request.properties else request.units
+    must(min(least, request.units) <= leaf.units <= request.units, f"{what}, asked for were {request.units}")
+    moves = request.op == NEW and ("deferrable" in request.properties or "group_id" in request.properties)
+    if moves:
+        must(leaf.term.length == request.term.length, f"{what}, asked for was {tuple(request.term)}, deferrable")
+    else:
+        must(leaf.term.end == request.term.end, f"{what}, asked for was {tuple(request.term)}")
+    must(request.term.start <= leaf.term.start, f"{what}, asked for was {tuple(request.term)}")
+    if request.op == EXTEND:
+        must(leaf.term.start == request.term.start, f"{what}: the lease ends at {request.term.start}")
+    must(request.op != MODIFY or bool(message.truncation), f"{what}, and nothing ends what it replaces")
+    if request.site:
+        must(message.site == request.site, f"{what} at {message.site}, asked for was {request.site}")
+
+
+class HonourChecker(Listening):
+    """A site makes a lease only of a claim that a broker has given to the lease's holder out of the site's own
+    delegation, only once, and never after it gave a receipt for it; and gives it no more than the claim says.
+    """
+
+    def __init__(self, claims: ClaimChecker, key: Callable[[str], bytes], rogue: bytes = b"") -> None:
+        """``rogue`` is the key of a broker that gives away more than it has."""
+        super().__init__()
+        self._claims, self._key, self._rogue = claims, key, rogue
+        self._honoured: dict[bytes, list[tuple[int, Instant, Instant]]] = {}
+        self.sends = {LeaseUpdate: self._lease_update, Relinquished: self._relinquished}
+        self._used: dict[bytes, str] = {}
+        self._void: dict[bytes, Instant] = {}
+        self.contracts: dict[bytes, str] = {}
+
+    def _relinquished(self, at: Instant, sender: str, receiver: str, message: Relinquished) -> None:
+        if message.receipt:
+            receipt = decode_statement(message.receipt)
+            self._void.setdefault(receipt.subject, receipt.at)
+
+    def _lease_update(self, at: Instant, sender: str, receiver: str, message: LeaseUpdate) -> None:
+        if message.receipt:
+            receipt = decode_statement(message.receipt)
+            self._void.setdefault(receipt.subject, receipt.at)
+        if message.state != "active":
+            return
+        contract = decode_statement(message.contract)
+        if contract.digest in self.contracts:
+            return
+        self.contracts[contract.digest] = message.lease
+        what = f"{sender} makes lease {message.lease} of {receiver} of claim {contract.subject.hex()[:8]}"
+        must(contract.signer == self._key(sender), f"{what}, and another signs for it")
+        given = self._claims.issued.get(contract.subject)
+        must(given is not None, f"{what}, which no broker has given")
+        assert given is not None
+        must(given.claim.holder == self._key(receiver), f"{what}, which is held by somebody else")
+        source = self._claims.sources.get(given.claim.parent)
+        must(source is not None and source.site == self._key(sender), f"{what}, which is of another site")
+        assert source is not None
+        other = self._used.setdefault(contract.subject, message.lease)
+        must(other == message.lease, f"{what}, which was redeemed for {other}")
+        must(contract.subject not in self._void, f"{what}, for which it gave a receipt")
+        must(
+            len(message.units) <= given.claim.units,
+            f"{what}, with {len(message.units)} units: the claim is for {given.claim.units}",
+        )
+        must(message.term.end <= given.claim.term.end, f"{what} up to {message.term.end}, not {given.claim.term.end}")
+        if source.claim.holder == self._rogue:
+            self._check_rogue(source.claim, given.claim, what)
+
+    def _check_rogue(self, source: Claim, leaf: Claim, what: str) -> None:
+        """Of what a rogue gives away no more is honoured than it has."""
+        honoured = self._honoured.setdefault(source.digest, [])
+        honoured.append((leaf.units, leaf.term.start, leaf.term.end))
+        instant, total = fullest(honoured, leaf.term)
+        must(total <= source.capacity, f"{what}: at {instant} that makes {total} of {source.capacity} units of a rogue")

@@ -1,0 +1,136 @@
+"""Names of all that a campaign of runs must have met: each row of each table, each fault, each kind of message.
+
+A simulation that never loses a frame proves nothing about lost frames: so what was met is counted by name, and a
+campaign that is long enough fails if a name was never met.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from leasekit.core.leases import authority
+from leasekit.core.protocol.codec import KINDS
+from leasekit.emulation.simulation.checkers import StateChecker
+from leasekit.emulation.simulation.run import transition
+
+ENOUGH: Final = 300
+"""From how many seeds on every mark but the rare ones must have been met."""
+ENOUGH_FOR_RARE: Final = 5000
+"""From how many seeds on the rare ones must have been met as well."""
+
+FAULTS: Final[Sequence[str]] = (
+    "network: lose", "network: repeat", "network: late", "network: reorder", "lost in a cut", "slowed down",
+    "deed: cut_pair", "deed: cut_side",
+    "crash before commit", "crash before send", "crash before action", "crash at rest", "restart at once",
+    "restart later",
+    "store: commit refused", "store: went on when there was room", "store: actor stopped",
+    "sqlite: killed in a commit", "sqlite: restored from its file",
+    "driver: slow", "driver: fails for good", "driver: never returns", "driver: completes after its timeout",
+    "driver: setup fails", "driver: teardown fails", "driver: modify fails", "driver: join fails",
+    "driver: leave fails", "driver: setup hangs", "driver: teardown hangs",
+    "malice: ticket redeemed twice", "malice: ticket redeemed at another site", "malice: ticket of another guest",
+    "malice: ticket redeemed after it was given back", "malice: altered claim", "malice: forged signature",
+    "malice: claim of its own making", "malice: others' leases", "malice: nonsense", "malice: garbage bytes",
+    "malice: changed bytes", "malice: replayed frame", "mapper grants too much", "mapper raises", "mapper is slow",
+    "deed: step_within", "clock beyond the skew", "clock too far off: not obeyed", "connection broken",
+    "channel: bad_signature",
+    "command refused", "deed: operate", "delegation taken back", "malice: over-delegation",
+)  # fmt: skip
+"""The vocabulary of faults."""
+
+UNREACHABLE: Final[Mapping[str, str]] = {
+    "guest: nascent/- close": "nothing stays nascent with nothing pending: a request is sent as it is made",
+    "guest: ticketed/- lost": "a broker does not take back a ticket by itself",
+    "guest: ticketed/redeeming lost": "a redeem that comes to nothing is refused, or expires",
+    "guest: active/- changed": "a site changes nothing by itself",
+    "guest: active/extending_ticket changed": "as above",
+    "guest: active/modifying changed": "as above",
+    "guest: active_ticketed/- changed": "as above",
+    "guest: active_ticketed/extending_lease changed": "as above",
+    "authority: held/- let_go": "a site takes no delegation",
+    "broker: ticketed/- preempt": "no mapper of a scenario preempts",
+    "broker: ticketed/extending_ticket withdraw": "a guest withdraws new requests only",
+    "broker: ticketed/modifying withdraw": "a guest withdraws new requests only",
+    "authority: ticketed/closing close": "a guest sends no close before its lease is active",
+    "message Administer": "no actor commands another here",
+    "message Administered": "as above",
+    "message Probe": "no guest of a scenario co-allocates",
+    "message ProbeAnswer": "as above",
+}
+"""Rows that no run can meet, and why."""
+
+MAYBE: Final = frozenset({
+    "message Withhold",
+    "guest: returning/- refused",
+    "broker: offering/- refused",
+    "broker: offering/- reclaim",
+    "broker: offering/- end",
+    "broker: reclaiming/- end",
+    "authority: offering/- refused",
+    "authority: offering/- reclaim",
+    "authority: offering/- end",
+    "authority: reclaiming/- end",
+})  # fmt: skip
+"""Rows that a run may meet (a delegation that ends in an outage), and that no campaign need wait for."""
+
+RARE: Final = frozenset({
+    "broker: reclaimed/- end",
+    "authority: reclaimed/- end",
+    "guest: active/extending_ticket lost",
+    "guest: active/modifying lost",
+    "guest: active_ticketed/- lost",
+    "guest: active_ticketed/extending_lease lost",
+    "guest: active_ticketed/extending_lease expire",
+    "guest: relinquishing/- refused",
+    "broker: ticketed/extending_ticket return",
+    "broker: ticketed/extending_ticket returned",
+    "broker: ticketed/extending_ticket end",
+    "broker: ticketed/extending_ticket expire",
+    "broker: ticketed/modifying return",
+    "broker: ticketed/modifying returned",
+    "broker: ticketed/modifying end",
+    "authority: active/extending end",
+    "authority: active/extending withdraw",
+    "authority: active/modifying end",
+    "authority: active/modifying close",
+    "authority: ticketed/redeeming close",
+    "authority: ticketed/redeeming refuse",
+    "authority: ticketed/priming close",
+})  # fmt: skip
+"""Rows that take more luck than a few hundred seeds have."""
+
+
+def rows() -> Iterator[str]:
+    """The mark of each row of each table."""
+    for role, tables in StateChecker.TABLES.items():
+        for table in tables:
+            for (state, pending), events in table.items():
+                for event in events:
+                    yield transition(role, f"{state}/{pending}", event)
+    for (state, _), events in authority.UNIT_TABLE.items():
+        for event in events:
+            yield transition("unit", state, event)
+
+
+def messages() -> Iterator[str]:
+    """The mark of each kind of message."""
+    return (f"message {kind.__name__}" for kind, _ in KINDS.values())
+
+
+def declared() -> list[str]:
+    """Every mark there is."""
+    return [*FAULTS, *messages(), *dict.fromkeys(rows())]
+
+
+def never_met(met: Mapping[str, int], seeds: int) -> list[str]:
+    """Marks that a campaign of so many seeds should have met, and has not."""
+    if seeds < ENOUGH:
+        return []
+    excused = set(UNREACHABLE) | MAYBE | (RARE if seeds < ENOUGH_FOR_RARE else frozenset())
+    return [mark for mark in declared() if not met.get(mark) and mark not in excused]
+
+
+def unexpected(met: Mapping[str, int]) -> list[str]:
+    """Marks that were met although they are said to be out of reach."""
+    return [mark for mark in UNREACHABLE if met.get(mark)]

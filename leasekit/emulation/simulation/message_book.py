@@ -1,0 +1,321 @@
+"""The book of messages: numbers grow, repeats repeat, nobody acknowledges what it has not got, and nobody acts on what
+was not meant for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import attrs
+
+from leasekit.core.claims.ticket import decode_ticket
+from leasekit.core.properties import EMPTY
+from leasekit.core.protocol.messages import (
+    EXTEND,
+    MODIFY,
+    Accepted,
+    Ack,
+    ClaimReport,
+    CloseLease,
+    Introduce,
+    LeaseUpdate,
+    Redeem,
+    Relinquish,
+    RequestTicket,
+    ReturnTicket,
+    TicketUpdate,
+    Truncated,
+    Withdraw,
+)
+from leasekit.core.schema import Row
+from leasekit.core.steps import Action
+from leasekit.core.time import Instant
+from leasekit.emulation.simulation.checkers import Listening, must
+from leasekit.emulation.simulation.scenario import HOSTILE
+
+UPDATES = (TicketUpdate, LeaseUpdate)
+NUMBERED = (RequestTicket, Withdraw, Redeem, CloseLease)
+REQUESTS = (*NUMBERED, ReturnTicket, Relinquish)
+OVER = ("closed/-", "failed/-")
+NOTICES = (Truncated, ClaimReport, Introduce)
+
+
+@attrs.define
+class Stream:
+    """The updates of one server about one lease."""
+
+    last: int = 0
+    kept: dict[int, Any] = attrs.Factory(dict)
+    answered: dict[int, int] = attrs.Factory(dict)
+    over_at: Instant = -1
+    until: Instant = 0
+    got: int = 0
+
+
+class MessageChecker(Listening):
+    """Updates of a server about a lease are numbered without gaps, a repeat is the same update, and each request is
+    answered once. A client's requests carry numbers that grow, and one number is one request. An acknowledgement is of
+    what came, with nothing missing before it. A guest redeems the ticket that answers its latest request.
+    """
+
+    def __init__(
+        self,
+        announced: Callable[[str, str, TicketUpdate | LeaseUpdate], None],
+        clock: Callable[[str], Instant],
+        retention: Instant,
+        hostile_tag: str = "-",
+    ) -> None:
+        """``announced`` hears of each update when it is new; ``hostile_tag`` begins the ids of leases that
+        the hostile guest may speak of.
+        """
+        super().__init__()
+        self._tag = hostile_tag
+        self.sends = {
+            **dict.fromkeys(UPDATES, self._update_sent),
+            **dict.fromkeys(NUMBERED, self._request_sent),
+            Ack: self._ack_sent,
+            Accepted: self._accepted_sent,
+        }
+        self.receives = {
+            **dict.fromkeys(UPDATES, self._update_received),
+            **dict.fromkeys(REQUESTS, self._request_received),
+            **dict.fromkeys(NOTICES, self._notice_received),
+        }
+        self._announced, self._clock, self._retention = announced, clock, retention
+        self._restarts: dict[str, Instant] = {}
+        self._over: dict[tuple[str, str], Instant] = {}
+        self._streams: dict[tuple[str, str], Stream] = {}
+        self._requests: dict[tuple[str, str], dict[int, Any]] = {}
+        self._arrived: dict[tuple[str, str], set[int]] = {}
+        self._asked: dict[str, int] = {}
+        self._tickets: dict[bytes, int] = {}
+        self.answers = 0
+
+    # -- updates -----------------------------------------------------------------------------------------------
+
+    def _update_sent(self, at: Instant, sender: str, receiver: str, message: TicketUpdate | LeaseUpdate) -> None:
+        stream = self._streams.get((sender, message.lease))
+        if stream is None:
+            stream = self._streams[sender, message.lease] = Stream()
+        number = message.update
+        kept = stream.kept.get(number)
+        if kept == message:
+            return
+        if number == 1 and stream.last and self._has_forgotten(stream, sender, at):
+            # A request that was long on its way made the lease anew.
+            stream = self._streams[sender, message.lease] = Stream()
+            kept = None
+        must(kept is None, f"{sender}: update {number} of {message.lease} was {kept!r:.200}, now {message!r:.200}")
+        must(
+            number == stream.last + 1,
+            f"{sender}: update {number} of {message.lease} came after update {stream.last}: {message!r:.100}",
+        )
+        stream.last, stream.kept[number] = number, message
+        self._announced(sender, receiver, message)
+        if isinstance(message, TicketUpdate):
+            self._ticket_update(stream, sender, message)
+            over = message.status == "closed" or (message.status == "refused" and number == 1)
+        else:
+            self._lease_update(stream, sender, message)
+            over = message.state in ("closed", "failed")
+            if message.state == "active":
+                stream.over_at = -1
+        if over:
+            stream.over_at = at
+
+    def _has_forgotten(self, stream: Stream, server: str, at: Instant) -> bool:
+        """Whether the server may know nothing more of a lease: it is over, and that was long ago, or before a
+        restart. A broker's lease also ends with its last term, or when it comes back, and nothing says so.
+        """
+        over_at = stream.over_at if stream.over_at >= 0 else stream.until
+        is_over = stream.over_at >= 0 or (0 < stream.until <= self._clock(server))
+        since = max(at, self._clock(server)) - over_at
+        return is_over and (since >= self._retention or self._restarts.get(server, -1) >= over_at)
+
+    def restarted(self, at: Instant, actor: str, made: Any) -> None:
+        """Leases that are over are not loaded again."""
+        for key in self._over:
+            if key[0] == actor:
+                self._over[key] = -self._retention
+        self._restarts[actor] = max(at, self._clock(actor))
+
+    def _ticket_update(self, stream: Stream, sender: str, message: TicketUpdate) -> None:
+        first = stream.answered.setdefault(message.number, message.update)
+        must(
+            message.number == 0 or first == message.update,
+            f"{sender} answers request {message.number} of {message.lease} again, as update {message.update}",
+        )
+        arrived = self._arrived.get((sender, message.lease), ())
+        must(
+            message.number == 0 or message.number in arrived,
+            f"{sender} answers request {message.number} of {message.lease}, which has not come",
+        )
+        if message.ticket:
+            self._tickets[message.ticket] = message.number
+            stream.until = max(stream.until, decode_ticket(message.ticket).leaf.term.end)
+
+    def _lease_update(self, stream: Stream, sender: str, message: LeaseUpdate) -> None:
+        if message.state in ("active", "refused") and message.number:
+            first = stream.answered.setdefault(message.number, message.update)
+            must(
+                first == message.update,
+                f"{sender} answers request {message.number} of {message.lease} again, as update {message.update}",
+            )
+
+    def _update_received(self, at: Instant, sender: str, receiver: str, message: TicketUpdate | LeaseUpdate) -> None:
+        stream = self._streams.get((sender, message.lease))
+        if stream is not None and message.update == stream.got + 1:
+            stream.got = message.update
+
+    def _ack_sent(self, at: Instant, sender: str, receiver: str, message: Ack) -> None:
+        stream = self._streams.get((receiver, message.lease))
+        got = stream.got if stream is not None else 0
+        # Of a lease that it does not know (any more) a guest acknowledges whatever comes.
+        known = (sender, message.lease) in self._requests and not self._is_forgotten(sender, message.lease)
+        must(
+            not known or message.update <= got or stream is None or stream.last < message.update,
+            f"{sender} acknowledges update {message.update} of {message.lease}, it has got {got}",
+        )
+
+    def _is_forgotten(self, guest: str, lease: str) -> bool:
+        """Whether a guest may know nothing more of a lease: it is long over there, or was before a restart."""
+        over = self._over.get((guest, lease))
+        return over is not None and self._clock(guest) - over >= self._retention
+
+    def committed(self, at: Instant, actor: str, rows: Sequence[Row]) -> None:
+        """Leases of guests that are over."""
+        for _, subject, _, _, after, _ in rows:
+            if after in OVER:
+                self._over.setdefault((actor, subject), self._clock(actor))
+
+    # -- requests ----------------------------------------------------------------------------------------------
+
+    def _request_sent(self, at: Instant, sender: str, receiver: str, message: Any) -> None:
+        if sender == HOSTILE:
+            return
+        known = self._requests.get((sender, message.lease))
+        if known is None:
+            known = self._requests[sender, message.lease] = {}
+        before = known.get(message.number)
+        if before is None:
+            latest = max(known, default=0)
+            must(
+                message.number > latest,
+                f"{sender}: {type(message).__name__} of {message.lease} has number {message.number}, {latest} was used",
+            )
+            known[message.number] = message
+            self._new_request(sender, message)
+        elif isinstance(message, RequestTicket | Redeem | Withdraw):
+            # The configuration of a redeem may change with an upcall while it is repeated; the site goes by the first.
+            same = _bare(before) == _bare(message)
+            must(
+                same,
+                f"{sender}: request {message.number} of {message.lease} was {before!r:.200}, now {message!r:.200}",
+            )
+        else:
+            must(
+                type(before) is type(message),
+                f"{sender}: request {message.number} of {message.lease} was a {type(before).__name__}",
+            )
+
+    def _new_request(self, sender: str, message: Any) -> None:
+        if isinstance(message, RequestTicket):
+            self._asked[message.lease] = message.number
+        elif isinstance(message, Redeem) and message.ticket and message.op in (EXTEND, MODIFY):
+            answers, asked = self._tickets.get(message.ticket), self._asked.get(message.lease)
+            must(
+                answers == asked,
+                f"{sender} redeems for {message.lease} a ticket that answers request {answers}, its last is {asked}",
+            )
+
+    def _request_received(self, at: Instant, sender: str, receiver: str, message: Any) -> None:
+        if sender != HOSTILE or message.lease.startswith(self._tag):
+            self._arrived.setdefault((receiver, message.lease), set()).add(message.number)
+        if isinstance(message, ReturnTicket) and (receiver, message.lease) in self._streams:
+            stream = self._streams[receiver, message.lease]
+            stream.until = min(stream.until, self._clock(receiver))
+
+    def _notice_received(self, at: Instant, sender: str, receiver: str, message: Any) -> None:
+        self._arrived.setdefault((receiver, message[0]), set()).add(message.number)
+
+    def _accepted_sent(self, at: Instant, sender: str, receiver: str, message: Accepted) -> None:
+        arrived = self._arrived.get((sender, message.lease), ())
+        must(message.number in arrived, f"{sender} accepts request {message.number} of {message.lease}: it has none")
+
+
+def _bare(message: Any) -> Any:
+    return message._replace(properties=EMPTY) if isinstance(message, Redeem) else message
+
+
+class GuestChecker(Listening):
+    """A guest joins only units that a site has called active, and lets them leave before it closes the lease; and it
+    closes a lease early (one of those that are ``watched``) only if somebody asked for that.
+    """
+
+    def __init__(self, guests: frozenset[str], clock: Callable[[str], Instant], leave_time: Instant) -> None:
+        super().__init__()
+        self._guests, self._clock, self._leave = guests, clock, leave_time
+        self.sends = {CloseLease: self._close, Redeem: self._redeem}
+        self.receives = {LeaseUpdate: self._lease_update}
+        self._given: dict[str, set[str]] = {}
+        self._has: dict[str, set[str]] = {}
+        self._seen: dict[str, int] = {}
+        self._joined: dict[str, dict[str, int]] = {}
+        self._ends: dict[str, Instant] = {}
+        self._wanted_ends: dict[str, Instant] = {}
+        self.watched: set[str] = set()
+        self.free_to_close: set[str] = set()
+        self._closed: set[tuple[str, int]] = set()
+
+    def _lease_update(self, at: Instant, sender: str, receiver: str, message: LeaseUpdate) -> None:
+        # A guest takes updates in order: one that is early counts when it comes again.
+        if sender == HOSTILE or message.update != self._seen.get(message.lease, 0) + 1:
+            return
+        self._seen[message.lease] = message.update
+        if message.state == "active":
+            units = {unit.unit for unit in message.units}
+            self._given.setdefault(message.lease, set()).update(units)
+            self._has[message.lease] = units
+            joined = self._joined.get(message.lease, {})
+            for name in joined.keys() - units:
+                joined[name] = -abs(joined[name])  # gone: if it comes back it is to be joined anew
+            self._ends[message.lease] = message.term.end
+            self._wanted_ends.pop(message.lease, None)
+        elif message.state == "noticed":
+            self.free_to_close.add(message.lease)
+
+    def _redeem(self, at: Instant, sender: str, receiver: str, message: Redeem) -> None:
+        """A guest that has its lease shortened may leave by the end that it asked for, heard of or not."""
+        if message.op == MODIFY and message.ticket:
+            self._wanted_ends[message.lease] = decode_ticket(message.ticket).leaf.term.end
+
+    def started(self, at: Instant, actor: str, action: Action) -> None:
+        """Check an action of a guest."""
+        if actor not in self._guests:
+            return
+        name = action.unit.rpartition("/")[2]
+        what = f"{actor}: {action.op} of {action.unit}, action {action.number}"
+        must(name in self._given.get(action.lease, ()), f"{what}: no site has said that the lease has it")
+        joined = self._joined.setdefault(action.lease, {})
+        last = joined.get(name, 0)
+        if action.op == "join":
+            must(action.number >= abs(last) and action.number != -last, f"{what}: action {last} was later")
+            joined[name] = action.number
+        else:
+            joined[name] = -action.number
+            if self._clock(actor) >= self._ends.get(action.lease, 0) - self._leave:
+                # It began to close in time, whatever a modify that was under way says of the end meanwhile.
+                self.free_to_close.add(action.lease)
+
+    def _close(self, at: Instant, sender: str, receiver: str, message: CloseLease) -> None:
+        if (message.lease, message.number) in self._closed or sender not in self._guests:
+            return
+        self._closed.add((message.lease, message.number))
+        now, end = self._clock(sender), self._ends.get(message.lease, 0)
+        end = min(end, self._wanted_ends.get(message.lease, end))
+        asked = message.lease in self.free_to_close or message.lease not in self.watched or now >= end - self._leave
+        must(asked, f"{sender} closes {message.lease} at {now}, it runs to {end} and nobody asked for that")
+        has = self._has.get(message.lease, ())
+        inside = [name for name, number in self._joined.get(message.lease, {}).items() if number > 0 and name in has]
+        must(not inside or now >= end, f"{sender} closes {message.lease} before {inside} were told to leave")

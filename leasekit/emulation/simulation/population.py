@@ -1,0 +1,263 @@
+"""Who is in a simulated world: production actors with their machines, and those who listen to what they do."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Mapping
+from hashlib import sha256
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+import attrs
+
+from leasekit.actors.authority import Authority
+from leasekit.actors.base import Actor
+from leasekit.actors.broker import Broker
+from leasekit.actors.service_manager import ServiceManager
+from leasekit.actors.settings import (
+    ActorSettings,
+    AuthoritySettings,
+    BrokerSettings,
+    DelegationSpec,
+    GuestSettings,
+    Peer,
+    UnitGroup,
+)
+from leasekit.core.claims.keys import ED25519, UNSIGNED, Keypair, Scheme, Signer, UnsignedIdentity
+from leasekit.core.protocol.messages import Message
+from leasekit.core.steps import ActorLike, Ready
+from leasekit.core.time import Duration, Instant
+from leasekit.emulation.simulation.checkers import Heard, Listening
+from leasekit.emulation.simulation.clocks import Clock, Clocked
+from leasekit.emulation.simulation.mappers import Mood, make_mapper
+from leasekit.emulation.simulation.scenario import HOSTILE, ROGUE, Scenario, Share
+from leasekit.emulation.simulation.stores import FaultyStore, KilledSqlite, memory_store
+from leasekit.emulation.world import Node, World, instant
+from leasekit.policies.broker.fcfs import FcfsSettings
+
+HEARINGS: Final = ("committed", "started", "ended", "restarted")
+SHARED_MEMORY: Final = Path("/dev/shm")
+
+
+@attrs.define(slots=True, eq=False)
+class FaultyNode(Node):
+    """An actor with its machine: its clock, its disk, and whether it is up."""
+
+    clock: Clock = attrs.Factory(Clock)
+    high: Instant = 0
+    up_at: Instant = 0
+    readies: int = 0
+    rng: Random = attrs.Factory(Random)
+    stuck: Ready | None = None
+    stuck_since: Instant = 0
+    stuck_wait: Duration = 0
+
+    @property
+    def name(self) -> str:
+        """The actor's."""
+        return self.actor.name
+
+    @property
+    def disk(self) -> FaultyStore:
+        """The actor's store."""
+        assert isinstance(self.store, FaultyStore)
+        return self.store
+
+
+class Population(World):
+    """Actors of a scenario, and listeners."""
+
+    def __init__(self, scenario: Scenario, *, faulty: bool = True) -> None:
+        super().__init__(tick=scenario.tick)
+        self.scenario = scenario
+        self.faults_on = False
+        self._faulty = faulty
+        self.met: Counter[str] = Counter()
+        self.injected: list[str] = []
+        self.trace: Callable[[str], None] | None = None
+        self._listeners: list[Listening] = []
+        self._heard: tuple[dict[type[Any], list[Heard]], dict[type[Any], list[Heard]]] = ({}, {})
+        self._mind: dict[str, list[Listening]] = {name: [] for name in HEARINGS}
+        self.scheme: Scheme = ED25519 if scenario.signed else UNSIGNED
+        self.names = (*scenario.actors, HOSTILE, ROGUE)
+        self._identities: dict[str, Signer] = {name: self._make_identity(name) for name in self.names}
+        self._moods: dict[str, Mood] = {}
+        self._folder: Path | None = None
+        self.closes_asked: Callable[[str], None] = lambda lease: None
+
+    # -- who is there ------------------------------------------------------------------------------------------
+
+    def _make_identity(self, name: str) -> Signer:
+        if not self.scenario.signed:
+            return UnsignedIdentity(name)
+        return Keypair(sha256(f"leasekit simulation {self.scenario.seed} {name}".encode()).digest())
+
+    def identity(self, name: str) -> Signer:
+        """What an actor signs with."""
+        return self._identities[name]
+
+    def key_of(self, name: str) -> bytes | None:
+        """The key that is pinned for a name."""
+        found = self._identities.get(name)
+        return None if found is None else found.public
+
+    def key(self, name: str) -> bytes:
+        """The public key of an actor of this world."""
+        return self._identities[name].public
+
+    def role(self, name: str) -> str:
+        """``guest``, ``broker`` or ``authority``."""
+        return "broker" if name == ROGUE else self.scenario.role(name)
+
+    def peers(self, name: str) -> list[Peer]:
+        """Who an actor knows: everybody else."""
+        return [
+            Peer(name=other, key=self._identities[other].public, role=self.role(other))
+            for other in self.names
+            if other != name
+        ]
+
+    def _add(self, name: str) -> None:
+        drawn = self.scenario.clocks.get(name)
+        clock = Clock() if drawn is None else Clock(drawn.offset, drawn.drift)
+        node = FaultyNode(len(self.nodes), self._make(name, clock), self._make_store(name), instant)
+        node.clock = clock
+        node.rng = Random(f"{self.scenario.seed} steps {name}")
+        self.nodes[name] = node
+        node.actor.restore(node.store.load())
+        self._schedule_wake(node, self.now)
+
+    def _make_store(self, name: str) -> FaultyStore:
+        if self.scenario.stores.get(name, "memory") == "memory":
+            return memory_store()
+        if self._folder is None:
+            self._folder = Path(tempfile.mkdtemp(dir=SHARED_MEMORY if SHARED_MEMORY.is_dir() else None))
+        return KilledSqlite(self._folder, name, self.mark)
+
+    def _make(self, name: str, clock: Clock) -> ActorLike:
+        """An actor without any state."""
+        actor = self._make_actor(name)
+        return actor if clock.is_right and not self._is_stepped(name) else Clocked(actor, clock)
+
+    def _is_stepped(self, name: str) -> bool:
+        return any(deed.do in ("step_within", "step_beyond") for deed in self.scenario.deeds)
+
+    def _make_actor(self, name: str) -> Actor:
+        scenario, timing, me, peers = self.scenario, self.scenario.timing, self._identities[name], self.peers(name)
+        mood = self._moods.get(name)
+        if mood is None:
+            mood = self._moods[name] = Mood(Random(f"{scenario.seed} mapper {name}"), self.mark)
+            mood.calm = not self._faulty
+        fcfs = FcfsSettings(gather=timing.gather)
+        kind = scenario.mappers.get(name)
+        default = {"guest": "manual", "broker": "fcfs", "authority": "first_fit"}[self.role(name)]
+        mapper = make_mapper(kind or default, mood, fcfs, lambda lease: self.closes_asked(lease))
+        common: dict[str, Any] = {"retention": timing.retention, "keep_closed": timing.keep_closed}
+        if name in scenario.sites:
+            return Authority(name, me, self.scheme, peers, mapper, self._site_settings(name, common))
+        if name in scenario.brokers:
+            delegations = tuple(_spec(share) for share in scenario.shares if share.giver == name)
+            broker = BrokerSettings(
+                group_timeout=timing.group_timeout,
+                defer_max=timing.defer_max,
+                delegations=delegations,
+                endorse=timing.endorse,
+                **common,
+            )
+            return Broker(name, me, self.scheme, peers, mapper, broker)
+        guest = GuestSettings(
+            leave_time=timing.leave_time,
+            close_timeout=timing.close_timeout,
+            extend_lead=timing.extend_lead,
+            defer_max=timing.defer_max,
+            **common,
+        )
+        return ServiceManager(name, me, self.scheme, peers, mapper, guest)
+
+    def _site_settings(self, name: str, common: Mapping[str, Any]) -> AuthoritySettings:
+        inventory = tuple(
+            UnitGroup(type=type_, names=tuple(f"{type_}-{n}" for n in range(count)))
+            for type_, count in self.scenario.sites[name].items()
+        )
+        delegations = tuple(
+            _spec(share, site="") for share in self.scenario.shares if share.site == name and not share.giver
+        )
+        return AuthoritySettings(
+            inventory=inventory, delegations=delegations, failures_max=self.scenario.timing.failures_max, **common
+        )
+
+    def node(self, name: str) -> FaultyNode:
+        """An actor's node."""
+        node = self.nodes[name]
+        assert isinstance(node, FaultyNode)
+        return node
+
+    def actor(self, name: str) -> Any:
+        """The actor itself, whatever wraps it."""
+        made = self.nodes[name].actor
+        return made.actor if isinstance(made, Clocked) else made
+
+    def clock(self, name: str) -> Instant:
+        """What an actor takes for now: its own clock, which never runs backwards."""
+        node = self.node(name)
+        return max(node.high, node.clock.local(self.now))
+
+    @property
+    def skew(self) -> Duration:
+        """How far clocks may be off, by the actors' settings."""
+        return ActorSettings().clock_skew
+
+    def is_up(self, name: str) -> bool:
+        """Whether an actor takes commands now."""
+        node = self.node(name)
+        return node.up_at <= self.now and node.stuck is None
+
+    # -- who listens -------------------------------------------------------------------------------------------
+
+    def attach(self, *listeners: Listening, first: bool = False) -> None:
+        """Have listeners hear all that happens from now on; each is asked only for what it minds."""
+        self._listeners = [*listeners, *self._listeners] if first else [*self._listeners, *listeners]
+        self._heard = ({}, {})
+        self._mind = {
+            name: [one for one in self._listeners if getattr(type(one), name) is not getattr(Listening, name)]
+            for name in HEARINGS
+        }
+
+    def _handlers(self, place: int, kind: type[Any]) -> list[Heard]:
+        """Who minds a kind of message that is sent (0) or received (1)."""
+        found = self._heard[place].get(kind)
+        if found is None:
+            tables = [(one.sends, one.receives)[place] for one in self._listeners]
+            found = [heard for table in tables if (heard := table.get(kind)) is not None]
+            self._heard[place][kind] = found
+        return found
+
+    def tell(self, sender: str, receiver: str, message: Message) -> None:
+        """Tell listeners of a message that did not come from an actor of the world."""
+        for heard in self._handlers(0, type(message)):
+            heard(self.now, sender, receiver, message)
+
+    # -- counting ----------------------------------------------------------------------------------------------
+
+    def mark(self, name: str) -> None:
+        """Something named was met."""
+        self.met[name] += 1
+
+    def inject(self, occasion: str, what: str) -> None:
+        """A small fault happens; together the two are its key."""
+        self.injected.append(f"{occasion} {what}")
+        if self.trace is not None:
+            self.trace(f"{occasion} {what}")
+
+
+def _spec(share: Share, site: str | None = None) -> DelegationSpec:
+    return DelegationSpec(
+        broker=share.broker,
+        type=share.type,
+        units=share.units,
+        degree=share.degree,
+        length=share.length,
+        site=share.site if site is None else site,
+    )

@@ -1,0 +1,277 @@
+"""Refusals that should not have been: units that a broker or a site has lost sight of show only when somebody asks.
+
+What is taken is counted as much as it may be by the book, and what there is as little: so whatever fits all the same
+can't be refused for want of units.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
+
+import attrs
+
+from leasekit.core.claims.claim import Claim
+from leasekit.core.claims.statements import decode_statement
+from leasekit.core.claims.ticket import decode_ticket
+from leasekit.core.errors import TicketError
+from leasekit.core.protocol.messages import (
+    EXTEND,
+    MODIFY,
+    NEW,
+    Accepted,
+    CloseLease,
+    ErrorReply,
+    LeaseUpdate,
+    OfferAnswer,
+    Reclaim,
+    Redeem,
+    Relinquish,
+    RequestTicket,
+    TicketUpdate,
+)
+from leasekit.core.schema import Row
+from leasekit.core.steps import ActionDone
+from leasekit.core.time import Instant, Term
+from leasekit.emulation.simulation.checkers import Listening, must
+from leasekit.emulation.simulation.claim_book import ClaimChecker, fullest
+from leasekit.emulation.simulation.unit_book import UnitChecker
+
+SHORT: Final = " units of "
+"""What a site's words for a want of units have in them."""
+NONE_FREE: Final = "in service and free"
+"""What the mapper that gives what is free has in its words when there is nothing."""
+EXPIRED: Final = "not granted in time"
+"""How a broker begins to say that it was too late to decide: it was down, or its mapper slept."""
+
+
+class BrokerRefusals(Listening):
+    """A broker whose mapper grants whatever fits does not refuse what fits."""
+
+    def __init__(
+        self,
+        claims: ClaimChecker,
+        plain: frozenset[str],
+        sites: Iterable[str],
+        clock: Callable[[str], Instant],
+        key: Callable[[str], bytes],
+    ) -> None:
+        """``plain`` names the brokers that decide each request at once, by what is free."""
+        super().__init__()
+        self._claims, self._plain, self._clock, self._key = claims, plain, clock, key
+        self.sends = {OfferAnswer: self._offer_answer}
+        self.receives = {Reclaim: self._reclaim}
+        self._taken: set[str] = set()
+        self.gone: set[str] = set()
+        self._sites = {key(name): name for name in sites}
+
+    def _offer_answer(self, at: Instant, sender: str, receiver: str, message: OfferAnswer) -> None:
+        if not message.reason:
+            self._taken.add(message.delegation)
+
+    def _reclaim(self, at: Instant, sender: str, receiver: str, message: Reclaim) -> None:
+        self.gone.add(message.delegation)
+
+    def announced(self, sender: str, message: TicketUpdate) -> None:
+        """An update that is sent for the first time."""
+        if message.status != "refused" or sender not in self._plain or message.reason.startswith(EXPIRED):
+            return
+        request = self._claims.requests.get((message.lease, message.number))
+        if request is None or request.op == MODIFY or "group_id" in request.properties:
+            return
+        if "deferrable" in request.properties or "latest_start" in request.properties:
+            return
+        now = self._clock(sender)
+        start = request.term.start if request.op == EXTEND else max(request.term.start, now)
+        if start >= request.term.end or (request.op == EXTEND and start < now):
+            return
+        room = self._room(sender, request, Term(start, request.term.end))
+        must(not room, f"{sender} refuses {message.lease} {request.units} {request.type} ({message.reason}): {room}")
+
+    def _room(self, broker: str, request: RequestTicket, term: Term) -> str:
+        least = int(request.properties.get("min_units", "1")) if "elastic" in request.properties else request.units
+        before = self._claims.issued.get(request.claim) if request.op == EXTEND else None
+        excluded = {name.strip() for name in request.properties.get("exclude_sites", "").split(",")}
+        for digest, source in self._claims.sources.items():
+            root, site = source.claim, self._sites.get(source.site, "")
+            if source.name not in self._taken or source.name in self.gone:
+                continue
+            if root.holder != self._key(broker) or root.type != request.type or not root.term.contains(term):
+                continue
+            if site in excluded or (request.op == NEW and request.site not in ("", site)):
+                continue
+            if request.op == EXTEND and (before is None or before.claim.parent != digest):
+                continue
+            held = [
+                (g.claim.units, g.claim.term.start, g.at_most) for g in self._claims.children.get(digest, {}).values()
+            ]
+            if min(least, request.units) > root.units:
+                continue  # mappers give no lease more than there is, whatever may be oversold
+            _, most = fullest(held, term)
+            if most + min(least, request.units) <= root.capacity:
+                return f"at most {most} of {root.capacity} units of {site} are taken over {tuple(term)}"
+        return ""
+
+
+@attrs.define
+class _Redeemed:
+    claim: Claim
+    lease: str
+    number: int
+
+
+class SiteRefusals(Listening):
+    """A site does not refuse a ticket for want of units that it has, nor fail a lease while units are free; and it
+    takes no ticket for which it has none.
+    """
+
+    def __init__(
+        self,
+        units: UnitChecker,
+        inventory: Mapping[str, Mapping[str, int]],
+        first_fit: frozenset[str],
+    ) -> None:
+        """``inventory`` says how many units of each type each site has; ``first_fit`` which sites give what is
+        free.
+        """
+        super().__init__()
+        self.sends = {ErrorReply: self._error, Accepted: self._accepted}
+        self.receives = {Redeem: self._redeem, CloseLease: self._close, Relinquish: self._relinquish}
+        self._live: dict[str, dict[str, Claim]] = {site: {} for site in inventory}
+        self._taken: set[bytes] = set()
+        self._units, self._inventory, self._first_fit = units, inventory, first_fit
+        self._redeemed: dict[str, dict[bytes, _Redeemed]] = {site: {} for site in inventory}
+        self._last: dict[tuple[str, str, int], Claim] = {}
+        self._given: dict[tuple[str, str], Instant] = {}
+        self._out: dict[str, set[str]] = {site: set() for site in inventory}
+
+    def disabled(self, site: str, unit: str) -> None:
+        """The operator has taken a unit out of service; it counts as out of it for good."""
+        self._out[site].add(unit)
+
+    def committed(self, at: Instant, actor: str, rows: Sequence[Row]) -> None:
+        """A unit that is given away in the same step is not free, though its driver is told last."""
+        if actor in self._inventory:
+            for _, _, event, _, _, why in rows:
+                if event == "unit setup":
+                    self._given[actor, why.partition(" ")[0]] = at
+
+    def ended(self, at: Instant, actor: str, done: ActionDone) -> None:
+        """A unit that ever failed may be out of service: it is not counted on."""
+        if not done.ok and actor in self._out:
+            self._out[actor].add(done.unit)
+
+    def _redeem(self, at: Instant, sender: str, receiver: str, message: Redeem) -> None:
+        if message.op == MODIFY and receiver in self._live:
+            self._live[receiver].pop(message.lease, None)  # it may have fewer units from now on
+        if message.ticket and receiver in self._redeemed:
+            try:
+                leaf = decode_ticket(message.ticket).leaf
+            except TicketError:
+                return
+            self._last[receiver, message.lease, message.number] = leaf
+            self._redeemed[receiver].setdefault(leaf.digest, _Redeemed(leaf, message.lease, message.number))
+
+    def _error(self, at: Instant, sender: str, receiver: str, message: ErrorReply) -> None:
+        leaf = self._last.get((sender, message.lease, message.number))
+        if leaf is None or message.code != "insufficient":
+            return
+        self._drop(sender, message.lease, message.number)
+        self._check_short(sender, leaf, message.lease, message.text)
+
+    def announced(self, at: Instant, sender: str, message: LeaseUpdate) -> None:
+        """An update that is sent for the first time."""
+        if sender not in self._redeemed:
+            return
+        answered = self._last.get((sender, message.lease, message.number))
+        if answered is not None:
+            self._taken.add(answered.digest)
+        if message.state == "active":
+            claim = decode_statement(message.contract).subject
+            self._settle(sender, message.lease, claim)
+            if claim in self._redeemed[sender]:
+                self._live[sender][message.lease] = self._redeemed[sender][claim].claim
+        elif message.state == "refused":
+            leaf = self._last.get((sender, message.lease, message.number))
+            self._drop(sender, message.lease, message.number)
+            if leaf is not None and SHORT in message.reason and "were wanted" in message.reason:
+                self._check_short(sender, leaf, message.lease, message.reason)
+        else:
+            self._live[sender].pop(message.lease, None)
+            if message.state == "failed":
+                self._check_failed(at, sender, message)
+            book = self._redeemed[sender]
+            for digest in [d for d, entry in book.items() if entry.lease == message.lease]:
+                del book[digest]
+
+    def _relinquish(self, at: Instant, sender: str, receiver: str, message: Relinquish) -> None:
+        """What was given back takes nothing, even if a repeat of its redeem is answered from the record."""
+        self._close(at, sender, receiver, message)
+        for (site, lease, _), leaf in self._last.items():
+            if (site, lease) == (receiver, message.lease):
+                self._taken.add(leaf.digest)
+
+    def _close(self, at: Instant, sender: str, receiver: str, message: CloseLease | Relinquish) -> None:
+        if receiver in self._live:
+            self._live[receiver].pop(message.lease, None)
+
+    def _accepted(self, at: Instant, sender: str, receiver: str, message: Accepted) -> None:
+        """What is sure to be in use beside a ticket that was taken: leases that are active, as long as they go on."""
+        leaf = self._last.get((sender, message.lease, message.number))
+        if leaf is None or leaf.digest in self._taken:
+            return
+        self._taken.add(leaf.digest)
+        others = [
+            (claim.units, claim.term.start, claim.term.end)
+            for lease, claim in self._live[sender].items()
+            if claim.type == leaf.type and lease != message.lease
+        ]
+        instant, most = fullest(others, leaf.term)
+        count = self._inventory[sender].get(leaf.type, 0)
+        must(
+            instant < at or most + leaf.units <= count,
+            f"{sender} takes a ticket for {leaf.units} {leaf.type} for {message.lease}: {most} of {count} are in use",
+        )
+
+    def _drop(self, site: str, lease: str, number: int) -> None:
+        book = self._redeemed[site]
+        for digest in [d for d, e in book.items() if e.lease == lease and e.number == number]:
+            del book[digest]
+
+    def _settle(self, site: str, lease: str, claim: bytes) -> None:
+        """The lease is active by this claim: what it had before is over."""
+        book = self._redeemed[site]
+        current = book.get(claim)
+        if current is not None:
+            for digest in [d for d, e in book.items() if e.lease == lease and e.number < current.number]:
+                del book[digest]
+
+    def _check_short(self, site: str, leaf: Claim, lease: str, why: str) -> None:
+        count = self._inventory[site].get(leaf.type, 0) - sum(name.startswith(leaf.type) for name in self._out[site])
+        held = [
+            (entry.claim.units, entry.claim.term.start, entry.claim.term.end)
+            for entry in self._redeemed[site].values()
+            if entry.claim.type == leaf.type and entry.lease != lease
+        ]
+        _, most = fullest(held, leaf.term)
+        must(
+            most + leaf.units > count,
+            f"{site} refuses {lease} {leaf.units} {leaf.type} over {tuple(leaf.term)} ({why}): "
+            f"at most {most} of at least {count} are taken",
+        )
+
+    def _check_failed(self, at: Instant, site: str, message: LeaseUpdate) -> None:
+        if site not in self._first_fit or self._units.was_set_up(message.lease) or NONE_FREE not in message.reason:
+            return
+        leaf = next((e.claim for e in self._redeemed[site].values() if e.lease == message.lease), None)
+        if leaf is None:
+            return
+        names = [f"{leaf.type}-{n}" for n in range(self._inventory[site].get(leaf.type, 0))]
+        free = [name for name in names if name not in self._out[site] and self._is_free(at, site, name)]
+        must(not free, f"{site} fails {message.lease} ({message.reason}): units {free} are free")
+
+    def _is_free(self, at: Instant, site: str, name: str) -> bool:
+        if self._given.get((site, name), -1) == at:
+            return False
+        unit = self._units.units.get((site, name))
+        return unit is None or (not unit.lease and not unit.broken)

@@ -1,0 +1,488 @@
+"""One run of a scenario: faults while checkers look on, then none, and everything must come to its end.
+
+result = simulate(draw(7))
+if result.failure is not None:
+    print(explain(draw(7), result.failure))
+"""
+
+from __future__ import annotations
+
+import re
+import traceback
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import attrs
+
+from leasekit.core.claims.claim import Claim
+from leasekit.core.leases import service_manager as sm
+from leasekit.core.protocol.messages import LeaseUpdate, TicketUpdate
+from leasekit.core.schema import Row
+from leasekit.core.steps import Action, ActionDone
+from leasekit.core.time import HOUR, MINUTE, SECOND, Duration, Instant
+from leasekit.emulation.simulation.checkers import Listening, MemoryChecker, StateChecker, Violated, must
+from leasekit.emulation.simulation.claim_book import ClaimChecker, HonourChecker
+from leasekit.emulation.simulation.hostile import HostileGuest
+from leasekit.emulation.simulation.message_book import GuestChecker, MessageChecker
+from leasekit.emulation.simulation.refusals import BrokerRefusals, SiteRefusals
+from leasekit.emulation.simulation.scenario import ROGUE, Scenario
+from leasekit.emulation.simulation.unit_book import UnitChecker
+from leasekit.emulation.simulation.workload import Hooks, Workload
+from leasekit.emulation.simulation.world import FaultyWorld, LivelockError
+
+SETTLED_WITHIN: Final[Duration] = 5 * MINUTE
+"""How long after the last fault a lease may still be on its way to somewhere."""
+PASSING: Final = (sm.REDEEMING, sm.EXTENDING_TICKET, sm.MODIFYING, sm.CLOSING, sm.CLOSE_WAIT)
+LEASE: Final = re.compile(r"\b[0-9a-f]{8}-\d+\b")
+
+
+@attrs.frozen(kw_only=True)
+class Failure:
+    """What went wrong: ``kind`` is the checker's name, ``liveness``, ``livelock`` or ``error`` (an actor raised)."""
+
+    seed: int
+    kind: str
+    text: str
+    at: Instant
+    step: int
+    phase: str
+    lease: str = ""
+    where: str = ""
+
+
+@attrs.define(kw_only=True)
+class Result:
+    """What one run came to; ``met`` counts what was met by name, ``injected`` are the keys of the small faults."""
+
+    seed: int
+    failure: Failure | None = None
+    steps: int = 0
+    events: int = 0
+    requests: int = 0
+    lease_ms: int = 0
+    virtual_ms: int = 0
+    met: Counter[str] = attrs.Factory(Counter)
+    injected: Sequence[str] = ()
+
+
+class Checkers(Hooks):
+    """All checkers of a run, and what they are told of an operator's hand."""
+
+    def __init__(self, world: FaultyWorld, hostile: HostileGuest) -> None:
+        scenario = world.scenario
+        sites, guests = tuple(scenario.sites), frozenset(scenario.guests)
+        plain = {n for n in scenario.brokers if scenario.mappers.get(n, "fcfs") in ("fcfs", "mischief")}
+        first_fit = {n for n in scenario.sites if scenario.mappers.get(n, "first_fit") == "first_fit"}
+        self.states = StateChecker(world.role, rogue=scenario.rogue)
+        self.memory = MemoryChecker()
+        self.units = UnitChecker(sites, world.clock)
+        self.claims = ClaimChecker()
+        self.honour = HonourChecker(self.claims, world.key, world.key(ROGUE))
+        self.messages = MessageChecker(self._announced, world.clock, scenario.timing.retention, hostile.tag)
+        self.guests = GuestChecker(guests, world.clock, scenario.timing.leave_time)
+        self.brokers = BrokerRefusals(
+            self.claims, frozenset(plain if not scenario.timing.gather else ()), sites, world.clock, world.key
+        )
+        self.sites = SiteRefusals(self.units, scenario.sites, frozenset(first_fit))
+        self.all: list[Listening] = [
+            self.states, self.memory, self.units, self.claims, self.honour, self.messages, self.guests, self.brokers,
+            self.sites,
+        ]  # fmt: skip
+        self.closes: dict[str, str] = {}
+        self._world = world
+
+    def _announced(self, sender: str, receiver: str, message: TicketUpdate | LeaseUpdate) -> None:
+        if isinstance(message, TicketUpdate):
+            self.claims.announced(self._world.now, receiver, message)
+        if self._world.delayed == sender:
+            return  # it waited for the disk: what was decided is no news any more
+        if isinstance(message, TicketUpdate):
+            self.brokers.announced(sender, message)
+        else:
+            self.units.announced(sender, message)
+            self.sites.announced(self._world.now, sender, message)
+
+    def told(self, guest: str, lease: str) -> None:
+        """As the hooks'."""
+        self.memory.told(guest, lease)
+        self.guests.watched.add(lease)
+
+    def may_close(self, lease: str) -> None:
+        """As the hooks'."""
+        self.guests.free_to_close.add(lease)
+
+    def closed(self, guest: str, lease: str) -> None:
+        """As the hooks'."""
+        self.closes[lease] = guest
+
+    def disabled(self, site: str, unit: str) -> None:
+        """As the hooks'."""
+        self.sites.disabled(site, unit)
+
+    def mended(self, site: str, unit: str) -> None:
+        """As the hooks'."""
+        self.units.mended(site, unit)
+
+
+class Run:
+    """One run; :meth:`go` raises where an invariant does not hold."""
+
+    def __init__(self, scenario: Scenario, *, checked: bool = True, faulty: bool = True) -> None:
+        """Without ``checked`` nobody looks on, without ``faulty`` nothing goes wrong: for measuring what these cost."""
+        self.world = world = FaultyWorld(scenario, faulty=faulty)
+        self.scenario = scenario
+        self.phase = "start"
+        self._checked, self._faulty = checked, faulty
+        self.hostile = HostileGuest(world, self._hostile_lease, self._rogue_claim)
+        self.checkers = Checkers(world, self.hostile)
+        self.work = Workload(world, self.hostile, self.checkers)
+        world.closes_asked = self.checkers.may_close
+        if checked:
+            world.attach(*self.checkers.all, self.hostile.overheard)
+        world.start()
+
+    def _hostile_lease(self, site: str, lease: str) -> None:
+        self.checkers.units.hostile(site, lease)
+
+    def _rogue_claim(self, above: Claim, leaf: Claim, lease: str) -> None:
+        self.checkers.claims.rogue(above, leaf, lease)
+
+    def go(self) -> None:
+        """Faults, then none."""
+        world = self.world
+        self.phase = "safety"
+        calm = {"request", "long", "extend", "modify", "close", "hurry", "group", "slice", "close_slice", "chain"}
+        for deed in self.scenario.deeds:
+            if deed.at > world.now:
+                world.run_until(deed.at)
+            if self._faulty or deed.do in calm:
+                self.work.carry_out(deed)
+        world.run_until(world.now + MINUTE)
+        self.phase = "liveness"
+        world.heal()
+        if self._checked:
+            self._check_settled()
+            self._check_over()
+            self._check_usable()
+
+    # -- no faults ---------------------------------------------------------------------------------------------
+
+    def _check_settled(self) -> None:
+        """Soon after the last fault nothing is on its way any more that does not wait for its time."""
+        world = self.world
+        ahead = max(world.clock(name) - world.node(name).clock.local(world.now) for name in world.nodes)
+        world.run_until(world.now + ahead + SETTLED_WITHIN)
+        for guest in self.scenario.guests:
+            for lease in world.actor(guest).leases.values():
+                self._check_lease(guest, lease)
+        overstayed = self.checkers.units.overstayed(MINUTE)
+        must(not overstayed, "; ".join(overstayed))
+        live = {
+            lease.id
+            for guest in self.scenario.guests
+            for lease in world.actor(guest).leases.values()
+            if lease.ended < 0
+        }
+        for (site, name), unit in self.checkers.units.units.items():
+            orphan = unit.lease and unit.op != "teardown" and unit.lease not in live
+            hostile = unit.lease.startswith(self.hostile.tag)
+            must(hostile or not orphan, f"{site}: {name} is held by {unit.lease}, which its guest has no more")
+
+        self._check_returned()
+
+    def _check_returned(self) -> None:
+        """What is left of a ticket goes back to its broker when its lease is over."""
+        world = self.world
+        for given in self.checkers.claims.unreturned(world.now + SETTLED_WITHIN):
+            guest = next((name for name in self.scenario.guests if world.key(name) == given.claim.holder), "")
+            source = self.checkers.claims.sources.get(given.claim.parent)
+            if not guest or source is None or source.name in self.checkers.brokers.gone:
+                continue
+            lease = world.actor(guest).leases.get(given.lease)
+            on_its_way = any(giving.held.digest == given.claim.digest for giving in world.actor(guest).returns.values())
+            kept = lease is not None and lease.ended < 0
+            must(
+                kept or on_its_way,
+                f"{guest}: {given.lease} is over, its claim {given.claim.id[:8]} goes on to {given.until}",
+            )
+
+    def _check_lease(self, guest: str, lease: Any) -> None:
+        world = self.world
+        begun = self.checkers.states.since.get((guest, lease.id), world.now)
+        starts = lease.approved.term.start if lease.approved is not None else 0
+        if lease.pending == sm.REDEEMING:
+            begun = max(begun, starts)
+        slow = lease.pending in PASSING and begun + SETTLED_WITHIN < world.now
+        must(not slow, f"{guest}: {lease.id} is still {lease.state}/{lease.pending}, since {begun}")
+        if self.checkers.closes.get(lease.id) == guest and starts + SETTLED_WITHIN < world.now:
+            over = lease.state in (sm.CLOSED, sm.FAILED)
+            must(over, f"{guest}: {lease.id} was to be closed, it is {lease.state}/{lease.pending}")
+        if (lease.state, lease.pending) == (sm.ACTIVE, "-") and lease.end > world.now + MINUTE:
+            units = self.checkers.units.units
+            has = {name for (site, name), unit in units.items() if site == lease.site and unit.lease == lease.id
+                   and unit.op != "teardown"}  # fmt: skip
+            must(has == set(lease.units), f"{guest}: {lease.id} has {sorted(lease.units)}, its site gave {sorted(has)}")
+            slow = lease.join == sm.JOINING and begun + SETTLED_WITHIN < world.now
+            must(not slow, f"{guest}: {lease.id} is still joining")
+
+    def _check_over(self) -> None:
+        """When every term is over, every lease is, every unit is free or out of service, and all the time is back."""
+        world = self.world
+        world.run_until(world.now + 24 * HOUR)
+        torn = self.checkers.claims.torn_groups()
+        must(not torn, "; ".join(torn))
+        if self.scenario.timing.keep_closed:
+            for guest, lease in self.work.asked:
+                self._check_told(guest, lease)
+        for name in world.nodes:
+            actor = world.actor(name)
+            must(not actor.leases, f"{name} still has {list(actor.leases)}")
+            due = actor.wake_at()
+            must(due is None or due > actor.now, f"{name} has had something to do since {due}, it is {actor.now} there")
+        for guest in self.scenario.guests:
+            must(not world.actor(guest).returns, f"{guest} still has claims to give back")
+        for broker in self.scenario.brokers:
+            self._check_broker(broker)
+        for site in self.scenario.sites:
+            self._check_site(site)
+
+    def _check_broker(self, broker: str) -> None:
+        """All that a broker has not given to brokers below it is free again."""
+        for source in self.world.query(broker, "sources"):
+            if source["state"] != "held":
+                continue
+            share = next((s for s in self.scenario.shares if _is_source(s, source, broker)), None)
+            below = self.world.query(broker, "delegations")
+            given = [row for row in below if row["site"] == source["site"] and row["type"] == source["type"]]
+            if share is None or any(row["state"] not in ("held", "ended", "refused") for row in given):
+                continue
+            kept = sum(row["units"] for row in given if row["state"] == "held")
+            capacity = source["units"] * share.degree // 1000
+            free = source["free_now"]
+            must(free == capacity - kept, f"{broker}: {free} of {capacity} of {source['source']} are free")
+
+    def _check_told(self, guest: str, lease: str) -> None:
+        row = self.world.nodes[guest].store.get("leases", lease)
+        must(row is not None, f"{guest} forgot lease {lease}, which it had acknowledged")
+        assert row is not None
+        must(row[1] == 0 and row[5] in (sm.CLOSED, sm.FAILED), f"{guest}: {lease} is {row[5]}/{row[6]} for ever")
+        must(row[10] != "", f"{guest}: {lease} is {row[5]} and does not say why")
+
+    def _check_site(self, site: str) -> None:
+        actor = self.world.actor(site)
+        rows = self.world.query(site, "units")
+        for unit in rows:
+            must(unit["state"] in ("free", "out"), f"{site}: {unit['unit']} is {unit['state']} for nobody")
+            must(unit["state"] == "free" or unit["reason"] != "", f"{site}: {unit['unit']} is out and does not say why")
+        must(not actor._holding, f"{site} counts units as held: {actor._holding}")
+        for type_ in self.scenario.sites[site]:
+            table = actor.calendar(type_)
+            must(table.reserved_at(actor.now) == 0, f"{site}'s calendar holds {table.reserved_at(actor.now)}")
+            free = sum(unit["state"] == "free" for unit in rows if unit["type"] == type_)
+            there = table.capacity_at(actor.now)
+            must(there == free, f"{site}: {free} units of {type_} are free, its calendar counts {there}")
+
+    def _check_usable(self) -> None:
+        """Whoever asks for all units of a site that a broker has gets them."""
+        world, guest = self.world, self.scenario.guests[0]
+        for share in self.scenario.shares:
+            whole = share.units == self.scenario.sites[share.site][share.type] and share.degree == 1000
+            held = {row["state"] for row in world.query(share.site, "delegations")} == {"held"}
+            alone = all(other.giver != share.broker for other in self.scenario.shares)
+            rows = world.query(share.site, "units")
+            free = sum(unit["state"] == "free" for unit in rows if unit["type"] == share.type)
+            if not (whole and held and alone and free) or share.length < 100 * HOUR:
+                continue
+            term = [world.clock(guest) + 10 * SECOND, world.clock(guest) + HOUR]
+            made = world.command(
+                guest, "lease.request", type=share.type, units=free, term=term, site=share.site, broker=share.broker
+            )
+            must(not made.error, f"{guest} can't ask for {free} units of {share.site}: {made.error}")
+            world.run_until(world.now + 3 * MINUTE)
+            lease = world.query(guest, "lease", lease=made.result["id"])
+            fine = lease["state"] == sm.ACTIVE and len(lease["units"]) == free
+            must(fine, f"{share.site}: {free} units are free: {lease['id']} is {lease['state']}: {lease['reason']}")
+
+    def result(self) -> Result:
+        """The figures of the run so far."""
+        world = self.world
+        met = Counter(world.met)
+        for kind, count in world.kinds.items():
+            met[f"message {kind.__name__}"] += count
+        for role, before, event in self.checkers.states.met:
+            met[transition(role, before, event)] += 1
+        return Result(
+            seed=self.scenario.seed, steps=world.steps, events=world.events, requests=self.work.requests,
+            lease_ms=self.checkers.states.lease_ms, virtual_ms=world.now, met=met, injected=tuple(world.injected),
+        )  # fmt: skip
+
+
+def transition(role: str, before: str, event: str) -> str:
+    """The mark of a row of a table."""
+    return f"{role}: {before} {event}"
+
+
+def _is_source(share: Any, source: Any, broker: str) -> bool:
+    return bool(share.broker == broker and share.site == source["site"] and share.type == source["type"])
+
+
+def simulate(scenario: Scenario) -> Result:
+    """Run a scenario; what goes wrong becomes the result's failure."""
+    return _simulate(scenario, None)
+
+
+def _simulate(scenario: Scenario, watch: Callable[[Run], None] | None) -> Result:
+    run: Run | None = None
+    failure: Failure | None = None
+    try:
+        run = Run(scenario)
+        if watch is not None:
+            watch(run)
+        run.go()
+    except Exception as error:  # noqa: BLE001 - whatever an actor raises is what is looked for
+        failure = _failure(scenario, run, error)
+    if run is None:
+        return Result(seed=scenario.seed, failure=failure)
+    result = run.result()
+    result.failure = failure
+    run.world.close()
+    return result
+
+
+def _failure(scenario: Scenario, run: Run | None, error: Exception) -> Failure:
+    frames = traceback.extract_tb(error.__traceback__)
+    kind = "error"
+    if isinstance(error, LivelockError):
+        kind = "livelock"
+    elif isinstance(error, Violated):
+        kind = "liveness"
+        for frame in reversed(frames[:-1]):
+            found = _CHECKERS.get(frame.filename.rpartition("/")[2].removesuffix(".py"))
+            if found:
+                kind = found
+                break
+    text = str(error) if isinstance(error, Violated | LivelockError) else f"{type(error).__name__}: {error}"
+    named = LEASE.search(text)
+    last = frames[-1] if frames else None
+    return Failure(
+        seed=scenario.seed, kind=kind, text=text, at=run.world.now if run else 0, step=run.world.steps if run else 0,
+        phase=run.phase if run else "start", lease=named[0] if named else "",
+        where="" if last is None or kind != "error" else f"{last.filename.rpartition('/')[2]}:{last.lineno}",
+    )  # fmt: skip
+
+
+_CHECKERS: Final = {
+    "unit_book": "units", "claim_book": "claims", "message_book": "messages", "refusals": "refusals",
+    "checkers": "states and memory", "stores": "disk", "run": "liveness",
+}  # fmt: skip
+
+
+# -- telling what happened ---------------------------------------------------------------------------------------------
+
+
+class Trace(Listening):
+    """One line for each event that concerns one lease (or, without one, for each fault)."""
+
+    def __init__(self, world: FaultyWorld, lease: str) -> None:
+        super().__init__()
+        self._world, self._lease = world, lease
+        self.lines: list[str] = []
+        world.trace = self._fault
+
+    def hear_all(self) -> None:
+        """Hear every message that is sent or received from now on."""
+        everything = _Every(self._sent)
+        self.sends = everything
+        self.receives = _Every(self._received)
+
+    def _line(self, text: str) -> None:
+        self.lines.append(f"{self._world.now:>9} {text}")
+
+    def _fault(self, key: str) -> None:
+        # What becomes of frames shows in what is sent and never got; other leases' commands don't matter.
+        if not self._lease or not key.startswith(("net ", "deed ")):
+            self._line(f"  fault   {key}")
+
+    def committed(self, at: Instant, actor: str, rows: Sequence[Row]) -> None:
+        """Transitions of the lease."""
+        for _, subject, event, before, after, why in rows:
+            if subject == self._lease:
+                self._line(f"{actor:<9} {event}: {before or '-'} -> {after or '-'} {why}".rstrip())
+
+    def _sent(self, at: Instant, sender: str, receiver: str, message: Any) -> None:
+        if getattr(message, "lease", "") == self._lease:
+            self._line(f"{sender:<9} sends {receiver} {_brief(message)}")
+
+    def _received(self, at: Instant, sender: str, receiver: str, message: Any) -> None:
+        if getattr(message, "lease", "") == self._lease:
+            self._line(f"{receiver:<9} gets from {sender} {_brief(message)}")
+
+    def started(self, at: Instant, actor: str, action: Action) -> None:
+        """Actions for the lease."""
+        if action.lease == self._lease:
+            self._line(f"{actor:<9} starts {action.op} of {action.unit}, action {action.number}")
+
+    def ended(self, at: Instant, actor: str, done: ActionDone) -> None:
+        """Ends of actions at units of guests' leases; a site's units are not told apart by lease."""
+        if done.unit.startswith(f"{self._lease}/"):
+            self._line(f"{actor:<9} hears that {done.unit} {'is done' if done.ok else done.reason}")
+
+    def restarted(self, at: Instant, actor: str, made: Any) -> None:
+        """Restarts of anybody."""
+        self._line(f"{actor:<9} is made anew from its store")
+
+
+class _Every(dict[type[Any], Any]):
+    """The same handler for every kind of message."""
+
+    def __init__(self, handler: Any) -> None:
+        super().__init__()
+        self._handler = handler
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        return self._handler
+
+
+def _brief(message: Any) -> str:
+    fields = []
+    for name, value in zip(message._fields, message, strict=True):
+        if name == "lease" or value in (b"", "", (), {}, -1):
+            continue
+        shown = (
+            f"<{len(value)} bytes>"
+            if isinstance(value, bytes)
+            else str(value)
+            if name != "units" or isinstance(value, int)
+            else " ".join(unit.unit for unit in value)
+        )
+        fields.append(f"{name}={shown}")
+    return f"{type(message).__name__}({', '.join(fields)})"
+
+
+def explain(scenario: Scenario, failure: Failure, replay: str) -> str:
+    """The failure in words: what, when, a line for each event of the lease concerned, and how to run it again.
+
+    The run is repeated for it, with somebody who writes it down.
+    """
+    traces: list[Trace] = []
+
+    def watch(run: Run) -> None:
+        trace = Trace(run.world, failure.lease)
+        trace.hear_all()
+        run.world.attach(trace, first=True)
+        traces.append(trace)
+
+    again = _simulate(scenario, watch).failure
+    lines = traces[0].lines if traces else []
+    head = [
+        f"seed {failure.seed}: {failure.kind} ({failure.phase} phase, step {failure.step}, at {failure.at} ms)",
+        f"  {failure.text}",
+    ]
+    if failure.where:
+        head.append(f"  raised in {failure.where}")
+    if failure.lease:
+        head.append(f"what became of lease {failure.lease}:")
+    if again is None or again.text != failure.text:
+        head.append(f"  (run again it was: {again.text if again else 'no failure'})")
+    return "\n".join([*head, *lines[-400:], f"run it again: {replay}"])

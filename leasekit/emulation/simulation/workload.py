@@ -1,0 +1,360 @@
+"""What operators do to a world, and what goes wrong at a given time: the deeds of a scenario, one method each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from random import Random
+from typing import Any, Final
+
+from leasekit.core.leases import service_manager as sm
+from leasekit.core.steps import Reply
+from leasekit.core.time import HOUR, MINUTE, SECOND, Duration, Instant
+from leasekit.emulation.simulation.hostile import HostileGuest
+from leasekit.emulation.simulation.scenario import Deed, Do
+from leasekit.emulation.simulation.world import FaultyWorld
+
+LENGTHS: Final[tuple[Duration, ...]] = (SECOND, MINUTE, MINUTE, 5 * MINUTE, 5 * MINUTE, 15 * MINUTE)
+LONG: Final[tuple[Duration, ...]] = (HOUR, 3 * HOUR)
+STARTS: Final[tuple[Duration, ...]] = (0, 0, 10 * SECOND, 100 * SECOND)
+
+
+class Hooks:
+    """What the checkers want to be told of an operator's hand."""
+
+    def told(self, guest: str, lease: str) -> None:
+        """A request was acknowledged."""
+
+    def may_close(self, lease: str) -> None:
+        """Somebody wants the lease closed, or it may have to close because of another."""
+
+    def closed(self, guest: str, lease: str) -> None:
+        """A close was acknowledged."""
+
+    def disabled(self, site: str, unit: str) -> None:
+        """A unit was taken out of service."""
+
+    def mended(self, site: str, unit: str) -> None:
+        """A unit was put into service again."""
+
+
+class Workload:
+    """Carries out deeds."""
+
+    def __init__(self, world: FaultyWorld, hostile: HostileGuest, hooks: Hooks) -> None:
+        self.world = world
+        self.hostile = hostile
+        self.hooks = hooks
+        self.asked: list[tuple[str, str]] = []
+        self.requests = 0
+        self._names = 0
+        self._waiting: dict[int, Callable[[Reply], None]] = {}
+        world.on_reply = self._replied
+        self._deeds: Mapping[Do, Callable[[Deed, Random], None]] = {
+            "request": lambda d, r: self._request(d.who, r), "long": lambda d, r: self._request(d.who, r, LONG),
+            "extend": lambda d, r: self._extend(d.who, r), "modify": lambda d, r: self._modify(d.who, r),
+            "close": lambda d, r: self._close(d.who, r), "hurry": self._hurry, "group": self._group,
+            "slice": self._slice, "close_slice": self._close_slice, "chain": self._chain, "crash": self._crash,
+            "cut_pair": self._cut_pair, "cut_side": self._cut_side, "slow": self._slow, "full": self._full,
+            "step_within": self._step_within, "step_beyond": self._step_beyond, "operate": self._operate,
+            "reclaim": self._reclaim,
+            "garbage": self._garbage, "flip": self._flip, "replay": self._replay,
+        }  # fmt: skip
+
+    def carry_out(self, deed: Deed) -> None:
+        """Do it, with details that its ``pick`` and the state of the world decide."""
+        rng = Random(deed.pick)
+        self.world.mark(f"deed: {deed.do}")
+        if self.world.trace is not None:
+            self.world.trace(f"deed {deed.do} {deed.who}".rstrip())
+        if self.hostile.can(deed.do):
+            self.hostile.act(deed.do, rng)
+        else:
+            self._deeds[deed.do](deed, rng)
+
+    # -- commands ----------------------------------------------------------------------------------------------
+
+    def _command(self, actor: str, name: str, done: Callable[[Any], None] | None = None, /, **arguments: Any) -> Any:
+        """The result, or None; ``done`` is called with it now, or later if the actor waits for its disk."""
+        world = self.world
+        if not world.is_up(actor):
+            return None
+        if name == "lease.request":
+            self.requests += 1
+        results: list[Any] = []
+
+        def answered(reply: Reply) -> None:
+            if reply.error:
+                world.mark("command refused")
+                return
+            results.append(reply.result)
+            if done is not None:
+                done(reply.result)
+
+        self._waiting[world.last_command + 1] = answered
+        world.command(actor, name, **arguments)
+        return results[0] if results else None
+
+    def _replied(self, actor: str, reply: Reply) -> None:
+        waiting = self._waiting.pop(reply.id, None)
+        if waiting is not None:
+            waiting(reply)
+
+    def _ask(self, guest: str, /, **arguments: Any) -> str:
+        """Request a lease; its id, or nothing."""
+
+        def told(result: Any) -> None:
+            self.asked.append((guest, result["id"]))
+            self.hooks.told(guest, result["id"])
+            # A lease that follows another, or that is one of a slice's, may have to close because of them; of one whose
+            # request was never answered nobody knows whether it does.
+            if "join_predecessor" in arguments or "redeem_predecessor" in arguments or "slice" in arguments:
+                self.hooks.may_close(result["id"])
+
+        made = self._command(guest, "lease.request", told, **arguments)
+        return "" if made is None else str(made["id"])
+
+    def _term(self, rng: Random, lengths: tuple[Duration, ...] = LENGTHS) -> list[Instant]:
+        start = self.world.now + rng.choice(STARTS)
+        return [start, start + rng.choice(lengths)]
+
+    # -- what guests do ----------------------------------------------------------------------------------------
+
+    def _request(self, guest: str, rng: Random, lengths: tuple[Duration, ...] = LENGTHS) -> None:
+        scenario = self.world.scenario
+        properties: dict[str, str] = {}
+        if rng.random() < 0.3:
+            properties["elastic"] = "true"
+        if rng.random() < 0.35:
+            properties["deferrable"] = "true"
+        if rng.random() < 0.1:
+            properties["request_timeout"] = "5s"
+        if rng.random() < 0.1:
+            properties["preemptible"] = "true"
+        if rng.random() < 0.1:
+            properties["exclude_sites"] = rng.choice(list(scenario.sites))
+        more: dict[str, Any] = {}
+        known = [lease for owner, lease in self.asked if owner == guest][-6:]
+        if known and rng.random() < 0.2:
+            more[rng.choice(("redeem_predecessor", "join_predecessor"))] = rng.choice(known)
+            more["if_predecessor_fails"] = rng.choice(("fail", "proceed"))
+        if rng.random() < 0.15:
+            more["site"] = rng.choice(list(scenario.sites))
+        if len(scenario.brokers) > 1:
+            more["broker"] = rng.choice(list(scenario.brokers))
+        type_ = "gpu" if rng.random() < 0.1 else "vm"
+        configuration = {"deficit": "accept"} if rng.random() < 0.2 else {}
+        self._ask(
+            guest, type=type_, units=rng.randint(1, 4), term=self._term(rng, lengths), properties=properties,
+            configuration=configuration, **more,
+        )  # fmt: skip
+
+    def _lease(self, guest: str, rng: Random) -> Any:
+        """One that can still be changed, mostly."""
+        if not self.world.is_up(guest):
+            return None
+        leases = self.world.actor(guest).leases
+        recent = list(leases.values())[-40:]
+        active = [lease for lease in recent if lease.state in (sm.ACTIVE, sm.ACTIVE_TICKETED)]
+        among = active if active and rng.random() < 0.85 else recent[-12:]
+        return rng.choice(among) if among else None
+
+    @staticmethod
+    def _victims(lease: Any, units: int, rng: Random) -> list[str]:
+        surplus = len(lease.units) - units
+        if surplus <= 0 or rng.random() < 0.5:
+            return []
+        return rng.sample(sorted(lease.units), rng.randint(1, surplus))
+
+    def _extend(self, guest: str, rng: Random) -> None:
+        lease = self._lease(guest, rng)
+        if lease is not None:
+            units = rng.randint(1, 6)
+            self._command(
+                guest, "lease.extend", None, lease=lease.id, end=lease.end + rng.choice((5000, MINUTE, 200_000)),
+                units=units, victims=self._victims(lease, units, rng),
+            )  # fmt: skip
+
+    def _modify(self, guest: str, rng: Random) -> None:
+        lease = self._lease(guest, rng)
+        if lease is None:
+            return
+        change: dict[str, Any] = {}
+        if rng.random() < 0.6:
+            change["units"] = rng.randint(1, 6)
+            change["victims"] = self._victims(lease, change["units"], rng)
+        if rng.random() < 0.4:
+            change["end"] = lease.end + rng.choice((-20_000, 50_000))
+        if rng.random() < 0.4:
+            change["configuration"] = {"size": str(rng.randint(1, 9))}
+        self._command(guest, "lease.modify", None, lease=lease.id, **change)
+
+    def _close(self, guest: str, rng: Random) -> None:
+        lease = self._lease(guest, rng)
+        if lease is not None:
+            self._close_lease(guest, lease.id)
+
+    def _close_lease(self, guest: str, lease: str) -> None:
+        self.hooks.may_close(lease)
+        self._command(guest, "lease.close", lambda result: self.hooks.closed(guest, lease), lease=lease)
+
+    def _hurry(self, deed: Deed, rng: Random) -> None:
+        """Change a lease, and close it while that is on its way."""
+        guest, world = deed.who, self.world
+        self._request(guest, rng)
+        lease = self._lease(guest, rng)
+        for change in (self._extend, self._modify):
+            if rng.random() < 0.7:
+                change(guest, rng)
+        world.run_until(world.now + rng.choice((0, 1, 20, 200, 2000)))
+        if lease is not None:
+            self._close_lease(guest, lease.id)
+
+    def _group(self, deed: Deed, rng: Random) -> None:
+        """Requests that are granted together; now and then one of them is never sent."""
+        members = rng.randint(2, 3)
+        self._names += 1
+        term = self._term(rng)
+        broker = rng.choice(list(self.world.scenario.brokers))
+        for number in range(members - (rng.random() < 0.2)):
+            properties = {"group_id": f"group-{self._names}"}
+            if number == 0:
+                properties["lease_count"] = str(members)
+            self._ask(
+                deed.who, type="vm", units=rng.randint(1, 2), term=term, properties=properties, broker=broker
+            )  # fmt: skip
+
+    def _slice(self, deed: Deed, rng: Random) -> None:
+        """Leases that are redeemed together."""
+        guest, members = deed.who, rng.randint(2, 3)
+        self._names += 1
+        name = f"slice-{self._names}"
+        if self._command(guest, "slice.create", None, name=name, hold=members) is None:
+            return
+        term = self._term(rng)
+        for _ in range(members):
+            self._ask(guest, slice=name, type="vm", units=rng.randint(1, 2), term=term)
+
+    def _close_slice(self, deed: Deed, rng: Random) -> None:
+        if not self.world.is_up(deed.who):
+            return
+        names = [name for name in self.world.actor(deed.who).slices if name.startswith("slice-")]
+        if names:
+            name = rng.choice(names)
+            for lease in self.world.actor(deed.who).leases.values():
+                if lease.slice == name:
+                    self.hooks.may_close(lease.id)
+            self._command(deed.who, "slice.close", None, name=name)
+
+    def _chain(self, deed: Deed, rng: Random) -> None:
+        """Leases that follow each other."""
+        term, last = self._term(rng), ""
+        for _ in range(rng.randint(2, 4)):
+            more = {rng.choice(("redeem_predecessor", "join_predecessor")): last} if last else {}
+            last = self._ask(deed.who, type="vm", units=1, term=term, **more) or last
+
+    # -- what goes wrong ---------------------------------------------------------------------------------------
+
+    def _actor(self, deed: Deed, rng: Random) -> str:
+        return deed.who or rng.choice(self.world.scenario.actors)
+
+    def _crash(self, deed: Deed, rng: Random) -> None:
+        name = self._actor(deed, rng)
+        if self.world.node(name).up_at <= self.world.now:
+            self.world.mark("crash at rest")
+            self.world.crash(name, self.world.now + rng.choice((0, 500, 30 * SECOND, 5 * MINUTE)))
+
+    def _cut_pair(self, deed: Deed, rng: Random) -> None:
+        one, other = rng.sample(self.world.scenario.actors, 2)
+        both = rng.random() < 0.7
+        for pair in ((one, other), (other, one))[: 1 + both]:
+            self.world.cuts[pair] = self.world.now + deed.span
+        self._break_links()
+
+    def _cut_side(self, deed: Deed, rng: Random) -> None:
+        actors = self.world.scenario.actors
+        side = set(rng.sample(actors, rng.randint(1, max(1, len(actors) // 2))))
+        for one in actors:
+            for other in actors:
+                if (one in side) != (other in side):
+                    self.world.cuts[one, other] = self.world.now + deed.span
+        self._break_links()
+
+    def _break_links(self) -> None:
+        for link in self.world.links:
+            if self.world.is_cut(*link.names):
+                link.fail()
+
+    def _slow(self, deed: Deed, rng: Random) -> None:
+        self.world.slow[self._actor(deed, rng)] = self.world.now + deed.span
+
+    def _full(self, deed: Deed, rng: Random) -> None:
+        name = self._actor(deed, rng)
+        self.world.set_full(name, True)
+        self.world.call_at(self.world.now + deed.span, name, lambda: self.world.set_full(name, False))
+
+    def _step_within(self, deed: Deed, rng: Random) -> None:
+        self._step(self._actor(deed, rng), rng.randint(-900, 900), deed.span)
+
+    def _step_beyond(self, deed: Deed, rng: Random) -> None:
+        by = rng.choice((-10 * MINUTE, -MINUTE, -10 * SECOND, 10 * SECOND, MINUTE, 10 * MINUTE))
+        name = self._actor(deed, rng)
+        self.world.mark("clock beyond the skew")
+        if name in self.world.scenario.guests and by > 0:
+            for lease in self.world.actor(name).leases:
+                self.hooks.may_close(lease)
+        self._step(name, by, deed.span)
+
+    def _step(self, name: str, by: Duration, span: Duration) -> None:
+        if self.world.node(name).clock.offset == (
+            self.world.scenario.clocks[name].offset if name in self.world.scenario.clocks else 0
+        ):
+            self.world.step_clock(name, by)
+            self.world.call_at(self.world.now + span, name, lambda: self.world.step_clock(name, -by))
+
+    def _operate(self, deed: Deed, rng: Random) -> None:
+        site = rng.choice(list(self.world.scenario.sites))
+        if not self.world.is_up(site):
+            return
+        unit = rng.choice(self.world.query(site, "units"))
+        name = unit["unit"]
+        if unit["state"] == "out":
+            self.hooks.mended(site, name)
+            self._command(site, "unit.enable", None, unit=name)
+        else:
+            self.hooks.disabled(site, name)
+            self._command(site, "unit.disable", None, unit=name)
+
+    def _reclaim(self, deed: Deed, rng: Random) -> None:
+        """A site, or a broker, takes back what it has given to a broker."""
+        world = self.world
+        giver = rng.choice([*world.scenario.sites, *{b for b in world.scenario.brokers.values() if b}])
+        if not world.is_up(giver):
+            return
+        given = [row for row in world.query(giver, "delegations") if row["state"] in ("held", "offering")]
+        if given:
+            world.mark("delegation taken back")
+            at = world.clock(giver) + rng.choice((0, MINUTE))
+            deadline = rng.choice((-1, at + 5 * MINUTE))
+            name = rng.choice(given)["delegation"]
+            self._command(giver, "delegation.reclaim", None, delegation=name, at=at, deadline=deadline)
+
+    # -- what somebody on the line does ------------------------------------------------------------------------
+
+    def _garbage(self, deed: Deed, rng: Random) -> None:
+        if self.world.links:
+            link = rng.choice(self.world.links)
+            self.world.mark("malice: garbage bytes")
+            link.put(rng.choice(link.names), rng.randbytes(rng.randint(1, 400)))
+
+    def _flip(self, deed: Deed, rng: Random) -> None:
+        if self.world.links:
+            self.world.mark("malice: changed bytes")
+            rng.choice(self.world.links).flip = True
+
+    def _replay(self, deed: Deed, rng: Random) -> None:
+        kept = [link for link in self.world.links if link.kept]
+        if kept:
+            link = rng.choice(kept)
+            _, sender, data = rng.choice(link.kept)
+            self.world.mark("malice: replayed frame")
+            link.put(sender, data)

@@ -1,0 +1,393 @@
+"""The world of a scenario: the virtual-time shell with a network that loses, repeats, delays and reorders, drivers that
+fail or hang, disks that fill up, clocks that differ, and actors that crash between any two steps.
+
+Everything that crosses the wire, is committed, or reaches a driver is told to the checkers, and counted by name.
+"""
+
+from __future__ import annotations
+
+import heapq
+import shutil
+from collections import Counter
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Any, Final
+
+from leasekit.core.schema import LOG, StoreError
+from leasekit.core.steps import Action, ActionDone, Command, Connected, Input, Ready, Received, Reply, Tick
+from leasekit.core.time import MINUTE, SECOND, Duration, Instant
+from leasekit.emulation.simulation.links import make_links
+from leasekit.emulation.simulation.network import BYTES, Network
+from leasekit.emulation.simulation.population import FaultyNode
+from leasekit.emulation.simulation.scenario import Scenario
+from leasekit.emulation.world import INPUTS, WAKE, Node
+
+CALL: Final = 3
+"""A kind of event: something is done in an actor's turn."""
+NEVER: Final[Instant] = 2**60
+BACK: Final[tuple[Duration, ...]] = (0, 0, 500, 30 * SECOND, 5 * MINUTE)
+PLACES: Final = ("before commit", "before send", "before action")
+EVENTS_AT_ONCE: Final = 20_000
+STEPS_MAX: Final = 300_000
+
+
+class LivelockError(AssertionError):
+    """The world goes round in circles: too many steps, or too many at one instant."""
+
+
+class FaultyWorld(Network):
+    """Actors of a scenario, in a world that is at fault."""
+
+    def __init__(self, scenario: Scenario, *, faulty: bool = True) -> None:
+        super().__init__(scenario, faulty=faulty)
+        self.steps = 0
+        self.kinds: Counter[type[Any]] = Counter()
+        self.on_reply: Callable[[str, Reply], None] = lambda actor, reply: None
+        self.delayed = ""
+        self._instant: Instant = -1
+        self._at_once = 0
+
+    def start(self) -> None:
+        """Put every actor into the world, let the sites delegate, then let the faults begin."""
+        for name in self.scenario.actors:
+            self._add(name)
+        if self.scenario.channels:
+            self._links = make_links(self, self.scenario.actors)
+            for link in self._links.values():
+                link.dial()
+        self.run_until(SECOND)
+        self.faults_on = self._faulty
+
+    def close(self) -> None:
+        """Let go of files."""
+        for node in self.nodes.values():
+            node.store.close()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    # -- running -----------------------------------------------------------------------------------------------
+
+    def call_at(self, at: Instant, owner: str, call: Callable[[], None]) -> None:
+        """Have something done at an instant, in the turn of an actor."""
+        node = self.nodes[owner]
+        self._push(at, node.index, CALL, (node, call))
+
+    def _take(self) -> None:
+        """The next event, and all inputs of the same actor at the same instant with it."""
+        queue = self._queue
+        at, index, _, kind, payload = heapq.heappop(queue)
+        node: FaultyNode = payload[0]
+        self.now = at
+        due = self._feed(node, kind, payload, at)
+        while queue and queue[0][0] == at and queue[0][1] == index:
+            _, _, _, kind, payload = heapq.heappop(queue)
+            due = self._feed(node, kind, payload, at) or due
+        self._watch(at)
+        if due and node.stuck is None and node.up_at <= at:
+            self.events += 1
+            self.steps += 1
+            node.actor.step(Tick(at))
+            self._handle(node)
+
+    def _feed(self, node: FaultyNode, kind: int, payload: Any, at: Instant) -> bool:
+        """Take one event in; whether the actor has something to do because of it."""
+        if kind == INPUTS:
+            node.inbox.extend(payload[1])
+            return True
+        if kind == WAKE:
+            if node.scheduled != at:
+                return False
+            node.scheduled = None
+            return True
+        if kind == BYTES:
+            _, link, life, data = payload
+            link.take(life, node.name, data, self.clock(node.name), self.skew)
+            return bool(node.inbox)
+        payload[1]()
+        return bool(node.inbox)
+
+    def _watch(self, at: Instant) -> None:
+        """Notice when time stands still, or the end never comes."""
+        if at != self._instant:
+            self._instant, self._at_once = at, 0
+        self._at_once += 1
+        if self._at_once > EVENTS_AT_ONCE:
+            raise LivelockError(f"{self._at_once} events at {at}, and time does not go on")
+        if self.steps > STEPS_MAX:
+            raise LivelockError(f"{self.steps} steps up to {at}, and no end")
+
+    def _handle(self, node: Node) -> None:
+        """As the world's, with listeners, and places where an actor may crash."""
+        assert isinstance(node, FaultyNode)
+        actor = node.actor
+        if node.inbox:
+            inbox, node.inbox = node.inbox, []
+            self.steps += len(inbox)
+            for item in inbox:
+                if type(item) is Received:
+                    kind = type(item.message)
+                    self.kinds[kind] += 1
+                    for heard in self._handlers(1, kind):
+                        heard(self.now, item.peer, node.name, item.message)
+                elif type(item) is ActionDone:
+                    for listener in self._mind["ended"]:
+                        listener.ended(self.now, node.name, item)
+                actor.step(item)
+        while (turn := actor.turn()) is not None:
+            self.steps += 1
+            actor.step(turn.run())
+        ready = actor.ready()
+        if ready is not None and not self._carry_out(node, ready):
+            return
+        wake = node.wake = actor.wake_at()
+        if wake is not None and (node.scheduled is None or wake < node.scheduled):
+            self._schedule_wake(node, wake)
+
+    def _carry_out(self, node: FaultyNode, ready: Ready) -> bool:
+        """Commit, send, start; False if the actor did not live to see the end of it, or waits for its disk."""
+        place = self._crash_place(node)
+        if place == PLACES[0]:
+            self._crash_at(node, place, ready)
+            return False
+        if ready.changes and not self._commit(node, ready):
+            return False
+        if place == PLACES[1]:
+            self._crash_at(node, place)
+            return False
+        name = node.name
+        for reply in ready.replies:
+            self.replies[reply.id] = reply
+            self.on_reply(name, reply)
+        if ready.messages:
+            self._send(name, ready.messages)
+        if place == PLACES[2]:
+            self._crash_at(node, place)
+            return False
+        if ready.actions:
+            self._start(node, ready.actions)
+        return True
+
+    # -- disks -------------------------------------------------------------------------------------------------
+
+    def _commit(self, node: FaultyNode, ready: Ready) -> bool:
+        """Whether the changes are durable; else the actor stands still, and the commit is tried again."""
+        try:
+            node.store.commit(ready.changes)
+        except StoreError:
+            self.mark("store: commit refused")
+            node.stuck = ready
+            if not node.stuck_wait:
+                node.stuck_since = self.now
+            node.stuck_wait = min(2 * node.stuck_wait or 100, 10 * SECOND)
+            if self.now - node.stuck_since >= self.scenario.timing.store_patience:
+                self.mark("store: actor stopped")
+                self.crash(node.name, NEVER)
+            else:
+                self.call_at(self.now + node.stuck_wait, node.name, lambda: self._retry(node, ready))
+            return False
+        node.stuck, node.stuck_wait = None, 0
+        rows = [row for table, _, row in ready.changes if table == LOG and row is not None]
+        for listener in self._mind["committed"] if rows else ():
+            listener.committed(self.now, node.name, rows)
+        return True
+
+    def _retry(self, node: FaultyNode, ready: Ready) -> None:
+        if node.stuck is not ready:
+            return  # it has crashed since
+        self.delayed = node.name
+        done = self._carry_out(node, ready)
+        self.delayed = ""
+        if done:
+            self.mark("store: went on when there was room")
+            node.scheduled = None
+            self._schedule_wake(node, self.now)
+
+    def set_full(self, name: str, full: bool) -> None:
+        """Whether an actor's disk is full; one that was stopped for it is started again when it is not any more."""
+        node = self.node(name)
+        node.disk.set_full(full)
+        if not full and node.up_at == NEVER:
+            self._come_back(node, self.now)
+
+    # -- crashes -----------------------------------------------------------------------------------------------
+
+    def _crash_place(self, node: FaultyNode) -> str:
+        """Where in this Ready the actor crashes, if it does."""
+        if not self.faults_on:
+            return ""
+        node.readies += 1
+        rate = self.scenario.rates.crash
+        if self._explicit is not None:
+            return self._explicit.get(f"crash {node.name} {node.readies}", "")
+        if not rate:
+            return ""
+        share = node.rng.random() / rate
+        return PLACES[int(share * 3)] if share < 1 else ""
+
+    def _crash_at(self, node: FaultyNode, place: str, ready: Ready | None = None) -> None:
+        self.mark(f"crash {place}")
+        occasion = f"crash {node.name} {node.readies}"
+        self.inject(occasion, place)
+        rng = Random(f"{self.scenario.seed} {occasion}")
+        torn = ready.changes if ready is not None and rng.random() < 0.5 else ()
+        self.crash(node.name, self.now + rng.choice(BACK), torn, rng.random())
+
+    def crash(self, name: str, back: Instant, torn: Sequence[Any] = (), share: float = 0.0) -> None:
+        """Lose an actor's memory, what it was sent but has not taken, and its running actions; it is up again at
+        ``back``, and what arrives until then is lost.
+        """
+        self.mark("restart at once" if back <= self.now else "restart later")
+        node = self.node(name)
+        node.disk.crash(torn, share)
+        node.inbox, node.stuck, node.stuck_wait = [], None, 0
+        node.up_at = back
+        keep = [event for event in self._queue if event[1] != node.index or self._outlives(event, back)]
+        if len(keep) != len(self._queue):
+            self._queue[:] = keep
+            heapq.heapify(self._queue)
+        for names, link in self._links.items():
+            if name in names:
+                link.fail()
+        if back < NEVER:
+            self._come_back(node, back)
+
+    @staticmethod
+    def _outlives(event: tuple[Any, ...], back: Instant) -> bool:
+        """Whether an event of an actor that crashes still happens to the new one."""
+        kind, payload = event[3], event[4]
+        if kind == CALL:
+            return True
+        if kind == INPUTS and isinstance(payload[1][0], ActionDone):
+            return False
+        return kind != WAKE and bool(event[0] >= back)
+
+    def _come_back(self, node: FaultyNode, at: Instant) -> None:
+        name = node.name
+        node.up_at = at
+        node.actor = self._make(name, node.clock)
+        node.actor.restore(node.store.load())
+        # Of how far its clock was the machine remembers what its actor has written down.
+        node.high = self.actor(name).now
+        node.scheduled = None
+        self._schedule_wake(node, at)
+        for listener in self._mind["restarted"]:
+            listener.restarted(self.now, name, self.actor(name))
+        if not self._links and Random(f"{self.scenario.seed} back {name} {self.now}").random() < 0.5:
+            for peer in self.scenario.actors:
+                if peer != name and self.is_up(peer):
+                    self._push(at, node.index, INPUTS, (node, [Connected(peer)]))
+                    self._push(at, self.nodes[peer].index, INPUTS, (self.nodes[peer], [Connected(name)]))
+
+    # -- drivers -----------------------------------------------------------------------------------------------
+
+    def _start(self, node: Node, actions: Sequence[Action]) -> None:
+        name = node.actor.name
+        self.actions += len(actions)
+        for action in actions:
+            for listener in self._mind["started"]:
+                listener.started(self.now, name, action)
+            self._run_driver(node, name, action)
+
+    def _run_driver(self, node: Node, name: str, action: Action) -> None:
+        # Drawn from the action, not from the run: done again after a crash it ends as it would have.
+        rng = Random(f"{self.scenario.seed}/{name}/{action.number}/{action.op}/{action.unit}")
+        latency, chance, late = rng.choice((0, 10, 2000, 20_000)), rng.random(), rng.random()
+        done = ActionDone(action.number, action.unit, True, {"at": action.unit}, "")
+        what = self._driver_fault(name, action, chance) if self.faults_on else ""
+        if latency >= 20_000:
+            self.mark("driver: slow")
+        if what == "fails":
+            done = done._replace(ok=False, properties={}, reason="it broke")
+        elif what == "hangs":
+            # The executor gives up on it; some come to their end all the same, when nobody waits any more.
+            latency = self.scenario.timing.driver_timeout
+            if late < 0.5:
+                self.mark("driver: completes after its timeout")
+                self._push(self.now + latency + int(late * MINUTE), node.index, INPUTS, (node, [done]))
+            else:
+                self.mark("driver: never returns")
+            done = done._replace(ok=False, properties={}, reason="timed out")
+        self._push(self.now + latency, node.index, INPUTS, (node, [done]))
+
+    def _driver_fault(self, name: str, action: Action, chance: float) -> str:
+        occasion = f"driver {name} {action.number}"
+        rates = self.scenario.rates
+        fail = rates.fail * (0.2 if action.op == "teardown" else 1)
+        if action.op == "setup" and f"{name}/{action.unit}" in self.scenario.bad_units:
+            self.mark("driver: fails for good")
+            return "fails"
+        if self._explicit is not None:
+            what = self._explicit.get(occasion, "")
+        else:
+            what = "fails" if chance < fail else "hangs" if chance < fail + rates.hang else ""
+        if what:
+            self.mark(f"driver: {action.op} {what}")
+            self.inject(occasion, what)
+        return what
+
+    # -- clocks ------------------------------------------------------------------------------------------------
+
+    def step_clock(self, name: str, by: Duration) -> None:
+        """An actor's clock jumps."""
+        node = self.node(name)
+        node.high = self.clock(name)
+        node.clock.offset += by
+        node.scheduled = None
+        self._schedule_wake(node, self.now)
+
+    # -- healing -----------------------------------------------------------------------------------------------
+
+    def heal(self) -> None:
+        """No more faults: all that was broken works again, within seconds; what is under way arrives."""
+        self.faults_on = False
+        self.cuts.clear()
+        self.slow.clear()
+        for mood in self._moods.values():
+            mood.calm = True
+        for name in self.nodes:
+            node = self.node(name)
+            node.high = self.clock(name)
+            node.clock.offset += self.now * node.clock.drift // 1_000_000
+            node.clock.drift = 0
+            self.set_full(name, False)
+        soon = self.now + 3 * SECOND
+        self._queue[:] = [
+            (min(at, soon) if kind == BYTES or _is_message(kind, payload) else at, index, seq, kind, payload)
+            for at, index, seq, kind, payload in self._queue
+        ]
+        heapq.heapify(self._queue)
+        for link in self._links.values():
+            link.hurry(soon)
+        self.run_until(max(self.now, *(self.node(name).up_at for name in self.nodes)))
+        for names in [(one, other) for one in self.nodes for other in self.nodes if one < other]:
+            if self.role(names[0]) != self.role(names[1]) and not self._links:
+                self.connect(*names)
+
+    # -- the operator's hand -----------------------------------------------------------------------------------
+
+    def command(self, actor: str, name: str, /, **arguments: Any) -> Reply:
+        """Have an actor that is up carry out a command now. Without a reply (it crashed, or waits for its disk) the
+        answer is an error that says so; a reply may still come later, to :attr:`on_reply`.
+        """
+        self._command += 1
+        number = self._command
+        self.feed(actor, [Command(number, name, arguments)])
+        return self.replies.pop(number, Reply(number, error="no answer"))
+
+    def inbox(self, actor: str, inputs: Sequence[Input]) -> None:
+        """Put inputs into an actor's inbox, which it takes at once when it is its turn."""
+        self.node(actor).inbox.extend(inputs)
+
+    def feed(self, actor: str, inputs: Any) -> None:
+        """As the world's."""
+        self.steps += 1
+        super().feed(actor, inputs)
+
+    @property
+    def last_command(self) -> int:
+        """The number of the latest command."""
+        return self._command
+
+
+def _is_message(kind: int, payload: Any) -> bool:
+    return kind == INPUTS and isinstance(payload[1][0], Received)

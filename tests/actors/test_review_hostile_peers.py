@@ -1,0 +1,428 @@
+"""What peers with real keys try beyond what they may: nothing of it gets them more, harms others, or stops anyone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from deployed_world import CHAIN, DeployedWorld
+
+from leasekit.actors import broker_sources, guest_returns, peering, served, site_claims
+from leasekit.actors.base import Actor
+from leasekit.actors.settings import ADMINISTER, Peer
+from leasekit.core.claims.evidence import Evidence, verify_evidence
+from leasekit.core.claims.keys import Keypair
+from leasekit.core.claims.statements import RELINQUISHMENT, TRUNCATION, decode_statement, endorse, state
+from leasekit.core.claims.ticket import Ticket, decode_ticket, delegate, delegate_root
+from leasekit.core.claims.tree import ClaimTree
+from leasekit.core.errors import TicketError
+from leasekit.core.leases.records import Update, unpack_body
+from leasekit.core.protocol.messages import (
+    Ack,
+    ClaimReport,
+    CloseLease,
+    ErrorReply,
+    Introduce,
+    Offer,
+    OfferAnswer,
+    Redeem,
+    Relinquish,
+    RequestTicket,
+    TicketUpdate,
+    Truncated,
+    Withhold,
+)
+from leasekit.core.time import DAY, HOUR, MINUTE, SECOND, Term
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> DeployedWorld:
+    return DeployedWorld(CHAIN, tmp_path)
+
+
+def held(world: DeployedWorld, guest: str, lease: str) -> Ticket:
+    """The ticket that a guest has for its lease."""
+    approved = world.guest(guest).leases[lease].approved
+    assert approved is not None
+    return decode_ticket(approved.ticket)
+
+
+def source_of(world: DeployedWorld, broker: str) -> Ticket:
+    """The ticket of a broker's only delegation."""
+    (source,) = world.broker(broker).book.of_type("vm")
+    return decode_ticket(source.ticket)
+
+
+def errors(world: DeployedWorld, sender: str, receiver: str) -> list[str]:
+    """The codes of all errors that an actor has sent another."""
+    return [error.code for error in world.letters(ErrorReply, sender, receiver)]
+
+
+def truncated(world: DeployedWorld, broker: str, ticket: Ticket, at: int, subject: bytes | None = None) -> Truncated:
+    """A broker's word that a claim of its own ends at ``at``."""
+    digest = ticket.leaf.digest if subject is None else subject
+    note = state(world.broker(broker).signer, TRUNCATION, digest, at, "x").encode()
+    return Truncated("x-1", 7, ticket.encode(), note)
+
+
+# -- delegations -----------------------------------------------------------------------------------------------------
+
+
+def test_a_giver_does_not_overwrite_what_its_taker_has_given(world: DeployedWorld) -> None:
+    """An offer, or a reclaim, under the name of what the taker gave itself is refused; a restart forgets nothing."""
+    site, upper = world.site(), world.broker("upper")
+    ticket = delegate_root(
+        site.signer, holder=upper.signer.public, type="vm", units=1, term=Term(0, DAY), serial=99
+    )  # fmt: skip
+    world.receive("upper", "site", Offer("upper/vm@lower", 9, ticket.encode(), {}))
+    world.pass_time(SECOND)
+    assert world.letters(OfferAnswer, "upper", "site")[-1].reason or errors(world, "upper", "site")
+    world.restart("upper")
+    world.pass_time(SECOND)
+    assert "upper/vm@lower" in world.broker("upper").given
+    assert [row["free_now"] for row in world.query("upper", "sources")] == [2]
+
+
+def test_a_broker_does_not_take_the_name_of_anothers_delegation(tmp_path: Path) -> None:
+    """Whoever is first can't keep another giver's offer out: names of delegations begin with their giver's."""
+    world = DeployedWorld(CHAIN, tmp_path, make=lambda name, actor: actor)
+    lower, upper = world.broker("lower"), world.broker("upper")
+    fake = delegate_root(
+        lower.signer, holder=upper.signer.public, type="vm", units=5, term=Term(0, DAY), serial=1
+    )  # fmt: skip
+    world.receive("upper", "lower", Offer("site/gpu@upper", 1, fake.encode(), {}, "elsewhere"))
+    world.pass_time(SECOND)
+    assert upper.book.get("site/gpu@upper") is None
+
+
+def test_a_broker_is_no_site(world: DeployedWorld) -> None:
+    """A chain that begins at the key of a broker is no delegation of a site's units."""
+    lower, upper = world.broker("lower"), world.broker("upper")
+    fake = delegate_root(
+        lower.signer, holder=upper.signer.public, type="vm", units=5, term=Term(0, DAY), serial=1
+    )  # fmt: skip
+    world.receive("upper", "lower", Offer("lower/vm@upper", 1, fake.encode(), {}, "elsewhere"))
+    world.pass_time(SECOND)
+    assert len(upper.book.of_type("vm")) == 1
+    assert world.letters(OfferAnswer, "upper", "lower")[-1].reason
+
+
+def test_delegations_are_bounded(world: DeployedWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A giver can't fill its taker's memory and store with offers, nor with reclaims of what was never offered."""
+    monkeypatch.setattr(broker_sources, "TAKEN_MAX", 5)
+    site, upper = world.site(), world.broker("upper")
+    for serial in range(20):
+        ticket = delegate_root(
+            site.signer, holder=upper.signer.public, type="vm", units=1, term=Term(0, DAY), serial=100 + serial
+        )  # fmt: skip
+        world.receive("upper", "site", Offer(f"site/vm@upper/{serial}", 1, ticket.encode(), {}))
+    assert len(upper.book) == 5
+    world.pass_time(SECOND)
+    assert "limit" in world.letters(OfferAnswer, "upper", "site")[-1].reason
+
+
+def test_a_withhold_that_comes_late_changes_nothing(world: DeployedWorld) -> None:
+    """A window that was taken back does not come back with an older message that was delayed."""
+    early = Withhold("site/vm@upper", 100, "window-1", 2, Term(HOUR, 2 * HOUR), "disks")
+    late = early._replace(number=101, units=0)
+    world.receive("upper", "site", early, late, early)
+    world.pass_time(SECOND)
+    table = world.broker("upper").book.table("site/vm@upper")
+    assert table.free_at(HOUR) == 2
+    world.restart("upper")
+    world.receive("upper", "site", early)
+    assert world.broker("upper").book.table("site/vm@upper").free_at(HOUR) == 2
+
+
+# -- truncations -----------------------------------------------------------------------------------------------------
+
+
+def test_a_truncation_about_one_claim_with_the_ticket_of_another(world: DeployedWorld) -> None:
+    """It is refused, and what the site knows of the ticket's claim stays: it can't be redeemed a second time."""
+    lease = world.request("batch", 2, 10 * SECOND, HOUR)
+    world.pass_time(MINUTE)
+    ticket, record = held(world, "batch", lease), world.guest("batch").leases[lease]
+    world.receive("site", "upper", truncated(world, "upper", ticket, 2 * MINUTE, subject=b"s" * 32))
+    assert world.site().claims[ticket.leaf.digest].lease == lease
+    again = Redeem(f"{lease}9", 1, "new", "s", ticket.encode(), record.resource, {}, (), b"")
+    world.receive("site", "batch", again)
+    world.pass_time(SECOND)
+    assert f"{lease}9" not in world.site().leases
+    assert world.lease("site", lease)["state"] == "active"
+
+
+def test_a_firm_lease_is_not_truncated_by_its_broker(world: DeployedWorld) -> None:
+    """A broker can't end what it did not say could be ended, redeemed or not."""
+    lease = world.request("batch", 1, 10 * SECOND, HOUR)
+    later = world.request("batch", 1, 20 * MINUTE, HOUR)
+    world.pass_time(MINUTE)
+    for one in (lease, later):
+        world.receive("site", "upper", truncated(world, "upper", held(world, "batch", one), 2 * MINUTE))
+    world.run_until(21 * MINUTE)
+    assert errors(world, "site", "upper") == ["not_preemptible"] * 2
+    assert [world.lease("batch", one)["state"] for one in (lease, later)] == ["active", "active"]
+
+
+def test_what_a_site_notes_of_unused_claims_is_bounded(world: DeployedWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker can't fill a site's store with the ends of claims that it makes up; nor a guest with returns of them.
+    Another broker's are still taken.
+    """
+    monkeypatch.setattr(site_claims, "UNUSED_MAX", 5)
+    upper, batch = world.broker("upper"), world.guest("batch")
+    parent = source_of(world, "upper")
+    key = Keypair(b"x" * 32).public
+    before = len(world.site().claims)
+    for serial in range(20):
+        child = delegate(parent, upper.signer, holder=key, units=1, term=Term(MINUTE, HOUR), serial=1000 + serial)
+        world.receive("site", "upper", truncated(world, "upper", child, MINUTE))
+        mine = delegate(
+            parent, upper.signer, holder=batch.signer.public, units=1, term=Term(MINUTE, HOUR), serial=2000 + serial
+        )  # fmt: skip
+        note = state(batch.signer, RELINQUISHMENT, mine.leaf.digest, MINUTE, "x").encode()
+        world.receive("site", "batch", Relinquish("x-1", serial + 1, mine.encode(), note))
+    assert len(world.site().claims) - before <= 5
+    lower, web = world.broker("lower"), world.guest("web")
+    other = delegate(
+        source_of(world, "lower"), lower.signer, holder=web.signer.public, units=1, term=Term(MINUTE, HOUR), serial=999
+    )  # fmt: skip
+    note = state(web.signer, RELINQUISHMENT, other.leaf.digest, MINUTE, "x").encode()
+    world.receive("site", "web", Relinquish("x-1", 1, other.encode(), note))
+    assert other.leaf.digest in world.site().claims
+
+
+def test_an_early_end_outlives_a_flood_of_others(world: DeployedWorld) -> None:
+    """A site that has accepted a truncation counts it, whatever came since: who sent it is not found guilty of what
+    others do with the claim that it ended.
+    """
+    site, upper, lower = world.site(), world.broker("upper"), world.broker("lower")
+    site.tree = ClaimTree(early_max=1)
+    mine = source_of(world, "lower")
+    world.receive("site", "upper", truncated(world, "upper", mine, 2 * MINUTE))
+    key = Keypair(b"x" * 32).public
+    for serial in range(3):
+        child = delegate(
+            source_of(world, "upper"), upper.signer, holder=key, units=1, term=Term(MINUTE, HOUR), serial=50 + serial
+        )  # fmt: skip
+        world.receive("site", "upper", truncated(world, "upper", child, MINUTE))
+    ticket = delegate(
+        mine, lower.signer, holder=world.guest("web").signer.public, units=4, term=Term(MINUTE, HOUR), serial=77
+    )  # fmt: skip
+    tag = world.guest("web").tag
+    world.receive("site", "web", Redeem(f"{tag}-50", 1, "new", "s", ticket.encode(), {}, {}, (), b""))
+    standing = site.tree.standing(mine.leaf.digest)
+    assert standing is not None and standing.until == 2 * MINUTE
+
+
+# -- filling memory and stores ---------------------------------------------------------------------------------------
+
+
+def test_updates_that_are_never_acknowledged_are_bounded(world: DeployedWorld) -> None:
+    """A guest that asks and asks, and acknowledges nothing, is told to do that first; it may still close."""
+    lease = world.request("batch", 1, 10 * SECOND, HOUR)
+    world.pass_time(MINUTE)
+    record, site = world.guest("batch").leases[lease], world.site()
+    world.lost.add(("batch", "site", "Ack"))
+    for number in range(100, 100 + 3 * served.UNACKED_MAX):
+        message = Redeem(lease, number, "extend", record.slice, b"", record.resource, {}, (), b"")
+        world.receive("site", "batch", message)
+    assert len(site.leases[lease].unacked) <= served.UNACKED_MAX + 1
+    world.pass_time(SECOND)
+    assert "busy" in errors(world, "site", "batch")
+    world.receive("site", "batch", CloseLease(lease, 10_000, b""))
+    world.pass_time(MINUTE)
+    assert site.leases[lease].state == "closed"
+
+
+def test_the_same_at_a_broker(world: DeployedWorld) -> None:
+    """Extends that are refused, and never acknowledged, fill nothing."""
+    lease = world.request("batch", 1, 10 * SECOND, HOUR)
+    world.pass_time(MINUTE)
+    broker = world.broker("upper")
+    record = broker.leases[lease]
+    record.unacked = [record.unacked[0] if record.unacked else _update(lease, n) for n in range(served.UNACKED_MAX)]
+    last = record.claims[-1].digest
+    ask = RequestTicket(lease, 9, "extend", "s", "vm", 1, Term(HOUR, 2 * HOUR), "", {}, last)
+    world.receive("upper", "batch", ask)
+    world.pass_time(SECOND)
+    assert "busy" in errors(world, "upper", "batch")
+
+
+def _update(lease: str, number: int) -> Update:
+    return Update(number, TicketUpdate(lease, number, 0, "refused", b"", "", {}, b"", "", -1))
+
+
+def test_closes_of_leases_that_never_were_leave_no_history(world: DeployedWorld) -> None:
+    """What is forgotten of them is forgotten in the store as well, or a guest could fill it."""
+    tag = world.guest("web").tag
+    for number in range(50):
+        world.receive("site", "web", CloseLease(f"{tag}-{1000 + number}", 1, b""))
+    world.pass_time(3 * HOUR)
+    assert not world.site().leases
+    assert len(world.nodes["site"].store.archived("leases")) == 0
+
+
+def test_reports_to_one_who_does_not_listen_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A site owes a broker that accepts nothing only so many reports."""
+    monkeypatch.setattr(site_claims, "REPORTS_MAX", 5)
+    text = CHAIN.replace('length = "1d"', 'length = "1d"\ndegree = 1.5')
+    world = DeployedWorld(text, tmp_path)
+    world.lost.add(("upper", "site", "Accepted"))
+    upper, batch, site = world.broker("upper"), world.guest("batch"), world.site()
+    parent = source_of(world, "upper")
+    for serial in range(20):
+        ticket = delegate(
+            parent, upper.signer, holder=batch.signer.public, units=7, term=Term(MINUTE, HOUR), serial=500 + serial
+        )  # fmt: skip
+        message = Redeem(f"{batch.tag}-{100 + serial}", 1, "new", "s", ticket.encode(), {}, {}, (), b"")
+        world.receive("site", "batch", message)
+    assert 0 < len(site.notices) <= 5
+
+
+def test_tickets_for_leases_that_never_were_are_bounded(world: DeployedWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that sends tickets without end can't fill its guest's store with what it is to give back."""
+    monkeypatch.setattr(guest_returns, "RETURNS_MAX", 5)
+    world.lost.add(("batch", "site", "Relinquish"))
+    upper, batch = world.broker("upper"), world.guest("batch")
+    parent = source_of(world, "upper")
+    for serial in range(20):
+        ticket = delegate(
+            parent, upper.signer, holder=batch.signer.public, units=1, term=Term(MINUTE, HOUR), serial=500 + serial
+        )  # fmt: skip
+        update = TicketUpdate(
+            f"{batch.tag}-{900 + serial}", 1, 1, "granted", ticket.encode(), "site", {}, b"", "", -1
+        )  # fmt: skip
+        world.receive("batch", "upper", update)
+    assert len(batch.returns) == 5
+    world.pass_time(SECOND)
+    assert len(world.letters(Ack, "batch", "upper")) == 20
+
+
+def test_reports_are_taken_from_sites(world: DeployedWorld) -> None:
+    """Another broker can't write reports into a broker's log."""
+    world.receive("upper", "lower", ClaimReport("ab" * 32, 1, "overdelegated", "you are bad"))
+    assert world.query("upper", "status")["reports"] == []
+
+
+# -- evidence --------------------------------------------------------------------------------------------------------
+
+
+def test_a_broker_does_not_hide_what_others_do_behind_its_own_guilt(tmp_path: Path) -> None:
+    """Keys are made up easily: evidence about them leaves room for that about others."""
+    text = CHAIN.replace("units = 6", "units = 20").replace('length = "1d"', 'length = "1d"\nunits = 10') + OTHER
+    world = DeployedWorld(text, tmp_path, changes={"actor.site.settings.evidence_max": 5})
+    upper, batch, site = world.broker("upper"), world.guest("batch"), world.site()
+    parent, term, count = source_of(world, "upper"), Term(MINUTE, HOUR), 0
+    for number in range(8):
+        puppet = Keypair(bytes([number + 1]) * 32)
+        below = delegate(parent, upper.signer, holder=puppet.public, units=1, term=term, serial=500 + number)
+        for serial in range(2):
+            ticket = delegate(below, puppet, holder=batch.signer.public, units=1, term=term, serial=serial)
+            count += 1
+            redeem = Redeem(f"{batch.tag}-{900 + count}", 1, "new", "s", ticket.encode(), {}, {}, (), b"")
+            world.receive("site", "batch", redeem)
+    assert len(site.incidents) == 5
+    other = world.broker("other")
+    for serial in range(2):
+        ticket = delegate(
+            source_of(world, "other"), other.signer, holder=batch.signer.public, units=6, term=term, serial=700 + serial
+        )  # fmt: skip
+        redeem = Redeem(f"{batch.tag}-{990 + serial}", 1, "new", "s", ticket.encode(), {}, {}, (), b"")
+        world.receive("site", "batch", redeem)
+    for _ in range(2):
+        guilty = [incident["guilty"] for incident in world.query("site", "evidence")]
+        assert len(guilty) == 5 and other.signer.public.hex() in guilty
+        world.restart("site")
+
+
+OTHER = """
+[actor.other]
+role = "broker"
+[[actor.site.delegation]]
+broker = "other"
+type = "vm"
+units = 10
+length = "1d"
+"""
+
+
+def test_a_broker_keeps_what_clears_it(world: DeployedWorld) -> None:
+    """A site that gives a receipt, and blames the broker for granting the units anew, is refuted by that receipt."""
+    lease = world.request("batch", 2, 10 * MINUTE, HOUR)
+    world.pass_time(SECOND)
+    first = held(world, "batch", lease)
+    world.command("batch", "lease.close", lease=lease)
+    world.pass_time(MINUTE)
+    again = world.request("batch", 2, 10 * MINUTE, HOUR)
+    world.pass_time(SECOND)
+    second = held(world, "batch", again)
+    parent = source_of(world, "upper").leaf
+    lower = source_of(world, "lower").leaf
+    framed = Evidence("overdelegation", 11 * MINUTE, (parent, lower, first.leaf, second.leaf))
+    scheme = world.site().scheme
+    assert verify_evidence(scheme, framed).guilty == world.broker("upper").signer.public
+    row = world.nodes["upper"].store.get("claims", first.leaf.id)
+    assert row is not None
+    (kept,) = unpack_body(row[-1], 1)
+    with pytest.raises(TicketError, match="receipt") as caught:
+        site = world.site().signer.public
+        verify_evidence(scheme, framed, against=[decode_statement(kept)], site=site)
+    assert caught.value.code == "refuted"
+
+
+# -- endorsements ----------------------------------------------------------------------------------------------------
+
+
+def test_the_deploy_file_overrules_endorsements(tmp_path: Path) -> None:
+    """A broker can't take a name, or name a key, before the deploy file does: nor get the permissions given there."""
+    world = DeployedWorld(CHAIN, tmp_path)
+    for name, key in (("boss", Keypair(b"o" * 32).public), ("alias", Keypair(b"b" * 32).public)):
+        note = endorse(world.broker("upper").signer, key, 1, name=name, role="guest")
+        world.receive("site", "upper", Introduce(name, 1, note.encode()))
+    assert {"boss", "alias"} <= {row["peer"] for row in world.query("site", "peers")}
+
+    def make(name: str, actor: Actor) -> Actor:
+        if name == "site":
+            boss = Peer(name="boss", key=Keypair(b"b" * 32).public, role="guest", may=frozenset({ADMINISTER}))
+            actor.peers["boss"] = boss
+            actor._deployed["boss"] = boss  # type: ignore[attr-defined]
+        return actor
+
+    world._make = make
+    for _ in range(2):
+        world.restart("site")
+        world.pass_time(SECOND)
+        assert world.site().peers["boss"].key == Keypair(b"b" * 32).public
+        assert "alias" not in world.site().peers
+
+
+@pytest.mark.parametrize(
+    ("victim", "role"),
+    [("site", "broker"), ("site", "site"), ("batch", "guest"), ("batch", "broker"), ("lower", "guest")],
+)
+def test_only_guests_and_sites_are_made_known_to_each_other(world: DeployedWorld, victim: str, role: str) -> None:
+    """A broker makes guests known to sites and sites to guests, and nobody else: those would have permissions that the
+    broker itself hasn't, such as to endorse in turn.
+    """
+    made_up = endorse(world.broker("upper").signer, Keypair(b"o" * 32).public, 1, name="new", role=role)
+    world.receive(victim, "upper", Introduce("new", 1, made_up.encode()))
+    world.pass_time(SECOND)
+    assert errors(world, victim, "upper") == ["bad_endorsement"]
+    assert "new" not in {row["peer"] for row in world.query(victim, "peers")}
+
+
+def test_one_broker_does_not_use_up_the_endorsements_of_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each broker may make so many known."""
+    monkeypatch.setattr(peering, "ENDORSED_MAX", 3)
+    world = DeployedWorld(CHAIN, tmp_path)
+    for number in range(5):
+        for broker in ("upper", "lower"):
+            key = Keypair(bytes([number, broker == "upper"]) * 16).public
+            note = endorse(world.broker(broker).signer, key, 1, name=f"{broker}-{number}", role="guest")
+            world.receive("site", broker, Introduce(f"{broker}-{number}", 1, note.encode()))
+    names = {row["peer"] for row in world.query("site", "peers")}
+    assert names == {"upper", "lower", "web", "batch"} | {f"{b}-{n}" for b in ("upper", "lower") for n in range(3)}
+    world.restart("site")
+    key = Keypair(b"n" * 32).public
+    note = endorse(world.broker("upper").signer, key, 1, name="more", role="guest")
+    world.receive("site", "upper", Introduce("more", 1, note.encode()))
+    assert "more" not in {row["peer"] for row in world.query("site", "peers")}

@@ -1,0 +1,294 @@
+"""Bugs to plant: each changes a line or a few of one function of the core or the actors.
+
+A bug is the text of a function with something in it replaced. If the text is not there (any more), planting fails: a
+bug that plants nothing would never be found.
+
+``python tests/simulation/planted_bugs.py`` looks for each with the simulation, and writes which seed finds it to
+planted_bugs.json and the table in docs/simulation.md. With words only those bugs are looked for that have them in their
+names.
+"""
+
+from __future__ import annotations
+import __future__
+
+import inspect
+import json
+import os
+import re
+import sys
+import textwrap
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from leasekit.actors.authority import Authority
+from leasekit.actors.base import Actor
+from leasekit.actors.broker import Broker
+from leasekit.actors.broker_book import Book
+from leasekit.actors.broker_claims import BrokerClaims
+from leasekit.actors.broker_state import BrokerState
+from leasekit.actors.guest_returns import GuestReturns
+from leasekit.actors.guest_units import GuestUnits
+from leasekit.actors.served import Server
+from leasekit.actors.service_manager import ServiceManager
+from leasekit.actors.site_claims import SiteClaims
+from leasekit.actors.site_leases import SiteLeases
+from leasekit.actors.site_units import Units
+from leasekit.core.claims.keys import Ed25519
+from leasekit.core.steps import ActionDone
+from leasekit.core.time import Term
+from leasekit.emulation.simulation.run import simulate
+from leasekit.emulation.simulation.scenario import draw
+
+SEEDS_MAX: Final = 500
+PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "simulation.md"
+FOUND: Final = Path(__file__).with_suffix(".json")
+BEGIN, END = "<!-- planted bugs -->", "<!-- end of planted bugs -->"
+NOTHING: Final = "pass"
+
+
+class Bug(NamedTuple):
+    """In ``function`` of ``owner``, ``old`` becomes ``new``; ``also`` is what would stop the bug if it were left."""
+
+    owner: type[Any]
+    function: str
+    old: str
+    new: str
+    also: Bug | None = None
+
+
+class Found(NamedTuple):
+    """The first seed from 0 on that finds a bug, by which checker, and what that says."""
+
+    seed: int
+    checker: str
+    text: str
+
+
+BUGS: Final[dict[str, Bug]] = {
+    # -- guards and answers
+    "a broker does not check what its mapper grants": Bug(
+        Broker, "_grant_all", "self._check_grant(lease, grant)", NOTHING
+    ),
+    "a site gives units that are not free": Bug(
+        SiteLeases, "_assign", "or not self.units.is_available(self.units[name])", ""
+    ),
+    "an old update of a site is taken for news": Bug(
+        ServiceManager, "_on_lease_update", "if message.update > lease.site_seen:", "if True:"
+    ),
+    "an old update of a broker is taken for news": Bug(
+        ServiceManager, "_on_ticket_update", "if message.update <= lease.broker_seen:", "if False:"
+    ),
+    "a stranger's word on a lease is taken": Bug(
+        ServiceManager, "_on_lease_update", "if lease.site != peer:", "if False:"
+    ),
+    "a site's updates are taken out of order": Bug(
+        ServiceManager, "_on_lease_update", "message.update > lease.site_seen + 1", "False"
+    ),
+    "a repeated request is done again": Bug(
+        Server, "_freshness", "if number > lease.number:", "if number >= lease.number:"
+    ),
+    "an older request is obeyed": Bug(Server, "_freshness", "else OLD", "else FRESH"),
+    "a refused extend closes the lease": Bug(
+        ServiceManager, "_on_no_ticket", "self.advance(lease)",
+        "self.close(lease, reason) if lease.state == sm.ACTIVE else self.advance(lease)",
+    ),
+    "a close during a redeem is forgotten": Bug(
+        ServiceManager, "advance", "if lease.closing and lease.state == sm.ACTIVE", "if lease.closing and False"
+    ),
+    "units are not told to leave before the lease closes": Bug(
+        ServiceManager, "_after_close", "self._start_leaves(lease, list(lease.units))", NOTHING
+    ),
+    "a request's number is used twice": Bug(ServiceManager, "_redeem", "lease.number += 1", "lease.number += 0"),
+    "an update has the number of the one before it": Bug(
+        Server, "_publish", "lease.unacked.append(Update(lease.update, message))",
+        "lease.unacked.append(Update(lease.update, message)); lease.update -= lease.update == 3",
+    ),
+    # -- order of things
+    "messages are sent before the commit": Bug(
+        Actor, "ready", "ready = Ready(self._changes,",
+        'late, self._late = getattr(self, "_late", []), self._changes; ready = Ready(late,',
+    ),
+    "drivers are started before the commit": Bug(
+        Actor, "ready", "ready = Ready(self._changes,",
+        'late, self._late = getattr(self, "_late", []), self._changes if self._actions else []; '
+        "ready = Ready(late if self._actions else [*late, *self._changes],",
+    ),
+    # -- what a restart forgets
+    "counters are not kept": Bug(Actor, "_save_counters", "if self._counted:", "if False:"),
+    "a broker's book is not restored": Bug(Book, "reserve_again", "if table is not None", "if False"),
+    "a broker's timers are lost at a restart": Bug(
+        BrokerState, "_restore", "self._schedule(lease, self.now if lease.unacked else self._due_at(lease))", NOTHING
+    ),
+    "actions are not done again after a restart": Bug(Units, "resume", "if unit.action", "if False"),
+    "units are counted as ready after a restart": Bug(
+        SiteLeases, "restore_leases", "sum(self._unsettled(lease, self.units[name]) for name in lease.units)", "0"
+    ),
+    "one unit too many is waited for after a restart": Bug(
+        SiteLeases, "restore_leases", "sum(self._unsettled(lease, self.units[name]) for name in lease.units)",
+        "sum(self._unsettled(lease, self.units[name]) for name in lease.units) + 1",
+    ),
+    "joins are not done again after a restart": Bug(GuestUnits, "_restore", "if unit.state in BUSY:", "if False:"),
+    "a site's reservations are not restored": Bug(
+        SiteLeases, "_reserve_again", "if lease.pending == au.CLOSING or not lease.type:", "if True:"
+    ),
+    # -- units
+    "a unit is free before its teardown has ended": Bug(
+        Units, "take", 'self._act(unit, "teardown", 0)',
+        'self._act(unit, "teardown", 0); self.done(ActionDone(unit.action, unit.id, True))',
+    ),
+    "a lease is closed before its units are down": Bug(
+        SiteLeases, "_check_down", "and not self._holding.get(lease.id)", ""
+    ),
+    "a unit that can't be torn down is used again": Bug(
+        Units, "_went_down", "unit.retire = f\"teardown failed: {done.reason}\"", NOTHING
+    ),
+    "the late end of an older action counts": Bug(
+        Units, "done", "unit.action != done.number or done.number == 0", "not unit.action"
+    ),
+    "the end of a teardown is lost": Bug(
+        Units, "done", "if unit is None or", "if unit is None or (unit.state == au.TEARDOWN and not done.number % 5) or"
+    ),
+    "an action number is used twice": Bug(
+        SiteLeases, "_act", "unit.action = number or self._next(\"action\")",
+        "unit.action = number or self._next(\"action\") // 2 + 1",
+    ),
+    "units that a guest gives up by name are not those that go": Bug(
+        SiteLeases, "apply_next", "for name in later.victims:", "for name in ():"
+    ),
+    "a unit is set up before the term starts": Bug(
+        Authority, "_redeem_new", "if lease.term.start <= self.now and",
+        "if lease.term.start <= self.now + self._base.clock_skew and",
+    ),
+    "an extend begins at once": Bug(
+        Authority, "_redeem_extend", "if leaf.term.start <= self.now:", "if True:"
+    ),
+    # -- claims
+    "signatures are not checked": Bug(Ed25519, "verify", "if len(signature)", "return True\n    if len(signature)"),
+    "a claim that was given back is honoured": Bug(
+        SiteClaims, "_check_history", "if known is not None and known.state == VOID:", "if False:",
+        Bug(SiteClaims, "admit", "if until <= max(self.now, leaf.term.start):", "if False:"),
+    ),
+    "a claim is redeemed twice": Bug(
+        SiteClaims, "_check_history", "if known is not None and known.state == REDEEMED:", "if False:"
+    ),
+    "a guest forgets to give a ticket back": Bug(GuestReturns, "give_back", "if held.term.end <= self.now", "if True"),
+    "a return on its way is lost at a restart": Bug(
+        GuestReturns, "_send_return", "self._owe(giving, peer)",
+        "self._owe(giving, peer); self._dirty.pop(id(giving), None)",
+    ),
+    "a return is counted twice": Bug(
+        BrokerClaims, "_take_back", "elif at < claim.until:\n        self.book.end_early(claim, at)",
+        "elif at < claim.until:\n        self.book.end_early(claim, at)\n"
+        "        self.book.table(claim.source).add_capacity(Term(at, claim.until), claim.units)",
+    ),
+    "a broker forgets what came back": Bug(
+        BrokerClaims, "_take_back", "elif at < claim.until:\n        self.book.end_early(claim, at)",
+        "elif at < claim.until:\n        pass",
+    ),
+    "a modify does not end the claim that it replaces": Bug(
+        Broker, "_reserve", "self.book.end_early(last, ", "(last, "
+    ),
+    "a site keeps what a modify replaced": Bug(
+        SiteClaims, "replace", "self.end_reservation(lease, leaf.term.start)", NOTHING
+    ),
+    "a site keeps the time of a lease that was closed early": Bug(
+        SiteLeases, "close_lease", "self.end_reservation(lease, self.now)", NOTHING
+    ),
+    "a group is granted before all are there": Bug(
+        Book, "complete_groups", "len(group.members) == group.count", "len(group.members) + 1 >= group.count"
+    ),
+    "a member of a refused group stays": Bug(Broker, "_refuse_group", "if other is not None and", "if False and"),
+    "half a group stays reserved when the rest does not fit": Bug(
+        Broker, "_grant_all", "self.book.table(grant.source).release(key)", NOTHING
+    ),
+}  # fmt: skip
+
+
+def changed(bug: Bug) -> Callable[..., Any]:
+    """The function with the bug in it. Raises ``AssertionError`` if its text does not have what is to be replaced."""
+    original = getattr(bug.owner, bug.function)
+    source = textwrap.dedent(inspect.getsource(original))
+    assert bug.old in source, f"{bug.owner.__name__}.{bug.function} has no {bug.old!r} (any more)"
+    source = source.replace(bug.old, bug.new, 1)
+    # Inside a function of its own, so that super() finds the class.
+    wrapped = "def _outer(__class__):\n" + textwrap.indent(source, "    ") + f"    return {bug.function}\n"
+    module = sys.modules[original.__module__]
+    names = {**vars(module), "ActionDone": ActionDone, "Term": Term}
+    code = compile(wrapped, f"<{bug.function} with a bug>", "exec", __future__.annotations.compiler_flag)
+    exec(code, names)
+    made: Callable[..., Any] = names["_outer"](bug.owner)
+    return made
+
+
+@contextmanager
+def planted(bug: Bug) -> Iterator[None]:
+    """The bug is in while this lasts."""
+    function = changed(bug)
+    original = vars(bug.owner)[bug.function]
+    setattr(bug.owner, bug.function, function)
+    try:
+        with planted(bug.also) if bug.also is not None else nullcontext():
+            yield
+    finally:
+        setattr(bug.owner, bug.function, original)
+
+
+def known() -> dict[str, Found]:
+    """What was found when the table was last written."""
+    return {name: Found(**found) for name, found in json.loads(FOUND.read_text(encoding="utf-8")).items()}
+
+
+def hunt(name: str) -> Found | None:
+    """The first of the seeds that fails with the bug in, and does not without it."""
+    bug = BUGS[name]
+    for seed in range(SEEDS_MAX):
+        with planted(bug):
+            failure = simulate(draw(seed)).failure
+        if failure is not None and simulate(draw(seed)).failure is None:
+            return Found(seed, failure.kind, re.sub(r"\s+", " ", failure.text)[:110])
+    return None
+
+
+def table(found: Mapping[str, Found]) -> str:
+    """The table of the documentation."""
+    lines = ["| bug | found by | seeds needed |", "| --- | --- | --- |"]
+    lines += [f"| {name} | {found[name].checker} | {found[name].seed + 1} |" for name in BUGS if name in found]
+    return "\n".join(lines)
+
+
+def write(found: Mapping[str, Found]) -> None:
+    """Write the seeds, and the table between its marks on the page."""
+    kept = {name: found[name]._asdict() for name in BUGS if name in found}
+    FOUND.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+    page = PAGE.read_text(encoding="utf-8")
+    head, _, rest = page.partition(BEGIN)
+    _, _, tail = rest.partition(END)
+    PAGE.write_text(f"{head}{BEGIN}\n\n{table(found)}\n\n{END}{tail}", encoding="utf-8")
+
+
+def main() -> int:
+    """Hunt for all, or for those whose names have the words given."""
+    words = sys.argv[1:]
+    names = [name for name in BUGS if all(word in name for word in words)]
+    found = known() if FOUND.exists() else {}
+    missed = []
+    with ProcessPoolExecutor(os.cpu_count()) as pool:
+        hunts = {pool.submit(hunt, name): name for name in names}
+        for done in as_completed(hunts):
+            name, result = hunts[done], done.result()
+            if result is None:
+                missed.append(name)
+                found.pop(name, None)
+                print(f"NOT FOUND in {SEEDS_MAX} seeds: {name}", flush=True)
+            else:
+                found[name] = result
+                print(f"{result.seed:>4} {result.checker:<18} {name}: {result.text}", flush=True)
+    write(found)
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
