@@ -1,11 +1,10 @@
 """SIGKILL at random moments: nothing that was acknowledged is lost, every lease settles, no process stays behind.
 
-``LEASEKIT_KILLS`` says how many kills (12 if it is not set), ``LEASEKIT_SEED`` which moments.
+``LEASEKIT_KILLS`` says how many kills there are, those of test_chaos.py included, ``LEASEKIT_SEED`` which moments.
 """
 
 from __future__ import annotations
 
-import os
 import random
 import threading
 import time
@@ -15,12 +14,11 @@ from typing import Any
 
 from runtime.runtime_processes import Daemons
 from runtime.runtime_world import request
+from system.chaos_rounds import PLAIN, SEED
 from system.system_waits import no_units_left, unit_processes, wait_until
 
 from leasekit.runtime.client import ControlError, RequestError
 
-KILLS = int(os.environ.get("LEASEKIT_KILLS", "12"))
-SEED = int(os.environ.get("LEASEKIT_SEED", "1"))
 OPEN_MAX = 10
 """How many leases are open at a time."""
 OVER = ("closed", "failed")
@@ -149,7 +147,7 @@ def test_nothing_is_lost_by_sigkill(tmp_path: Path) -> None:
         load = Load(daemons, SEED)
         load.start()
         began, kills = time.monotonic(), Counter[str]()
-        for _ in range(KILLS):
+        for _ in range(PLAIN):
             time.sleep(moments.uniform(0.02, 0.4))
             victim = moments.choice(["guest", "broker", "site"])
             daemons.kill(victim)
@@ -157,8 +155,8 @@ def test_nothing_is_lost_by_sigkill(tmp_path: Path) -> None:
             daemons.start(victim)
         took = time.monotonic() - began
         load.finish()
-        print(f"{KILLS} kills in {took:.1f} s ({dict(kills)}), {dict(load.counts)}")
-        assert took / KILLS < 3, "a kill is cheap enough for many"
+        print(f"{PLAIN} kills in {took:.1f} s ({dict(kills)}), {dict(load.counts)}")
+        assert took / PLAIN < 3, "a kill is cheap enough for many"
         check_all_settles(daemons, load)
         wait_until("units", lambda: [u for u in daemons.query("site", "units") if u["state"] != "free"])
         wait_until("processes", lambda: unit_processes(state))
