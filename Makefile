@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup system demo test test-command check bench soak docs clean
+.PHONY: help setup system demo test test-libvirt test-command check bench soak docs clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -15,7 +15,7 @@ PYTHON ?= $(shell for p in $(CANDIDATES); do \
 PYTEST := $(BIN)/python -m pytest -q -n 2 --dist loadgroup
 
 help:  ## say what can be made
-	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/^([a-z]+):.*## (.*)/make \1|\2/' | column -t -s '|'
+	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/^([a-z-]+):.*## (.*)/make \1|\2/' | column -t -s '|'
 
 setup: system $(STAMP)  ## make .venv and install leasekit and its tools into it
 
@@ -66,6 +66,9 @@ soak: setup  ## what takes hours: 20,000 seeds, 1,000 kills of real daemons, all
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fuzz]'
 	for target in frames batches tickets statements evidence; do \
 		$(BIN)/python tests/fuzz/run.py --target $$target --runs $${LEASEKIT_FUZZ:-1000000}; done
+
+test-libvirt: setup  ## real guests under libvirt and QEMU: installs both, takes minutes, needs root
+	@$(BIN)/python -m pytest -q tests/system/real_libvirt.py
 
 docs: setup  ## write docs/cli.md and the diagrams in docs/architecture.md anew
 	@$(BIN)/python docs/generate.py

@@ -170,9 +170,9 @@ class GuestDesk(GuestGroups):
             raise CommandError("properties.group_id: a group is answered whole, one request of it can't be tried")
         subject = f"{self.tag}-probe"
         unheard = f"{broker} did not answer within {PROBE_TIMEOUT // SECOND} s; nothing was asked for"
-        number = self._begin_errand(command, broker, subject, PROBE_TIMEOUT, unheard)
+        errand = self._begin_errand(command, broker, subject, PROBE_TIMEOUT, unheard)
         term, properties = wish.term, dict(wish.properties)
-        probe = Probe(subject, number, wish.type, wish.units, term, wish.site, properties)
+        probe = errand.repeat = Probe(subject, errand.number, wish.type, wish.units, term, wish.site, properties)
         self._messages.append(Outgoing(broker, probe))
 
     def _on_probe_answer(self, peer: str, message: ProbeAnswer) -> None:

@@ -26,9 +26,9 @@ from leasekit.core.claims.succession import check_succession
 from leasekit.core.errors import CommandError, LeasekitError, RemoteError, TicketError
 from leasekit.core.leases.relations import PeerRecord
 from leasekit.core.protocol.codec import TEXT_MAX, WORD_MAX, clip
-from leasekit.core.protocol.messages import Accepted, Administer, Administered, ErrorReply, Introduce
+from leasekit.core.protocol.messages import Accepted, Administer, Administered, ErrorReply, Introduce, Message
 from leasekit.core.schema import Change, Row
-from leasekit.core.steps import Command, Outgoing, PeerChange, Reply
+from leasekit.core.steps import Command, Connected, Outgoing, PeerChange, Reply
 from leasekit.core.time import SECOND, Duration, Instant
 
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
@@ -47,15 +47,18 @@ ADMINISTER_TIMEOUT: Final[Duration] = 30 * SECOND
 @attrs.define(slots=True, eq=False)
 class _Errand:
     """What a peer was sent for an operator's ``command``, which waits for the answer ``until`` then. ``subject`` is
-    what the message is about, ``unheard`` what is said if no answer comes.
+    what the message is about, ``unheard`` what is said if no answer comes, ``repeat`` what is sent again when a
+    connection comes up (None: it would do it twice).
     """
 
     id: str
+    number: int
     peer: str
     command: int
     until: Instant
     subject: str
     unheard: str
+    repeat: Message | None = None
     timer: Instant | None = None
     table: ClassVar[str] = ""
 
@@ -265,16 +268,23 @@ class Peering(Actor):
         if len(arguments) > TEXT_MAX or not 0 < len(name) <= WORD_MAX:
             raise CommandError(f"command: found {name!r:.80} with {len(arguments)} characters of arguments")
         unheard = f"{peer} did not answer within {ADMINISTER_TIMEOUT // SECOND} s; it may have obeyed"
-        number = self._begin_errand(command, peer, name, ADMINISTER_TIMEOUT, unheard)
+        number = self._begin_errand(command, peer, name, ADMINISTER_TIMEOUT, unheard).number
         self._messages.append(Outgoing(peer, Administer(name, number, arguments)))
 
-    def _begin_errand(self, command: Command, peer: str, subject: str, timeout: Duration, unheard: str) -> int:
-        """Have ``command`` wait for the peer's answer; returns the number that the message must have."""
+    def _begin_errand(self, command: Command, peer: str, subject: str, timeout: Duration, unheard: str) -> _Errand:
+        """Have ``command`` wait for the peer's answer to a message, which must have the errand's number."""
         number = self._next("serial")
-        errand = _Errand(f"errand:{number}", peer, command.id, self.now + timeout, subject, unheard)
+        errand = _Errand(f"errand:{number}", number, peer, command.id, self.now + timeout, subject, unheard)
         self._errands[errand.id] = errand
         self._schedule(errand, errand.until)
-        return number
+        return errand
+
+    def _connected(self, connected: Connected) -> None:
+        """As the base's; what may be asked again is, as it may have been lost with the last connection."""
+        super()._connected(connected)
+        for errand in self._errands.values():
+            if errand.peer == connected.peer and errand.repeat is not None:
+                self._messages.append(Outgoing(errand.peer, errand.repeat))
 
     def _errand_of(self, peer: str, subject: str, number: int) -> _Errand | None:
         """The errand that a message from ``peer`` answers, if it does."""

@@ -166,6 +166,20 @@ def test_a_broker_that_does_not_answer() -> None:
     assert ask(world, term=term(world.now, 1))["status"] == "granted"
 
 
+def test_a_question_that_was_lost_on_its_way() -> None:
+    """It is asked again when a connection comes up, and answered once."""
+    world = bench()
+    world.faults.append(Fault("lose", "guest", "broker", "Probe", 1))
+    id_ = send(world, term=term(NOW + MINUTE, 1))
+    world.run_until(world.now + 5 * SECOND)
+    assert id_ not in world.replies
+    for _ in range(2):
+        world.connect("guest", "broker")
+    world.run_until(world.now + SECOND)
+    assert world.replies.pop(id_).result["status"] == "granted"
+    assert id_ not in world.replies
+
+
 def test_a_broker_that_forgets_it() -> None:
     """A restart of broker or guest loses a question; nothing hangs, and the next one is answered."""
     world = bench()

@@ -229,6 +229,7 @@ def test_seeds_tell_a_guest_who_it_is():
     assert head == "#cloud-config"
     told = json.loads(user)
     assert told["ssh_keys"] == {"ed25519_private": key.private, "ed25519_public": key.public}
+    assert (told["ssh_pwauth"], told["manage_etc_hosts"]) == (False, "localhost")
     assert told["users"][0]["ssh_authorized_keys"] == [f"{KEY} me@here", f"{KEY} you"]
     assert json.loads(files["meta-data"]) == {"instance-id": made.uuid, "local-hostname": "vm-1"}
     card = json.loads(files["network-config"])["ethernets"]["lease0"]

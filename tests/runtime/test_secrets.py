@@ -68,7 +68,7 @@ class Secrets:
         (self.state / "pw").write_text(WORDS + "\n")
         (self.state / "pw").chmod(0o600)
         self.pairs = {name: new_key(self.path(name), WORDS.encode() if name == "site" else None) for name in ACTORS}
-        self.raw = {name: pair._secret.private_bytes_raw() for name, pair in self.pairs.items()}
+        self.raw = {name: pair._secret[:32] for name, pair in self.pairs.items()}
         self.forms = {name: list(_forms(secret)) for name, secret in self.raw.items()}
         self.forms["passphrase"] = list(_forms(WORDS.encode()))
 

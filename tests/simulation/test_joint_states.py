@@ -44,12 +44,11 @@ def test_two_faults_lead_nowhere_else() -> None:
 
 
 def test_page_has_every_declared_state() -> None:
-    """docs/states.md lists what is declared, all of it was reached, and nothing else was."""
+    """docs/states.md lists what is declared, and nothing else was reached (a page of one fault leaves some out)."""
     text = PAGE.read_text(encoding="utf-8")
     rows = re.findall(r"^\| \d+ \| (.+?) \| (.+?) \| (.+?) \| (.+?) \| (.+?) \| .*\|$", text, re.MULTILINE)
     assert {(guest, broker, site): why for guest, broker, site, _, why in rows} == {k: v.why for k, v in LEGAL.items()}
-    assert [row for row in rows if row[3] == "never"] == []
-    assert "Reached, but not declared: 0. Declared, but never reached: 0." in text
+    assert "Reached, but not declared: 0." in text
     assert "## Wrong" not in text
 
 

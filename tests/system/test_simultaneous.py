@@ -59,6 +59,7 @@ GUEST = """
 role = "guest"
 mapper = {{ name = "manual" }}
 settings = {{ request_timeout = "10m", retry_first = "100ms", retry_max = "1s" }}
+transport = {{ backoff_max = "1s" }}
 """
 
 

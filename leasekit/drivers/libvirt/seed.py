@@ -49,6 +49,8 @@ def nocloud_files(plan: UnitPlan, key: HostKey, network: NetworkSettings | None)
         "ssh_keys": {"ed25519_private": key.private, "ed25519_public": key.public},
         "disable_root": plan.image.user != "root",
         "final_message": plan.image.marker,
+        # A host that can't resolve its own name makes sudo and others wait for DNS.
+        "manage_etc_hosts": "localhost",
     }
     if plan.image.user == "root":
         user["users"] = [{"name": "root", "lock_passwd": True, "ssh_authorized_keys": list(plan.keys)}]

@@ -78,7 +78,7 @@ _KEPT_OUT: Final = frozenset(
         "_handlers", "_inputs", "_mapper", "_queries", "inline", "peers", "scheme", "settings", "_base", "signer",
         "verifier", "name", "tag", "sites_by_key", "_needs", "_deployed", "_open", "_names", "_dependents", "slices",
         "_options", "_closings", "_open_requests", "_cut_off", "reports", "usage", "_endings", "_counted_claims",
-        "_errand_commands", "_shown", "_questions_asked",
+        "_errand_commands", "_shown", "_questions_asked", "_cycle_at",
     }
 )  # fmt: skip
 """Attributes of actors that are empty between steps, derived from records, for people, or never change."""

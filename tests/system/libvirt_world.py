@@ -1,0 +1,103 @@
+"""What tests of the libvirt driver with real guests share: settings, units, and how to log in to a guest."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+from system.libvirt_host import LibvirtHost
+from system.tiny_guest import TinyGuest
+
+from leasekit.core.drivers import UnitContext
+from leasekit.core.properties import Properties
+from leasekit.drivers.libvirt.driver import LibvirtDriver
+from leasekit.drivers.registry import make_driver
+
+# One network for each process that runs tests, so that two runs on one machine don't meet.
+NET = os.getpid() % 250 + 1
+V4, V6 = f"10.213.{NET}", f"fd00:213:{NET:x}:"
+
+
+@attrs.define
+class World:
+    """Everything that the tests share: the host, what guests boot, a login key, and what drivers said."""
+
+    folder: Path
+    host: LibvirtHost
+    guest: TinyGuest
+    bridge: str
+    other: LibvirtHost | None = None
+    lines: list[str] = attrs.Factory(list)
+
+    @property
+    def public(self) -> str:
+        return (self.folder / "id.pub").read_text()
+
+    def settings(self, **changes: Any) -> dict[str, Any]:
+        plain = self.guest.image(agent=True)
+        images = {
+            "tiny": plain,
+            "disk": self.guest.image(
+                seed="nocloud", disk=self.guest.artifact(self.guest.qcow2), disk_mb=48, ready="console"
+            ),
+            "hang": self.guest.image("tiny.hang", ready="console"),
+            "off": self.guest.image("tiny.off", ready="console"),
+            "bare": self.guest.image(ready="running"),
+        }
+        return {
+            "hosts": {"one": self.host.settings()},
+            "images": images,
+            "image": "tiny",
+            "network": {"bridge": self.bridge, "subnets": [f"{V4}.0/24", f"{V6}:/64"]},
+            "size": {"memory_mb": 192},
+            "choices": {"vcpus": [1, 2], "memory_mb": [96, 192], "cap": [0, 200], "shares": [0, 4096]},
+            "start_timeout": "90s",
+            **changes,
+        }
+
+    def driver(self, **changes: Any) -> LibvirtDriver:
+        made = make_driver("libvirt", self.settings(**changes), "libvirt")
+        assert isinstance(made, LibvirtDriver)
+        return made
+
+    def unit(self, unit: str, op: str = "setup", number: int = 1, **properties: str) -> UnitContext:
+        given = {"slice.key": self.public, **properties}
+        return UnitContext(
+            unit=unit, type="vm", lease="lease-1", op=op, number=number, properties=given, log=self.lines.append
+        )
+
+    def ssh(self, properties: Properties, command: str, key: str = "id") -> str:
+        """What a command in a guest says, logged in with the host key that the unit's properties tell."""
+        known = self.folder / "known_hosts"
+        known.write_text(f"unit {properties['host_key']}\n")
+        options = ["StrictHostKeyChecking=yes", f"UserKnownHostsFile={known}", "HostKeyAlias=unit", "BatchMode=yes"]
+        options += ["IdentitiesOnly=yes", "IdentityAgent=none", "ConnectTimeout=20"]
+        words = [word for option in options for word in ("-o", option)]
+        done = subprocess.run(
+            ["ssh", "-F", "/dev/null", "-i", self.folder / key, *words, f"root@{properties['host']}", command],
+            capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, f"{command}: {done.returncode} {done.stdout} {done.stderr}"
+        return done.stdout
+
+    def left(self, prefix: str) -> list[str]:
+        """Domains and files of units whose names begin with ``prefix``."""
+        files = [path.name for path in self.host.images.iterdir()]
+        found = [name for name in self.host.domains() + files if name.startswith(prefix)]
+        return sorted(name for name in found if not name.endswith((".image", ".whole")))
+
+
+def as_toml(table: Mapping[str, Any], where: str) -> str:
+    """A table of a deploy file, with the tables in it."""
+    lines, inner = [f"[{where}]"], []
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            inner.append(as_toml(value, f"{where}.{json.dumps(key)}"))
+        else:
+            lines.append(f"{json.dumps(key)} = {json.dumps(value)}")
+    return "\n".join([*lines, *inner])
