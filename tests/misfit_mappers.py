@@ -189,7 +189,8 @@ class Chance(_Fcfs):
         requests = list(cycle.requests)
         random.SystemRandom().shuffle(requests)
         made = [request._replace(arrived=place) for place, request in enumerate(requests)]
-        return self.usual(cycle._replace(requests=made))
+        at = cycle.now + 1 + random.SystemRandom().randrange(10**9)
+        return [*self.usual(cycle._replace(requests=made)), Wake(at)]
 
 
 class HashOrder(_Fcfs):
