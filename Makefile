@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup system demo test test-libvirt test-command check bench soak docs clean
+.PHONY: help setup system demo test test-libvirt test-xen test-baremetal test-command check bench soak docs clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -62,13 +62,22 @@ bench: setup  ## run every benchmark, print one table, and fail where a target i
 soak: setup  ## what takes hours: 20,000 seeds, 1,000 kills of real daemons, all joint states, fuzzing
 	$(BIN)/leasekit simulate --seeds 0..$${LEASEKIT_SEEDS:-19999} --jobs 2
 	LEASEKIT_KILLS=$${LEASEKIT_KILLS:-1000} $(BIN)/python -m pytest -q tests/system/test_kill.py tests/system/test_chaos.py
+	LEASEKIT_CYCLES=$${LEASEKIT_CYCLES:-20} LEASEKIT_VM_KILLS=$${LEASEKIT_VM_KILLS:-20} \
+		$(BIN)/python -m pytest -q tests/system/test_libvirt_leases.py
 	$(BIN)/leasekit simulate --explore --faults 2
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fuzz]'
 	for target in frames batches tickets statements evidence; do \
 		$(BIN)/python tests/fuzz/run.py --target $$target --runs $${LEASEKIT_FUZZ:-1000000}; done
+	LEASEKIT_CYCLES=$${LEASEKIT_CYCLES:-20} $(BIN)/python -m pytest -q tests/system/baremetal_soak.py
 
-test-libvirt: setup  ## real guests under libvirt and QEMU: installs both, takes minutes, needs root
-	@$(BIN)/python -m pytest -q tests/system/real_libvirt.py
+test-libvirt: setup  ## only the tests with real guests under libvirt and QEMU: they need root
+	@$(BIN)/python -m pytest -q tests/system/test_libvirt*.py tests/system/test_virtual_cluster.py
+
+test-baremetal: setup  ## machines imaged over the network by their BMCs, for real: takes minutes, needs root
+	@$(BIN)/python -m pytest -q tests/system/baremetal_machines.py
+
+test-xen: setup  ## only the tests with a real Xen under QEMU (root, minutes; LEASEKIT_RECORD=1 records xl anew)
+	@$(BIN)/python -m pytest -q -s tests/system/xen_guests.py tests/system/xen_kills.py
 
 docs: setup  ## write docs/cli.md and the diagrams in docs/architecture.md anew
 	@$(BIN)/python docs/generate.py

@@ -24,7 +24,8 @@ from leasekit.config.traces import data_dir
 from leasekit.core.mappers import BrokerCycle, PendingRequest, Source
 from leasekit.core.time import HOUR, INSTANT_MAX, MINUTE, SECOND, Term
 from leasekit.core.timetable import Timetable
-from leasekit.emulation.timetable_plan import Request, plan, read_workload
+from leasekit.emulation.timetable_plan import plan
+from leasekit.emulation.workload_file import Request, read_workload
 from leasekit.policies.registry import make_mapper
 
 POLICIES = ("fcfs", "timetable", "backfill", "priority", "fair_share")

@@ -1,9 +1,9 @@
 """Writes those parts of the documentation that the code knows best: ``python docs/generate.py`` (or ``make docs``).
 
-``docs/cli.md`` is made as a whole from what ``--help`` says. In other pages, what stands between
-``<!-- generated: NAME -->`` and ``<!-- end -->`` is replaced: state diagrams come from the tables of the lease
-machines, settings from their attrs classes. With ``--check`` nothing is written, and the exit status says whether
-anything would have to be.
+``docs/cli.md`` is made as a whole from what ``--help`` says, ``docs/mapper-api.md`` by ``mapper_api.py``. In other
+pages, what stands between ``<!-- generated: NAME -->`` and ``<!-- end -->`` is replaced: state diagrams come from the
+tables of the lease machines, settings from their attrs classes. With ``--check`` nothing is written, and the exit
+status says whether anything would have to be.
 """
 
 from __future__ import annotations
@@ -18,14 +18,18 @@ from typing import Any, Final
 
 import attrs
 import click
+import mapper_api
 
 from leasekit.actors import settings as actor_settings
 from leasekit.cli.main import cli
 from leasekit.config.shell import ShellSettings
 from leasekit.config.transport import TransportSettings
-from leasekit.core.leases import authority, broker, delegation, returns, service_manager
+from leasekit.core.leases import authority, broker, delegation, power, returns, service_manager
 from leasekit.core.leases.machine import NONE, Joint, TransitionTable
 from leasekit.core.time import format_duration
+from leasekit.policies.authority.energy import EnergySettings
+from leasekit.policies.authority.energy_forecast import EwmaSettings
+from leasekit.policies.authority.energy_plan import PowerSettings
 from leasekit.policies.broker.backfill import WaitingSettings
 from leasekit.policies.broker.fair_share import FairShareSettings
 from leasekit.policies.broker.fcfs import FcfsSettings
@@ -45,6 +49,7 @@ MACHINES: Final[Mapping[str, TransitionTable]] = {
     "broker": broker.TABLE,
     "authority": authority.TABLE,
     "unit at a site": authority.UNIT_TABLE,
+    "power of a unit": power.TABLE,
     "delegation": delegation.TABLE,
     "return of a ticket": returns.TABLE,
 }
@@ -65,6 +70,9 @@ SETTINGS: Final[Mapping[str, type]] = {
     "settings of the filter": FlopFlipSettings,
     "settings of static": StaticSettings,
     "settings of a demand": DemandSettings,
+    "settings of energy": EnergySettings,
+    "settings of switching": PowerSettings,
+    "settings of ewma": EwmaSettings,
 }
 TABLES_OF_THEIR_OWN: Final = frozenset({"priorities", "inventory", "delegations"})
 """Settings that a deploy file gives in tables of their own."""
@@ -195,9 +203,10 @@ def filled(text: str) -> str:
 def pages() -> Iterator[tuple[Path, str]]:
     """Each page that has generated parts, and what it must hold."""
     yield DOCS / "cli.md", command_line()
+    yield DOCS / "mapper-api.md", mapper_api.page()
     for path in sorted(DOCS.glob("*.md")):
         text = path.read_text(encoding="utf-8")
-        if path.name != "cli.md" and REGION.search(text):
+        if path.name not in ("cli.md", "mapper-api.md") and REGION.search(text):
             yield path, filled(text)
 
 

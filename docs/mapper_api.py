@@ -1,29 +1,21 @@
-"""Writes docs/mapper-api.md: what a mapper may rely on, name by name, from the code.
-
-    python docs/mapper_api.py [--check]
-
-With ``--check`` nothing is written, and the exit status is 1 if the page is not what the code says.
-"""
+"""The page docs/mapper-api.md, from the code: what a mapper may rely on, name by name. ``generate.py`` writes it."""
 
 from __future__ import annotations
 
 import ast
 import inspect
 import re
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Final
 
 from leasekit.core import mappers
 
-PAGE: Final = Path(__file__).resolve().parent / "mapper-api.md"
 SECTION: Final = re.compile(r"^# -- (\w+) -+$", re.MULTILINE)
 TITLES: Final = {"": "For any role", "broker": "Brokers", "authority": "Authorities", "guest": "Guests"}
 HEAD: Final = """\
 # What a mapper may rely on
 
-Written by `python docs/mapper_api.py` from `leasekit/core/mappers.py`.
+Made by `make docs` from `leasekit/core/mappers.py`.
 Version **{version}** (`leasekit.core.mappers.VERSION`).
 
 A mapper relies on `leasekit.core.mappers`, and on what its fields are made of: `Instant`, `Duration` and `Term` of
@@ -79,19 +71,3 @@ def _words(docstring: str) -> str:
     """Markdown from the markup of a docstring."""
     text = re.sub(r":\w+:`~?([^`]+)`", r"`\1`", docstring).replace("``", "`")
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
-
-
-def main() -> int:
-    """Write the page, or say whether it is current."""
-    text = page()
-    if "--check" not in sys.argv[1:]:
-        PAGE.write_text(text, encoding="utf-8")
-        return 0
-    if PAGE.exists() and PAGE.read_text(encoding="utf-8") == text:
-        return 0
-    print(f"{PAGE.name} is not what the code says: run python docs/mapper_api.py", file=sys.stderr)
-    return 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -38,7 +38,17 @@ from leasekit.policies.broker.fcfs import Fcfs
 from leasekit.policies.guest.manual import Manual
 from leasekit.stores.memory import MemoryStore
 
-LATENCIES: Mapping[str, Duration] = {"setup": 2000, "teardown": 1000, "modify": 500, "join": 200, "leave": 100}
+LATENCIES: Mapping[str, Duration] = {
+    "setup": 2000,
+    "teardown": 1000,
+    "modify": 500,
+    "join": 200,
+    "leave": 100,
+    "power_on": 180_000,
+    "power_off": 30_000,
+    "suspend": 10_000,
+    "resume": 15_000,
+}
 """How long each kind of action takes if nothing else is said, in milliseconds: all different, so that order shows."""
 
 
@@ -56,6 +66,8 @@ class Plan:
     degree: int = 1000
     delegated: int = 0
     """How many units of each type the broker gets (0: all there are)."""
+    power: bool = False
+    """Whether the sites' units can be switched on and off."""
 
 
 class Mappers(NamedTuple):
@@ -183,7 +195,7 @@ class Bench(World):
             settings = attrs.evolve(
                 plan.site,
                 inventory=tuple(
-                    UnitGroup(type=type_, names=tuple(f"{type_}-{i}" for i in range(count)))
+                    UnitGroup(type=type_, names=tuple(f"{type_}-{i}" for i in range(count)), power=plan.power)
                     for type_, count in units.items()
                 ),
                 delegations=tuple(

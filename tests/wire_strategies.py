@@ -18,15 +18,24 @@ from leasekit.core.protocol.messages import (
     ClaimReport,
     CloseLease,
     ErrorReply,
+    Held,
+    Hold,
     Introduce,
     LeaseUpdate,
     Message,
     Offer,
     OfferAnswer,
+    Plan,
+    Planned,
+    PlanPart,
     Probe,
     ProbeAnswer,
+    Quote,
+    Quoted,
+    QuotedOffer,
     Reclaim,
     Redeem,
+    Release,
     Relinquish,
     Relinquished,
     RequestTicket,
@@ -69,6 +78,15 @@ def terms(draw: st.DrawFn) -> Term:
 
 unit_states = st.builds(UnitState, names, words, properties, reasons)
 
+plan_parts = st.lists(st.builds(PlanPart, ids, ids, numbers, names, ids, names, names, units), max_size=3).map(tuple)
+
+quoted_offers = st.builds(
+    QuotedOffer, ids, names, names, st.integers(0, 9), terms(), properties,
+    st.lists(st.tuples(instants, st.integers(0, 9)), max_size=4, unique_by=lambda step: step[0]).map(
+        lambda steps: tuple(value for step in sorted(steps) for value in step)
+    ),
+)  # fmt: skip
+
 BY_CLASS: Mapping[type[Any], st.SearchStrategy[Any]] = {
     RequestTicket: st.builds(
         RequestTicket, ids, numbers, words, names, names, units, terms(), names_or_none, properties, digests
@@ -77,23 +95,23 @@ BY_CLASS: Mapping[type[Any], st.SearchStrategy[Any]] = {
     ReturnTicket: st.builds(ReturnTicket, ids, numbers, statements),
     TicketUpdate: st.builds(
         TicketUpdate, ids, numbers, numbers, words, tickets, names_or_none, properties, statements, reasons,
-        st.integers(-1, INSTANT_MAX), statements,
+        st.integers(-1, INSTANT_MAX), statements, tickets,
     ),
     Redeem: st.builds(
         Redeem, ids, numbers, words, names, tickets, properties, properties,
         st.lists(names, max_size=4).map(tuple), statements,
     ),
-    CloseLease: st.builds(CloseLease, ids, numbers, statements),
+    CloseLease: st.builds(CloseLease, ids, numbers, statements, st.booleans()),
     Relinquish: st.builds(Relinquish, ids, numbers, tickets, statements),
     Relinquished: st.builds(Relinquished, ids, numbers, statements, reasons),
     LeaseUpdate: st.builds(
         LeaseUpdate, ids, numbers, numbers, words, terms(), st.lists(unit_states, max_size=3).map(tuple), reasons,
-        statements, statements,
+        statements, statements, st.integers(-1, 9),
     ),
-    Truncated: st.builds(Truncated, ids, numbers, tickets, statements),
+    Truncated: st.builds(Truncated, ids, numbers, tickets, statements, instants),
     Accepted: st.builds(Accepted, ids, numbers),
-    Ack: st.builds(Ack, ids, numbers),
-    Offer: st.builds(Offer, ids, numbers, tickets, properties, names_or_none),
+    Ack: st.builds(Ack, ids, numbers, digests),
+    Offer: st.builds(Offer, ids, numbers, tickets, properties, names_or_none, texts(0, codec.ID_MAX)),
     OfferAnswer: st.builds(OfferAnswer, ids, numbers, reasons, instants),
     Reclaim: st.builds(Reclaim, ids, numbers, tickets, statements),
     Introduce: st.builds(Introduce, ids, numbers, statements),
@@ -101,11 +119,23 @@ BY_CLASS: Mapping[type[Any], st.SearchStrategy[Any]] = {
     Administer: st.builds(Administer, words, numbers, reasons),
     Administered: st.builds(Administered, words, numbers, reasons, reasons),
     Withhold: st.builds(Withhold, ids, numbers, ids, st.integers(0, 9), terms(), reasons),
-    Probe: st.builds(Probe, ids, numbers, names, units, terms(), names_or_none, properties),
+    Probe: st.builds(
+        Probe, ids, numbers, names, units, terms(), names_or_none, properties, words, texts(0, codec.ID_MAX)
+    ),
     ProbeAnswer: st.builds(
         ProbeAnswer, ids, numbers, words, names_or_none, st.integers(0, 9), terms(), reasons,
         st.integers(-1, INSTANT_MAX),
     ),
+    Plan: st.builds(Plan, ids, numbers, words, st.binary(max_size=60)),
+    Planned: st.builds(
+        Planned, ids, numbers, words, ids, terms(), plan_parts, words, words, st.integers(-1, INSTANT_MAX), reasons,
+        st.integers(-1, INSTANT_MAX),
+    ),
+    Quote: st.builds(Quote, ids, numbers, terms(), st.lists(names, max_size=4).map(tuple)),
+    Quoted: st.builds(Quoted, ids, numbers, st.lists(quoted_offers, max_size=3).map(tuple)),
+    Hold: st.builds(Hold, ids, numbers, digests, terms(), plan_parts, instants),
+    Held: st.builds(Held, ids, numbers, reasons),
+    Release: st.builds(Release, ids, numbers),
     ErrorReply: st.builds(ErrorReply, texts(0, codec.ID_MAX), numbers, words, reasons),
 }  # fmt: skip
 """A strategy for each class of message."""

@@ -1,7 +1,7 @@
 """Draws the pictures of docs/mappers.md: ``python docs/pictures/mappers.py``; with ``--check`` it only compares.
 
 Each picture is what a mapper really decides on a small example: time runs to the right, units are stacked upwards, and
-a box is a lease. What was leased before is hatched.
+a box is a lease. What was leased before is hatched. What is suspended is several boxes of one name.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ from matplotlib.figure import Figure
 from leasekit.core.mappers import BrokerCycle, Grant, PendingRequest, Source, Wake
 from leasekit.core.time import Term
 from leasekit.core.timetable import Timetable
+from leasekit.emulation.compare.drive import REFUSED, drive
+from leasekit.emulation.compare.parts import Saving
+from leasekit.emulation.compare.works import Work
 from leasekit.policies.registry import make_mapper
 
 HERE: Final = Path(__file__).resolve().parent
@@ -88,6 +91,13 @@ PICTURES: Final[Mapping[str, Picture]] = {
         ),
         [Panel("backfill", "backfill"), Panel("fair_share", "fair_share")],
     ),
+    "suspension": Picture(
+        {"site": 10}, (), (Job("A", 7, 50), Job("R", 6, 20, 5, 20), Job("B", 3, 40, 6)),
+        [
+            Panel("suspension = none (R is refused)", "backfill", {"suspension": "none"}),
+            Panel("suspension = all", "backfill", {"suspension": "all", "least_run": "10ms"}),
+        ],
+    ),
     "sites": Picture(
         {"a": 8, "b": 10, "c": 4}, [("a", 4, 0, 60), ("b", 5, 0, 60), ("c", 1, 0, 60)], SPREAD,
         [Panel(name, name) for name in ("load_balanced", "first_fit", "best_fit", "worst_fit")],
@@ -96,7 +106,9 @@ PICTURES: Final[Mapping[str, Picture]] = {
 
 
 def decided(picture: Picture, panel: Panel) -> list[Grant]:
-    """What the mapper grants, turn by turn, as a broker leads it."""
+    """What the mapper grants, turn by turn, as a broker leads it; with suspension, what runs when."""
+    if "suspension" in panel.settings:
+        return _run(picture, panel)
     tables = {site: Timetable(units) for site, units in picture.sites.items()}
     for number, (site, units, start, end) in enumerate(picture.held):
         tables[site].reserve(number, units, Term(start, end))
@@ -120,6 +132,25 @@ def decided(picture: Picture, panel: Panel) -> list[Grant]:
                 found.append(decision)
             elif isinstance(decision, Wake) and waits:
                 instants.add(decision.at)
+    return found
+
+
+def _run(picture: Picture, panel: Panel) -> list[Grant]:
+    ((site, units),) = picture.sites.items()
+    jobs = sorted(picture.jobs, key=lambda job: job.at)
+    works = [
+        Work(job.name, job.holder, job.at, job.at, LATE, job.length, job.length, job.units, "be")
+        if job.fixed is None
+        else Work(job.name, job.holder, job.at, job.fixed, job.fixed, job.length, job.length, job.units, "ar")
+        for job in jobs
+    ]
+    mapper = make_mapper(panel.mapper, "broker", panel.settings, "mapper", {})
+    outcome = drive(works, units, mapper, saving=Saving(memory=2, rate=1000))
+    found: list[Grant] = []
+    for number, job in enumerate(jobs):
+        start = outcome.starts[number]
+        whole = [] if start == REFUSED else [Term(start, start + job.length)]
+        found += [Grant(job.name, site, job.units, term) for term in outcome.suspended.get(number, whole)]
     return found
 
 

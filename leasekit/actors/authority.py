@@ -6,13 +6,14 @@ This layer speaks the protocol: redeems, closes, returns, delegations. What a le
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from leasekit.actors.served import FRESH, OLD
 from leasekit.actors.settings import DELEGATE, REDEEM, AuthoritySettings, DelegationSpec, Peer
 from leasekit.actors.site_claims import REDEEMED, SEEN, VOID
-from leasekit.actors.site_maintenance import SiteMaintenance
+from leasekit.actors.site_saved import SiteSaved
 from leasekit.core.claims.claim import Claim, decode_claim
 from leasekit.core.claims.evidence import of_returned
 from leasekit.core.claims.keys import Scheme, Signer
@@ -25,7 +26,7 @@ from leasekit.core.claims.statements import (
     decode_statement,
     state,
 )
-from leasekit.core.claims.ticket import Ticket, decode_ticket, delegate_root
+from leasekit.core.claims.ticket import Ticket, decode_ticket, delegate_root, saving_of
 from leasekit.core.errors import RemoteError, TicketError
 from leasekit.core.leases import authority as au
 from leasekit.core.leases.machine import NONE
@@ -53,7 +54,7 @@ STRAYS_MAX = 1000
 """How many closes of leases that were never redeemed are remembered at once."""
 
 
-class Authority(SiteMaintenance):
+class Authority(SiteSaved):
     """A site's actor."""
 
     def __init__(
@@ -107,6 +108,7 @@ class Authority(SiteMaintenance):
                 return
         self._accept(lease, message.number)
         self._touch(lease)
+        self.look_again()
 
     def _continue(self, lease: SiteLease, peer: str, message: Redeem) -> None:
         if lease.next is not None:
@@ -127,9 +129,10 @@ class Authority(SiteMaintenance):
             message.lease, peer, message.slice, leaf.type, au.TICKETED, au.REDEEMING, leaf.digest, leaf.term,
             leaf.units, message.number, message.resource, message.properties, settles=message.number,
             root=leaf.issuer, preemptible=leaf.constraints.get("preemptible") == "true", origin=ticket.root.digest,
+            key=self._peer_key(peer),
         )  # fmt: skip
         self.leases[lease.id] = lease
-        self.remember(leaf, lease.id, REDEEMED)
+        self.remember(leaf, lease.id, REDEEMED, self.now)
         self._note(lease.id, "redeem", "", f"{au.TICKETED}/{au.REDEEMING}", f"{peer}: {leaf.units} {leaf.type}")
         self._end_with(lease, leaf, until)
         if lease.term.start <= self.now and lease.ended < 0:
@@ -160,7 +163,7 @@ class Authority(SiteMaintenance):
         lease.next = Later(
             EXTEND, message.number, leaf.digest, leaf.units, leaf.term, message.victims, message.properties
         )
-        self.remember(leaf, lease.id, REDEEMED)
+        self.remember(leaf, lease.id, REDEEMED, self.now)
         self._end_with(lease, leaf, until)
         if leaf.term.start <= self.now:
             self.apply_next(lease)
@@ -168,6 +171,8 @@ class Authority(SiteMaintenance):
     def _end_with(self, lease: SiteLease, leaf: Claim, until: Instant) -> None:
         if until < leaf.term.end:
             self.notice_lease(lease, until, "its ticket, or one above it, was ended early")
+        elif saving := saving_of(leaf):
+            self.suspend_lease(lease, leaf.term.end, saving, "its broker")
 
     def _redeem_modify(self, lease: SiteLease, peer: str, message: Redeem) -> None:
         if not message.ticket:
@@ -180,7 +185,9 @@ class Authority(SiteMaintenance):
         ticket, leaf = self.check_ticket(peer, message.ticket, message.resource)
         if leaf.type != lease.type:
             raise TicketError("type_changed", f"lease {lease.id} is of type {lease.type!r}, the claim of {leaf.type!r}")
-        cut = check_statement(self.scheme, message.truncation, TRUNCATION, signer=lease.root, subject=lease.claim)
+        known = self.claims.get(lease.claim)  # its issuer is that of the first one, or has another key by now
+        issuer = bytes.fromhex(known.issuer) if known is not None else lease.root
+        cut = check_statement(self.scheme, message.truncation, TRUNCATION, signer=issuer, subject=lease.claim)
         if cut.at != leaf.term.start or cut.at >= lease.term.end:
             raise TicketError(
                 "wrong_term", f"lease {lease.id} is cut off at {cut.at}, the claim starts at {leaf.term.start}; its "
@@ -192,7 +199,7 @@ class Authority(SiteMaintenance):
         lease.next = Later(
             MODIFY, message.number, leaf.digest, leaf.units, leaf.term, message.victims, message.properties
         )
-        self.remember(leaf, lease.id, REDEEMED)
+        self.remember(leaf, lease.id, REDEEMED, self.now)
         self._end_with(lease, leaf, until)
         if leaf.term.start <= self.now:
             self.apply_next(lease)
@@ -218,8 +225,8 @@ class Authority(SiteMaintenance):
             return
         if receipt:
             lease.receipt = receipt
-        lease.settles = message.number
-        self.close_lease(lease, "close", "closed by its guest")
+        lease.settles, lease.saves = message.number, lease.saves and message.save
+        self.close_lease(lease, "close", lease.notice if lease.saves else "closed by its guest")
         self._accept(lease, message.number)
 
     def _close_unknown(self, peer: str, message: CloseLease) -> None:
@@ -231,34 +238,38 @@ class Authority(SiteMaintenance):
         receipt = self._late_receipt(peer, message) if message.relinquishment else b""
         lease = SiteLease(
             message.lease, peer, "", "", au.CLOSED, NONE, b"", Term(self.now, self.now + 1), 0, message.number,
-            reason="closed before it was redeemed", receipt=receipt,
+            reason="closed before it was redeemed", receipt=receipt, key=self._peer_key(peer),
         )  # fmt: skip
         lease.ended = self.now
         self.leases[lease.id] = lease
         self.publish(lease, "closed", message.number)
         self._strays = [stray for stray in self._strays if stray in self.leases]
-        if len(self._strays) >= STRAYS_MAX:
-            self._drop(self.leases[self._strays.pop(0)])
+        if len(self._strays) >= STRAYS_MAX:  # who has most of them has one less
+            ((most, _),) = Counter(self.leases[stray].holder for stray in self._strays).most_common(1)
+            oldest = next(stray for stray in self._strays if self.leases[stray].holder == most)
+            self._strays.remove(oldest)
+            self._drop(self.leases[oldest])
         self._strays.append(lease.id)
 
     def _late_receipt(self, peer: str, message: CloseLease) -> bytes:
         """The receipt for a claim whose lease was over for so long that only the claim is remembered."""
-        note = check_statement(self.scheme, message.relinquishment, RELINQUISHMENT, signer=self._peer_key(peer))
+        signer = self._said_by(peer, message.relinquishment)
+        note = check_statement(self.scheme, message.relinquishment, RELINQUISHMENT, signer=signer)
         known = self.claims.get(note.subject)
         if known is None or known.lease != message.lease:
             return b""
         at = known.until if known.until >= 0 else max(self.now, note.at)
         self.end_claim(note.subject, at)
-        return state(self.signer, RECEIPT, note.subject, at, message.lease).encode()
+        return state(self.root_signer(note.subject), RECEIPT, note.subject, at, message.lease).encode()
 
     def _receipt_for(self, lease: SiteLease, peer: str, data: bytes) -> bytes:
         """The receipt for what is left of the lease's claim; none for an older one, which is used up."""
-        note = check_statement(self.scheme, data, RELINQUISHMENT, signer=self._peer_key(peer))
+        note = check_statement(self.scheme, data, RELINQUISHMENT, signer=self._said_by(peer, data))
         if note.subject != lease.claim:
             return b""
         at = max(self.now, note.at)
         self.end_claim(lease.claim, at)
-        return state(self.signer, RECEIPT, lease.claim, at, lease.id).encode()
+        return state(self.root_signer(lease.claim), RECEIPT, lease.claim, at, lease.id).encode()
 
     def _on_relinquish(self, peer: str, message: Relinquish) -> None:
         """Works the same however often it comes: the claim is void from the first time on.
@@ -274,8 +285,9 @@ class Authority(SiteMaintenance):
             by_issuer = ticket.leaf.issuer in keys
             holder = ticket.leaf.holder if by_issuer or ticket.leaf.holder in keys else keys[0]
             leaf = self.verifier.check(
-                ticket, root=self.signer.public, holder=holder, now=self.now, skew=self._base.clock_skew
-            )
+                ticket, root=self._own_among(ticket.root.issuer), holder=holder, now=self.now,
+                skew=self._base.clock_skew,
+            )  # fmt: skip
             said_by = decode_statement(message.relinquishment).signer
             signer = said_by if said_by in keys and leaf.holder in keys else leaf.holder
             note = check_statement(self.scheme, message.relinquishment, RELINQUISHMENT, signer=signer, subject=digest)
@@ -285,7 +297,7 @@ class Authority(SiteMaintenance):
             if reason:
                 self._messages.append(Outgoing(peer, Relinquished(message.lease, message.number, b"", reason)))
                 return
-        receipt = state(self.signer, RECEIPT, digest, known.at, known.lease).encode()
+        receipt = state(self.signer_of(ticket.root.issuer), RECEIPT, digest, known.at, known.lease).encode()
         self._messages.append(Outgoing(peer, Relinquished(message.lease, message.number, receipt, "")))
 
     def _settle_against_holder(self, ticket: Ticket, known: SiteClaim, note: Statement) -> None:
@@ -294,7 +306,7 @@ class Authority(SiteMaintenance):
         if lease is None or lease.ended >= 0 or lease.claim != ticket.leaf.digest or lease.pending == au.CLOSING:
             return
         # Only who redeemed it afterwards is guilty: a lease that stood before is simply being closed.
-        contract = self.contract(lease, lease.contracted_at if lease.contracted == lease.claim else self.now)
+        contract = self.contract(lease, known.at or self.now)
         if contract.at > note.at + self._base.clock_skew:
             guilty = ticket.leaf.holder
             words = f"{lease.holder} redeemed claim {known.id[:16]} after giving it back"
@@ -331,44 +343,53 @@ class Authority(SiteMaintenance):
         super()._tick(tick)
         if not self._delegated:
             self._delegated = True
-            self.give(self.settings.delegations)
+            self.give(self.settings.delegations, again=True)
 
-    def _delegate(self, id_: str, spec: DelegationSpec) -> bool:
+    def _delegate(self, id_: str, spec: DelegationSpec, last: Delegation | None) -> bool:
         properties = self.units.properties(spec.type)
+        start = self.now if last is None else last.term.end
         ticket = delegate_root(
             self.signer,
             holder=self._peer_key(spec.broker),
             type=spec.type,
             units=spec.units,
-            term=Term(self.now, self.now + spec.length),
+            term=Term(start, start + (spec.length if last is None else spec.stretch)),
             serial=self._next("serial"),
             degree=spec.degree,
             properties=digest_properties(properties),
         )
-        self._offer(id_, spec.broker, ticket, properties)
+        self._offer(id_, spec.broker, ticket, properties, line=self._line_name(spec))
         return True
+
+    def _refused(self, record: Delegation) -> None:
+        """The claim is void, as it may be given anew: who uses it all the same is refused."""
+        leaf = decode_ticket(record.ticket).leaf
+        if leaf.digest not in self.claims:
+            self.remember_unused(leaf, VOID, leaf.term.start)
+            self.end_claim(leaf.digest, leaf.term.start)
+        record.freed = self.now
 
     def _took_back(self, record: Delegation) -> None:
         """Leases that came from it and have not begun by then are off; the others are over by the deadline."""
         why = f"{self.name} takes back what it gave to {record.peer}"
         for lease in list(self.leases.values()):
-            if lease.origin != record.digest or lease.ended >= 0:
+            if lease.ended >= 0:
                 continue
-            if lease.term.start >= record.reclaimed:
+            if lease.origin == record.digest and lease.term.start >= record.reclaimed:
                 self.notice_lease(lease, lease.term.start, why)
-            elif record.deadline >= 0:
-                self.notice_lease(lease, record.deadline, why)
+            elif record.deadline >= 0 and (at := self.end_under(lease, record.digest, record.deadline)) >= 0:
+                self.notice_lease(lease, at, why)
 
     def _on_truncated(self, peer: str, message: Truncated) -> None:
         """An issuer ends a claim of its own early: a lease that it was redeemed for ends with it."""
         statement = decode_statement(message.truncation)
-        key = self._peer_key(peer)
+        key = self._key_among(peer, statement.signer)
         known = self.claims.get(statement.subject)
         if message.ticket:
             ticket = decode_ticket(message.ticket)
             self.verifier.check(
-                ticket, root=self.signer.public, holder=ticket.leaf.holder, now=self.now, skew=self._base.clock_skew,
-                issuer=key,
+                ticket, root=self._own_among(ticket.root.issuer), holder=ticket.leaf.holder, now=self.now,
+                skew=self._base.clock_skew, issuer=key,
             )  # fmt: skip
             claim = ticket.leaf
         elif known is not None and known.issuer == key.hex():
@@ -382,7 +403,9 @@ class Authority(SiteMaintenance):
         self.end_claim(claim.digest, statement.at)
         for lease in self.leases_of(claim.digest):
             at = self.end_under(lease, claim.digest, max(statement.at, self.now))
-            if at >= 0:
+            if at >= 0 and message.saving > 0:
+                self.suspend_lease(lease, at, message.saving, peer)
+            elif at >= 0:
                 self.notice_lease(lease, at, f"{peer} ends it early")
         self._messages.append(Outgoing(peer, Accepted(message.lease, message.number)))
 

@@ -14,7 +14,8 @@ from typing import Any, ClassVar, Final, Protocol, TypeVar
 
 from leasekit.actors.settings import ActorSettings, Peer
 from leasekit.actors.turns import check_decision, later_than, run_turn
-from leasekit.core.claims.keys import Scheme, Signer, fingerprint
+from leasekit.core.claims.keys import Scheme, Signer, key_tag
+from leasekit.core.claims.statements import decode_statement
 from leasekit.core.claims.verify import TicketVerifier
 from leasekit.core.errors import CommandError, LeasekitError, RemoteError
 from leasekit.core.leases.machine import Machine
@@ -41,7 +42,7 @@ from leasekit.core.steps import (
 from leasekit.core.time import INSTANT_MAX, Duration, Instant
 
 CLOCK: Final = "clock"
-_SUBJECTS: Final = ("lease", "delegation", "peer", "claim", "command")
+_SUBJECTS: Final = ("lease", "delegation", "peer", "claim", "command", "query", "plan")
 """The fields that say what a message is about."""
 COUNTERS: Final = ("lease", "serial", "action", "turn", "slice")
 
@@ -83,7 +84,8 @@ class Actor:
         self.signer = signer
         self.scheme = scheme
         self.peers: dict[str, Peer] = {peer.name: peer for peer in peers}
-        self.tag = fingerprint(signer.public)
+        self.tag = key_tag(signer.public)
+        self._own: dict[bytes, tuple[Signer, Instant]] = {}
         self.now: Instant = 0
         self.verifier = TicketVerifier(scheme)
         self._base = settings
@@ -401,10 +403,34 @@ class Actor:
             raise RemoteError("unknown_peer", f"{self.name} knows no peer named {name!r}")
         return (peer.key, *(key for key, until in peer.former if until > self.now)) if peer.former else (peer.key,)
 
+    # -- keys that this actor had before -----------------------------------------------------------------------
+
+    def had_before(self, signer: Signer, until: Instant) -> None:
+        """This actor's key was that of ``signer``, which serves until then what it holds, and what it has given."""
+        self._own[signer.public] = (signer, until)
+
+    def _own_among(self, key: bytes) -> bytes:
+        """``key``, if it is one of this actor's that still count; else the one that it has now."""
+        former = self._own.get(key)
+        return key if former is not None and former[1] > self.now else self.signer.public
+
+    def signer_of(self, key: bytes) -> Signer:
+        """Who signs for ``key``: a chain goes on with the key that it names. If it is none of this actor's, the one
+        that it has now, whom whoever compares the two refuses.
+        """
+        former = self._own.get(key)
+        return former[0] if former is not None and former[1] > self.now else self.signer
+
     def _key_among(self, name: str, key: bytes) -> bytes:
         """``key``, if it is one of the peer's; else the one that it has now, for whoever compares the two."""
         keys = self._keys_of(name)
         return key if key in keys else keys[0]
+
+    def _said_by(self, name: str, statement: bytes) -> bytes:
+        """The key that ``name`` has signed a statement with, if it is one of its keys; else the one that it has now.
+        Raises ``TicketError`` for what is no statement.
+        """
+        return self._key_among(name, decode_statement(statement).signer)
 
 
 def check_arguments(arguments: Mapping[str, Any]) -> None:

@@ -12,14 +12,16 @@ from typing import Any
 
 from leasekit.actors.base import earliest
 from leasekit.actors.broker_claims import constraints_of
-from leasekit.actors.broker_probes import BrokerProbes
+from leasekit.actors.broker_holds import HOLD
+from leasekit.actors.broker_plans import BrokerPlans
+from leasekit.actors.broker_suspension import ends_suspended, is_part, note_suspend, with_suspend
 from leasekit.actors.broker_usage import UsageBook
 from leasekit.actors.served import FRESH, OLD
 from leasekit.actors.settings import REQUEST, BrokerSettings, Peer
 from leasekit.actors.turns import is_inline
 from leasekit.core.claims.keys import Scheme, Signer
 from leasekit.core.claims.statements import TRUNCATION, state
-from leasekit.core.claims.ticket import delegate
+from leasekit.core.claims.ticket import JOINED_MAX, Ticket, delegate, join_tickets
 from leasekit.core.errors import CommandError, RemoteError
 from leasekit.core.leases import broker as br
 from leasekit.core.leases import delegation as deleg
@@ -39,7 +41,7 @@ from leasekit.core.mappers import (
     Reject,
 )
 from leasekit.core.properties import EMPTY
-from leasekit.core.protocol.codec import clip
+from leasekit.core.protocol.codec import TICKET_MAX, clip
 from leasekit.core.protocol.messages import (
     EXTEND,
     MODIFY,
@@ -56,10 +58,12 @@ from leasekit.core.timetable import Shortfall
 
 REASON_MAX = 1000
 """The longest reason that is taken from a mapper, in characters: messages hold twice as much."""
+CLAIM_MAX = 512
+"""More bytes than a claim that a broker cuts for a guest has."""
 _OPS = {NEW: br.TICKETING, EXTEND: br.EXTENDING_TICKET, MODIFY: br.MODIFYING}
 
 
-class Broker(BrokerProbes):
+class Broker(BrokerPlans):
     """A broker's actor. ``fresh`` makes its mapper anew, for questions what it would answer; None: it takes none."""
 
     decisions = (Grant, GrantGroup, Reject, Defer, Preempt)
@@ -74,13 +78,13 @@ class Broker(BrokerProbes):
         settings: BrokerSettings | None = None,
         fresh: Callable[[], BrokerMapper] | None = None,
     ) -> None:
-        super().__init__(name, signer, scheme, peers, settings or BrokerSettings(), fresh)
+        super().__init__(name, signer, scheme, peers, settings or BrokerSettings(), fresh, mapper)
         self._mapper = mapper
         self.inline = is_inline(mapper)
         self._shown: dict[str, PendingRequest] = {}
         self._cycle_at: Instant = 0
         if getattr(mapper, "wants_usage", False):
-            self.usage = UsageBook()
+            self.usage = UsageBook(getattr(mapper, "usage_kept", 0))
         self._needs[RequestTicket] = REQUEST
         self._handlers.update(
             {
@@ -107,6 +111,7 @@ class Broker(BrokerProbes):
             options = parse_options(message.properties, message.term)
         except CommandError as error:
             raise RemoteError("bad_properties", str(error)) from error
+        hold = self._hold_of(peer, message)
         self._admit(peer, message, options)
         asked = Asked(message.op, message.units, message.term, message.site, message.properties)
         if message.op == NEW:
@@ -122,6 +127,8 @@ class Broker(BrokerProbes):
         self._wanted = True
         self._accept(lease, message.number)
         self._touch(lease)
+        if hold is not None:
+            self._commit(hold, lease)
 
     def _admit(self, peer: str, message: RequestTicket | Probe, options: Options) -> None:
         """Refuse what can never be granted, by the answer that fits: type, site, size and time are different."""
@@ -132,6 +139,7 @@ class Broker(BrokerProbes):
         limit = self.peers[peer].open_requests
         if self._open_requests.get(peer, 0) >= limit:
             raise RemoteError("busy", f"{peer} has {limit} requests waiting at {self.name}, its limit: try again later")
+        self.check_share(peer)
         if message.term.end <= self.now:
             raise RemoteError("past", f"term ends at {message.term.end}, it is {self.now} at {self.name}")
         sources = self.book.of_type(message.type)
@@ -156,7 +164,8 @@ class Broker(BrokerProbes):
         self._check_size(message.type, message.units, options)
         lease = BrokerLease(
             message.lease, peer, message.slice, message.type, br.NASCENT, br.TICKETING, asked, message.number,
-            message.number, self.now, self._deadline(options, asked.term.end, whole=False), group=options.group,
+            message.number, self.place_in_line(peer, message.properties),
+            self._deadline(options, asked.term.end, whole=False), group=options.group, key=self._peer_key(peer),
         )  # fmt: skip
         self.leases[lease.id] = lease
         self._note(lease.id, "request", "", f"{lease.state}/{lease.pending}", f"{peer}: {asked.units} {lease.type}")
@@ -191,25 +200,26 @@ class Broker(BrokerProbes):
     def _reopen(self, lease: BrokerLease | None, message: RequestTicket, asked: Asked) -> BrokerLease:
         if lease is None or not lease.claims:
             raise RemoteError("unknown_lease", f"{self.name} has granted no lease {message.lease}")
-        if lease.cut >= 0:
-            raise RemoteError("preempted", f"lease {lease.id} was preempted, it ends at {lease.cut}")
-        last = lease.claims[-1]
-        if message.claim != last.digest:
+        if lease.cut < 0 and message.claim != lease.claims[-1].digest:
             raise RemoteError("wrong_claim", f"lease {lease.id}'s last claim is another one than the request names")
-        if message.op == EXTEND and message.term.start != last.until:
-            raise RemoteError(
-                "wrong_term", f"an extend starts where the lease ends: at {last.until}, not {message.term.start}"
-            )
-        if message.op == MODIFY and not last.term.start <= message.term.start < last.until:
-            raise RemoteError("wrong_term", f"a modify starts within the term, before {last.until}")
+        deadline = self._goes_on_until(lease, message.op, message.term)
         self._fire(br.MACHINE, lease, message.op)
         lease.asked, lease.number, lease.request, lease.arrived = asked, message.number, message.number, self.now
-        lease.deadline = (
-            last.until
-            if message.op == EXTEND
-            else min(last.until, message.term.end, self.now + self.settings.request_timeout)
-        )
+        lease.deadline = deadline
         return lease
+
+    def _goes_on_until(self, lease: BrokerLease, op: str, term: Term) -> Instant:
+        """Until when an extend or modify of a lease waits. Raises ``RemoteError`` where it can't be asked for."""
+        last = lease.claims[-1]
+        if lease.cut >= 0:
+            raise RemoteError("preempted", f"lease {lease.id} was preempted, it ends at {lease.cut}")
+        if last.saving:
+            raise RemoteError("suspended", f"lease {lease.id} is suspended by {last.until}: extend what resumes it")
+        if op == EXTEND and term.start != last.until:
+            raise RemoteError("wrong_term", f"an extend starts where the lease ends: at {last.until}, not {term.start}")
+        if op == MODIFY and not last.term.start <= term.start < last.until:
+            raise RemoteError("wrong_term", f"a modify starts within the term, before {last.until}")
+        return last.until if op == EXTEND else min(last.until, term.end, self.now + self.settings.request_timeout)
 
     def _on_withdraw(self, peer: str, message: Withdraw) -> None:
         lease = self.leases.get(message.lease)
@@ -231,7 +241,7 @@ class Broker(BrokerProbes):
     def _turn_at(self) -> Instant | None:
         if self._running:
             return None
-        return self.now if self._questions else self._request_turn_at()
+        return self._plans_due(self.now if self._questions else self._request_turn_at())
 
     def _request_turn_at(self) -> Instant | None:
         if not self._pending:
@@ -248,11 +258,13 @@ class Broker(BrokerProbes):
             cycle = self._cycle()
             if cycle.requests or cycle.groups:
                 return self._begin_turn(lambda: self._mapper.allocate(cycle))
-        return self._question_turn()
+        return self._question_turn() or self._plan_turn()
 
     def _turn_done(self, done: TurnDone) -> None:
         if self._question is not None and done.number == self._running:
             self._question_done(done)
+        elif self._planning is not None and done.number == self._running:
+            self._plan_done(done)
         else:
             super()._turn_done(done)
 
@@ -262,6 +274,9 @@ class Broker(BrokerProbes):
         views: dict[str, PendingRequest] = {}
         members: dict[str, PendingRequest] = {}
         for lease in chain(self._pending.values(), more):
+            if lease.asked.op == NEW and HOLD in lease.asked.properties:
+                lease.defer_reason = "its plan's other parts are not asked for yet"
+                continue
             if not self.book.of_type(lease.type):
                 lease.defer_reason = f"no site offers {lease.type!r} here yet"
                 continue
@@ -277,7 +292,7 @@ class Broker(BrokerProbes):
         # A mapper that is called in line sees the requests as they still are when its decisions are carried out.
         self._shown = views if self.inline else {}
         sources = self.book.turn_sources(snapshot=not self.inline)
-        return BrokerCycle(self.now, requests, groups, sources, self._granted, self.usage)
+        return BrokerCycle(self.now, requests, groups, sources, self._granted, self.usage, self.suspends())
 
     def _granted(self, type_: str) -> Sequence[GrantedLease]:
         """The leases of a type that are not over. Records are read as they are when the mapper asks."""
@@ -291,8 +306,8 @@ class Broker(BrokerProbes):
             priority = self.settings.priorities.get(lease.holder, 0)
             found.append(
                 GrantedLease(
-                    lease.id, lease.holder, last.source, type_, last.units, Term(last.term.start, end),
-                    last.preemptible, priority, lease.asked.properties,
+                    lease.id, lease.holder, self.book.base(last.source), type_, last.units, Term(last.term.start, end),
+                    last.preemptible, priority, with_suspend(lease), last.until,
                 )
             )  # fmt: skip
         return found
@@ -317,7 +332,7 @@ class Broker(BrokerProbes):
             arrived=lease.arrived,
             site=asked.site,
             exclude_sites=options.exclude_sites,
-            source=last.source if last is not None and asked.op != NEW else "",
+            source=self.book.base(last.source) if last is not None and asked.op != NEW else "",
             held=last.units if last is not None else 0,
             group=lease.group,
             priority=self.settings.priorities.get(lease.holder, 0) + options.priority,
@@ -349,7 +364,7 @@ class Broker(BrokerProbes):
         elif isinstance(decision, Defer):
             self._waiting(decision.lease).defer_reason = clip(decision.reason, REASON_MAX)
         elif isinstance(decision, Preempt):
-            self.preempt(decision.lease, decision.at, clip(decision.reason, REASON_MAX))
+            self.preempt(decision.lease, decision.at, clip(decision.reason, REASON_MAX), suspend=decision.suspend)
 
     def _waiting(self, lease: str) -> BrokerLease:
         waiting = self._pending.get(lease)
@@ -371,7 +386,7 @@ class Broker(BrokerProbes):
                 reserved.append((lease, grant, self._reserve(lease, grant)))
         except Shortfall as short:
             for _, grant, key in reserved:
-                self.book.table(grant.source).release(key)
+                self.book.table_of(grant.source).release(key)
             raise CommandError(f"it would overbook: {short.free} units are free over {tuple(short.term)}") from short
         for lease, grant, key in reserved:
             self._cut(lease, grant, key)
@@ -388,16 +403,17 @@ class Broker(BrokerProbes):
 
     def _check_grant(self, lease: BrokerLease, grant: Grant) -> None:
         view = self._shown.get(lease.id) or self._view(lease)
-        source = self.book.get(grant.source)
+        source = next((one for one in self.book.line(grant.source) if one.state == deleg.HELD), None)
         if lease.holder not in self.peers:
             raise CommandError(f"lease {lease.id}: its holder {lease.holder!r} is no peer any more")
-        if source is None or source.type != lease.type or source.state != deleg.HELD:
+        if source is None or source.type != lease.type:
             raise CommandError(f"source {grant.source!r} has no {lease.type!r} to grant")
         if not view.min_units <= grant.units <= view.units:
             raise CommandError(f"{grant.units} units were granted, {view.min_units} to {view.units} were asked for")
         asked = lease.asked.term
         moves = lease.asked.op == NEW and self._options[lease.id].deferrable
-        fits = grant.term.length == asked.length if moves else grant.term.end == asked.end
+        part = is_part(lease, grant, self._options[lease.id], source.properties)
+        fits = part or (grant.term.length == asked.length if moves else grant.term.end == asked.end)
         # A mapper in a thread decides by the time that it was shown.
         begin = asked.start if lease.asked.op == EXTEND else max(asked.start, self._cycle_at)
         if not fits or not begin <= grant.term.start <= view.latest_start:
@@ -412,14 +428,24 @@ class Broker(BrokerProbes):
             raise CommandError(
                 f"units can't be prepared from {grant.booked.start} on: it is {self.now}, {lease.asked.op}"
             )
-        if not source.term.contains(grant.booked):
-            raise CommandError(f"the delegation covers {tuple(source.term)}, not {tuple(grant.booked)}")
+        self._check_covered(source, grant)
+
+    def _check_covered(self, source: Delegation, grant: Grant) -> None:
+        """What is granted lies in one delegation, or in some that go on from each other. Raises ``CommandError``."""
+        parts = self.book.cover(grant.source, grant.booked)
+        if not parts:
+            end = max(one.term.end for one in self.book.line(grant.source))
+            raise CommandError(f"the delegation covers {(source.term.start, end)}, not {tuple(grant.booked)}")
+        if grant.prepare and parts[0][1].end <= grant.term.start:
+            raise CommandError(f"units can't be prepared in {parts[0][0].id}, which ends before the term begins")
+        if len(parts) > JOINED_MAX + 1 or sum(len(one.ticket) + CLAIM_MAX for one, _ in parts) > TICKET_MAX:
+            raise CommandError(f"the term goes on over {len(parts)} delegations, too many for one grant")
 
     def _reserve(self, lease: BrokerLease, grant: Grant) -> str:
         """Book the grant; a modify first gives up the rest of the claim it replaces. Raises ``Shortfall`` with
         nothing changed.
         """
-        table = self.book.table(grant.source)
+        table = self.book.table_of(grant.source)
         # Not by the request's number: one whose record is long forgotten may come again.
         key = f"{lease.id}#{self._next('serial')}"
         if lease.asked.op != MODIFY:
@@ -435,35 +461,52 @@ class Broker(BrokerProbes):
         return key
 
     def _cut(self, lease: BrokerLease, grant: Grant, key: str) -> None:
-        source = self.book.get(grant.source)
-        assert source is not None, "checked before"
-        serial = self._next("serial")
-        ticket = delegate(
-            self.book.ticket(grant.source),
-            self.signer,
-            holder=self._peer_key(lease.holder),
-            units=grant.units,
-            term=grant.booked,
-            serial=serial,
-            constraints=constraints_of(grant.preemptible, grant.term.start if grant.prepare else -1),
-        )
+        note_suspend(lease, grant, self._options[lease.id])
+        parts = self._cut_claims(lease, grant, key)
+        first, further = parts[0][0], join_tickets([ticket.encode() for ticket, _ in parts[1:]])
         truncation = b""
         if lease.asked.op == MODIFY:
             last = lease.claims[-1]
-            truncation = state(self.signer, TRUNCATION, last.digest, grant.booked.start, lease.id).encode()
+            signer = self.signer_from(last.source)
+            truncation = state(signer, TRUNCATION, last.digest, grant.booked.start, lease.id).encode()
             self.set_claims(lease, (*lease.claims[:-1], last._replace(until=grant.booked.start, held=True)))
-        granted = Granted(
-            ticket.leaf.digest, grant.source, key, grant.units, grant.booked, grant.booked.end, False, serial,
-            grant.preemptible, grant.prepare,
-        )  # fmt: skip
-        if lease.asked.op == MODIFY:
-            self.book.hold_rest(lease.claims[-1], granted)
+            self.book.hold_rest(lease.claims[-1], parts[0][1])
             self._cut_off[lease.claims[-1].digest.hex()] = lease.id
-        self.set_claims(lease, (*self._going_on(lease), granted))
+        self.set_claims(lease, (*self._going_on(lease), *(granted for _, granted in parts)))
+        lease.suspended = bool(lease.claims[-1].saving)
         lease.reason = ""
         start, end = grant.booked
+        source = self.book.get(parts[-1][1].source)
+        assert source is not None, "checked before"
         self._fire(br.MACHINE, lease, "grant", f"{grant.units} units of {source.site} over ({start}, {end})")
-        self._settle_request(lease, "granted", "", ticket=ticket.encode(), source=source, truncation=truncation)
+        self._settle_request(
+            lease, "granted", "", ticket=first.encode(), source=source, truncation=truncation, further=further
+        )
+
+    def _cut_claims(self, lease: BrokerLease, grant: Grant, key: str) -> list[tuple[Ticket, Granted]]:
+        """The claims of a grant, which is reserved under ``key``: one for each delegation that its term lies in."""
+        parts, options = self.book.cover(grant.source, grant.booked), self._options[lease.id]
+        table = self.book.table_of(grant.source)
+        if len(parts) > 1:
+            table.release(key)
+        made: list[tuple[Ticket, Granted]] = []
+        for number, (source, term) in enumerate(parts):
+            prepare = grant.prepare if number == 0 else 0
+            saving = ends_suspended(lease, grant, options, source.properties) if number == len(parts) - 1 else 0
+            part_key, serial = f"{key}.{number}" if number else key, self._next("serial")
+            if len(parts) > 1:
+                table.reserve(part_key, grant.units, term, force=True)
+            ticket = delegate(
+                self.book.ticket(source.id), self.signer_from(source.id), holder=self._peer_key(lease.holder),
+                units=grant.units, term=term, serial=serial,
+                constraints=constraints_of(grant.preemptible, grant.term.start if prepare else -1, saving),
+            )  # fmt: skip
+            granted = Granted(
+                ticket.leaf.digest, source.id, part_key, grant.units, term, term.end, False, serial, grant.preemptible,
+                prepare, saving,
+            )  # fmt: skip
+            made.append((ticket, granted))
+        return made
 
     def _settle_request(
         self,
@@ -475,6 +518,7 @@ class Broker(BrokerProbes):
         source: Delegation | None = None,
         truncation: bytes = b"",
         fits: Instant | None = None,
+        further: bytes = b"",
     ) -> None:
         number, lease.defer_reason = lease.request, ""
         lease.request = 0
@@ -491,7 +535,7 @@ class Broker(BrokerProbes):
             lease,
             TicketUpdate(
                 lease.id, lease.update + 1, number, status, ticket, site, properties, truncation, reason,
-                -1 if fits is None else fits, endorsement,
+                -1 if fits is None else fits, endorsement, further,
             ),
         )  # fmt: skip
 

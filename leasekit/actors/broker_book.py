@@ -1,5 +1,8 @@
 """The broker's book: what it holds (delegations, each with a timetable), what it has given from it, and which
 requests form groups.
+
+Delegations that go on from each other are a *line*, and have one timetable: mappers see one source whose term ends
+with the last of them, and what is granted from it is cut where one ends and the next begins (:meth:`Book.cover`).
 """
 
 from __future__ import annotations
@@ -8,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from leasekit.core.claims.ticket import Ticket
+from leasekit.core.leases import delegation as deleg
 from leasekit.core.leases.records import Granted
 from leasekit.core.leases.relations import Delegation, Withheld
 from leasekit.core.mappers import Source
@@ -29,6 +33,7 @@ class Book:
     def __init__(self) -> None:
         self._sources: dict[str, Delegation] = {}
         self._tables: dict[str, Timetable] = {}
+        self._lines: dict[str, list[Delegation]] = {}
         self._tickets: dict[str, Ticket] = {}
         self._by_type: dict[str, list[Delegation]] = {}
         self._groups: dict[tuple[str, str], _Group] = {}
@@ -41,8 +46,11 @@ class Book:
 
     def add(self, source: Delegation, ticket: Ticket) -> None:
         """Take up a delegation."""
-        table = Timetable(0)
+        line = self._lines.setdefault(source.base, [])
+        table = self._tables[line[0].id] if line else Timetable(0)
         table.add_capacity(source.term, ticket.leaf.capacity)
+        line.append(source)
+        line.sort(key=lambda s: s.term)
         self._sources[source.id], self._tables[source.id], self._tickets[source.id] = source, table, ticket
         for window in source.withheld:
             self.withhold(source, window, 1)
@@ -64,11 +72,37 @@ class Book:
     def remove(self, id_: str) -> None:
         """Let go of a delegation whose term is over."""
         self.close(id_)
+        source = self._sources[id_]
+        line = self._lines[source.base]
+        line.remove(source)
+        if not line:
+            del self._lines[source.base]
         del self._sources[id_], self._tables[id_], self._tickets[id_]
 
     def get(self, id_: str) -> Delegation | None:
         """The delegation, or None."""
         return self._sources.get(id_)
+
+    def line(self, base: str) -> Sequence[Delegation]:
+        """The delegations that are held of a line, in the order of their terms."""
+        return self._lines.get(base, ())
+
+    def base(self, id_: str) -> str:
+        """The line of a delegation: its own name if it is not held."""
+        source = self._sources.get(id_)
+        return source.base if source is not None else id_
+
+    def cover(self, base: str, term: Term) -> list[tuple[Delegation, Term]]:
+        """The delegations of a line that can be granted from over ``term``, each with its part of it; none if there is
+        a gap.
+        """
+        parts: list[tuple[Delegation, Term]] = []
+        at = term.start
+        for source in self._lines.get(base, ()):
+            if source.state == deleg.HELD and source.term.start <= at < source.term.end and at < term.end:
+                parts.append((source, Term(at, min(source.term.end, term.end))))
+                at = parts[-1][1].end
+        return parts if at >= term.end else []
 
     def count_of(self, peer: str) -> int:
         """How many delegations of one giver are held."""
@@ -77,6 +111,10 @@ class Book:
     def table(self, id_: str) -> Timetable:
         """The timetable of a delegation. Raises ``KeyError``."""
         return self._tables[id_]
+
+    def table_of(self, base: str) -> Timetable:
+        """The timetable of a line. Raises ``KeyError``."""
+        return self._tables[self._lines[base][0].id]
 
     def table_or_none(self, id_: str) -> Timetable | None:
         """The timetable of a delegation, None if it is over."""
@@ -113,9 +151,21 @@ class Book:
 
     def _views(self, type_: str, scratch: Callable[[Timetable], Timetable]) -> list[Source]:
         return [
-            Source(s.id, s.site, s.type, s.units, s.term, s.properties, scratch(self._tables[s.id]))
-            for s in self._by_type.get(type_, ())
+            Source(first.base, first.site, type_, units, term, first.properties, scratch(self._tables[first.id]))
+            for first, units, term in self._runs(type_)
         ]
+
+    def _runs(self, type_: str) -> list[tuple[Delegation, int, Term]]:
+        """Each line of a type as far as it goes on without a gap: its first delegation, the most units, the term."""
+        runs: dict[str, tuple[Delegation, int, Term]] = {}
+        for source in sorted(self._by_type.get(type_, ()), key=lambda s: (s.base, s.term)):
+            if source.base not in runs:
+                runs[source.base] = (source, source.units, source.term)
+                continue
+            first, units, term = runs[source.base]
+            if source.term.start == term.end:
+                runs[source.base] = (first, max(units, source.units), Term(term.start, source.term.end))
+        return list(runs.values())
 
     def describe(self, now: Instant) -> list[dict[str, Any]]:
         """Every delegation as plain data for an operator."""
@@ -123,6 +173,7 @@ class Book:
         for source in self._sources.values():
             table = self._tables[source.id]
             day = Term(now, min(now + DAY, source.term.end)) if now < source.term.end else source.term
+            begun = source.term.start <= now
             rows.append(
                 {
                     "source": source.id,
@@ -131,8 +182,9 @@ class Book:
                     "state": source.state,
                     "type": source.type,
                     "units": source.units,
-                    "free_now": table.free_at(now),
-                    "free_for_a_day": table.available(day),
+                    "line": source.base,
+                    "free_now": table.free_at(now) if begun else 0,
+                    "free_for_a_day": table.available(day) if begun else 0,
                     "reservations": len(table),
                     "term": list(source.term),
                     "properties": dict(source.properties),

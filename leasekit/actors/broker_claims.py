@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from leasekit.actors.broker_sources import TRUNCATE, BrokerSources
+from leasekit.actors.served import ServedLease
 from leasekit.actors.settings import DELEGATE, BrokerSettings, Peer
 from leasekit.core.claims.keys import Scheme, Signer
 from leasekit.core.claims.statements import RECEIPT, TRUNCATION, check_statement, decode_statement, state
-from leasekit.core.claims.ticket import delegate
+from leasekit.core.claims.ticket import READY_AT, SAVING, delegate
+from leasekit.core.drivers import saves
 from leasekit.core.errors import CommandError, RemoteError
 from leasekit.core.leases import broker as br
 from leasekit.core.leases.records import BrokerLease, Granted, pack_body
@@ -21,16 +23,20 @@ from leasekit.core.properties import Properties
 from leasekit.core.protocol.messages import Accepted, ClaimReport, ReturnTicket, Truncated
 from leasekit.core.schema import Change
 from leasekit.core.steps import Outgoing
-from leasekit.core.time import Instant, Term
+from leasekit.core.time import Duration, Instant, Term
 
 REPLACED = "replaced"
 RETURNED = "returned"
 
 
-def constraints_of(preemptible: bool, ready_at: Instant = -1) -> Properties:
-    """What a claim says beside units and term: whether it can be ended early, and by when its units are to be up."""
+def constraints_of(preemptible: bool, ready_at: Instant = -1, saving: Duration = 0) -> Properties:
+    """What a claim says beside units and term: whether it can be ended early, by when its units are to be up, and how
+    long before its end they are saved, where the lease is suspended then.
+    """
     said = {"preemptible": "true"} if preemptible else {}
-    return said if ready_at < 0 else {**said, "ready_at": str(ready_at)}
+    if saving:
+        said[SAVING] = str(saving)
+    return said if ready_at < 0 else {**said, READY_AT: str(ready_at)}
 
 
 class BrokerClaims(BrokerSources):
@@ -54,8 +60,8 @@ class BrokerClaims(BrokerSources):
 
     def _on_return(self, peer: str, message: ReturnTicket) -> None:
         lease = self.leases.get(message.lease)
-        if lease is not None and lease.holder != peer:
-            raise RemoteError("not_yours", f"lease {lease.id} is not held by {peer}")
+        if lease is not None:
+            self._check_holder(lease, peer)
         subject = decode_statement(message.receipt).subject
         claim = next((c for c in lease.claims if c.digest == subject), None) if lease is not None else None
         if lease is not None and claim is not None:
@@ -77,12 +83,14 @@ class BrokerClaims(BrokerSources):
                 self.set_claims(lease, tuple(c for c in lease.claims if c is not claim))
             else:
                 self._undo(lease, claim)
-        elif at < claim.until:
-            self.book.end_early(claim, at)
-            self.set_claims(lease, tuple(c._replace(until=at) if c is claim else c for c in lease.claims))
-        elif at < claim.term.end:  # cut off by a modify: what an undo could give back to it is over as well
-            self._free_rest(claim)
-            ended = claim._replace(term=Term(claim.term.start, at), held=False)
+        elif at < claim.term.end:
+            ended = claim
+            if claim.until < claim.term.end:  # cut off by a modify: what an undo could give back to it is over as well
+                self._free_rest(claim)
+                ended = claim._replace(term=Term(claim.term.start, max(at, claim.term.start + 1)), held=False)
+            if at < claim.until:
+                self.book.end_early(claim, at)
+                ended = ended._replace(until=at)
             self.set_claims(lease, tuple(ended if c is claim else c for c in lease.claims))
         over = all(c.until <= max(self.now, c.term.start) for c in lease.claims)
         if lease.state == br.TICKETED:
@@ -99,7 +107,7 @@ class BrokerClaims(BrokerSources):
             return
         id_, holder = claim.digest.hex(), self.peers.get(lease.holder)
         row = (
-            id_, 0, self.book.ticket(claim.source).leaf.id, lease.id, self.signer.public.hex(),
+            id_, 0, self.book.ticket(claim.source).leaf.id, lease.id, self.signer_from(claim.source).public.hex(),
             holder.key.hex() if holder is not None else "", lease.type, claim.units, *claim.term, RETURNED,
             pack_body((data,)),
         )  # fmt: skip
@@ -136,6 +144,19 @@ class BrokerClaims(BrokerSources):
             follows = claim.held
         return [*kept, *lease.claims[-1:]]
 
+    def _drop_at(self, lease: ServedLease) -> Instant:
+        """As the layer below says; but what a modify left of a claim is known by the lease, as long as it is booked."""
+        at = super()._drop_at(lease)
+        claims = lease.claims if isinstance(lease, BrokerLease) else ()
+        return max(at, max((claim.term.end for claim in claims if claim.held), default=at))
+
+    def _drop(self, lease: BrokerLease) -> None:
+        if any(claim.held for claim in lease.claims):
+            for claim in lease.claims:
+                self._free_rest(claim)
+            self.set_claims(lease, tuple(claim._replace(held=False) for claim in lease.claims))
+        super()._drop(lease)
+
     def _settle_cut(self, lease: BrokerLease, place: int) -> None:
         """The claim at ``place`` goes: nothing is booked any more for what it left of the one before it."""
         if place and lease.claims[place - 1].held:
@@ -168,12 +189,28 @@ class BrokerClaims(BrokerSources):
 
     def _is_site(self, peer: str, claim: Granted) -> bool:
         source = self.book.get(claim.source)
-        return source is not None and self.book.ticket(claim.source).root.issuer == self._peer_key(peer)
+        return source is not None and self.book.ticket(claim.source).root.issuer in self._keys_of(peer)
+
+    # -- suspension --------------------------------------------------------------------------------------------
+
+    def suspends(self) -> bool:
+        """Whether there is anything here that can be suspended: of some type, at some site."""
+        return any(saves(source.properties) for type_ in self.book.types() for source in self.book.of_type(type_))
+
+    def place_in_line(self, peer: str, properties: Properties) -> Instant:
+        """Since when a new request waits: the rest of a suspended lease of the same holder has its place, once."""
+        before = self.leases.get(properties.get("resumes", ""))
+        if before is None or before.holder != peer or not before.suspended:
+            return self.now
+        before.suspended = False
+        self._touch(before)
+        return before.arrived
 
     # -- preemption --------------------------------------------------------------------------------------------
 
-    def preempt(self, lease_id: str, at: Instant, reason: str) -> None:
-        """End a preemptible lease at ``at``: the site is told until it accepts, and the guest hears of it now.
+    def preempt(self, lease_id: str, at: Instant, reason: str, *, suspend: bool = False) -> None:
+        """End a preemptible lease at ``at``: the site is told until it accepts, and the guest hears of it now. With
+        ``suspend`` its site saves it by then.
 
         Raises ``CommandError``.
         """
@@ -184,35 +221,54 @@ class BrokerClaims(BrokerSources):
         if not self.now <= at < last or lease.cut >= 0:
             raise CommandError(f"lease {lease_id} ends at {last}: at is {at}, or it was preempted before")
         # A renewal in hand is a claim of its own: all that go on after ``at`` are ended, or none.
-        notices = [self._truncation(lease, claim, at) for claim in lease.claims if claim.until > at]
+        saving = self._time_to_save(lease, at) if suspend else 0
+        notices = [self._truncation(lease, claim, at, saving) for claim in lease.claims if claim.until > at]
         if lease.request:
             self.refuse_waiting(lease, f"the lease is preempted: {reason}")
-        lease.cut = at
+        lease.cut, lease.suspended = at, suspend
         self._fire(br.MACHINE, lease, "preempt", f"ends at {at}: {reason}")
         for claim, site, message in notices:
             id_ = f"{TRUNCATE}{lease.id}#{claim.key}"
             self.notify(id_, site, lease.id, message.number, message, claim.term.end)
-        self._notice_guest(lease.id, at, reason)
+        self._notice_guest(lease.id, lease.claims[-1], at, reason)
 
-    def _truncation(self, lease: BrokerLease, claim: Granted, at: Instant) -> tuple[Granted, str, Truncated]:
+    def _time_to_save(self, lease: BrokerLease, at: Instant) -> Duration:
+        """How long before ``at`` a lease that is suspended must be saved. Raises ``CommandError`` if it can't be."""
+        source = self.book.get(lease.claims[-1].source)
+        if source is None or not saves(source.properties):
+            raise CommandError(f"lease {lease.id} can't be suspended: its site saves no {lease.type!r}")
+        if not lease.suspend:
+            raise CommandError(f"lease {lease.id} can't be suspended: it doesn't say how long that takes (suspend)")
+        begun = max(self.now, lease.claims[0].term.start)
+        if at - lease.suspend < begun:
+            raise CommandError(
+                f"lease {lease.id} can't be suspended by {at}: that takes {lease.suspend} from {begun} on"
+            )
+        return lease.suspend
+
+    def _truncation(
+        self, lease: BrokerLease, claim: Granted, at: Instant, saving: Duration
+    ) -> tuple[Granted, str, Truncated]:
         """What a claim's site is told of its early end, and which site that is. Raises ``CommandError``."""
         source = self.book.get(claim.source)
         if not claim.preemptible:
             raise CommandError(f"lease {lease.id} is not preemptible")
         if source is None or source.site not in self.peers:
             raise CommandError(f"lease {lease.id}: its site can't be told")
-        statement = state(self.signer, TRUNCATION, claim.digest, max(at, claim.term.start), lease.id).encode()
-        message = Truncated(lease.id, self._next("serial"), self._ticket_again(lease, claim), statement)
+        signer, end = self.signer_from(claim.source), max(at, claim.term.start)
+        statement = state(signer, TRUNCATION, claim.digest, end, lease.id).encode()
+        message = Truncated(lease.id, self._next("serial"), self._ticket_again(lease, claim), statement, saving)
         return claim, source.site, message
 
     def _ticket_again(self, lease: BrokerLease, claim: Granted) -> bytes:
         """The ticket that was cut for ``claim``: the same bytes, since signatures are deterministic."""
-        said = constraints_of(claim.preemptible, claim.term.start + claim.prepare if claim.prepare else -1)
+        ready_at = claim.term.start + claim.prepare if claim.prepare else -1
+        said = constraints_of(claim.preemptible, ready_at, claim.saving)
         peer = self.peers.get(lease.holder)
         for holder in (peer.key, *(key for key, _ in peer.former)) if peer is not None else ():
             ticket = delegate(
-                self.book.ticket(claim.source), self.signer, holder=holder, units=claim.units, term=claim.term,
-                serial=claim.serial, constraints=said,
+                self.book.ticket(claim.source), self.signer_from(claim.source), holder=holder, units=claim.units,
+                term=claim.term, serial=claim.serial, constraints=said,
             )  # fmt: skip
             if ticket.leaf.digest == claim.digest:
                 return ticket.encode()

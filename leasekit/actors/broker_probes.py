@@ -23,7 +23,7 @@ from leasekit.core.leases import broker as br
 from leasekit.core.leases.records import Asked, BrokerLease
 from leasekit.core.mappers import BrokerCycle, BrokerMapper, Defer, Grant, Reject, Wake
 from leasekit.core.protocol.codec import clip
-from leasekit.core.protocol.messages import NEW, Probe, ProbeAnswer
+from leasekit.core.protocol.messages import EXTEND, MODIFY, NEW, Probe, ProbeAnswer
 from leasekit.core.requests import Options, parse_options
 from leasekit.core.steps import Outgoing, Turn, TurnDone
 from leasekit.core.time import Instant, Term
@@ -33,6 +33,7 @@ PROBES_MAX: Final = 64
 PEER_PROBES_MAX: Final = 8
 """How many of them may be one peer's."""
 REASON_MAX: Final = 1000
+_PENDING: Final = {EXTEND: br.EXTENDING_TICKET, MODIFY: br.MODIFYING}
 GRANTED, WAITS, REFUSED = "granted", "waits", "refused"
 
 
@@ -78,6 +79,9 @@ class BrokerProbes(BrokerClaims):
     def _deadline(self, options: Options, end: Instant, *, whole: bool) -> Instant:
         raise NotImplementedError
 
+    def _goes_on_until(self, lease: BrokerLease, op: str, term: Term) -> Instant:
+        raise NotImplementedError
+
     def _cycle(self, more: Iterable[BrokerLease] = ()) -> BrokerCycle:
         raise NotImplementedError
 
@@ -100,19 +104,35 @@ class BrokerProbes(BrokerClaims):
             raise RemoteError("bad_properties", "group_id: a group is answered whole, one request can't be tried")
         try:
             self._admit(peer, message, options)
-            self._check_size(message.type, message.units, options)
+            lease = self._tried(peer, message, options)
         except RemoteError as error:
             self._answer(peer, message, REFUSED, error.text)
             return
-        self._questions_asked += 1
-        asked = Asked(NEW, message.units, message.term, message.site, message.properties)
-        lease = BrokerLease(
-            # No holder's id begins like this: they begin with a fingerprint.
-            f"probe-{self._questions_asked}", peer, "", message.type, br.NASCENT, br.TICKETING, asked, 0, 0, self.now,
-            self._deadline(options, message.term.end, whole=False),
-        )  # fmt: skip
         self._options[lease.id] = options
         self._questions.append(_Question(peer, message, lease, self.now))
+
+    def _tried(self, peer: str, message: Probe, options: Options) -> BrokerLease:
+        """The lease as it would be if the request were made. Raises ``RemoteError`` where it can't be."""
+        asked = Asked(message.op, message.units, message.term, message.site, message.properties)
+        self._questions_asked += 1
+        # No holder's id begins like this: they begin with a fingerprint.
+        id_ = f"probe-{self._questions_asked}"
+        if message.op == NEW:
+            self._check_size(message.type, message.units, options)
+            return BrokerLease(
+                id_, peer, "", message.type, br.NASCENT, br.TICKETING, asked, 0, 0, self.now,
+                self._deadline(options, message.term.end, whole=False),
+            )  # fmt: skip
+        if message.op not in _PENDING:
+            raise RemoteError("bad_op", f"op: found {message.op!r}, allowed are {NEW}, {', '.join(_PENDING)}")
+        lease = self.leases.get(message.of)
+        if lease is None or not self._is_holders(lease, peer) or not lease.claims:
+            raise RemoteError("unknown_lease", f"{self.name} has granted {peer} no lease {message.of}")
+        deadline = self._goes_on_until(lease, message.op, message.term)
+        return BrokerLease(
+            id_, peer, lease.slice, lease.type, br.TICKETED, _PENDING[message.op], asked, 0, 0, self.now, deadline,
+            claims=lease.claims,
+        )  # fmt: skip
 
     # -- its mapper's turn -------------------------------------------------------------------------------------
 
@@ -177,11 +197,14 @@ class BrokerProbes(BrokerClaims):
             self._close_question(REFUSED, decision.reason, earliest=max(fits, -1))
         else:
             self._check_grant(lease, decision)
-            free = self.book.table(decision.source).available(decision.booked)
+            table = self.book.table_of(decision.source)
+            if lease.asked.op == MODIFY:  # it gives up the rest of what it holds
+                table = table.overlay()
+                table.end(lease.claims[-1].key, decision.booked.start)
+            free = table.available(decision.booked)
             if free < decision.units:
                 raise CommandError(f"it would overbook: {free} units are free over {tuple(decision.booked)}")
-            source = self.book.get(decision.source)
-            assert source is not None, "checked before"
+            source = self.book.cover(decision.source, decision.booked)[0][0]
             self._close_question(GRANTED, "", site=source.site, units=decision.units, term=decision.term)
 
     def _close_question(

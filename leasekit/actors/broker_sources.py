@@ -11,6 +11,7 @@ from typing import Any
 
 from leasekit.actors.broker_state import BrokerState, delegation_key
 from leasekit.actors.settings import DELEGATE, BrokerSettings, DelegationSpec, Peer
+from leasekit.actors.shares import withheld_shares
 from leasekit.core.claims.claim import DEGREE_ONE
 from leasekit.core.claims.keys import Scheme, Signer
 from leasekit.core.claims.statements import (
@@ -25,6 +26,7 @@ from leasekit.core.claims.ticket import Ticket, decode_ticket, delegate
 from leasekit.core.errors import RemoteError, TicketError
 from leasekit.core.leases import broker as br
 from leasekit.core.leases import delegation as deleg
+from leasekit.core.leases.records import Granted
 from leasekit.core.leases.relations import Delegation, Notice, Withheld
 from leasekit.core.properties import digest_properties
 from leasekit.core.protocol.messages import (
@@ -92,16 +94,32 @@ class BrokerSources(BrokerState):
         source = Delegation(
             message.delegation, peer, leaf.type, leaf.units, leaf.term, message.ticket, message.properties,
             message.number, self._site_of(peer, ticket, message.site), leaf.digest, deleg.HELD,
+            line="" if message.line == message.delegation else message.line,
         )  # fmt: skip
+        self._check_line(peer, source, ticket)
         return source, ticket
+
+    def _check_line(self, peer: str, source: Delegation, ticket: Ticket) -> None:
+        """A delegation that goes on from others has its own time, and gives the same units. Raises ``TicketError``."""
+        if source.line:
+            self._known(peer, source.line)
+        for other in self.book.line(source.base):
+            root = self.book.ticket(other.id).root.issuer
+            same = root == ticket.root.issuer or source.site in self.peers  # whose keys are known, then
+            if (source.type, source.site) != (other.type, other.site) or not same:
+                raise TicketError("wrong_line", f"{other.id} is {other.type!r} of {other.site}: it can't go on from it")
+            if source.properties != other.properties:
+                raise TicketError("wrong_line", f"{other.id} has other resource properties, it can't go on from it")
+            if source.term.start < other.term.end and other.term.start < source.term.end:
+                raise TicketError("wrong_line", f"{other.id} covers {tuple(other.term)}, which it overlaps")
 
     def _check_given(self, peer: str, data: bytes) -> Ticket:
         """The ticket in ``data``, which ``peer`` has cut for this broker. Raises ``TicketError``."""
         ticket = decode_ticket(data)
-        key = self._peer_key(peer)
+        key = self._key_among(peer, ticket.leaf.issuer)
         self.verifier.check(
-            ticket, root=key if self.peers[peer].role == "authority" else None, holder=self.signer.public,
-            now=self.now, skew=self._base.clock_skew, issuer=key,
+            ticket, root=key if self.peers[peer].role == "authority" else None,
+            holder=self._own_among(ticket.leaf.holder), now=self.now, skew=self._base.clock_skew, issuer=key,
         )  # fmt: skip
         return ticket
 
@@ -109,7 +127,7 @@ class BrokerSources(BrokerState):
         """The name of the site that a chain begins at: the one that its key has here, else what the giver calls it."""
         root = ticket.root.issuer
         for known in self.peers.values():
-            if known.key == root:
+            if root in self._keys_of(known.name):
                 if known.role != "authority":
                     raise TicketError(
                         "unknown_site", f"the chain begins at {known.name}, which is no site but a {known.role}"
@@ -155,12 +173,15 @@ class BrokerSources(BrokerState):
         window = Withheld(message.window, message.units, message.term, message.reason, message.number)
         if known is not None:
             self.book.withhold(source, known, -1)
+        takers = [d for d in self.given.values() if d.source == source.id and d.state in (deleg.OFFERING, deleg.HELD)]
+        rest = Term(max(message.term.start, min(self.now, message.term.end - 1)), message.term.end)
+        told = withheld_shares(message.units, rest, self.book.table(source.id).available, takers)
         self.book.withhold(source, window, 1)
         source.withheld = (*kept, window)
-        for record in self.given.values():
-            if record.source == source.id and record.state == deleg.HELD:
+        for record in takers:
+            if record.id in told and (told[record.id] or known is not None):
                 number = self._next("serial")
-                passed = message._replace(delegation=record.id, number=number, units=min(message.units, record.units))
+                passed = message._replace(delegation=record.id, number=number, units=told[record.id])
                 until = message.term.end
                 self.notify(f"{message.window}@{record.id}", record.peer, record.id, number, passed, until)
         self._wanted = True
@@ -172,7 +193,7 @@ class BrokerSources(BrokerState):
         source = self._known(peer, message.delegation)
         ticket = self._check_given(peer, message.ticket)
         note = check_statement(
-            self.scheme, message.statement, RECLAIM, signer=self._peer_key(peer), subject=ticket.leaf.digest
+            self.scheme, message.statement, RECLAIM, signer=ticket.leaf.issuer, subject=ticket.leaf.digest
         )
         deadline = reclaim_deadline(note)
         if source is None:
@@ -183,6 +204,7 @@ class BrokerSources(BrokerState):
                 message.delegation, peer, leaf.type, leaf.units, leaf.term, message.ticket, {}, message.number,
                 self.peers[peer].name, leaf.digest, deleg.HELD,
             )  # fmt: skip
+            # By itself: what it goes on from, if it does, it does not say.
             self.book.add(source, ticket)
         if source.state == deleg.HELD:
             source.reclaimed = note.at
@@ -200,16 +222,15 @@ class BrokerSources(BrokerState):
             if record.source == source.id and deleg.MACHINE.allows((record.state, record.pending), "reclaim"):
                 self.take_back(record, source.reclaimed, source.deadline, f"{source.peer} took {source.id} back")
         for lease in list(self.leases.values()):
-            claim = lease.claims[-1] if lease.claims else None
-            if lease.state != br.TICKETED or claim is None or claim.source != source.id:
-                continue
-            if claim.term.start >= source.reclaimed:
-                self._notice_guest(lease.id, claim.term.start, f"site {source.site} takes its units back")
+            for claim in lease.claims if lease.state == br.TICKETED else ():
+                if claim.source == source.id and claim.term.start >= source.reclaimed:
+                    self._notice_guest(lease.id, claim, claim.term.start, f"site {source.site} takes its units back")
+                    break
 
-    def _notice_guest(self, lease_id: str, at: Instant, reason: str) -> None:
-        """Tell a guest that its claim ends at ``at``."""
+    def _notice_guest(self, lease_id: str, claim: Granted, at: Instant, reason: str) -> None:
+        """Tell a guest that a claim of its lease, and what goes on from it, ends at ``at``."""
         lease = self.leases[lease_id]
-        statement = state(self.signer, TRUNCATION, lease.claims[-1].digest, at, lease.id).encode()
+        statement = state(self.signer_from(claim.source), TRUNCATION, claim.digest, at, lease.id).encode()
         self._publish(lease, TicketUpdate(lease.id, lease.update + 1, 0, "noticed", b"", "", {}, statement, reason, -1))
 
     def _busy_until(self, source: Delegation) -> Instant:
@@ -248,45 +269,82 @@ class BrokerSources(BrokerState):
         super()._tick(tick)
         if not self._gave:
             self._gave = True
-            self.give(self.settings.delegations)
+            self.give(self.settings.delegations, again=True)
 
-    def _delegate(self, id_: str, spec: DelegationSpec) -> bool:
+    def _delegate(self, id_: str, spec: DelegationSpec, last: Delegation | None) -> bool:
         for source in self.book.of_type(spec.type):
             if spec.site and source.site != spec.site:
                 continue
-            start = max(self.now, source.term.start)
-            term = Term(start, min(start + spec.length, source.term.end))
+            if last is None and self.book.line(source.base)[0] is not source:
+                continue  # what comes later is for renewals
+            if last is None:
+                start = max(self.now, source.term.start)
+                term = Term(start, min(start + spec.length, source.term.end))
+            elif self.book.base(last.source) == source.base and source.term.start <= last.term.end:
+                term = Term(last.term.end, min(last.term.end + spec.stretch, source.term.end))
+            else:
+                continue
+            start = term.start
             promised = spec.units * spec.degree // DEGREE_ONE
-            if term.end <= start or self.book.table(source.id).available(term) < promised:
+            if term.end <= start or self._free_but_for_windows(source, term) < promised:
                 continue
             ticket = delegate(
-                self.book.ticket(source.id), self.signer, holder=self._peer_key(spec.broker), units=spec.units,
-                term=term, serial=self._next("serial"), degree=spec.degree,
+                self.book.ticket(source.id), self.signer_from(source.id), holder=self._peer_key(spec.broker),
+                units=spec.units, term=term, serial=self._next("serial"), degree=spec.degree,
             )  # fmt: skip
-            self.book.table(source.id).reserve(delegation_key(id_), ticket.leaf.capacity, term)
-            self._offer(id_, spec.broker, ticket, source.properties, site=source.site, source=source.id)
+            table, key = self.book.table(source.id), delegation_key(id_)
+            if key in table:  # a line that begins anew, under the name of what is over
+                table.release(key)
+            # Over a maintenance window it may be more than there is: the taker hears of that when it has it.
+            table.reserve(key, ticket.leaf.capacity, term, force=True)
+            self._offer(
+                id_, spec.broker, ticket, source.properties, line=self._line_name(spec), site=source.site,
+                source=source.id,
+            )  # fmt: skip
             return True
         return False
 
-    def _on_offer_answer(self, peer: str, message: OfferAnswer) -> None:
-        super()._on_offer_answer(peer, message)
-        record = self.given.get(message.delegation)
-        if record is not None and record.state == deleg.REFUSED:
-            self._free(record, self.now)
+    def _free_but_for_windows(self, source: Delegation, term: Term) -> int:
+        """What could be granted of a delegation over ``term`` if all of it were in service."""
+        for window in source.withheld:
+            self.book.withhold(source, window, -1)
+        free = self.book.table(source.id).available(term)
+        for window in source.withheld:
+            self.book.withhold(source, window, 1)
+        return free
+
+    def _taken(self, record: Delegation) -> None:
+        """It may have been cut out of what a maintenance window takes: the taker is to leave that alone."""
+        source = self.book.get(record.source)
+        for window in source.withheld if source is not None else ():
+            begin, end = max(window.term.start, record.term.start, self.now), min(window.term.end, record.term.end)
+            lacking = -self.book.table(record.source).available(Term(begin, end)) if begin < end else 0
+            if lacking > 0 and window.units:
+                number, units = self._next("serial"), min(lacking, record.units)
+                message = Withhold(record.id, number, window.window, units, window.term, window.reason)
+                self.notify(f"{window.window}@{record.id}", record.peer, record.id, number, message, window.term.end)
+
+    def _refused(self, record: Delegation) -> None:
+        """The taker has the claim all the same: its units are free when the site knows that it is not to be used."""
+        self._end_claim(record, record.term.start)
 
     def _let_go(self, record: Delegation, until: Instant) -> None:
-        at = max(record.reclaimed, min(until, record.term.end))
+        self._end_claim(record, max(record.reclaimed, min(until, record.term.end)))
+
+    def _end_claim(self, record: Delegation, at: Instant) -> None:
         if at >= record.term.end:
             return
         if record.site not in self.peers:
             self._complain(f"{record.id} stays reserved: its site {record.site!r} is no peer that could be told")
             return
         number = self._next("serial")
-        statement = state(self.signer, TRUNCATION, record.digest, at, record.id).encode()
+        signer = self.signer_of(decode_ticket(record.ticket).leaf.issuer)
+        statement = state(signer, TRUNCATION, record.digest, at, record.id).encode()
         message = Truncated(record.id, number, record.ticket, statement)
         self.notify(f"{TRUNCATE}{record.id}", record.site, record.id, number, message, record.term.end)
 
     def _accepted_notice(self, notice: Notice) -> None:
+        super()._accepted_notice(notice)
         record, message = self.given.get(notice.subject), notice.content()
         if isinstance(message, Truncated) and record is not None:
             self._free(record, decode_statement(message.truncation).at)

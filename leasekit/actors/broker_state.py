@@ -12,9 +12,10 @@ from typing import Any
 from leasekit.actors.broker_book import Book
 from leasekit.actors.broker_usage import UsageBook
 from leasekit.actors.giver import Giver
-from leasekit.actors.settings import BrokerSettings, Peer
+from leasekit.actors.settings import REQUEST, BrokerSettings, Peer
 from leasekit.core.claims.keys import Scheme, Signer
 from leasekit.core.claims.ticket import decode_ticket
+from leasekit.core.errors import RemoteError
 from leasekit.core.leases import delegation as deleg
 from leasekit.core.leases.records import BrokerLease, Granted
 from leasekit.core.leases.relations import Delegation
@@ -52,7 +53,19 @@ class BrokerState(Giver[BrokerLease]):
         """The lease's claims are these from now on."""
         if self.usage is not None:
             self.usage.replace(lease.holder, lease.type, lease.claims, claims, self.now)
+            self._changes += self.usage.take_changes()
         lease.claims = claims
+
+    def _drop(self, lease: BrokerLease) -> None:
+        if self.usage is not None:
+            self.usage.let_go(lease.holder, lease.type, lease.claims)
+            self._changes += self.usage.take_changes()
+        super()._drop(lease)
+
+    def signer_from(self, source: str) -> Signer:
+        """Who cuts claims from a delegation, and speaks of them: the key that it was given to."""
+        known = self.book.get(source)
+        return self.signer if known is None else self.signer_of(self.book.ticket(source).leaf.holder)
 
     def wait(self, lease: BrokerLease) -> None:
         """The lease's request waits for the mapper."""
@@ -63,7 +76,25 @@ class BrokerState(Giver[BrokerLease]):
         """Its request is settled."""
         if self._pending.pop(lease.id, None) is not None:
             self._open_requests[lease.holder] -= 1
+            if not self._open_requests[lease.holder]:
+                del self._open_requests[lease.holder]
         self._options.pop(lease.id, None)
+
+    def check_share(self, peer: str) -> None:
+        """Half of the places for requests that wait are kept for all peers in equal shares, the others are for whoever
+        comes first: so one that asks without end leaves each other its share. Raises ``RemoteError``.
+        """
+        most, mine = self.settings.pending_max, self._open_requests.get(peer, 0)
+        if len(self._pending) < most // 2:
+            return
+        askers = sum(REQUEST in known.may for known in self.peers.values())
+        share = max(1, (most - most // 2) // max(1, askers))
+        beyond = sum(count - share for count in self._open_requests.values() if count > share)
+        if mine >= share and beyond >= most // 2:
+            raise RemoteError(
+                "busy",
+                f"{peer} has {mine} requests waiting at {self.name}, its share is {share} of {most}: try again later",
+            )
 
     def _is_settled(self, lease: Any, number: int) -> bool:
         return bool(lease.request != number)
@@ -89,6 +120,9 @@ class BrokerState(Giver[BrokerLease]):
                 )
                 if given.freed >= 0:
                     table.end(delegation_key(given.id), given.freed)
+        if self.usage is not None:
+            self.usage.restore(tables.get("usage", ()), self.now)
+            self._changes += self.usage.take_changes()
         for row in tables.get("leases", ()):
             lease = BrokerLease.from_row(row)
             self.leases[lease.id] = lease

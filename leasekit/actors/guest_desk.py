@@ -28,6 +28,8 @@ from leasekit.core.mappers import (
     Hold,
     ModifyLease,
     RequestLease,
+    RequestTopology,
+    TopologyView,
 )
 from leasekit.core.protocol.messages import EXTEND, MODIFY, NEW, Probe, ProbeAnswer
 from leasekit.core.requests import Options, parse_options
@@ -46,7 +48,7 @@ T = TypeVar("T")
 class GuestDesk(GuestGroups):
     """Commands and mapper turns."""
 
-    decisions = (RequestLease, ExtendLease, ModifyLease, CloseLeaseEarly)
+    decisions = (RequestLease, RequestTopology, ExtendLease, ModifyLease, CloseLeaseEarly)
 
     def __init__(
         self,
@@ -64,6 +66,8 @@ class GuestDesk(GuestGroups):
         self._call_unblock: Callable[..., Go | Hold] | None = getattr(mapper, "unblock", None)
         self._handlers[ProbeAnswer] = self._on_probe_answer
         self._errand_commands["lease.probe"] = self._probe
+        self._errand_commands["lease.probe_extend"] = self._probe_extend
+        self._errand_commands["lease.probe_modify"] = self._probe_modify
         self._commands.update(
             {
                 "lease.request": lambda a: self._named(self.request_lease(_structure(RequestLease, a, term=True))),
@@ -85,6 +89,14 @@ class GuestDesk(GuestGroups):
     def _redeem(self, lease: GuestLease, op: str) -> None:
         raise NotImplementedError
 
+    def request_topology(self, wish: RequestTopology) -> object:
+        """Lease a topology."""
+        raise NotImplementedError
+
+    def topology_views(self) -> Iterable[TopologyView]:
+        """The topologies as mappers see them."""
+        raise NotImplementedError
+
     # -- the mapper's turns ------------------------------------------------------------------------------------
 
     def _turn_at(self) -> Instant | None:
@@ -97,7 +109,7 @@ class GuestDesk(GuestGroups):
             return None
         self._wake = None
         views = [self.view(lease, snapshot=not self.inline) for lease in self.open_leases()]
-        cycle = GuestCycle(self.now, views)
+        cycle = GuestCycle(self.now, views, list(self.topology_views()))
         return self._begin_turn(lambda: self._mapper.plan(cycle))
 
     def _waits_for_mapper(self) -> Iterable[str]:
@@ -106,6 +118,8 @@ class GuestDesk(GuestGroups):
     def _carry_out(self, decision: GuestDecision) -> None:
         if isinstance(decision, RequestLease):
             self.request_lease(decision)
+        elif isinstance(decision, RequestTopology):
+            self.request_topology(decision)
         elif isinstance(decision, ExtendLease):
             self.extend_lease(decision)
         elif isinstance(decision, ModifyLease):
@@ -132,33 +146,39 @@ class GuestDesk(GuestGroups):
 
     def request_lease(self, wish: RequestLease) -> GuestLease:
         """Ask for a new lease. Raises ``CommandError`` that names the field."""
-        term = wish.term
         self._check_wish(wish)
-        options = parse_options(wish.properties, term)
+        options = parse_options(wish.properties, wish.term)
         slice_ = wish.slice or "default"
-        if slice_ not in self.slices:
-            self.slices[slice_] = Slice(slice_)
-            self._touch(self.slices[slice_])
         if wish.name and (slice_, wish.name) in self._names:
             other = self.leases[self._names[slice_, wish.name]]
             if other.state not in (sm.CLOSED, sm.FAILED):
                 raise CommandError(
                     f"name: slice {slice_!r} has a lease {wish.name!r} already ({other.id}, {other.state})"
                 )
+        return self.begin_lease(wish, self._wait_until(options, wish.term))
+
+    def begin_lease(self, wish: RequestLease, deadline: Instant) -> GuestLease:
+        """Ask for a lease that was checked, and wait for the answer until ``deadline``."""
+        slice_ = wish.slice or "default"
+        if slice_ not in self.slices:
+            self.slices[slice_] = Slice(slice_)
+            self._touch(self.slices[slice_])
         lease = GuestLease(
             id=f"{self.tag}-{self._next('lease')}",
             name=wish.name,
             slice=slice_,
             type=wish.type,
             broker=self._broker(wish.broker),
-            asked=Asked(NEW, wish.units, term, wish.site, dict(wish.properties)),
+            asked=Asked(NEW, wish.units, wish.term, wish.site, dict(wish.properties)),
             configuration=dict(wish.configuration),
             redeem_predecessor=self._known_lease("redeem_predecessor", wish.redeem_predecessor, slice_),
             join_predecessor=self._known_lease("join_predecessor", wish.join_predecessor, slice_),
             proceed=wish.if_predecessor_fails == "proceed",
         )
+        if "suspend" in wish.properties:
+            lease.first_asked = lease.asked
         self._adopt(lease)
-        self.ask(lease, "ask", self._wait_until(options, term))
+        self.ask(lease, "ask", deadline)
         return lease
 
     def _probe(self, command: Command) -> None:
@@ -168,11 +188,27 @@ class GuestDesk(GuestGroups):
         broker = self._broker(wish.broker)
         if parse_options(wish.properties, wish.term).group:
             raise CommandError("properties.group_id: a group is answered whole, one request of it can't be tried")
+        self._send_probe(command, broker, wish.type, Asked(NEW, wish.units, wish.term, wish.site, wish.properties))
+
+    def _probe_extend(self, command: Command) -> None:
+        """The same for an extend."""
+        lease, asked, _ = self._extension(_structure(ExtendLease, command.arguments))
+        self._send_probe(command, lease.broker, lease.type, asked, lease.id)
+
+    def _probe_modify(self, command: Command) -> None:
+        """The same for a modify of units or end: a configuration is the site's to decide."""
+        lease, asked = self._modification(_structure(ModifyLease, command.arguments))
+        if asked is None:
+            raise CommandError("units and end stay as they are: the broker has nothing to decide")
+        self._send_probe(command, lease.broker, lease.type, asked, lease.id)
+
+    def _send_probe(self, command: Command, broker: str, type_: str, asked: Asked, of: str = "") -> None:
         subject = f"{self.tag}-probe"
         unheard = f"{broker} did not answer within {PROBE_TIMEOUT // SECOND} s; nothing was asked for"
         errand = self._begin_errand(command, broker, subject, PROBE_TIMEOUT, unheard)
-        term, properties = wish.term, dict(wish.properties)
-        probe = errand.repeat = Probe(subject, errand.number, wish.type, wish.units, term, wish.site, properties)
+        probe = errand.repeat = Probe(
+            subject, errand.number, type_, asked.units, asked.term, asked.site, dict(asked.properties), asked.op, of
+        )
         self._messages.append(Outgoing(broker, probe))
 
     def _on_probe_answer(self, peer: str, message: ProbeAnswer) -> None:
@@ -237,6 +273,13 @@ class GuestDesk(GuestGroups):
 
     def extend_lease(self, wish: ExtendLease) -> GuestLease:
         """Renew a lease, growing or shrinking it. Raises ``CommandError``."""
+        lease, asked, give_up = self._extension(wish)
+        lease.asked, lease.victims = asked, wish.victims
+        self.ask(lease, "extend", give_up)
+        return lease
+
+    def _extension(self, wish: ExtendLease) -> tuple[GuestLease, Asked, Instant]:
+        """The lease, what its broker is asked, and when the answer comes too late."""
         lease = self.find(wish.lease)
         self._must_allow(lease, "extend")
         units = self._new_units(lease, wish.units, wish.victims)
@@ -245,13 +288,23 @@ class GuestDesk(GuestGroups):
         give_up = lease.end - self.settings.leave_time
         if give_up <= self.now:
             raise CommandError(f"lease {lease.id} ends at {lease.end}: too late to extend it")
-        lease.asked = Asked(EXTEND, units, Term(lease.end, wish.end), lease.site, dict(wish.properties))
-        lease.victims = wish.victims
-        self.ask(lease, "extend", give_up)
-        return lease
+        return lease, Asked(EXTEND, units, Term(lease.end, wish.end), lease.site, dict(wish.properties)), give_up
 
     def modify_lease(self, wish: ModifyLease) -> GuestLease:
         """Change a lease in mid-term: by a replacement ticket if units or end change, at the site alone otherwise."""
+        lease, asked = self._modification(wish)
+        lease.next_configuration = None if wish.configuration is None else {**lease.configuration, **wish.configuration}
+        lease.victims = wish.victims
+        if asked is None:
+            self._fire(sm.MACHINE, lease, "modify", "configuration")
+            self._redeem(lease, MODIFY)
+        else:
+            lease.asked = asked
+            self.ask(lease, "modify", lease.end - self.settings.leave_time)
+        return lease
+
+    def _modification(self, wish: ModifyLease) -> tuple[GuestLease, Asked | None]:
+        """The lease, and what its broker is asked, if anything."""
         lease = self.find(wish.lease)
         self._must_allow(lease, "modify")
         held = lease.approved
@@ -265,15 +318,9 @@ class GuestDesk(GuestGroups):
             raise CommandError(f"end: found {end}, it must be later than the start of the lease's term, {start}")
         if wish.configuration is None and units == held.units and end == lease.end:
             raise CommandError("nothing to modify: give configuration, units or end")
-        lease.next_configuration = None if wish.configuration is None else {**lease.configuration, **wish.configuration}
-        lease.victims = wish.victims
         if units == held.units and end == lease.end:
-            self._fire(sm.MACHINE, lease, "modify", "configuration")
-            self._redeem(lease, MODIFY)
-        else:
-            lease.asked = Asked(MODIFY, units, Term(start, end), lease.site, {})
-            self.ask(lease, "modify", lease.end - self.settings.leave_time)
-        return lease
+            return lease, None
+        return lease, Asked(MODIFY, units, Term(start, end), lease.site, {})
 
     def close_early(self, wish: CloseLeaseEarly) -> GuestLease:
         """End a lease early. Closing one that is over, or closing already, is an error that says so."""
@@ -360,7 +407,10 @@ class GuestDesk(GuestGroups):
             raise CommandError(f"name: no slice {name!r} here; there are {', '.join(self.slices) or '(none)'}")
         closed = []
         for lease in list(self.open_leases()):
-            if lease.slice == name and not lease.closing and lease.pending not in (sm.CLOSING, sm.CLOSE_WAIT):
+            if lease.slice == name and lease.suspends and lease.pending == sm.CLOSING:
+                lease.closing = True  # its rest is not asked for
+                self._touch(lease)
+            elif lease.slice == name and not lease.closing and lease.pending not in (sm.CLOSING, sm.CLOSE_WAIT):
                 self.close(lease, reason or "its slice was closed")
                 closed.append(lease.id)
         return {"slice": name, "closed": closed}

@@ -52,6 +52,8 @@ class GuestGroups(GuestReturns):
             return "wait"
         if answer.configuration:
             lease.configuration = {**lease.configuration, **answer.configuration}
+            if lease.next_configuration is not None:
+                lease.next_configuration = {**lease.next_configuration, **answer.configuration}
             self._touch(lease)
         return "ready"
 

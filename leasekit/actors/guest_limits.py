@@ -5,14 +5,14 @@ This layer only tells the instants; what is done then is in :mod:`.service_manag
 
 from __future__ import annotations
 
-from leasekit.actors.guest_desk import GuestDesk
+from leasekit.actors.guest_plans import GuestPlans
 from leasekit.core.leases import service_manager as sm
 from leasekit.core.leases.machine import NONE
 from leasekit.core.leases.records import GuestLease
 from leasekit.core.time import Instant
 
 
-class GuestLimits(GuestDesk):
+class GuestLimits(GuestPlans):
     """The instants of a guest's leases."""
 
     def _limit(self, lease: GuestLease) -> Instant | None:
@@ -64,11 +64,14 @@ class GuestLimits(GuestDesk):
 
     def _is_held(self, lease: GuestLease) -> bool:
         record = self.slices.get(lease.slice)
-        if record is not None and not record.released:
+        if (record is not None and not record.released) or self.is_undecided(lease):
             return True
         return lease.join == sm.BLOCKED_REDEEM and lease.hold_until <= self.now
 
     def _leaving_victims(self, lease: GuestLease) -> list[str]:
-        return [
-            name for name in lease.victims if name in lease.units and lease.units[name].state not in ("leaving", "left")
-        ]
+        """Those that are to leave before an extend, and have not been told: no more than there are units too many. Its
+        site spares the others, if the lease has lost units since they were named.
+        """
+        wanted = lease.renewal.units if lease.renewal is not None else 0
+        going = [name for name in lease.victims if name in lease.units][: max(0, len(lease.units) - wanted)]
+        return [name for name in going if lease.units[name].state not in ("leaving", "left")]

@@ -5,19 +5,24 @@ See :mod:`leasekit.core.leases.returns` for the machine. A return is a record of
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from leasekit.actors.guest_units import GuestUnits
-from leasekit.core.claims.statements import RELINQUISHMENT, state
-from leasekit.core.claims.ticket import decode_ticket
+from leasekit.core.claims.statements import RELINQUISHMENT, decode_statement, state
+from leasekit.core.claims.ticket import decode_ticket, split_tickets
+from leasekit.core.errors import TicketError
 from leasekit.core.leases import returns
+from leasekit.core.leases import service_manager as sm
+from leasekit.core.leases.machine import NONE
 from leasekit.core.leases.records import GuestLease, Held, Return
-from leasekit.core.protocol.codec import NUMBER_MAX
 from leasekit.core.protocol.messages import Message, Relinquish, Relinquished, ReturnTicket, TicketUpdate
 from leasekit.core.schema import Change
 from leasekit.core.steps import Outgoing
 from leasekit.core.time import Instant
 
+STRAYS_FROM: Final = 2**32
+"""Returns of tickets whose leases are over here are numbered from here on: no lease has so many requests."""
 RETURNS_MAX: Final = 10_000
 """How many tickets for leases that nobody knows are on their way back at once, at most."""
 
@@ -41,35 +46,93 @@ class GuestReturns(GuestUnits):
         else:
             self._send_return(giving)
 
+    def give_back_all(self, lease: GuestLease, tickets: Iterable[Held], site: str) -> None:
+        """As :meth:`give_back`, for several."""
+        for held in tickets:
+            self.give_back(lease, held, site)
+
     def _give_back_unknown(self, peer: str, message: TicketUpdate) -> None:
-        """A ticket for a lease that is over here, or that nobody knows any more, is given back all the same. Raises
-        ``TicketError`` if it is none.
+        """Tickets for a lease that is over here, or that nobody knows any more, are given back all the same. Raises
+        ``TicketError`` for one that is none.
         """
         if message.status != "granted":
             return
-        ticket = decode_ticket(message.ticket)
+        for data in (message.ticket, *split_tickets(message.further)):
+            self._give_back_stray(peer, message.lease, data)
+
+    def _give_back_stray(self, peer: str, lease_id: str, data: bytes) -> None:
+        ticket = decode_ticket(data)
         site = self.sites_by_key.get(ticket.root.issuer)
         digest = ticket.leaf.digest
-        lease = self.leases.get(message.lease)
+        lease = self.leases.get(lease_id)
         used = lease is not None and lease.approved is not None and lease.approved.digest == digest
         if site is None or used or digest.hex() in self.returns or ticket.leaf.term.end <= self.now:
             return
         if len(self.returns) >= RETURNS_MAX:
             return
         leaf = self.verifier.check(
-            ticket, root=None, holder=self.signer.public, now=self.now, skew=self._base.clock_skew,
-            issuer=self._peer_key(peer),
+            ticket, root=None, holder=self._own_among(ticket.leaf.holder), now=self.now, skew=self._base.clock_skew,
+            issuer=self._key_among(peer, ticket.leaf.issuer),
         )  # fmt: skip
-        held = Held(message.ticket, leaf.digest, leaf.units, leaf.term)
-        number = min(message.number, NUMBER_MAX - 1) + 1
-        giving = Return(leaf.digest.hex(), message.lease, site, peer, held, number, max(self.now, leaf.term.start))
+        held = Held(data, leaf.digest, leaf.units, leaf.term)
+        # No number that the lease ever had: a late refusal of what that asked for must not settle this.
+        number = STRAYS_FROM + self._next("serial")
+        giving = Return(leaf.digest.hex(), lease_id, site, peer, held, number, max(self.now, leaf.term.start))
         self.returns[giving.id] = giving
         self._touch(giving)
         self._send_return(giving)
 
+    # -- tickets that go on from each other --------------------------------------------------------------------
+
+    def further_of(self, broker: str, message: TicketUpdate, held: Held) -> tuple[Held, ...]:
+        """The tickets that go on from ``held``: for as many units of the same, at the same site. Raises
+        ``TicketError``.
+        """
+        first = decode_ticket(message.ticket)
+        found: list[Held] = []
+        for data in split_tickets(message.further):
+            ticket = decode_ticket(data)
+            leaf = self.verifier.check(
+                ticket, root=None, holder=self._own_among(ticket.leaf.holder), now=self.now,
+                skew=self._base.clock_skew, issuer=self._key_among(broker, ticket.leaf.issuer),
+            )  # fmt: skip
+            if self.sites_by_key.get(ticket.root.issuer) != self.sites_by_key.get(first.root.issuer):
+                raise TicketError("wrong_site", "the tickets are of different sites")
+            end = found[-1].term.end if found else held.term.end
+            same = (leaf.type, leaf.properties, leaf.units) == (first.leaf.type, first.leaf.properties, held.units)
+            if not same or leaf.term.start != end:
+                raise TicketError(
+                    "wrong_terms",
+                    f"{leaf.units} {leaf.type!r} from {leaf.term.start} on don't go on from {held.units} until {end}",
+                )  # fmt: skip
+            found.append(Held(data, leaf.digest, leaf.units, leaf.term))
+        return tuple(found)
+
+    def take_next(self, lease: GuestLease) -> bool:
+        """The next of a lease's tickets is its renewal now, if there is one; whether it is."""
+        if (lease.state, lease.pending) != (sm.ACTIVE, NONE) or not lease.further:
+            return False
+        lease.renewal, lease.further = lease.further[0], lease.further[1:]
+        held = lease.renewal
+        self._fire(sm.MACHINE, lease, "in_hand", f"{held.units} units from {held.term.start} to {held.term.end}")
+        return True
+
+    def drop_further(self, lease: GuestLease, message: TicketUpdate) -> bool:
+        """The broker ends what goes on from a lease's ticket: whether it is that and no more."""
+        held = lease.renewal or lease.approved
+        if held is None or not lease.further or not message.truncation:
+            return False
+        at = decode_statement(message.truncation).at
+        if at < held.term.end:
+            return False
+        self.give_back_all(lease, [one for one in lease.further if one.term.end > at], lease.site)
+        lease.further = tuple(one for one in lease.further if one.term.end <= at)
+        return True
+
     def _send_return(self, giving: Return) -> None:
         if giving.state == returns.RELINQUISHING:
-            note = state(self.signer, RELINQUISHMENT, giving.held.digest, giving.at, giving.lease).encode()
+            signer = self.signer_of(decode_ticket(giving.held.ticket).leaf.holder)
+            note = state(signer, RELINQUISHMENT, giving.held.digest, giving.at, giving.lease).encode()
             message: Message = Relinquish(giving.lease, giving.number, giving.held.ticket, note)
             peer = giving.site
         else:

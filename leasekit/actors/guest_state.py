@@ -17,6 +17,7 @@ from leasekit.core.leases import service_manager as sm
 from leasekit.core.leases.records import GuestLease, GuestUnit, Return, Slice
 from leasekit.core.mappers import GuestUnitView, LeaseView
 from leasekit.core.schema import Change, Row
+from leasekit.core.time import Instant, Term
 
 OPEN = (sm.NASCENT, sm.TICKETED, sm.ACTIVE, sm.ACTIVE_TICKETED)
 
@@ -35,7 +36,7 @@ class GuestState(Peering):
         self.leases: dict[str, GuestLease] = {}
         self.slices: dict[str, Slice] = {}
         self.returns: dict[str, Return] = {}
-        self.sites_by_key = {peer.key: peer.name for peer in self.peers.values() if peer.role == "authority"}
+        self.sites_by_key = _sites_by_key(self.peers.values())
         self._open: dict[str, GuestLease] = {}
         self._names: dict[tuple[str, str], str] = {}
         self._dependents: dict[str, list[str]] = {}
@@ -51,7 +52,7 @@ class GuestState(Peering):
 
     def _peer_changed(self, name: str) -> None:
         super()._peer_changed(name)
-        self.sites_by_key = {peer.key: peer.name for peer in self.peers.values() if peer.role == "authority"}
+        self.sites_by_key = _sites_by_key(self.peers.values())
 
     def _restore(self, tables: Mapping[str, Sequence[Row]]) -> None:
         super()._restore(tables)
@@ -130,6 +131,7 @@ class GuestState(Peering):
         fixed = members() if snapshot else None
         held = lease.approved
         renewal = lease.renewal
+        following = [held for held in (renewal, *lease.further) if held is not None]
         return LeaseView(
             id=lease.id,
             name=lease.name,
@@ -142,8 +144,8 @@ class GuestState(Peering):
             requested=lease.asked.units,
             units=held.units if held is not None else 0,
             term=lease.granted or (held.term if held is not None else lease.asked.term),
-            next_term=renewal.term if renewal is not None else None,
-            next_units=renewal.units if renewal is not None else 0,
+            next_term=Term(following[0].term.start, following[-1].term.end) if following else None,
+            next_units=following[0].units if following else 0,
             closing=lease.closing,
             reason=lease.reason,
             properties=lease.asked.properties,
@@ -179,8 +181,9 @@ class GuestState(Peering):
             if held is None
             else {"units": held.units, "term": list(held.term), "claim": held.digest.hex()},
             "renewal": None if renewal is None else {"units": renewal.units, "term": list(renewal.term)},
+            "further": [{"units": held.units, "term": list(held.term)} for held in lease.further],
             "granted": None if lease.granted is None else {"term": list(lease.granted), "units": len(lease.units)},
-            "end": lease.end,
+            "end": _end(lease),
             "configuration": dict(lease.configuration),
             "resource": dict(lease.resource),
             "units": [
@@ -189,6 +192,8 @@ class GuestState(Peering):
             ],
             "redeem_predecessor": lease.redeem_predecessor,
             "join_predecessor": lease.join_predecessor,
+            "suspends": lease.suspends,
+            "resumes": None if not lease.resumes else {"lease": lease.resumes, "suspended": lease.resumes_from},
         }
 
     def _query_leases(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -238,6 +243,11 @@ class GuestState(Peering):
         ]
 
 
+def _end(lease: GuestLease) -> Instant:
+    """When it ends, or did."""
+    return lease.end if lease.ended < 0 else min(lease.end, lease.ended)
+
+
 def _summary(lease: GuestLease) -> dict[str, Any]:
     held = lease.approved
     return {
@@ -250,9 +260,16 @@ def _summary(lease: GuestLease) -> dict[str, Any]:
         "pending": lease.pending,
         "join": lease.join,
         "units": len(lease.units) or (held.units if held is not None else lease.asked.units),
-        "end": lease.end,
+        "end": _end(lease),
         "reason": lease.reason,
     }
+
+
+def _sites_by_key(peers: Iterable[Peer]) -> dict[bytes, str]:
+    """The sites by the keys that chains may begin with: those that they had before as well."""
+    sites = [peer for peer in peers if peer.role == "authority"]
+    former = {key: peer.name for peer in sites for key, _ in peer.former}
+    return {**former, **{peer.key: peer.name for peer in sites}}
 
 
 def _order(identifier: str) -> tuple[int, str]:

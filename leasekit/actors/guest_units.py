@@ -101,6 +101,9 @@ class GuestUnits(GuestState):
         predecessor = self.leases.get(lease.join_predecessor) if lease.join_predecessor else None
         if predecessor is not None:
             context["predecessor.units"] = " ".join(predecessor.units)
+            hosts = [unit.properties["host"] for unit in predecessor.units.values() if "host" in unit.properties]
+            if hosts:
+                context["predecessor.hosts"] = " ".join(hosts)
         return context
 
     def _action_done(self, done: ActionDone) -> None:

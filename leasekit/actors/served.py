@@ -11,10 +11,10 @@ from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
 from leasekit.actors.peering import Peering
 from leasekit.actors.settings import ActorSettings, Peer
-from leasekit.core.claims.keys import Scheme, Signer, fingerprint
+from leasekit.core.claims.keys import Scheme, Signer, key_tag
 from leasekit.core.errors import CommandError, RemoteError
 from leasekit.core.leases.records import Update
-from leasekit.core.protocol.messages import Accepted, Ack, ErrorReply, LeaseUpdate, TicketUpdate
+from leasekit.core.protocol.messages import Accepted, Ack, ErrorReply, LeaseUpdate, Message, TicketUpdate, acknowledge
 from leasekit.core.schema import Change
 from leasekit.core.steps import Outgoing, Ready
 from leasekit.core.time import Instant
@@ -31,6 +31,7 @@ class ServedLease(Protocol):
     table: ClassVar[str]
     type: str
     holder: str
+    key: bytes
     number: int
     update: int
     unacked: list[Update]
@@ -53,6 +54,9 @@ class Server(Peering, Generic[L]):
     ) -> None:
         super().__init__(name, signer, scheme, peers, settings)
         self.leases: dict[str, L] = {}
+        self._tags: dict[str, str] = {}
+        for known in self.peers:
+            self._know_tags(known)
         self._queries.update(leases=self._query_leases, lease=self._query_lease)
         self._to_accept: dict[str, tuple[ServedLease, int]] = {}
         self._handlers.update({Ack: self._on_ack, ErrorReply: self._on_error})
@@ -80,8 +84,7 @@ class Server(Peering, Generic[L]):
             raise RemoteError("bad_number", f"request number is {number}, it must be positive")
         if lease is None:
             return FRESH
-        if lease.holder != peer:
-            raise RemoteError("not_yours", f"lease {lease.id} is not held by {peer}")
+        self._check_holder(lease, peer)
         if number > lease.number:
             return FRESH
         return REPEAT if number == lease.number else OLD
@@ -91,13 +94,45 @@ class Server(Peering, Generic[L]):
         if lease is not None and len(lease.unacked) >= UNACKED_MAX:
             raise RemoteError("busy", f"lease {lease.id} has {len(lease.unacked)} updates that wait to be acknowledged")
 
-    def _check_id(self, lease: str, peer: str) -> None:
-        """Ids are derived from their holder's key: nobody can take one before its holder does. Raises
-        ``RemoteError``.
+    def _is_holders(self, lease: ServedLease, peer: str) -> bool:
+        """Whether a lease is that of ``peer``: of its name, and the key that first asked for it, or its successor."""
+        known = self.peers.get(peer)
+        if lease.holder != peer or known is None:
+            return False
+        return lease.key in (b"", known.key) or any(key == lease.key for key, _ in known.former)
+
+    def _check_holder(self, lease: ServedLease, peer: str) -> None:
+        if not self._is_holders(lease, peer):
+            other = lease.holder == peer
+            raise RemoteError(
+                "not_yours", f"lease {lease.id} is not held by {peer}{', whose key was another then' if other else ''}"
+            )
+
+    def _check_id(self, id_: str, peer: str, what: str = "lease") -> None:
+        """Ids are derived from their holder's key: nobody can take one before its holder does. Where two keys are given
+        the same ids, they are those of the peer that was known first. Raises ``RemoteError``.
         """
-        tags = [fingerprint(key) for key in self._keys_of(peer)]
-        if not any(lease.startswith(f"{tag}-") for tag in tags):
-            raise RemoteError("bad_id", f"lease: found {lease!r}, ids of {peer}'s leases begin with {tags[0]}-")
+        tags = [key_tag(key) for key in self._keys_of(peer)]
+        tag = next((tag for tag in tags if id_.startswith(f"{tag}-")), None)
+        if tag is None:
+            raise RemoteError("bad_id", f"{what}: found {id_!r}, ids of {peer}'s {what}s begin with {tags[0]}-")
+        owner = self._tags.get(tag, peer)
+        if owner != peer:
+            raise RemoteError(
+                "bad_id", f"{what}: ids that begin with {tag}- are those of {owner} at {self.name}; {peer} has another "
+                "key that gives the same ones: make a new one with `leasekit keys rotate`"
+            )  # fmt: skip
+
+    def _peer_changed(self, name: str) -> None:
+        super()._peer_changed(name)
+        self._tags = {tag: owner for tag, owner in self._tags.items() if owner != name}
+        self._know_tags(name)
+
+    def _know_tags(self, name: str) -> None:
+        known = self.peers.get(name)
+        if known is not None:
+            for key in (known.key, *(key for key, _ in known.former)):
+                self._tags.setdefault(key_tag(key), name)
 
     def _repeat(self, lease: ServedLease, number: int) -> None:
         """Answer a repeat from the record: what is settled again, or that it is being worked on."""
@@ -114,22 +149,32 @@ class Server(Peering, Generic[L]):
         lease.update += 1
         assert message.update == lease.update, "updates are numbered without gaps"
         lease.unacked.append(Update(lease.update, message))
-        self._messages.append(Outgoing(lease.holder, message))
+        self._tell(lease, message)
         lease.tries = 0
         lease.send_at = self.now + self._backoff(0)
         self._owe(lease, lease.holder)
         self._touch(lease)
 
+    def _tell(self, lease: ServedLease, message: Message) -> None:
+        """To its holder: not to who has that name, but another key, by now."""
+        if self._is_holders(lease, lease.holder):
+            self._messages.append(Outgoing(lease.holder, message))
+
     def _send_updates(self, lease: ServedLease) -> None:
         for update in lease.unacked:
-            self._messages.append(Outgoing(lease.holder, update.message))
+            self._tell(lease, update.message)
         lease.tries += 1
         lease.send_at = self.now + self._backoff(lease.tries)
         self._touch(lease)
 
     def _on_ack(self, peer: str, message: Ack) -> None:
         lease = self.leases.get(message.lease)
-        if lease is None or lease.holder != peer or not lease.unacked or message.update < lease.unacked[0].number:
+        if lease is None or not lease.unacked or message.update < lease.unacked[0].number:
+            return
+        meant = next((update.message for update in lease.unacked if update.number == message.update), None)
+        if meant is None or message.signed not in (b"", acknowledge(meant).signed):
+            return  # it is of a lease that was forgotten, and has been made anew since
+        if not self._is_holders(lease, peer):
             return
         if message.update >= lease.update:
             lease.unacked = []

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from leasekit.actors.base import earliest
-from leasekit.actors.guest_limits import GuestLimits
+from leasekit.actors.guest_suspension import GuestSuspension
 from leasekit.actors.settings import ENDORSE, GuestSettings, Peer
 from leasekit.core.claims.keys import Scheme, Signer
 from leasekit.core.claims.statements import CONTRACT, RELINQUISHMENT, check_statement, state
@@ -28,7 +28,6 @@ from leasekit.core.protocol.messages import (
     MODIFY,
     NEW,
     Accepted,
-    Ack,
     CloseLease,
     ErrorReply,
     LeaseUpdate,
@@ -38,6 +37,7 @@ from leasekit.core.protocol.messages import (
     RequestTicket,
     TicketUpdate,
     Withdraw,
+    acknowledge,
 )
 from leasekit.core.steps import Outgoing
 from leasekit.core.time import Instant
@@ -45,7 +45,7 @@ from leasekit.core.time import Instant
 CLOSE = "close"
 
 
-class ServiceManager(GuestLimits):
+class ServiceManager(GuestSuspension):
     """A guest's actor."""
 
     def __init__(
@@ -97,16 +97,18 @@ class ServiceManager(GuestLimits):
     def _on_ticket_update(self, peer: str, message: TicketUpdate) -> None:
         lease = self.leases.get(message.lease)
         if lease is None or lease.broker != peer:
-            self._messages.append(Outgoing(peer, Ack(message.lease, message.update)))
+            self._messages.append(Outgoing(peer, acknowledge(message)))
             if lease is None:
-                self._give_back_unknown(peer, message)
+                self._give_back_stray_tickets(peer, message)
             return
         if message.update > lease.broker_seen + 1:
             return  # an earlier one is on its way and due until it arrives
-        self._messages.append(Outgoing(peer, Ack(lease.id, message.update)))
+        self._messages.append(Outgoing(peer, acknowledge(message)))
         if message.update <= lease.broker_seen:
             if lease.ended >= 0:
-                self._give_back_unknown(peer, message)  # the broker forgot the lease, and granted an old request anew
+                self._give_back_stray_tickets(
+                    peer, message
+                )  # the broker forgot the lease, and granted an old request anew
             return
         lease.broker_seen = message.update
         self._touch(lease)
@@ -119,9 +121,14 @@ class ServiceManager(GuestLimits):
         if message.status == "granted":
             self._on_ticket(lease, message, settles)
         elif message.status == "noticed":
-            self._on_ticket_noticed(lease, message.reason)
+            self._on_ticket_noticed(lease, message)
         elif message.status in ("refused", "closed") and settles:
             self._on_no_ticket(lease, message.reason or "the broker gave no reason", message.earliest)
+
+    def _give_back_stray_tickets(self, peer: str, message: TicketUpdate) -> None:
+        if message.endorsement:  # else they could not go back by way of their site
+            self._know_site(peer, message.endorsement)
+        self._give_back_unknown(peer, message)
 
     def _know_site(self, broker: str, endorsement: bytes) -> None:
         """The broker makes the ticket's site known. If it can't be believed, neither can the ticket: it says why."""
@@ -134,31 +141,37 @@ class ServiceManager(GuestLimits):
     def _on_ticket(self, lease: GuestLease, message: TicketUpdate, wanted: bool) -> None:
         try:
             held, site = self._check_ticket(lease, message)
+            further = self.further_of(lease.broker, message, held)
         except TicketError as error:
             if wanted:
                 self._on_no_ticket(lease, f"the broker's ticket can't be believed: {error.text}", -1)
             return
         if not wanted or not sm.MACHINE.allows((lease.state, lease.pending), "ticket"):
-            self.give_back(lease, held, site)
+            self.give_back_all(lease, (held, *further), site)
             return
         before, op = (lease.state, lease.pending), lease.asked.op
         self._fire(sm.MACHINE, lease, "ticket", f"{held.units} units at {site}")
         if before == (sm.NASCENT, sm.CLOSE_WAIT):
             lease.site = site
-            self.give_back(lease, held, site)
+            self.give_back_all(lease, (held, *further), site)
             self._end(lease)
         elif op == NEW:
             lease.site, lease.approved, lease.resource = site, held, dict(message.properties)
+            lease.further = further
             self._settle_hold(lease)
         else:
+            lease.further = further
             lease.renewal, lease.truncation, lease.reason = held, message.truncation, ""
             if op == MODIFY:
                 self._redeem(lease, MODIFY)
         self.advance(lease)
 
-    def _on_ticket_noticed(self, lease: GuestLease, reason: str) -> None:
+    def _on_ticket_noticed(self, lease: GuestLease, message: TicketUpdate) -> None:
         """A ticket that was not redeemed yet is worth nothing any more; of a lease the site itself speaks."""
-        if (lease.state, lease.pending) == (sm.TICKETED, NONE):
+        reason = message.reason
+        if self.drop_further(lease, message):
+            lease.reason = reason
+        elif (lease.state, lease.pending) == (sm.TICKETED, NONE):
             self._expire(lease, reason)
         elif lease.state == sm.ACTIVE_TICKETED and lease.pending == NONE:
             lease.reason = reason
@@ -169,8 +182,8 @@ class ServiceManager(GuestLimits):
         if not site:
             raise TicketError("unknown_site", f"its root is no site known here (the broker calls it {message.site!r})")
         leaf = self.verifier.check(
-            ticket, root=None, holder=self.signer.public, now=self.now, skew=self._base.clock_skew,
-            issuer=self._peer_key(lease.broker),
+            ticket, root=None, holder=self._own_among(ticket.leaf.holder), now=self.now, skew=self._base.clock_skew,
+            issuer=self._key_among(lease.broker, ticket.leaf.issuer),
         )  # fmt: skip
         asked = lease.asked
         if leaf.type != lease.type:
@@ -200,6 +213,8 @@ class ServiceManager(GuestLimits):
     def _redeem(self, lease: GuestLease, op: str) -> None:
         lease.number += 1
         lease.op, lease.op_number, lease.op_accepted, lease.op_tries = op, lease.number, False, 0
+        next_ = lease.next_configuration
+        lease.op_configuration, lease.op_since = lease.configuration if next_ is None else next_, self.now
         self._send_op(lease)
 
     def _send_op(self, lease: GuestLease) -> None:
@@ -211,9 +226,10 @@ class ServiceManager(GuestLimits):
 
     def _op_message(self, lease: GuestLease) -> Message:
         if lease.op == CLOSE:
-            return CloseLease(lease.id, lease.op_number, self._relinquish_rest(lease))
+            save = lease.suspends and not lease.close_reason
+            return CloseLease(lease.id, lease.op_number, self._relinquish_rest(lease), save)
         held = lease.approved if lease.op == NEW else lease.renewal
-        configuration = lease.next_configuration if lease.next_configuration is not None else lease.configuration
+        configuration = lease.configuration if lease.op_configuration is None else lease.op_configuration
         return Redeem(
             lease.id, lease.op_number, lease.op, lease.slice, held.ticket if held is not None else b"", lease.resource,
             configuration, lease.victims, lease.truncation,
@@ -221,14 +237,15 @@ class ServiceManager(GuestLimits):
 
     def _relinquish_rest(self, lease: GuestLease) -> bytes:
         held = lease.approved
-        if held is None or held.term.end <= self.now:
+        if held is None or held.term.end <= lease.op_since:
             return b""
-        return state(self.signer, RELINQUISHMENT, held.digest, self.now, lease.id).encode()
+        signer = self.signer_of(decode_ticket(held.ticket).leaf.holder)
+        return state(signer, RELINQUISHMENT, held.digest, lease.op_since, lease.id).encode()
 
     def _on_lease_update(self, peer: str, message: LeaseUpdate) -> None:
         lease = self.leases.get(message.lease)
         if lease is None:
-            self._messages.append(Outgoing(peer, Ack(message.lease, message.update)))
+            self._messages.append(Outgoing(peer, acknowledge(message)))
             return
         if lease.site != peer:
             raise RemoteError("wrong_site", f"lease {lease.id} is at {lease.site or 'no site yet'}, not at {peer}")
@@ -240,7 +257,7 @@ class ServiceManager(GuestLimits):
             # The site has forgotten the lease, which was over, and counts its updates anew.
             self._on_over(lease, message, settles=True)
             self.advance(lease)
-        self._messages.append(Outgoing(peer, Ack(lease.id, message.update)))
+        self._messages.append(Outgoing(peer, acknowledge(message)))
 
     def _take_update(self, lease: GuestLease, message: LeaseUpdate) -> None:
         settles = lease.op_number != 0 and message.number >= lease.op_number
@@ -257,6 +274,7 @@ class ServiceManager(GuestLimits):
                 self._on_op_refused(lease, message.reason)
         elif message.state == "noticed":
             lease.noticed, lease.reason = message.term.end, message.reason
+            lease.suspends = lease.suspends if lease.op == CLOSE else message.saved >= 0
         elif settles:
             self._on_lease(lease, message)
         elif sm.MACHINE.allows((lease.state, lease.pending), "changed"):
@@ -268,7 +286,9 @@ class ServiceManager(GuestLimits):
 
     def _check_contract(self, lease: GuestLease, message: LeaseUpdate) -> None:
         """The site's signed lease must name one of the tickets in hand."""
-        contract = check_statement(self.scheme, message.contract, CONTRACT, signer=self._peer_key(lease.site))
+        contract = check_statement(
+            self.scheme, message.contract, CONTRACT, signer=self._said_by(lease.site, message.contract)
+        )
         known = {held.digest for held in (lease.approved, lease.renewal) if held is not None}
         if contract.subject not in known or not contract.detail.startswith(f"{lease.id} "):
             raise TicketError("wrong_contract", "the site's contract is for another claim or lease")
@@ -276,8 +296,8 @@ class ServiceManager(GuestLimits):
     def _on_lease(self, lease: GuestLease, message: LeaseUpdate) -> None:
         if not sm.MACHINE.allows((lease.state, lease.pending), "lease"):
             return
-        lease.op, lease.op_number = "", 0
-        if lease.renewal is not None and lease.asked.op != NEW:
+        op, lease.op, lease.op_number = lease.op, "", 0
+        if lease.renewal is not None and op != NEW:
             lease.approved, lease.renewal, lease.truncation = lease.renewal, None, b""
         if lease.next_configuration is not None:
             lease.configuration, lease.next_configuration = lease.next_configuration, None
@@ -294,8 +314,9 @@ class ServiceManager(GuestLimits):
         lease.op, lease.op_number, lease.renewal, lease.truncation = "", 0, None, b""
         lease.next_configuration, lease.victims, lease.reason = None, (), reason
         self._fire(sm.MACHINE, lease, "lease_refused", reason)
-        if renewal is not None:
-            self.give_back(lease, renewal, lease.site)
+        if renewal is not None or lease.state == sm.FAILED:
+            self.give_back_all(lease, (*((renewal,) if renewal is not None else ()), *lease.further), lease.site)
+            lease.further = ()
         if lease.state == sm.FAILED:
             if lease.approved is not None:
                 self.give_back(lease, lease.approved, lease.site)
@@ -304,6 +325,7 @@ class ServiceManager(GuestLimits):
     def _on_over(self, lease: GuestLease, message: LeaseUpdate, settles: bool) -> None:
         """The site's last word on the lease: closed as asked, or lost."""
         joint = (lease.state, lease.pending)
+        lease.suspends = message.saved >= 0 and message.state == "closed"
         if settles and lease.op == CLOSE and sm.MACHINE.allows(joint, "closed"):
             event = "closed"
         elif settles and sm.MACHINE.allows(joint, "lease_refused") and lease.state == sm.TICKETED:
@@ -315,8 +337,10 @@ class ServiceManager(GuestLimits):
             return
         lease.reason = lease.close_reason if event == "closed" and lease.close_reason else message.reason
         self._fire(sm.MACHINE, lease, event, lease.reason)
-        if message.receipt and lease.approved is not None:
-            self.give_back(lease, lease.approved, lease.site, message.receipt)
+        held = lease.approved
+        # A site that ends a lease by itself gives no receipt: what is left of the claim is the broker's all the same.
+        if held is not None and (message.receipt or held.term.end > self.now + self._base.clock_skew):
+            self.give_back(lease, held, lease.site, message.receipt)
         self._end(lease)
 
     def _on_accepted(self, peer: str, message: Accepted) -> None:
@@ -412,6 +436,8 @@ class ServiceManager(GuestLimits):
             if lease.ask:
                 self._forget_owed(lease, lease.broker)
                 lease.ask = 0
+            self.give_back_all(lease, lease.further, lease.site)
+            lease.further = ()
             if lease.renewal is not None and not lease.op_number:
                 self.give_back(lease, lease.renewal, lease.site)
                 lease.renewal = None  # one that was redeemed already goes back when the site has closed the lease
@@ -434,6 +460,8 @@ class ServiceManager(GuestLimits):
         if lease.renewal is not None:
             self.give_back(lease, lease.renewal, lease.site)
             lease.renewal = None
+        self.give_back_all(lease, lease.further, lease.site)
+        lease.further = ()
         lease.join = sm.NOT_JOINED
         self._clear_units(lease)
         self._open.pop(lease.id, None)
@@ -442,6 +470,8 @@ class ServiceManager(GuestLimits):
         self._touch(lease)
         self._settle_hold(lease)
         self._wake_dependents(lease)
+        if lease.suspends:
+            self.ask_for_rest(lease)
 
     # -- time --------------------------------------------------------------------------------------------------
 
@@ -494,7 +524,7 @@ class ServiceManager(GuestLimits):
                     self._expire(lease, "its term ended before it could be redeemed")
             case (sm.ACTIVE_TICKETED, sm.EXTENDING_LEASE):
                 if lease.op_accepted and self._leaving_victims(lease):
-                    self._start_leaves(lease, lease.victims)
+                    self._start_leaves(lease, self._leaving_victims(lease))
                     self._touch(lease)
                 else:
                     self._expire(lease, f"site {lease.site} did not extend the lease in time")
@@ -517,6 +547,8 @@ class ServiceManager(GuestLimits):
             self.close(lease, lease.close_reason)
         elif (lease.state, lease.pending) == (sm.ACTIVE, NONE):
             self.roll_key(lease)
+            if self.take_next(lease):
+                self.advance(lease)
         elif (lease.state, lease.pending) == (sm.TICKETED, NONE):
             self._advance_ticketed(lease)
         elif (lease.state, lease.pending) == (sm.ACTIVE_TICKETED, NONE) and self._limit_passed(lease):
@@ -525,7 +557,7 @@ class ServiceManager(GuestLimits):
 
     def _advance_ticketed(self, lease: GuestLease) -> None:
         record = self.slices.get(lease.slice)
-        if record is not None and not record.released:
+        if (record is not None and not record.released) or self.is_undecided(lease):
             return
         due = self._redeem_at(lease) <= self.now
         predecessor = self._predecessor(

@@ -90,13 +90,15 @@ class GuestSettings(ActorSettings):
 @attrs.frozen(kw_only=True)
 class UnitGroup:
     """Units of one resource type at a site: ``names`` of the units, and the resource properties that all of the type
-    share. ``own`` are those of this group alone, which tickets don't speak of.
+    share. ``own`` are those of this group alone, which tickets don't speak of. ``power``: a driver can switch them on
+    and off.
     """
 
     type: str
     names: tuple[str, ...]
     properties: Properties = EMPTY
     own: Properties = EMPTY
+    power: bool = False
 
 
 @attrs.frozen(kw_only=True)
@@ -104,7 +106,8 @@ class DelegationSpec:
     """What a site or a broker gives to a broker: ``units`` of ``type`` for ``length`` from when it can on.
 
     A broker gives from what it holds of ``site`` (empty: of the first site that has enough). ``degree`` is what the
-    taker's children may add up to, in thousandths of ``units``.
+    taker's children may add up to, in thousandths of ``units``. ``renew`` before its end the next stretch is offered,
+    of ``renew_for`` (0: of ``length`` again), and so on; with 0 it ends with its term.
     """
 
     broker: str
@@ -113,6 +116,13 @@ class DelegationSpec:
     length: Duration = 3650 * DAY
     degree: int = 1000
     site: str = ""
+    renew: Duration = 0
+    renew_for: Duration = 0
+
+    @property
+    def stretch(self) -> Duration:
+        """For how long it is renewed, milliseconds."""
+        return self.renew_for or self.length
 
 
 @attrs.frozen(kw_only=True)
@@ -126,13 +136,26 @@ class BrokerSettings(ActorSettings):
     defer_max: Duration = 7 * DAY
     """How long a deferrable request may wait if it does not say itself."""
     pending_max: int = 100_000
-    """How many requests may wait for the mapper at once; more are refused."""
+    """How many requests may wait for the mapper at once; more are refused. Half of that is kept for all peers in equal
+    shares.
+    """
     priorities: Mapping[str, int] = attrs.Factory(dict)
     """Priority class of each guest by name (higher goes first; 0 for those not named)."""
     delegations: tuple[DelegationSpec, ...] = ()
     """What this broker gives to other brokers."""
     endorse: bool = False
     """Make guests and sites known to each other when a ticket is granted, with a signed endorsement."""
+    hold_for: Duration = 60 * SECOND
+    """How long a planned topology is held for the guest that asked for it."""
+    holds_max: int = 16
+    """How many planned topologies are held for one peer at once."""
+    planners: tuple[str, ...] = ()
+    """Other brokers that are asked what they have free when a topology is planned, and to hold their parts of it; each
+    must permit this one to ``request``."""
+    quote_timeout: Duration = 2 * SECOND
+    """How long their answers are waited for; who doesn't answer is left out."""
+    disclose: int = 1000
+    """The share of what is free that other brokers are shown, in thousandths; rounded down to whole units."""
 
 
 @attrs.frozen(kw_only=True)
@@ -154,3 +177,7 @@ class AuthoritySettings(ActorSettings):
     """How many claims a ticket's chain may have, the root included."""
     evidence_max: int = 1000
     """How many pieces of evidence are kept; of one issuer and parent claim one is."""
+    keep_saved: Duration = 7 * DAY
+    """How long the saved units of a suspended lease are kept for the one that resumes it."""
+    saved_max: int = 1000
+    """How many saved units are kept for one holder at once; more are torn down unsaved."""

@@ -59,7 +59,7 @@ class SiteClaims(SiteLeases):
         self._unused: Counter[str] = Counter()
         self.tree = ClaimTree(BY_USE if settings.surplus == "honour" else BY_DELEGATION)
         self.incidents: dict[str, Incident] = {}
-        self._guilty: set[bytes] = set()
+        self._guilty: Counter[str] = Counter()
         self._counted_claims = 0
         self._queries.update(evidence=self._query_evidence, claims=self._query_claims)
 
@@ -71,8 +71,8 @@ class SiteClaims(SiteLeases):
         """
         ticket = decode_ticket(data)
         leaf = self.verifier.check(
-            ticket, root=self.signer.public, holder=self._key_among(peer, ticket.leaf.holder), now=self.now,
-            skew=self._base.clock_skew,
+            ticket, root=self._own_among(ticket.root.issuer), holder=self._key_among(peer, ticket.leaf.holder),
+            now=self.now, skew=self._base.clock_skew,
         )  # fmt: skip
         if leaf.units > LIST_MAX:
             raise TicketError("too_large", f"{leaf.units} units don't fit in one lease: at most {LIST_MAX} do")
@@ -95,8 +95,8 @@ class SiteClaims(SiteLeases):
             raise TicketError("returned", f"the claim was given back as of {known.at}")
         if known is not None and known.state == REDEEMED:
             raise TicketError("redeemed", f"the claim was redeemed for lease {known.lease}")
-        if self._guilty:
-            banned = next((claim.issuer for claim in ticket.chain if claim.issuer in self._guilty), None)
+        if self._guilty and self.settings.refuse_guilty:
+            banned = next((claim.issuer for claim in ticket.chain if self._guilty[claim.issuer.hex()] > 0), None)
             if banned is not None:
                 raise TicketError(
                     "guilty_issuer",
@@ -176,9 +176,10 @@ class SiteClaims(SiteLeases):
         Returns when it ends, as :meth:`admit` does. Raises ``TicketError``.
         """
         leaf, table, old = ticket.leaf, self.calendar(lease.type), lease.claim
+        standing = self.tree.standing(old)
         self.end_reservation(lease, leaf.term.start)
         try:
-            self._must_fit(ticket)  # before the tree hears that the old claim ends, which can't be unsaid
+            self._must_fit(ticket)  # before the tree hears of it: units that are missing are nobody's guilt
             self.tree.end_early(old, leaf.term.start)
             until = self.admit(ticket)
         except TicketError:
@@ -187,8 +188,10 @@ class SiteClaims(SiteLeases):
                 if old in table:
                     table.release(old)
                 table.reserve(old, lease.wanted, Term(lease.term.start, end), force=True)
+            if standing is not None:
+                self.tree.reopen(old, standing.until, leaf.digest)
             raise
-        self._refresh(old)  # also where a modify that was refused had ended it in the tree before
+        self._refresh(old)
         if leaf.units < lease.wanted or leaf.term.end < lease.term.end:
             record = self.claims.get(old)
             if record is not None:
@@ -243,6 +246,13 @@ class SiteClaims(SiteLeases):
             claim = bytes.fromhex(known.parent) if known is not None else b""
         return bool(claim)
 
+    def root_signer(self, claim: bytes) -> Signer:
+        """Who speaks of a claim that was seen: the key that its chain begins with."""
+        known = self.claims.get(claim)
+        while known is not None and known.parent:
+            known = self.claims.get(bytes.fromhex(known.parent))
+        return self.signer if known is None else self.signer_of(bytes.fromhex(known.issuer))
+
     def end_claim(self, digest: bytes, at: Instant) -> None:
         """A statement that was checked ends a claim at ``at``."""
         self.tree.end_early(digest, at)
@@ -262,11 +272,9 @@ class SiteClaims(SiteLeases):
 
     def _blame(self, found: Overdelegation, root: bytes) -> None:
         """Keep evidence of one who gave away more than it had, and tell those who ought to know."""
-        if self.settings.refuse_guilty:
-            self._guilty.add(found.guilty)
         id_ = f"{fingerprint(found.guilty)}-{found.parent.id[:16]}"
         self.keep_evidence(id_, found.guilty, of_overdelegation(found), found.text, root)
-        for key in {found.guilty, found.parent.issuer} - {self.signer.public}:
+        for key in {found.guilty, found.parent.issuer} - {self.signer.public, *self._own}:
             self._report(key, found.claims[0], "overdelegated", found.text)
 
     def keep_evidence(self, id_: str, guilty: bytes, evidence: Evidence, words: str, root: bytes = b"") -> None:
@@ -280,6 +288,8 @@ class SiteClaims(SiteLeases):
             return
         body = encode_evidence(evidence, words).encode()
         incident = Incident(id_, self.now, evidence.kind, guilty.hex(), words, body, root.hex())
+        if id_ not in self.incidents:
+            self._guilty[incident.guilty] += 1  # guilty is who there is evidence against: no more than that is kept
         self.incidents[id_] = incident
         self._touch(incident)
         self._note("", evidence.kind, "", "", words)
@@ -292,13 +302,15 @@ class SiteClaims(SiteLeases):
             return False
         latest = [one for one in self.incidents.values() if one.root == most][-1]
         del self.incidents[latest.id]
+        self._guilty -= Counter({latest.guilty: 1})
         self._dirty.pop(id(latest), None)
         self._changes.append(Change(latest.table, latest.id, None))
         return True
 
     def _report(self, key: bytes, claim: Claim, code: str, text: str) -> None:
         """Tell the peer with ``key``, if it is one, what became of ``claim``."""
-        peer = next((peer.name for peer in self.peers.values() if peer.key == key and peer.role == "broker"), None)
+        brokers = (peer for peer in self.peers.values() if peer.role == "broker")
+        peer = next((one.name for one in brokers if one.key == key or key in dict(one.former)), None)
         if peer is not None:
             if code != REPLACED and sum(n.peer == peer for n in self.notices.values()) >= REPORTS_MAX:
                 return
@@ -345,8 +357,7 @@ class SiteClaims(SiteLeases):
         for row in tables.get("evidence", ()):
             incident = Incident.from_row(row)
             self.incidents[incident.id] = incident
-            if self.settings.refuse_guilty:
-                self._guilty.add(bytes.fromhex(incident.guilty))
+            self._guilty[incident.guilty] += 1
 
     # -- queries -----------------------------------------------------------------------------------------------
 

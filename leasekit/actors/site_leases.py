@@ -6,7 +6,7 @@ extends, replacements for units that failed, and new leases get theirs, in one m
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from leasekit.actors.base import earliest
@@ -26,6 +26,7 @@ from leasekit.core.mappers import (
     AuthorityDecision,
     AuthorityMapper,
     Demand,
+    Power,
     Refuse,
     Release,
     Wake,
@@ -47,7 +48,7 @@ class SiteLeases(Giver[SiteLease]):
 
     role = "authority"
     endorsable = "guest"
-    decisions = (Assign, Release, Refuse)
+    decisions: tuple[type, ...] = (Assign, Release, Refuse)
 
     def __init__(
         self,
@@ -60,7 +61,7 @@ class SiteLeases(Giver[SiteLease]):
     ) -> None:
         super().__init__(name, signer, scheme, peers, settings)
         self.settings = settings
-        self.units = Units(settings.failures_max, self._fire_unit, self._act)
+        self.units = Units(settings.failures_max, self._fire_unit, self._act, self._note_power)
         self._calendars: dict[str, Timetable] = {}
         self._holding: dict[str, int] = {}
         self._mapper = mapper
@@ -87,9 +88,17 @@ class SiteLeases(Giver[SiteLease]):
         if more:
             table.add_capacity(Term(self.now, INSTANT_MAX), more)
 
+    def root_signer(self, claim: bytes) -> Signer:
+        """Who speaks of a claim: see the layer above."""
+        raise NotImplementedError
+
     def _missing(self, type_: str) -> int:
         """How many units, more than are in service, the calendar has beside what is missing in it for a while."""
         return 0
+
+    def saved_of(self, lease: SiteLease) -> int:
+        """How many units of a suspended lease are saved: see the layer above."""
+        raise NotImplementedError
 
     def calendar(self, type_: str) -> Timetable:
         """How many units of a type are spoken for, over time."""
@@ -239,22 +248,20 @@ class SiteLeases(Giver[SiteLease]):
         units: tuple[UnitState, ...] = ()
         contract = b""
         if word == "active":
-            if lease.contracted != lease.claim:
-                lease.contracted, lease.contracted_at = lease.claim, self.now
             units = tuple(self._unit_state(self.units[name]) for name in lease.units)
             contract = self.contract(lease).encode()
         self._publish(
             lease,
             LeaseUpdate(
                 lease.id, lease.update + 1, number, word, _promised(lease), units, clip(reason or lease.reason),
-                contract, lease.receipt,
+                contract, lease.receipt, self.saved_of(lease),
             ),
         )  # fmt: skip
 
     def contract(self, lease: SiteLease, at: Instant | None = None) -> Statement:
         """The site's signed word, as of ``at`` (None: now), that the lease holds its units, and until when."""
         detail = f"{lease.id} {len(lease.units)} {lease.term.start} {lease.term.end}"
-        return state(self.signer, CONTRACT, lease.claim, self.now if at is None else at, detail)
+        return state(self.root_signer(lease.claim), CONTRACT, lease.claim, self.now if at is None else at, detail)
 
     @staticmethod
     def _unit_state(unit: SiteUnit) -> UnitState:
@@ -271,6 +278,10 @@ class SiteLeases(Giver[SiteLease]):
             if event == "setup":
                 self._holding[unit.lease] = self._holding.get(unit.lease, 0) + 1
         assert held or unit.state != au.TEARDOWN or before == au.OUT, "only a unit that was held is torn down"
+        self._touch(unit)
+
+    def _note_power(self, unit: SiteUnit, event: str, before: str, after: str, why: str) -> None:
+        self._note(unit.id, f"power {event}", before, after, f"{unit.id} {why}".rstrip())
         self._touch(unit)
 
     def _act(self, unit: SiteUnit, op: str, number: int) -> None:
@@ -372,8 +383,12 @@ class SiteLeases(Giver[SiteLease]):
             self._shrunk = False
         demands = [self._view(self.leases[id_], op) for id_, op in ordered]
         units = self.units if self.inline else self.units.snapshot()
-        cycle = AuthorityCycle(self.now, demands, units.free, units.view)
+        cycle = AuthorityCycle(self.now, demands, units.free, units.view, units.all, self._booked())
         return self._begin_turn(lambda: self._mapper.assign(cycle))
+
+    def _booked(self) -> Callable[[str], Sequence[Demand]]:
+        """What a mapper is told of leases whose time is yet to come: nothing, unless it wants to know."""
+        return _nothing
 
     def _view(self, lease: SiteLease, op: str) -> Demand:
         return Demand(
@@ -385,7 +400,7 @@ class SiteLeases(Giver[SiteLease]):
         return self._queue
 
     def _carry_out(self, decision: AuthorityDecision) -> None:
-        assert not isinstance(decision, Wake), "the base takes those"
+        assert not isinstance(decision, Wake | Power), "other layers take those"
         lease = self.leases.get(decision.lease)
         op = self._queue.get(decision.lease)
         if lease is None or op is None:
@@ -493,7 +508,7 @@ class SiteLeases(Giver[SiteLease]):
 
     def restore_leases(self, tables: Mapping[str, Sequence[Row]]) -> None:
         """Leases and units as a store kept them; what was under way goes on under the same action numbers."""
-        self.units = Units(self.settings.failures_max, self._fire_unit, self._act)
+        self.units = Units(self.settings.failures_max, self._fire_unit, self._act, self._note_power)
         self._holding = {}
         self.units.restore(tables.get("units", ()))
         for unit in self._declare():
@@ -555,6 +570,10 @@ class SiteLeases(Giver[SiteLease]):
     def _query_status(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         units = {type_: dict(counts) for type_, counts in summary(self.units).items()}
         return {**self._status(self.leases.values()), "units": units, "waiting": len(self._queue)}
+
+
+def _nothing(type_: str) -> Sequence[Demand]:
+    return ()
 
 
 def _promised(lease: SiteLease) -> Term:

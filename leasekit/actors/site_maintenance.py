@@ -8,13 +8,15 @@ lease has, as soon as the lease gives it up; with ``close`` leases are ended for
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from leasekit.actors.site_claims import SiteClaims
+from leasekit.actors.shares import withheld_shares
+from leasekit.actors.site_failures import SiteFailures
 from leasekit.core.errors import CommandError
 from leasekit.core.leases import authority as au
 from leasekit.core.leases import delegation as deleg
-from leasekit.core.leases.relations import Window
+from leasekit.core.leases.relations import Delegation, Window
 from leasekit.core.protocol.codec import clip
 from leasekit.core.protocol.messages import OfferAnswer, Withhold
 from leasekit.core.schema import Change, Row
@@ -23,12 +25,13 @@ from leasekit.core.time import INSTANT_MAX, Instant, Term
 REASON_MAX = 1000
 
 
-class SiteMaintenance(SiteClaims):
+class SiteMaintenance(SiteFailures):
     """A site's maintenance windows."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.windows: dict[str, Window] = {}
+        self._dips: dict[tuple[str, str], int] = {}
         self._commands.update({"maintenance.add": self._add_window, "maintenance.remove": self._remove_window})
         self._queries["maintenance"] = self._query_windows
 
@@ -54,7 +57,7 @@ class SiteMaintenance(SiteClaims):
         )  # fmt: skip
         self.windows[window.id] = window
         self._note("", "maintenance", "", "", f"{window.id}: {len(chosen)} units over [{start}, {end}): {reason}")
-        self._count_window(window, -1)
+        self._recount(window)
         self._tell_brokers(window, give_back=False)
         if window.close:
             self._notice_leases(window)
@@ -89,23 +92,44 @@ class SiteMaintenance(SiteClaims):
         if window is None:
             known = ", ".join(self.windows) or "(none)"
             raise CommandError(f"window: found {arguments.get('window')!r}, there are {known}")
-        self._count_window(window, 1)
         self._tell_brokers(window, give_back=True)
         self._end(window)
         return {"window": window.id}
 
-    def _count_window(self, window: Window, sign: int) -> None:
-        """Take the window's units out of the calendars over its time, or put them back."""
+    def count_units(self, type_: str) -> None:
+        """As the layer below. Over the time of a window its units are missing: those that would be there without it."""
+        for window in self.windows.values():
+            self._dip(window, type_, self._taken_by(window, type_))
+        super().count_units(type_)
+
+    def _recount(self, window: Window) -> None:
+        for type_ in self._by_type(window):
+            self.count_units(type_)
+
+    def _dip(self, window: Window, type_: str, count: int) -> None:
+        """Have ``count`` units missing in the calendar over what is left of the window."""
+        more = self._dips.get((window.id, type_), 0) - count
         start = max(window.start, self.now)
-        if start < window.end:
-            for type_, count in self._by_type(window).items():
-                self.calendar(type_).add_capacity(Term(start, window.end), sign * count)
+        if more and start < window.end:
+            self.calendar(type_).add_capacity(Term(start, window.end), more)
+            self._dips[window.id, type_] = count
+
+    def _taken_by(self, window: Window, type_: str) -> int:
+        """How many units are out because of the window; or will be: all but those that are out for good."""
+        units = [self.units[name] for name in window.units if name in self.units and self.units[name].type == type_]
+        if window.begun:
+            return sum(unit.retire == _words(window) for unit in units)
+        passing = {"", *map(_words, self.windows.values())}
+        return sum(unit.retire in passing for unit in units)
 
     def _missing(self, type_: str) -> int:
-        """As the layer below; windows have taken their units out of the calendar, and most of them out of service."""
+        """As the layer below: units that are out of service come back at the end of a window, until which they are
+        missing in the calendar.
+        """
+        windows = {_words(window) for window in self.windows.values() if window.begun}
+        back = sum(unit.retire in windows for unit in self.units if unit.type == type_)
         running = [window for window in self.windows.values() if window.start <= self.now < window.end]
-        units = [(self.units[name], window) for window in running for name in window.units if name in self.units]
-        return sum((unit.retire == _words(window)) - 1 for unit, window in units if unit.type == type_)
+        return back - sum(self._dips.get((window.id, type_), 0) for window in running)
 
     def _by_type(self, window: Window) -> dict[str, int]:
         counts: dict[str, int] = {}
@@ -115,22 +139,26 @@ class SiteMaintenance(SiteClaims):
                 counts[type_] = counts.get(type_, 0) + 1
         return counts
 
-    def _tell_brokers(self, window: Window, *, give_back: bool) -> None:
-        """How many units of its delegation each broker had better not grant: what the site can't spare of its own."""
+    def _tell_brokers(self, window: Window, *, give_back: bool, again: bool = False) -> None:
+        """How many units of its delegation each broker had better not grant: its share of what the site can't spare of
+        its own. ``again``: who has which share may be another by now, so that all hear it.
+        """
+        term = Term(window.start, window.end)
         for type_, count in self._by_type(window).items():
             held = [d for d in self.given.values() if d.type == type_ and d.state in (deleg.OFFERING, deleg.HELD)]
-            spare = max(0, self.units.total(type_) - sum(d.units for d in held))
-            lacking = max(0, count - spare)
-            for record in sorted(held, key=lambda d: -d.units):
-                units = min(lacking, record.units)
-                lacking -= units
-                if units or give_back:  # who has which share may be another by now
+            told = withheld_shares(count, term, partial(self._spare, type_, held, window), held)
+            for record in held:
+                units = told.get(record.id, 0)
+                if record.id in told and (units or give_back or again):
                     number = self._next("serial")
-                    message = Withhold(
-                        record.id, number, window.id, 0 if give_back else units, Term(window.start, window.end),
-                        window.reason,
-                    )  # fmt: skip
+                    message = Withhold(record.id, number, window.id, 0 if give_back else units, term, window.reason)
                     self.notify(f"{window.id}@{record.id}", record.peer, record.id, number, message, window.end)
+
+    def _spare(self, type_: str, held: Sequence[Delegation], window: Window, part: Term) -> int:
+        """The units that the site has given to nobody over ``part``, and that no other window takes."""
+        given = sum(record.units for record in held if record.term.overlaps(part))
+        others = [one for one in self.windows.values() if one is not window and Term(one.start, one.end).overlaps(part)]
+        return self.units.total(type_) - given - sum(self._by_type(one).get(type_, 0) for one in others)
 
     def _notice_leases(self, window: Window) -> None:
         """End the leases that may have one of the window's units when it begins: all of a type if all of it goes."""
@@ -148,7 +176,7 @@ class SiteMaintenance(SiteClaims):
         super()._on_offer_answer(peer, message)
         if offered and record is not None and record.state == deleg.HELD:
             for window in self.windows.values():
-                self._tell_brokers(window, give_back=False)
+                self._tell_brokers(window, give_back=False, again=True)
 
     # -- beginning and ending ----------------------------------------------------------------------------------
 
@@ -159,6 +187,7 @@ class SiteMaintenance(SiteClaims):
         for name in window.units:
             if name in self.units and self.units[name].state != au.OUT and not self.units[name].retire:
                 self.units.retire(name, _words(window))
+        self._recount(window)
         self._touch(window)
 
     def _end(self, window: Window) -> None:
@@ -169,7 +198,11 @@ class SiteMaintenance(SiteClaims):
                 for other in following:  # it begins as this one ends
                     if name in other.units:
                         self.units.retire(name, _words(other))
+        for type_ in self._by_type(window):
+            self._dip(window, type_, 0)
+            self._dips.pop((window.id, type_), None)
         del self.windows[window.id]
+        self._recount(window)
         self._dirty.pop(id(window), None)
         window.timer = None
         self._changes.append(Change(window.table, window.id, None))
@@ -195,12 +228,9 @@ class SiteMaintenance(SiteClaims):
         for row in rows:
             window = Window.from_row(row)
             self.windows[window.id] = window
-            for name in window.units if window.begun else ():
-                # Calendars were made of the units in service now: those that are out for it come back at its end.
-                if name in self.units and self.units[name].retire == _words(window):
-                    self.calendar(self.units[name].type).add_capacity(Term(self.now, INSTANT_MAX), 1)
-            self._count_window(window, -1)
             self._schedule(window, window.end if window.begun else window.start)
+        for type_ in self.units.types():
+            self.count_units(type_)
 
     def _query_windows(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
         return [

@@ -12,8 +12,10 @@ from typing import Any, Final
 import attrs
 from sortedcontainers import SortedList
 
+from leasekit.actors.unit_power import FAILED, Note, UnitPower
 from leasekit.core.errors import CommandError
 from leasekit.core.leases import authority as au
+from leasekit.core.leases import power as pw
 from leasekit.core.leases.records import SiteUnit
 from leasekit.core.mappers import UnitView
 from leasekit.core.properties import EMPTY, Properties
@@ -31,10 +33,11 @@ Act = Callable[[SiteUnit, str, int], None]
 class Units:
     """All units of a site, by id and by type; free ones in the order in which they are best given out."""
 
-    def __init__(self, failures_max: int, fire: Callable[[SiteUnit, str, str], None], act: Act) -> None:
+    def __init__(self, failures_max: int, fire: Callable[[SiteUnit, str, str], None], act: Act, note: Note) -> None:
         self._failures_max = failures_max
         self._fire = fire
         self._act = act
+        self._power = UnitPower(note, act)
         self._units: dict[str, SiteUnit] = {}
         self._types: dict[str, Properties] = {}
         self._properties: dict[str, Properties] = {}
@@ -79,7 +82,7 @@ class Units:
             self._count[unit.type] = self._count.get(unit.type, 0) + 1
             self._free.setdefault(unit.type, SortedList())
             self._tearing.setdefault(unit.type, {})
-            if unit.state == au.FREE:
+            if unit.state == au.FREE and not unit.promised:
                 self._put_free(unit)
             elif unit.state == au.TEARDOWN and not unit.promised:
                 self._tearing[unit.type][unit.id] = unit
@@ -123,36 +126,58 @@ class Units:
     def view(self, name: str) -> UnitView:
         """One unit. Raises ``KeyError``."""
         unit = self._units[name]
-        return UnitView(unit.id, unit.type, unit.state, unit.lease, unit.failures, self.unit_properties(unit))
+        properties = self.unit_properties(unit)
+        if unit.metered:
+            properties = {**properties, **unit.metered}
+        return UnitView(
+            unit.id, unit.type, unit.state, unit.lease or unit.promised, unit.failures, properties, unit.power
+        )
 
     def free(self, type_: str) -> Iterator[UnitView]:
         """Units that can be given out: clean ones first (fewest failures, then inventory order), then those in
-        teardown.
+        teardown, and those that must be switched on at the end.
         """
-        for _, _, name in self._free.get(type_, ()):
-            yield self.view(name)
+        dark = []
+        for rank, _, _, name in self._free.get(type_, ()):
+            if rank:
+                dark.append(name)
+            else:
+                yield self.view(name)
         for unit in list(self._tearing.get(type_, {}).values()):
             if not unit.retire:
                 yield self.view(unit.id)
+        for name in dark:
+            yield self.view(name)
+
+    def all(self, type_: str) -> list[UnitView]:
+        """All units of a type, in the order of the inventory."""
+        return [self.view(unit.id) for unit in self._units.values() if unit.type == type_]
 
     def snapshot(self) -> UnitsSnapshot:
         """The same views, which hold still while the units go on."""
         free = {type_: list(self.free(type_)) for type_ in self._types}
-        return UnitsSnapshot(free, {name: self.view(name) for name in self._units})
+        views = {name: self.view(name) for name in self._units}
+        all_ = {type_: [view for view in views.values() if view.type == type_] for type_ in self._types}
+        return UnitsSnapshot(free, views, all_)
 
     def is_available(self, unit: SiteUnit) -> bool:
         """Whether the unit can be given out now."""
-        return unit.state == au.FREE or (unit.state == au.TEARDOWN and not unit.promised and not unit.retire)
+        return not unit.promised and (unit.state == au.FREE or (unit.state == au.TEARDOWN and not unit.retire))
 
     # -- what happens to units ---------------------------------------------------------------------------------
 
     def give(self, unit: SiteUnit, lease: str) -> None:
-        """Give an available unit to a lease: set it up now, or when its teardown has ended."""
-        if unit.state == au.FREE:
-            self._free[unit.type].remove((unit.failures, unit.index, unit.id))
+        """Give an available unit to a lease: set it up now, or when its teardown has ended, or it is on."""
+        if unit.state == au.FREE and unit.power == pw.ON:
+            self._take_free(unit)
             unit.lease = lease
             self._fire(unit, "setup", "")
             self._act(unit, "setup", 0)
+        elif unit.state == au.FREE:
+            self._take_free(unit)
+            unit.promised = lease
+            self._power.wake(unit, f"for lease {lease}")
+            self._fire_nothing(unit)
         else:
             unit.promised = lease
             self._tearing[unit.type].pop(unit.id, None)
@@ -164,7 +189,13 @@ class Units:
         """
         if unit.promised == lease:
             unit.promised = ""
-            self._tearing[unit.type][unit.id] = unit
+            if unit.state != au.FREE:
+                self._tearing[unit.type][unit.id] = unit
+            elif unit.retire:
+                unit.reason = unit.retire
+                self._fire(unit, "out", unit.retire)
+            else:
+                self._put_free(unit)
             self._fire_nothing(unit)
             return False
         if unit.lease != lease or unit.state == au.TEARDOWN:
@@ -192,6 +223,8 @@ class Units:
         if done.reason:
             done = done._replace(reason=clip(done.reason, REASON_MAX))
         unit.action = 0
+        if self._power.is_moving(unit):
+            return self._switched(unit, done)
         lease = unit.lease
         if unit.state == au.SETUP:
             if done.ok:
@@ -209,8 +242,15 @@ class Units:
             return "changed", unit, lease
         return self._went_down(unit, done, lease)
 
+    def lose(self, unit: SiteUnit, reason: str) -> None:
+        """A unit that was up is down: what is left of it goes, and it is free again."""
+        self._failed(unit, reason)
+        self._fire(unit, "failed", unit.reason)
+        self._tearing[unit.type][unit.id] = unit
+        self._act(unit, "teardown", 0)
+
     def _came_up(self, unit: SiteUnit, done: ActionDone, lease: str) -> tuple[str, SiteUnit, str]:
-        unit.given, unit.failures, unit.reason = done.properties, 0, ""
+        unit.given, unit.failures, unit.reason, unit.setup = done.properties, 0, "", done.number
         self._fire(unit, "up", "")
         return "up", unit, lease
 
@@ -232,6 +272,36 @@ class Units:
             self._put_free(unit)
         return "down", unit, lease
 
+    def switch(self, unit: SiteUnit, event: str, why: str) -> None:
+        """Have a free unit switched: ``on``, ``off``, or ``suspend``. Raises ``ProtocolError``, and changes nothing, if
+        it can't be, as it is.
+        """
+        self._take_free(unit)
+        try:
+            self._power.switch(unit, event, why)
+        finally:
+            self._put_free(unit)
+
+    def _switched(self, unit: SiteUnit, done: ActionDone) -> tuple[str, SiteUnit, str] | None:
+        """A unit was switched, or wasn't: its lease gets it now if it is on, and another one if it can't be."""
+        free = unit.state == au.FREE and not unit.promised
+        if free:
+            self._take_free(unit)
+        power = self._power.done(unit, done)
+        if power == FAILED:
+            unit.retire = unit.reason
+            if unit.state == au.FREE:
+                self._fire(unit, "out", unit.retire)
+            return "down", unit, ""
+        if free:
+            self._put_free(unit)
+        elif unit.promised and power == pw.ON:
+            unit.lease, unit.promised = unit.promised, ""
+            self._fire(unit, "setup", "")
+            self._act(unit, "setup", 0)
+        self._fire_nothing(unit)
+        return None
+
     def _failed(self, unit: SiteUnit, reason: str) -> None:
         unit.failures += 1
         unit.reason = reason
@@ -239,7 +309,10 @@ class Units:
             unit.retire = f"failed {unit.failures} times in a row; {reason}"
 
     def _put_free(self, unit: SiteUnit) -> None:
-        self._free[unit.type].add((unit.failures, unit.index, unit.id))
+        self._free[unit.type].add((pw.ORDER[unit.power], unit.failures, unit.index, unit.id))
+
+    def _take_free(self, unit: SiteUnit) -> None:
+        self._free[unit.type].remove((pw.ORDER[unit.power], unit.failures, unit.index, unit.id))
 
     def _fire_nothing(self, unit: SiteUnit) -> None:
         """The unit's row changes, its state doesn't."""
@@ -251,6 +324,8 @@ class Units:
         for unit in self._units.values():
             if unit.action and unit.state in ops:
                 self._act(unit, ops[unit.state], unit.action)
+            else:
+                self._power.resume(unit)
 
     # -- the operator's ----------------------------------------------------------------------------------------
 
@@ -262,8 +337,8 @@ class Units:
         if unit.state == au.OUT or unit.retire:
             raise CommandError(f"unit {name} is out of service already: {unit.reason or unit.retire}")
         unit.retire = reason
-        if unit.state == au.FREE:
-            self._free[unit.type].remove((unit.failures, unit.index, unit.id))
+        if unit.state == au.FREE and not unit.promised:
+            self._take_free(unit)
             unit.reason = reason
             self._fire(unit, "out", reason)
         else:
@@ -300,6 +375,7 @@ class Units:
                 "promised": unit.promised,
                 "failures": unit.failures,
                 "reason": unit.reason or unit.retire,
+                "power": unit.power,
                 "properties": dict(unit.given),
             }
             for unit in self._units.values()
@@ -312,6 +388,7 @@ class UnitsSnapshot:
 
     _free: Mapping[str, list[UnitView]]
     _views: Mapping[str, UnitView]
+    _all: Mapping[str, list[UnitView]]
 
     def free(self, type_: str) -> Iterator[UnitView]:
         """As :meth:`Units.free`."""
@@ -320,6 +397,10 @@ class UnitsSnapshot:
     def view(self, name: str) -> UnitView:
         """As :meth:`Units.view`."""
         return self._views[name]
+
+    def all(self, type_: str) -> list[UnitView]:
+        """As :meth:`Units.all`."""
+        return self._all.get(type_, [])
 
 
 def summary(units: Iterable[SiteUnit]) -> Mapping[str, Mapping[str, int]]:

@@ -9,10 +9,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, get_type_hints
 
 from leasekit.core.errors import CommandError
-from leasekit.core.mappers import Grant
+from leasekit.core.mappers import Grant, PlannedPart
 from leasekit.core.properties import Properties, check_properties, is_text
 from leasekit.core.steps import TurnDone
 from leasekit.core.time import INSTANT_MAX, Instant, Term, make_term
+from leasekit.core.topology import TopologyRequest
 
 
 def is_inline(mapper: object) -> bool:
@@ -97,6 +98,18 @@ def _grants(where: str, value: Any) -> None:
         check_decision(grant, f"{where}[{number}].")
 
 
+def _planned(where: str, value: Any) -> None:
+    if not isinstance(value, tuple) or any(type(part) is not PlannedPart for part in value):
+        raise CommandError(f"{where}: found {value!r:.80}, expected a tuple of planned parts")
+    for number, part in enumerate(value):
+        check_decision(part, f"{where}[{number}].")
+
+
+def _topology(where: str, value: Any) -> None:
+    if type(value) is not TopologyRequest:
+        raise CommandError(f"{where}: found {value!r:.80}, expected a TopologyRequest")
+
+
 def _or_none(check: Check) -> Check:
     def checked(where: str, value: Any) -> None:
         if value is not None:
@@ -115,6 +128,8 @@ _BY_TYPE: Final[Mapping[Any, Check]] = {
     Properties | None: _or_none(_properties),
     tuple[str, ...]: _names,
     tuple[Grant, ...]: _grants,
+    tuple[PlannedPart, ...]: _planned,
+    TopologyRequest: _topology,
 }
 
 

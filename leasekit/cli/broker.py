@@ -97,8 +97,7 @@ def calendar(place: Place, begin: Instant, span: Duration, source: str, out: Pat
 
     Units that the site needs for maintenance are drawn on a line of their own.
     """
-    if out is not None and out.suffix not in SUFFIXES:
-        raise click.BadParameter(f"found {str(out)!r}, expected a name that ends in .png or .svg", param_hint="--out")
+    _check_picture(out)
     with place.connect(BROKER) as client:
         found = [s for s in client.query("sources") if not source or s["source"] == source]
         leases, given = client.query("leases"), client.query("delegations")
@@ -118,6 +117,38 @@ def calendar(place: Place, begin: Instant, span: Duration, source: str, out: Pat
     else:
         for each in made:
             print_calendar(each)
+
+
+@broker.command(
+    epilog=example(
+        "leasekit broker topology", "leasekit broker topology --json", "leasekit broker topology --out net.svg"
+    )
+)
+@click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Draw it into FILE, a .png or .svg.")
+@daemon_options
+@json_option
+def topology(place: Place, out: Path | None, as_json: bool) -> None:
+    """Show the network that the broker can plan on: sites, exchange points, links, and what is free of them now."""
+    from leasekit.cli.network import print_topology, topology_of
+
+    _check_picture(out)
+    with place.connect(BROKER) as client:
+        found = topology_of(client.query("sources"))
+    if out is not None:
+        from leasekit.cli.network_picture import draw_topology
+
+        draw_topology(found, out)
+    if as_json:
+        print_json(found.data())
+    elif out is not None:
+        note(f"written to {out}")
+    else:
+        print_topology(found)
+
+
+def _check_picture(out: Path | None) -> None:
+    if out is not None and out.suffix not in SUFFIXES:
+        raise click.BadParameter(f"found {str(out)!r}, expected a name that ends in .png or .svg", param_hint="--out")
 
 
 add_delegation_commands(broker, BROKER)

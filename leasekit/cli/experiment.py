@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from leasekit.cli.output import console, example, json_option, note, print_json, print_table
+from leasekit.cli.times import SPAN
 
 SCENARIOS = ("normal", "service_levels", "load_balancing", "preference_domain", "preference_size")
 """As in the experiment itself, which is imported when it is run."""
@@ -40,6 +41,7 @@ def experiment() -> None:
 @click.option("--pmax", type=click.IntRange(0), default=2, show_default=True, help="Most links of a path (0: any).")
 @click.option("--load", type=click.FloatRange(0, 100, min_open=True), default=1.0, help="Times as many requests [1].")
 @click.option("--jobs", type=click.IntRange(1), default=None, metavar="N", help="Processes [one for each CPU].")
+@click.option("--actors", is_flag=True, help="By real actors in virtual time: planned, held, leased and redeemed.")
 @json_option
 def coallocation(
     data: Path | None,
@@ -52,30 +54,47 @@ def coallocation(
     pmax: int,
     load: float,
     jobs: int | None,
+    actors: bool,
     as_json: bool,
 ) -> None:
     """The simulation of the co-allocation paper: success, utilisation and planning times as the load grows.
 
     Two users ask for sites with bandwidth between them on the paper's testbed, for 24 hours. The same seeds give
     the same results, but for planning times.
+
+    With --actors the same requests are sent by guests to a broker that plans and holds them, and become leases at site
+    authorities, which are redeemed on the second day. That takes a minute or so for each scenario and seed; planning
+    times are not measured.
     """
+    from leasekit.emulation import coallocation_actors
     from leasekit.emulation import coallocation_experiment as simulation
 
     testbed = simulation.read_testbed(data)
     setup = simulation.Setup(pmax=pmax or None, starts=starts, frames=frames, sort=sort, load=load)
     wanted = [name for name in SCENARIOS if name in (scenarios or SCENARIOS)]
-    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    workers = jobs or cpus or 1
+    how = {"jobs": jobs or _cpus()}
+    leases: Mapping[str, Any] = {}
     with _bar() as progress:
-        tallies = simulation.run_all(testbed, wanted, range(1, seeds + 1), setup, jobs=workers, progress=progress)
+        if actors:
+            tallies, leases = coallocation_actors.run_all(
+                testbed, wanted, range(1, seeds + 1), setup, **how, progress=progress
+            )
+        else:
+            tallies = simulation.run_all(testbed, wanted, range(1, seeds + 1), setup, **how, progress=progress)
     summary, times = simulation.summarize(testbed, tallies, setup), simulation.measured(tallies)
     pictures = [] if out is None else simulation.write(out, summary, times, tallies)
     if as_json:
-        print_json({**summary, "measured": times})
+        print_json({**summary, "measured": times, **({"leases": leases} if actors else {})})
     else:
         _print(summary, times)
+        _print_leases(leases)
     if out is not None:
         note(f"written to {out}; pictures: {', '.join(path.name for path in pictures)}")
+
+
+def _cpus() -> int:
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return cpus or 1
 
 
 @contextmanager
@@ -91,6 +110,14 @@ def _bar() -> Iterator[Callable[[str, float], None] | None]:
     with Progress(*columns, console=where, transient=True) as bar:
         task = bar.add_task("simulating", total=1.0)
         yield lambda what, share: bar.update(task, description=what, completed=share)
+
+
+def _print_leases(leases: Mapping[str, Mapping[str, int]]) -> None:
+    """What became of the leases, where there were any."""
+    columns = ("asked for", "active", "messages", "events")
+    if leases:
+        rows = [(name, *found.values()) for name, found in leases.items()]
+        print_table(("leases, by actors", *columns), rows, empty="", right=columns)
 
 
 def _print(summary: Mapping[str, Any], times: Mapping[str, Any]) -> None:
@@ -113,3 +140,77 @@ def _print(summary: Mapping[str, Any], times: Mapping[str, Any]) -> None:
         for row in summary["comparison"]
     ]
     print_table(("against the paper", "expected", "found", ""), compared, empty="", right=("expected", "found"))
+
+
+@experiment.command(epilog=example("leasekit experiment energy --data ../shared/data --log hpc2n --out results"))
+@click.option("--data", type=click.Path(path_type=Path), metavar="DIR", help="Where the logs are [LEASEKIT_DATA].")
+@click.option(
+    "--log", type=click.Choice(["kth-sp2", "hpc2n"]), default="kth-sp2", show_default=True, help="Which job log."
+)
+@click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Where pictures, CSV files and JSON go.")
+@click.option("--boot", type=SPAN, default="3m", show_default=True, help="How long a core needs to come on.")
+@click.option("--resume", type=SPAN, default="15s", show_default=True, help="The same after it was suspended.")
+@click.option(
+    "--safety", type=click.FloatRange(0, 10), default=0.1, show_default=True, help="Capacity beyond the peak."
+)
+@click.option(
+    "--suspend-below", type=SPAN, default="30m", show_default=True, help="Suspend what is expected to idle less."
+)
+@click.option("--minimum", type=click.IntRange(0), default=0, show_default=True, help="Cores that stay on.")
+@click.option("--jobs", type=click.IntRange(1), default=None, metavar="N", help="Processes [one for each CPU].")
+@json_option
+def energy(
+    data: Path | None,
+    log: str,
+    out: Path | None,
+    boot: int,
+    resume: int,
+    safety: float,
+    suspend_below: int,
+    minimum: int,
+    jobs: int | None,
+    as_json: bool,
+) -> None:
+    """What switching idle cores off saves on a job log, with and without reservations, and who waits for it.
+
+    The decisions are those of the energy manager that sites have (the mapper `energy`). The same log gives the same
+    figures.
+    """
+    from leasekit.emulation import energy_experiment as simulation
+    from leasekit.emulation.energy_simulation import Latencies
+    from leasekit.policies.authority.energy_plan import PowerSettings
+
+    setup = simulation.Setup(
+        safety=safety,
+        latencies=Latencies(boot=boot, resume=resume),
+        power=PowerSettings(boot=boot, minimum=minimum),
+        suspend_below=suspend_below,
+    )
+    workloads = simulation.read_workloads(log, setup, data)
+    with _bar() as progress:
+        found = simulation.run_all(workloads, setup, jobs=jobs or _cpus(), progress=progress)
+    summary, times = simulation.summarize(workloads, found, setup), simulation.measured(found)
+    pictures = [] if out is None else simulation.write(out, summary, times, found)
+    if as_json:
+        print_json({**summary, "measured": times})
+    else:
+        _print_energy(summary)
+    if out is not None:
+        note(f"written to {out}; pictures: {', '.join(path.name for path in pictures)}")
+
+
+def _print_energy(summary: Mapping[str, Any]) -> None:
+    numbers = ("cores", "idle core-h", "off", "suspended", "off / idle", "weighted delay", "delayed", "mean wait (s)")
+    rows = [
+        (
+            one["strategy"], one["capacity"], f"{one['idle_core_h']:,}", f"{one['off_core_h']:,}",
+            f"{one['suspended_core_h']:,}", f"{one['off_share_of_idle']:.1%}", f"{one['delay_req']:,.0f}",
+            f"{one['delayed_share']:.1%}", one["mean_boot_s"],
+        )
+        for one in summary["strategies"]
+    ]  # fmt: skip
+    print_table((f"{summary['log']}, {summary['days']} days", *numbers), rows, empty="no runs", right=numbers)
+    compared = [
+        (row["what"], row["expected"], row["found"], "ok" if row["ok"] else "differs") for row in summary["claims"]
+    ]
+    print_table(("what the paper says", "expected", "found", ""), compared, empty="", right=("expected", "found"))

@@ -5,23 +5,31 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
+from click.core import ParameterSource
 
 from leasekit.actors.settings import GuestSettings
+from leasekit.cli.lease_units import add_unit_commands
 from leasekit.cli.lease_views import list_leases, show_history, show_lease, transition_line
 from leasekit.cli.output import clean, example, json_option, print_json, print_json_line
 from leasekit.cli.places import Place, daemon_options
 from leasekit.cli.times import PAIR, SPAN, WHEN, now, to_second
+from leasekit.cli.topology import add_topology_commands, request_topology, with_topologies
 from leasekit.cli.watching import Following, Outcome
 from leasekit.core.errors import LeasekitError
 from leasekit.core.time import Duration, Instant, format_duration
 
 GUEST = "guest"
+TRIES = 3
+"""How many plans of a topology are tried, unless --tries says."""
 ANSWER_WITHIN: Duration = GuestSettings().request_timeout
 
 wait_option = click.option("--wait", is_flag=True, help="Follow it until it is in force; exit with 1 if it fails.")
+dry_run_option = click.option(
+    "--dry-run", is_flag=True, help="Only ask what the broker would answer; exit with 1 if it would refuse."
+)
 units_option = click.option("--units", type=click.IntRange(min=1), metavar="N", help="That many units [as now].")
 victims_option = click.option(
     "--victim", "victims", multiple=True, metavar="UNIT", help="Give up this unit (repeat it), when it shrinks."
@@ -47,11 +55,12 @@ def lease() -> None:
         "leasekit lease request vm 4 --for 1h --name web --wait",
         "leasekit lease request vm 8 --for 12h --start 2027-03-01T08:00Z --elastic 4",
         "leasekit lease request vm 8 --for 12h --start +1d --dry-run",
+        "leasekit lease request --topology topology.toml --dry-run",
     )
 )
-@click.argument("type_", metavar="TYPE")
-@click.argument("units", type=click.IntRange(min=1))
-@click.option("--for", "span", type=SPAN, required=True, help="How long.")
+@click.argument("type_", metavar="TYPE", required=False)
+@click.argument("units", metavar="UNITS", type=click.IntRange(min=1), required=False)
+@click.option("--for", "span", type=SPAN, help="How long.")
 @click.option("--start", type=WHEN, help="When it begins [as soon as possible].")
 @click.option("--slice", "slice_", default="", metavar="NAME", help="The slice it belongs to [default].")
 @click.option("--name", default="", help="A name of its own in its slice.")
@@ -71,15 +80,25 @@ def lease() -> None:
 @click.option(
     "--group-size", type=click.IntRange(min=1), metavar="N", help="On one request of the group: how many it has."
 )
-@click.option("--dry-run", is_flag=True, help="Only ask what the broker would answer; exit with 1 if it would refuse.")
+@dry_run_option
+@click.option(
+    "--topology",
+    type=click.Path(path_type=Path, allow_dash=True),
+    metavar="FILE",
+    help="Sites and the links between them, all or nothing, as a TOML or JSON FILE says (in place of TYPE and UNITS).",
+)
+@click.option("--tries", type=click.IntRange(min=1), help="With --topology: how many plans to try [3].")
 @wait_option
 @daemon_options
 @json_option
+@click.pass_context
 def request(
+    context: click.Context,
+    /,
     place: Place,
-    type_: str,
-    units: int,
-    span: Duration,
+    type_: str | None,
+    units: int | None,
+    span: Duration | None,
     start: Instant | None,
     slice_: str,
     name: str,
@@ -96,14 +115,26 @@ def request(
     group: str,
     group_size: int | None,
     dry_run: bool,
+    topology: Path | None,
+    tries: int | None,
     wait: bool,
     as_json: bool,
 ) -> int:
-    """Ask for UNITS units of a TYPE.
+    """Ask for UNITS units of a TYPE, or for a --topology.
 
     Without --start the lease begins as soon as it can while an answer is of use (--timeout), so that a small delay
     doesn't refuse it. With --start it begins then, or by --deferrable-until.
     """
+    if topology is not None:
+        _only_with_topology(context)
+        return request_topology(
+            place, topology, broker=broker, tries=tries or TRIES, dry_run=dry_run, wait=wait, as_json=as_json
+        )
+    if type_ is None or units is None or span is None:
+        missing = {"type_": type_, "units": units, "span": span}
+        raise _missing(context, next(name for name, given in missing.items() if given is None))
+    if tries is not None:
+        raise click.UsageError("--tries goes with --topology")
     begin = now() if start is None else start
     wishes = dict(properties)
     if timeout is not None:
@@ -140,14 +171,51 @@ def request(
     if dry_run:
         if wait or group:
             raise click.UsageError("--dry-run goes without --wait and --group")
-        return _ask(place, arguments, as_json=as_json)
+        with place.connect(GUEST) as client:
+            answer = client.request("command", "lease.probe", arguments)
+        return _answer(answer, as_json=as_json)
     return _change(place, "lease.request", arguments, wait=wait, as_json=as_json)
 
 
-def _ask(place: Place, arguments: Mapping[str, Any], *, as_json: bool) -> int:
-    """Show what the broker would answer to a request; nothing is asked for. Returns the exit status."""
+def _missing(context: click.Context, name: str) -> click.MissingParameter:
+    """What click itself says of a parameter that must be there."""
+    param = next(param for param in context.command.params if param.name == name)
+    return click.MissingParameter(ctx=context, param=param)
+
+
+_WITH_TOPOLOGY: Final = {
+    "topology", "tries", "broker", "dry_run", "wait", "as_json", "file", "state", "actor", "control"
+}  # fmt: skip
+
+
+def _only_with_topology(context: click.Context) -> None:
+    """Refuses what a topology file says itself. Raises ``UsageError``."""
+    for param in context.command.params:
+        name = param.name or ""
+        if name not in _WITH_TOPOLOGY and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            found = param.opts[0] if isinstance(param, click.Option) else param.human_readable_name
+            raise click.UsageError(f"{found} goes without --topology: the file says all of the request")
+
+
+def _try(
+    place: Place,
+    command: str,
+    arguments: Callable[[Callable[[], Mapping[str, Any]]], Mapping[str, Any]],
+    *,
+    name: str,
+    wait: bool,
+    as_json: bool,
+) -> int:
+    """Ask what the broker would answer to a change of a lease; nothing changes. Returns the exit status."""
+    if wait:
+        raise click.UsageError("--dry-run goes without --wait")
     with place.connect(GUEST) as client:
-        answer = client.request("command", "lease.probe", arguments)
+        answer = client.request("command", command, arguments(lambda: _query(client, name)))
+    return _answer(answer, as_json=as_json)
+
+
+def _answer(answer: Mapping[str, Any], *, as_json: bool) -> int:
+    """Show what the broker would answer. Returns the exit status."""
     if as_json:
         print_json(answer)
     elif answer["status"] == "granted":
@@ -166,6 +234,7 @@ def _ask(place: Place, arguments: Mapping[str, Any], *, as_json: bool) -> int:
 @lease.command(
     epilog=example(
         "leasekit lease extend web --for 2h --units 6",
+        "leasekit lease extend web --for 2h --dry-run",
         "leasekit lease extend web --until 2027-03-01T20:00Z --units 3 --victim vm-0 --victim vm-4",
     )
 )
@@ -177,6 +246,7 @@ def _ask(place: Place, arguments: Mapping[str, Any], *, as_json: bool) -> int:
 @click.option(
     "--property", "properties", type=PAIR, multiple=True, help="Request property, told to the broker (repeat it)."
 )
+@dry_run_option
 @wait_option
 @daemon_options
 @json_option
@@ -188,6 +258,7 @@ def extend(
     units: int | None,
     victims: Sequence[str],
     properties: Sequence[tuple[str, str]],
+    dry_run: bool,
     wait: bool,
     as_json: bool,
 ) -> int:
@@ -208,17 +279,24 @@ def extend(
             "properties": dict(properties),
         }
 
+    if dry_run:
+        return _try(place, "lease.probe_extend", arguments, name=name, wait=wait, as_json=as_json)
     return _change(place, "lease.extend", arguments, name=name, wait=wait, as_json=as_json)
 
 
 @lease.command(
-    epilog=example("leasekit lease modify web --units 3 --wait", "leasekit lease modify web --config cap=50")
+    epilog=example(
+        "leasekit lease modify web --units 3 --wait",
+        "leasekit lease modify web --config cap=50",
+        "leasekit lease modify web --units 9 --dry-run",
+    )
 )
 @click.argument("name", metavar="LEASE")
 @units_option
 @click.option("--until", type=WHEN, help="The new end [as now].")
 @configuration_option
 @victims_option
+@dry_run_option
 @wait_option
 @daemon_options
 @json_option
@@ -229,6 +307,7 @@ def modify(
     until: Instant | None,
     configuration: Sequence[tuple[str, str]],
     victims: Sequence[str],
+    dry_run: bool,
     wait: bool,
     as_json: bool,
 ) -> int:
@@ -240,6 +319,8 @@ def modify(
         "configuration": dict(configuration) if configuration else None,
         "victims": list(victims),
     }
+    if dry_run:
+        return _try(place, "lease.probe_modify", lambda _: arguments, name=name, wait=wait, as_json=as_json)
     return _change(place, "lease.modify", arguments, name=name, wait=wait, as_json=as_json)
 
 
@@ -311,7 +392,7 @@ def _query(client: Any, name: str) -> Mapping[str, Any]:
 def list_(place: Place, slice_: str, every: bool, as_json: bool) -> None:
     """List leases. A guest's by default; with --actor those that a broker or site knows."""
     with place.connect(GUEST, or_only=True) as client:
-        leases = client.query("leases", all=every, slice=slice_)
+        leases = with_topologies(client, client.query("leases", all=every, slice=slice_), every=every)
     leases = [found for found in leases if not slice_ or found["slice"] == slice_]
     if as_json:
         print_json(leases)
@@ -438,3 +519,9 @@ def _follow(path: Path, unit: str, lines: int) -> None:
     with ControlClient(path) as client:
         for line in client.unit_log(unit, lines, follow=True):
             click.echo(clean(line))
+
+
+add_topology_commands(lease)
+
+
+add_unit_commands(lease)

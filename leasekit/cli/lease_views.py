@@ -28,6 +28,9 @@ def _fields(lease: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
     yield "pending", _not_none(lease.get("pending"))
     yield "join", _not_none(lease.get("join"))
     yield "reason", lease.get("reason")
+    before = lease.get("resumes")
+    yield "resumes", f"{before['lease']}, suspended {show_when(before['suspended'], instant)}" if before else ""
+    yield "suspended", "at its end" if lease.get("suspends") else ""
     for key in ("requested", "approved", "renewal", "granted", "next"):
         yield key, _holding(lease.get(key))
     for claim in lease.get("claims", ()):
@@ -35,7 +38,7 @@ def _fields(lease: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
     if lease.get("wanted") is not None:
         yield "wanted", f"{lease['wanted']} units over {_term(lease['term'])}"
     if lease.get("end") is not None:
-        yield "ends", show_when(lease["end"], instant)
+        yield "ended" if lease["state"] in ("closed", "failed") else "ends", show_when(lease["end"], instant)
     for key in ("configuration", "resource"):
         yield key, pairs(lease.get(key) or {})
     units = lease.get("units")
@@ -63,6 +66,7 @@ def list_leases(leases: Sequence[Mapping[str, Any]]) -> None:
     """Leases, one a line."""
     instant = now()
     theirs = bool(leases) and "holder" in leases[0]
+    groups = [lease.get("group", "") for lease in leases]
     rows = [
         (
             lease["id"],
@@ -75,8 +79,9 @@ def list_leases(leases: Sequence[Mapping[str, Any]]) -> None:
             _not_none(lease.get("join")),
             show_when(_end(lease), instant),
             lease["reason"],
+            *((group,) if any(groups) else ()),
         )
-        for lease in leases
+        for lease, group in zip(leases, groups, strict=True)
     ]
     columns = (
         "id",
@@ -89,6 +94,7 @@ def list_leases(leases: Sequence[Mapping[str, Any]]) -> None:
         "join",
         "ends",
         "reason",
+        *(("group",) if any(groups) else ()),
     )
     print_table(columns, rows, empty="no leases", right=("units",))
 

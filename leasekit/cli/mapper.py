@@ -12,9 +12,11 @@ import click
 
 from leasekit.cli.emulate import progress_bars
 from leasekit.cli.output import example, json_option, note, print_json, print_table
+from leasekit.cli.saving import saving_options
 from leasekit.core.errors import LeasekitError
 
 if TYPE_CHECKING:
+    from leasekit.emulation.compare.parts import Pool
     from leasekit.emulation.compare.works import Workload
     from leasekit.emulation.conformance.kit import Checked, Subject
 
@@ -194,6 +196,7 @@ def _show_replay(checked: Checked, as_json: bool) -> int:
 @click.option(
     "--patience", type=float, default=60.0, show_default=True, metavar="S", help="How long one turn may take."
 )
+@saving_options
 @json_option
 def compare(
     targets: tuple[str, ...],
@@ -205,13 +208,17 @@ def compare(
     engine: str,
     scheduler: str | None,
     patience: float,
+    memory: float,
+    rate: float,
     as_json: bool,
 ) -> int:
     """Run one workload through several brokers' mappers, and show how work fared.
 
     MAPPER is a name, module:Class or path/to/file.py:Class, with settings after a colon if need be, as
     `backfill:mode=easy`, or a TOML file with `name` and settings. Work asks for its estimate and ends when it is done.
+    First come, first served as job logs know it is `fcfs:backfill=false`: `fcfs` alone books everything ahead.
     """
+    from leasekit.emulation.compare.parts import Pool, Saving
     from leasekit.emulation.compare.targets import read_target
 
     if (workload_file is None) == (swf is None):
@@ -226,7 +233,8 @@ def compare(
         target.make()  # what is wrong with one is told before hours of work
     workload = _workload(workload_file, swf)
     with progress_bars() as report:
-        results = _run(engine, scheduler, chosen, workload.works, nodes, jobs, report, patience)
+        pool = Pool(nodes, Saving(memory=memory, rate=rate))
+        results = _run(engine, scheduler, chosen, workload.works, pool, jobs, report, patience)
     return _show(targets, workload, nodes, results, out, as_json)
 
 
@@ -247,7 +255,7 @@ def _run(
     scheduler: str | None,
     chosen: Any,
     works: Any,
-    nodes: int,
+    pool: Pool,
     jobs: int | None,
     report: Any,
     patience: float,
@@ -255,8 +263,8 @@ def _run(
     from leasekit.emulation.compare.engines import cpus, run_dask, run_local
 
     if engine == "dask":
-        return run_dask(chosen, works, nodes, scheduler=str(scheduler), report=report)
-    return run_local(chosen, works, nodes, jobs=jobs or cpus(), report=report, patience=patience)
+        return run_dask(chosen, works, pool, scheduler=str(scheduler), report=report)
+    return run_local(chosen, works, pool, jobs=jobs or cpus(), report=report, patience=patience)
 
 
 def _show(
@@ -271,6 +279,9 @@ def _show(
     elif done:
         rows = [[*_cells(run.summary), f"{run.summary['measured']['seconds']:.1f}"] for run in done]
         print_table((*report.COLUMNS, "took s"), rows, empty="", right=(*report.COLUMNS[1:], "took s"))
+        for run in done:
+            for text in report.remarks(run.summary, workload):
+                note(text)
     if out is not None and done:
         files = report.write(out, workload, nodes, done)
         note(f"written to {out}: {', '.join(file.name for file in files if file.suffix != '.svg')}")

@@ -30,6 +30,8 @@ STYLES: Final[Mapping[str, str]] = {
     "failed": "red",
     "refused": "red",
     "down": "red",
+    "missing": "red",
+    "doubtful": "yellow",
     "out": "red",
     "BAD": "bold red",
     "closed": "dim",

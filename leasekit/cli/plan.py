@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from leasekit.cli.output import example, json_option, note, print_json, print_table
+from leasekit.cli.saving import saving_options
 
 
 @click.group()
@@ -24,6 +25,7 @@ def plan() -> None:
     "--policy", default="fcfs", show_default=True, metavar="MAPPER", help="A broker's mapper, by name or target."
 )
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of the mapper; may be repeated.")
+@saving_options
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Write start and reason of each request.")
 @click.option("--schema", is_flag=True, help="Print what a workload file holds, as a JSON schema of its rows.")
 @json_option
@@ -32,6 +34,8 @@ def timetable(
     nodes: int,
     policy: str,
     settings: Sequence[str],
+    memory: float,
+    rate: float,
     out: Path | None,
     schema: bool,
     as_json: bool,
@@ -39,18 +43,22 @@ def timetable(
     """Run a workload of reservations through a broker's mapper over one timetable.
 
     FILE is a CSV file with the columns submit_s, earliest_start_s, deadline_s, duration_s, nodes and kind: ar
-    (advance reservation), im (immediate), be (best effort, done by deadline_s; empty: no limit).
+    (advance reservation), im (immediate), be (best effort, done by deadline_s; empty: no limit). Best effort may be
+    suspended by a mapper that does so (`--set suspension=all`); with the wait up to the first start, and the slowdown
+    up to the end.
     """
-    from leasekit.emulation import timetable_plan
+    from leasekit.emulation import timetable_plan, workload_file
+    from leasekit.emulation.compare.parts import Saving
 
     if schema:
-        print_json(_schema(timetable_plan.COLUMNS, timetable_plan.KINDS))
+        print_json(_schema(workload_file.COLUMNS, workload_file.KINDS))
         return
     if file is None:
         raise click.UsageError("missing argument 'FILE'")
     summary, answers = timetable_plan.plan(
-        timetable_plan.read_workload(file), nodes, policy, dict(map(_setting, settings))
-    )
+        workload_file.read_workload(file), nodes, policy, dict(map(_setting, settings)),
+        Saving(memory=memory, rate=rate),
+    )  # fmt: skip
     if out is not None:
         timetable_plan.write_answers(out, answers)
     if as_json:

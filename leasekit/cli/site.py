@@ -9,6 +9,8 @@ import click
 from leasekit.cli.delegations import add_delegation_commands
 from leasekit.cli.output import example, json_option, note, pairs, print_json, print_table
 from leasekit.cli.places import Place, daemon_options
+from leasekit.cli.site_doctor import doctor
+from leasekit.cli.site_units import add_unit_commands
 from leasekit.cli.times import WHEN, to_second
 from leasekit.core.errors import LeasekitError
 from leasekit.core.time import Instant
@@ -216,3 +218,5 @@ def claims(place: Place, as_json: bool) -> None:
 
 
 add_delegation_commands(site, SITE)
+add_unit_commands(site)
+site.add_command(doctor)

@@ -88,4 +88,6 @@ def _problems(answer: dict[str, Any]) -> list[str]:
     problems = [answer["shell"].get("problem", "")]
     problems += [f"mapper: {error}" for error in answer.get("mapper_errors", ())]
     problems += [f"peer {peer['peer']}: {peer['problem']}" for peer in answer.get("peers", ()) if peer["problem"]]
+    if answer.get("orphans"):
+        problems.append(f"{answer['orphans']} things of units that nobody has: `leasekit site orphans` lists them")
     return [problem for problem in problems if problem]

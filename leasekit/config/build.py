@@ -66,7 +66,7 @@ class BuiltActor:
 @attrs.frozen(kw_only=True, eq=False)
 class BuiltDriver:
     """A driver and the limits under which its actions run: ``timeout`` (ms) of one try, ``retries``, and how many at
-    once.
+    once; and how often its units are probed (ms, 0: never).
     """
 
     name: str
@@ -74,6 +74,7 @@ class BuiltDriver:
     timeout: Duration
     retries: int
     concurrency: int
+    probe_every: Duration
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -120,9 +121,12 @@ def build(
     signer = keys.signer(name)
     links = _links(deployment, name, keys)
     models = {driver: LatencyModel(entry.emulated) for driver, entry in spec.drivers.items()}
+    actor = _actor(deployment, spec, signer, keys.scheme, links, signal)
+    for former in keys.former(name):
+        actor.had_before(*former)
     return BuiltActor(
         spec=spec,
-        actor=_actor(deployment, spec, signer, keys.scheme, links, signal),
+        actor=actor,
         signer=signer,
         scheme=keys.scheme,
         peers=links,
@@ -165,7 +169,12 @@ def _driver(entry: DriverSpec, deployment: Deployment, faults: Faults) -> BuiltD
     if driver is None:
         return None
     return BuiltDriver(
-        name=entry.name, driver=driver, timeout=entry.timeout, retries=entry.retries, concurrency=entry.concurrency
+        name=entry.name,
+        driver=driver,
+        timeout=entry.timeout,
+        retries=entry.retries,
+        concurrency=entry.concurrency,
+        probe_every=entry.probe_every,
     )
 
 

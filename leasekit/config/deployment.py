@@ -61,6 +61,7 @@ class DriverSpec:
     timeout: Duration
     retries: int
     concurrency: int
+    probe_every: Duration
     emulated: NullSettings
     where: str
 
@@ -77,7 +78,7 @@ class Permission:
 class ActorSpec:
     """One actor. Paths are absolute; ``listen`` holds addresses (``unix:/PATH``, ``tcp://HOST:PORT``, with
     ``?tls=false`` where TLS is not spoken), the first for peers of this file. ``passphrase_file`` is where the
-    passphrase of its key is, if the file says.
+    passphrase of its key is, if the file says, ``after`` where the keys are that it had before, the latest first.
 
     ``driver_of`` says which of ``drivers`` serves a resource type; ``other_types`` names the one for types not in it
     (a
@@ -101,6 +102,7 @@ class ActorSpec:
     transport: TransportSettings = attrs.Factory(TransportSettings)
     permissions: Mapping[str, Permission] = attrs.Factory(dict)
     passphrase_file: Path | None = None
+    after: tuple[Path, ...] = ()
 
 
 @attrs.frozen(kw_only=True)

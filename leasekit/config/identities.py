@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from hashlib import sha256
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from leasekit.config.addresses import UNIX_PATH_MAX, socket_path, too_long
 from leasekit.config.deployment import ActorSpec, Deployment
@@ -22,9 +22,20 @@ from leasekit.config.keys import (
     write_public,
 )
 from leasekit.config.passphrases import Ask, passphrase_of, read_passphrase
-from leasekit.core.claims.keys import ED25519, UNSIGNED, Keypair, Scheme, Signer, UnsignedIdentity
+from leasekit.config.rotation import load_succession, statement_path
+from leasekit.core.claims.keys import ED25519, UNSIGNED, Keypair, Scheme, Signer, UnsignedIdentity, fingerprint
+from leasekit.core.claims.succession import check_succession
+from leasekit.core.errors import TicketError
+from leasekit.core.time import Instant
 
 LOG: Final = logging.getLogger("leasekit.keys")
+
+
+class Former(NamedTuple):
+    """A key that an actor had before; it is honoured ``until`` then (milliseconds)."""
+
+    signer: Signer
+    until: Instant
 
 
 class KeySource(Protocol):
@@ -41,6 +52,10 @@ class KeySource(Protocol):
 
     def public(self, name: str) -> bytes:
         """The public key of an actor or peer. Raises ``KeyError``."""
+        ...
+
+    def former(self, name: str) -> Sequence[Former]:
+        """The keys that an actor of this source had before."""
         ...
 
 
@@ -66,6 +81,10 @@ class DerivedKeys:
         """As :meth:`KeySource.public`."""
         return self.signer(name).public
 
+    def former(self, name: str) -> Sequence[Former]:
+        """None: nobody changes a key in an emulation."""
+        return ()
+
 
 class UnsignedKeys:
     """Names in the place of keys, for emulations with signatures off."""
@@ -80,15 +99,25 @@ class UnsignedKeys:
         """As :meth:`KeySource.public`."""
         return UnsignedIdentity(name).public
 
+    def former(self, name: str) -> Sequence[Former]:
+        """None."""
+        return ()
+
 
 class FileKeys:
     """The key files of a deployment: secret ones of the actors that are started, public ones of all others."""
 
     scheme: Scheme = ED25519
 
-    def __init__(self, signers: dict[str, Keypair], publics: dict[str, bytes]) -> None:
+    def __init__(
+        self,
+        signers: dict[str, Keypair],
+        publics: dict[str, bytes],
+        former: Mapping[str, Sequence[Former]] | None = None,
+    ) -> None:
         self._signers = signers
         self._publics = publics
+        self._former = former or {}
 
     def signer(self, name: str) -> Signer:
         """As :meth:`KeySource.signer`."""
@@ -97,6 +126,10 @@ class FileKeys:
     def public(self, name: str) -> bytes:
         """As :meth:`KeySource.public`."""
         return self._publics[name]
+
+    def former(self, name: str) -> Sequence[Former]:
+        """As :meth:`KeySource.former`."""
+        return self._former.get(name, ())
 
 
 def emulation_keys(deployment: Deployment) -> KeySource:
@@ -164,11 +197,13 @@ def _make_folders(deployment: Deployment, names: Sequence[str], faults: Faults) 
 def _file_keys(deployment: Deployment, names: Sequence[str], faults: Faults, ask: Ask | None) -> FileKeys:
     signers: dict[str, Keypair] = {}
     publics: dict[str, bytes] = {}
+    former: dict[str, Sequence[Former]] = {}
     for name, spec in deployment.actors.items():
         try:
             if name in names or (deployment.create_keys and not public_path(spec.key).exists()):
                 pair = _own(spec, deployment.create_keys, ask)
                 signers[name], publics[name] = pair, pair.public
+                former[name] = _former(spec, pair, ask) if name in names else ()
             else:
                 publics[name] = load_public(str(public_path(spec.key)))
         except KeyFileError as error:
@@ -186,7 +221,31 @@ def _file_keys(deployment: Deployment, names: Sequence[str], faults: Faults, ask
         by_key.setdefault(public, name)
     for trouble in sorted({folder_trouble(deployment.actors[name].key) for name in names} - {""}):
         LOG.warning("%s: %s", deployment.file, trouble)
-    return FileKeys({name: signers[name] for name in names if name in signers}, publics)
+    return FileKeys({name: signers[name] for name in names if name in signers}, publics, former)
+
+
+def _former(spec: ActorSpec, now: Keypair, ask: Ask | None) -> list[Former]:
+    """The keys that an actor had before, each followed by the next one as its succession says. Raises
+    ``KeyFileError``.
+    """
+    found: list[Former] = []
+    following = now.public
+    for path in spec.after:
+        pair = load_key(path, passphrase_of(path, spec.passphrase_file, ask))
+        statement = statement_path(path)
+        said = load_succession(statement)
+        try:
+            check_succession(ED25519, said.encode(), name=spec.name, old=pair.public)
+        except TicketError as error:
+            raise KeyFileError(f"{statement}, which is not believed: {error}", f"the succession of {path}") from None
+        if said.new != following:
+            raise KeyFileError(
+                f"{statement}, which names {fingerprint(said.new)}",
+                f"the succession of {path} by {fingerprint(following)}",
+            )
+        found.append(Former(pair, said.until))
+        following = pair.public
+    return found
 
 
 def _own(spec: ActorSpec, create: bool, ask: Ask | None) -> Keypair:

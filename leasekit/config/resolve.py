@@ -181,6 +181,7 @@ class Resolver:
             transport=self._transport(where, table),
             permissions=self._permissions(where, name, table),
             passphrase_file=self.state / key.passphrase_file if key.passphrase_file else None,
+            after=tuple(self.state / path for path in key.after),
         )
 
     def _settings(self, where: str, name: str, table: tables.ActorTable) -> Any:
@@ -192,6 +193,8 @@ class Resolver:
         if isinstance(table, tables.BrokerTable):
             for guest in table.priorities:
                 self.context.check_reference(f"{where}.priorities.{guest}", guest, "guest")
+            for planner in values.get("planners", ()):
+                self.context.check_reference(f"{where}.settings.planners", planner, "broker")
             given = resolve_given(self.context, name, table)
             return BrokerSettings(**values, priorities=dict(table.priorities), delegations=given)
         if values.get("default_broker"):

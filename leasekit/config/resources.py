@@ -13,10 +13,13 @@ from leasekit.config.context import Context
 from leasekit.config.deployment import DriverSpec
 from leasekit.config.errors import one_of
 from leasekit.core.claims.claim import DEGREE_ONE
+from leasekit.core.drivers import SAVES
+from leasekit.core.leases.power import power_driver
 from leasekit.core.settings import structure
+from leasekit.core.time import Duration, format_duration
 from leasekit.drivers.names import UNIT_ID
 from leasekit.drivers.null import NullSettings
-from leasekit.drivers.registry import check_settings
+from leasekit.drivers.registry import capabilities, check_settings, driver_names
 
 NULL: Final = "null"
 
@@ -54,9 +57,31 @@ def resolve_site(
         both = sorted(entry.properties.keys() & entry.unit_properties.keys())
         if both:
             context.faults.add(f"{key}.unit_properties", f"{both[0]!r}, which properties has too", "it in one of them")
-        own = dict(entry.unit_properties)
-        groups.append(UnitGroup(type=entry.type, names=names, properties=dict(entry.properties), own=own))
+        if SAVES in entry.properties:
+            context.faults.add(f"{key}.properties.{SAVES}", "a property", "save = true at the driver, which sets it")
+        own, power = dict(entry.unit_properties), entry.type in _powered(table)
+        properties = {**entry.properties, SAVES: "true"} if _is_saved(table, entry) else dict(entry.properties)
+        groups.append(UnitGroup(type=entry.type, names=names, properties=properties, own=own, power=power))
     return tuple(groups), _delegations(context, where, table, groups)
+
+
+def _powered(table: tables.AuthorityTable) -> set[str]:
+    """The types whose power a driver switches, as far as the tables can be read: what is wrong is told elsewhere."""
+    named = [entry.get("powers", ()) for entry in table.driver.values()]
+    return {type_ for powers in named if isinstance(powers, list | tuple) for type_ in powers if isinstance(type_, str)}
+
+
+def _is_saved(table: tables.AuthorityTable, entry: tables.InventoryTable) -> bool:
+    """Whether the driver of a type is told to save units, as far as the tables can be read."""
+    named = entry.driver or next((name for name, one in table.driver.items() if entry.type in _named(one, "types")), "")
+    rest = [name for name, one in table.driver.items() if not _named(one, "types") and not _named(one, "powers")]
+    driver = named or (rest[0] if len(rest) == 1 else "")
+    return table.driver.get(driver, {}).get("save") is True
+
+
+def _named(driver: Mapping[str, Any], key: str) -> list[Any]:
+    found = driver.get(key, ())
+    return list(found) if isinstance(found, list | tuple) else []
 
 
 def _unit_names(context: Context, entry: tables.InventoryTable, key: str) -> tuple[str, ...]:
@@ -100,6 +125,8 @@ def _delegations(
                 units=units.get(entry.type, 0) if entry.units is None else entry.units,
                 length=entry.length,
                 degree=round(entry.degree * DEGREE_ONE),
+                renew=_renewal(context, key, entry),
+                renew_for=entry.renew_for or 0,
             )
         )
     for type_, there in units.items():
@@ -112,6 +139,18 @@ def _delegations(
                 f"at most {most}: the inventory has {there} (a higher degree allows more)",
             )
     return tuple(made)
+
+
+def _renewal(context: Context, key: str, entry: tables.DelegationTable) -> Duration:
+    """How long before its end a delegation is renewed; 0: it is not."""
+    renew, stretch = entry.renew or 0, entry.renew_for or 0
+    if stretch and not renew:
+        context.faults.add(f"{key}.renew_for", format_duration(stretch), "renew beside it: how long before the end")
+    if renew >= min(entry.length, stretch or entry.length):
+        context.faults.add(
+            f"{key}.renew", format_duration(renew), "less than length, and than renew_for: it is before the end of each"
+        )
+    return renew
 
 
 def resolve_given(context: Context, name: str, table: tables.BrokerTable) -> tuple[DelegationSpec, ...]:
@@ -132,7 +171,8 @@ def resolve_given(context: Context, name: str, table: tables.BrokerTable) -> tup
         made.append(
             DelegationSpec(
                 broker=entry.broker, type=entry.type, units=entry.units or 1, length=entry.length,
-                degree=round(entry.degree * DEGREE_ONE), site=entry.site,
+                degree=round(entry.degree * DEGREE_ONE), site=entry.site, renew=_renewal(context, key, entry),
+                renew_for=entry.renew_for or 0,
             )
         )  # fmt: skip
     return tuple(made)
@@ -150,17 +190,19 @@ def resolve_drivers(
     where = f"actor.{name}.driver"
     specs: dict[str, DriverSpec] = {}
     types: dict[str, tuple[str, ...]] = {}
+    powers: dict[str, tuple[str, ...]] = {}
     for driver, entry in table.driver.items():
         made = _driver(context, name, driver, entry, f"{where}.{driver}")
         if made is not None:
-            specs[driver], types[driver] = made
+            specs[driver], types[driver], powers[driver] = made
     driver_of: dict[str, str] = {}
     for driver, served in types.items():
         for type_ in served:
             if type_ in driver_of:
                 context.faults.add(f"{where}.{driver}.types", repr(type_), f"types that {driver_of[type_]} has not")
             driver_of[type_] = driver
-    rest = [driver for driver, served in types.items() if not served]
+    rest = [driver for driver, served in types.items() if not served and not powers[driver]]
+    switches = _switches(context, where, table, powers)
     if isinstance(table, tables.AuthorityTable):
         driver_of = _of_inventory(context, name, table, driver_of, rest)
         other_types = ""
@@ -171,7 +213,25 @@ def resolve_drivers(
         other_types = rest[0] if rest else NULL
     if NULL not in specs and NULL in (*driver_of.values(), other_types):
         specs[NULL] = _null(context, name)
-    return specs, driver_of, other_types
+    return specs, {**driver_of, **switches}, other_types
+
+
+def _switches(
+    context: Context, where: str, table: tables.ActorTable, powers: Mapping[str, tuple[str, ...]]
+) -> dict[str, str]:
+    """Which driver switches the units of a type, under the name of :func:`~leasekit.core.leases.power.power_driver`."""
+    there = [entry.type for entry in table.inventory] if isinstance(table, tables.AuthorityTable) else []
+    made: dict[str, str] = {}
+    for driver, named in powers.items():
+        for type_ in named:
+            key = f"{where}.{driver}.powers"
+            if type_ not in there:
+                allowed = one_of(type_, there) if there else "no powers: they are for a site's units"
+                context.faults.add(key, f"{type_!r}, which is no type of the inventory", allowed)
+            other = made.setdefault(power_driver(type_), driver)
+            if other != driver:
+                context.faults.add(key, repr(type_), f"types that {other} has not")
+    return made
 
 
 def _of_inventory(
@@ -215,7 +275,7 @@ def _check_types(context: Context, where: str, types: Mapping[str, tuple[str, ..
 
 def _driver(
     context: Context, actor: str, name: str, table: Mapping[str, Any], where: str
-) -> tuple[DriverSpec, tuple[str, ...]] | None:
+) -> tuple[DriverSpec, tuple[str, ...], tuple[str, ...]] | None:
     faults, state = context.faults, context.state
     if not tables.NAME.fullmatch(name):
         faults.add(where, f"the name {name!r}", tables.NAME_ALLOWED)
@@ -225,6 +285,8 @@ def _driver(
     if head is None:
         return None
     faults.attempt(where, lambda: check_settings(head.kind, settings, where, base=state))
+    if head.save and head.kind in driver_names() and "save" not in capabilities(head.kind, where):
+        faults.add(f"{where}.save", "true", f"false: a {head.kind} driver can't save units")
     seed = context.seed_for(f"driver/{actor}/{name}")
     if head.kind == NULL:
         settings = {"seed": seed, **settings}
@@ -243,10 +305,11 @@ def _driver(
         timeout=head.timeout,
         retries=head.retries,
         concurrency=head.concurrency,
+        probe_every=head.probe_every,
         emulated=emulated or NullSettings(),
         where=where,
     )
-    return spec, head.types
+    return spec, head.types, head.powers
 
 
 def _null(context: Context, actor: str) -> DriverSpec:
@@ -260,6 +323,7 @@ def _null(context: Context, actor: str) -> DriverSpec:
         timeout=defaults.timeout,
         retries=defaults.retries,
         concurrency=defaults.concurrency,
+        probe_every=defaults.probe_every,
         emulated=NullSettings(seed=seed),
         where=f"actor.{actor}.driver.{NULL}",
     )

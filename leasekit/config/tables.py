@@ -116,9 +116,12 @@ SETTINGS: Final[Mapping[str, type[Any]]] = {
 
 @attrs.frozen(kw_only=True)
 class KeyTable:
-    """``key`` of an actor where more is to be said than the path of its file."""
+    """``key`` of an actor where more is to be said than the path of its file: ``after`` are the files of the keys that
+    it had before, the latest first, each with its succession beside it.
+    """
 
     file: str = ""
+    after: tuple[str, ...] = ()
     passphrase_file: str = ""
 
 
@@ -183,7 +186,8 @@ class DelegationTable:
     """``[[actor.NAME.delegation]]``: what a site gives to a broker, without ``units`` all of the type that it has; or a
     broker to another broker, of what it has of ``site`` (not said: of the first that has enough).
 
-    ``degree`` 1.5 lets the taker promise half as much again.
+    ``degree`` 1.5 lets the taker promise half as much again. With ``renew`` the next stretch of time, as long as
+    ``renew_for`` (not said: ``length``) is offered so long before the end of each.
     """
 
     broker: str
@@ -192,22 +196,30 @@ class DelegationTable:
     length: DurationSetting = attrs.field(default=3650 * DAY, validator=_at_least(1))
     degree: float = attrs.field(default=1.0, validator=[attrs.validators.ge(1.0), attrs.validators.le(100.0)])
     site: str = ""
+    renew: DurationSetting | None = attrs.field(default=None, validator=attrs.validators.optional(_at_least(1)))
+    renew_for: DurationSetting | None = attrs.field(default=None, validator=attrs.validators.optional(_at_least(1)))
 
 
 @attrs.frozen(kw_only=True)
 class DriverTable:
     """``[actor.NAME.driver.DRIVER]`` without the driver's own settings.
 
-    ``emulated`` are the settings of a null driver: how long its actions take, and how often they fail, in virtual
-    time.
+    ``probe_every`` says how often units that are up are looked at (0: never): one that is down is replaced.
+
+    ``powers`` are types whose units it switches on and off for the site's mapper, whoever sets them up. ``emulated``
+    are the settings of a null driver: how long its actions take, and how often they fail, in virtual time. ``save``:
+    the units of its types are saved when a lease is suspended, and kept for the one that resumes it.
     """
 
     kind: str
     types: tuple[str, ...] = ()
+    powers: tuple[str, ...] = ()
     timeout: DurationSetting = attrs.field(default=10 * MINUTE, validator=_at_least(1))
     retries: int = attrs.field(default=3, validator=_at_least(0))
     concurrency: int = attrs.field(default=16, validator=_at_least(1))
+    probe_every: DurationSetting = attrs.field(default=0, validator=_at_least(0))
     emulated: Mapping[str, Any] | None = None
+    save: bool = False
 
 
 @attrs.frozen(kw_only=True)

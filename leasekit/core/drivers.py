@@ -8,13 +8,31 @@ a guest ``join`` and ``leave``; ``probe`` serves both.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Final, Literal, Protocol
 
 import attrs
 
 from leasekit.core.errors import LeasekitError
 from leasekit.core.properties import Properties
+
+SAVE: Final = "lease.save"
+"""In a teardown's properties: keep what the unit has under this key, apart from the unit."""
+RESUME: Final = "lease.resume"
+"""In a setup's properties: the unit goes on from what was kept under this key."""
+NOT_SAVED: Final = "save.failed"
+"""What a teardown returns that could not save: why. The unit is gone all the same."""
+NOT_RESUMED: Final = "resume.failed"
+"""What a setup returns that found nothing under the key: why. The unit was set up anew."""
+DROP: Final = "drop"
+"""The operation that throws away what was kept; the context's ``unit`` is the key."""
+SAVES: Final = "driver.save"
+"""The resource property by which a site says (``true``) that units of a type are saved when a lease is suspended."""
+
+
+def saves(resource: Properties) -> bool:
+    """Whether the resource properties of a type say that its units are saved when a lease is suspended."""
+    return resource.get(SAVES) == "true"
 
 
 class DriverError(LeasekitError):
@@ -55,12 +73,47 @@ class ProbeResult:
     measured: Mapping[str, float] = attrs.Factory(dict)
 
 
+@attrs.frozen
+class Finding:
+    """How one thing is that a driver needs of its host: ``ok``, ``doubtful`` (it may still work) or ``missing``.
+
+    ``what`` names the thing, ``found`` says how it is, ``advice`` what to do about it.
+    """
+
+    what: str
+    verdict: Literal["ok", "doubtful", "missing"]
+    found: str
+    advice: str = ""
+
+
+@attrs.frozen
+class Orphan:
+    """Something of ``unit``'s that nobody asked for: its ``kind`` in a word, its ``name``, and on which ``host``."""
+
+    host: str
+    unit: str
+    kind: str
+    name: str
+
+
+class OrphanFinder(Protocol):
+    """What a driver is besides, whose units can outlive what is known of them."""
+
+    async def orphans(self, known: Collection[str]) -> list[Orphan]:
+        """What there is of units that are not ``known``; ``teardown`` of such a unit removes it. Raises ``DriverError``
+        where that can't be found out.
+        """
+        ...
+
+
 class Driver(Protocol):
     """One instance serves all units of a resource type at one actor."""
 
     capabilities: frozenset[str]
     """Of ``cap``, ``resize``, ``migrate``, ``suspend``, ``power``, ``image``: what :meth:`operate` and ``modify`` can
-    do.
+    do. ``save``: ``teardown`` keeps a unit that it is told to (:data:`SAVE`), ``setup`` goes on from that
+    (:data:`RESUME`), also as another unit, and what is not wanted any more is thrown away (:data:`DROP`). A setup that
+    fails or is cancelled leaves what was kept as it was.
     """
 
     operations: frozenset[str]
@@ -70,8 +123,10 @@ class Driver(Protocol):
         """Make the unit usable; returns its properties (name, addresses, ports). Raises ``DriverError``."""
         ...
 
-    async def teardown(self, unit: UnitContext) -> None:
-        """Take the unit away, and all that setup made. A unit that is not there is done. Raises ``DriverError``."""
+    async def teardown(self, unit: UnitContext) -> Properties | None:
+        """Take the unit away, and all that setup made. A unit that is not there is done. Returns something only where
+        it was to save, and could not (:data:`NOT_SAVED`). Raises ``DriverError``.
+        """
         ...
 
     async def modify(self, unit: UnitContext) -> Properties:

@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 from leasekit.core.properties import EMPTY, Properties
 from leasekit.core.time import Duration, Instant, Term
 from leasekit.core.timetable import Timetable
+from leasekit.core.topology import TopologyRequest
 
 VERSION: Final = 1
 
@@ -80,7 +81,8 @@ class Source(NamedTuple):
 class GrantedLease(NamedTuple):
     """A lease that the broker has granted and that is not over: ``units`` of ``source`` over ``term``, its last one.
 
-    ``preemptible`` says whether it can be ended early by :class:`Preempt`; one that was already shows its new end.
+    ``preemptible`` says whether it can be ended early by :class:`Preempt`; one that was already shows its new end, and
+    its units are booked up to ``booked`` as long as its site has not accepted that (-1: to the end of its term).
     """
 
     lease: str
@@ -92,6 +94,7 @@ class GrantedLease(NamedTuple):
     preemptible: bool
     priority: int
     properties: Properties
+    booked: Instant = -1
 
 
 class Usage(Protocol):
@@ -109,7 +112,11 @@ def _nothing(type_: str) -> Sequence[GrantedLease]:
 class BrokerCycle(NamedTuple):
     """What a broker's mapper is shown: requests in order of arrival, complete groups, and sources by type.
 
-    ``granted`` lists the leases of a type that are not over. ``usage`` is for mappers with ``wants_usage = True``.
+    ``granted`` lists the leases of a type that are not over. ``usage`` is for mappers with ``wants_usage = True``; how
+    far back it goes is theirs to say (``usage_kept``, in ms): at least 31 days, at most 400.
+    ``suspends`` says whether a preemptible lease with the request property ``suspend`` (how long that takes) can be
+    suspended rather than ended: by :class:`Preempt`, or by a grant of a shorter term, from a source whose property
+    ``driver.save`` is ``true``. Its rest is then asked for anew.
     """
 
     now: Instant
@@ -118,6 +125,7 @@ class BrokerCycle(NamedTuple):
     sources: Callable[[str], Sequence[Source]]
     granted: Callable[[str], Sequence[GrantedLease]] = _nothing
     usage: Usage | None = None
+    suspends: bool = False
 
 
 class Grant(NamedTuple):
@@ -165,11 +173,68 @@ class Reject(NamedTuple):
 class Preempt(NamedTuple):
     """End ``lease``, which must be preemptible, at ``at``. Its units can be granted anew when its site has accepted
     that: look for them in a later cycle.
+
+    With ``suspend`` its site saves its units by then, beginning as long before as the lease says (``suspend``), and its
+    guest asks for the rest.
     """
 
     lease: str
     at: Instant
     reason: str = ""
+    suspend: bool = False
+
+
+class PlanCycle(NamedTuple):
+    """A request for a topology, which ``holder`` sends: sites, links between them, and a window for the start.
+
+    ``sources`` are all of the types that it asks for, and all links (:mod:`leasekit.core.topology`); those of other
+    brokers among them show what these say. What is free already leaves out what is held for other plans.
+    """
+
+    now: Instant
+    holder: str
+    request: TopologyRequest
+    sources: Sequence[Source]
+
+
+class PlannedPart(NamedTuple):
+    """``units`` of ``source`` for ``member`` of the request: all of a site, or one link of a path.
+
+    ``part`` is the id of a site; of a path it is ``LINK.PATH.HOP``, where ``path`` is 0, or 1 for the backup, and hops
+    count from 0 at the link's ``from``.
+    """
+
+    part: str
+    member: str
+    path: int
+    source: str
+    units: int
+
+
+class TopologyPlan(NamedTuple):
+    """A plan for the whole request, to start at ``start``. ``objective`` is its value and ``gap`` what it is above the
+    least one at most, as decimal numbers.
+    """
+
+    start: Instant
+    parts: tuple[PlannedPart, ...]
+    objective: str = ""
+    gap: str = "0"
+
+
+class NoPlan(NamedTuple):
+    """Nothing can be planned: why, and when it would fit, if that is known."""
+
+    reason: str
+    earliest: Instant | None = None
+
+
+class PlansTopologies(Protocol):
+    """A broker's mapper that plans topologies as well. It is called for one request at a time; the broker holds the
+    first of its plans that can be held.
+    """
+
+    def plan(self, cycle: PlanCycle) -> Iterable[TopologyPlan | NoPlan]: ...
 
 
 BrokerDecision: TypeAlias = Grant | GrantGroup | Defer | Reject | Preempt | Wake
@@ -186,7 +251,11 @@ class BrokerMapper(Protocol):
 
 class UnitView(NamedTuple):
     """One unit of a site. ``state`` is ``free``, ``teardown`` (promised to nobody) or the state in which its lease
-    has it.
+    has it; ``lease`` is the one that has it, or gets it next.
+
+    ``power`` is ``on``, unless units of the type can be switched (:class:`Power`): then it may be ``off``,
+    ``suspended``, on the way (``starting``, ``resuming``, ``stopping``, ``suspending``), or ``unknown``. A lease may
+    get a unit that is not on: it is switched on first, and set up then.
     """
 
     id: str
@@ -195,6 +264,7 @@ class UnitView(NamedTuple):
     lease: str
     failures: int
     properties: Properties
+    power: str = "on"
 
 
 class Demand(NamedTuple):
@@ -216,16 +286,30 @@ class Demand(NamedTuple):
     properties: Properties
 
 
+def _no_units(type_: str) -> Sequence[UnitView]:
+    return ()
+
+
+def _no_demands(type_: str) -> Sequence[Demand]:
+    return ()
+
+
 class AuthorityCycle(NamedTuple):
     """What an authority's mapper is shown: demands in the order in which they must be filled (shrinking extends,
     growing extends, replacements, new redeems), and units: ``free(type)`` yields clean ones first, then those that
-    are still in teardown.
+    are still in teardown, then those that must be switched on; ``units(type)`` has all of them.
+
+    ``booked(type)`` is for mappers that set ``watches = True``: what leases have (``op`` is ``held``) and what they
+    will need, by tickets that were redeemed before their term (``new`` or ``grow``), in order of the start of ``term``.
+    Such a mapper is called at once, and whenever it asked for that by :class:`Wake`, also when no lease needs anything.
     """
 
     now: Instant
     demands: Sequence[Demand]
     free: Callable[[str], Iterator[UnitView]]
     unit: Callable[[str], UnitView]
+    units: Callable[[str], Sequence[UnitView]] = _no_units
+    booked: Callable[[str], Sequence[Demand]] = _no_demands
 
 
 class Assign(NamedTuple):
@@ -249,7 +333,17 @@ class Refuse(NamedTuple):
     reason: str
 
 
-AuthorityDecision: TypeAlias = Assign | Release | Refuse | Wake
+class Power(NamedTuple):
+    """Switch a free unit ``on`` or ``off``, or ``suspend`` it: one whose type the site has a power driver for. One that
+    is on its way there already, or is there, can't be told again; ``reason`` is written down.
+    """
+
+    unit: str
+    to: str
+    reason: str = ""
+
+
+AuthorityDecision: TypeAlias = Assign | Release | Refuse | Power | Wake
 
 
 class AuthorityMapper(Protocol):
@@ -296,11 +390,27 @@ class LeaseView(NamedTuple):
     members: Callable[[], Sequence[GuestUnitView]]
 
 
+class TopologyView(NamedTuple):
+    """A topology as its guest has it. ``state`` is ``asking``, ``committing``, ``committed``, ``failed`` or ``closed``;
+    ``leases`` are the ids of its leases, ``earliest`` when a failed one would fit (-1: not known).
+    """
+
+    id: str
+    state: str
+    term: Term | None
+    leases: tuple[str, ...]
+    reason: str
+    earliest: Instant
+
+
 class GuestCycle(NamedTuple):
-    """What a guest's mapper is shown: its open leases (none that is closed or failed), in order of request."""
+    """What a guest's mapper is shown: its open leases (none that is closed or failed), in order of request, and its
+    topologies, also those that came to an end a while ago.
+    """
 
     now: Instant
     leases: Sequence[LeaseView]
+    topologies: Sequence[TopologyView] = ()
 
 
 class RequestLease(NamedTuple):
@@ -318,6 +428,16 @@ class RequestLease(NamedTuple):
     redeem_predecessor: str = ""
     join_predecessor: str = ""
     if_predecessor_fails: str = "fail"
+
+
+class RequestTopology(NamedTuple):
+    """Ask ``broker`` (empty: the default one) to plan several sites and the links between them, and lease them all, or
+    none. ``tries`` is how many plans are tried if what was planned can't be had after all.
+    """
+
+    request: TopologyRequest
+    broker: str = ""
+    tries: int = 3
 
 
 class ExtendLease(NamedTuple):
@@ -347,7 +467,7 @@ class CloseLeaseEarly(NamedTuple):
     reason: str = ""
 
 
-GuestDecision: TypeAlias = RequestLease | ExtendLease | ModifyLease | CloseLeaseEarly | Wake
+GuestDecision: TypeAlias = RequestLease | RequestTopology | ExtendLease | ModifyLease | CloseLeaseEarly | Wake
 
 
 class GuestMapper(Protocol):

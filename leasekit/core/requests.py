@@ -12,6 +12,7 @@ group_id           the request group; scoped to its holder
 lease_count        on the group's leader only: how many requests the group has
 priority           the request's own class, a whole number; higher goes first
 preemptible        ``true``: the broker may end the lease early
+suspend            how long it takes to save the units of a preemptible lease, such as ``32s``: it may be suspended
 exclude_sites      names of sites that won't do, separated by commas
 =================  =====================================================================================
 
@@ -30,7 +31,9 @@ TRUE, FALSE = "true", "false"
 
 
 class Options(NamedTuple):
-    """The request properties of one request, read. ``latest_start`` and ``request_timeout`` are 0 where not given."""
+    """The request properties of one request, read. ``latest_start`` and ``request_timeout`` are 0 where not given,
+    ``suspend`` where the lease is not to be suspended.
+    """
 
     elastic: bool
     min_units: int
@@ -42,6 +45,7 @@ class Options(NamedTuple):
     priority: int
     preemptible: bool
     exclude_sites: frozenset[str]
+    suspend: Duration = 0
 
 
 _PLAIN = Options(False, 0, False, 0, 0, "", 0, 0, False, frozenset())
@@ -66,24 +70,21 @@ def parse_options(properties: Properties, term: Term) -> Options:
         raise CommandError("properties.lease_count: goes with group_id, on the group's leader")
     if group and elastic:
         raise CommandError("properties.elastic: a request of a group is never elastic")
-    timeout = 0
-    if "request_timeout" in properties:
-        try:
-            timeout = parse_duration(properties["request_timeout"])
-        except ValueError as error:
-            raise CommandError(f"properties.request_timeout: {error}") from error
+    if "suspend" in properties and properties.get("preemptible") != TRUE:
+        raise CommandError("properties.suspend: goes with preemptible = 'true'")
     excluded = frozenset(name.strip() for name in properties.get("exclude_sites", "").split(",") if name.strip())
     return Options(
         elastic=elastic,
         min_units=_number(properties, "min_units", 1) if elastic else 0,
         deferrable=deferrable or bool(group),
         latest_start=latest,
-        request_timeout=timeout,
+        request_timeout=_duration(properties, "request_timeout"),
         group=group,
         lease_count=_number(properties, "lease_count", 1) if "lease_count" in properties else 0,
         priority=_number(properties, "priority", None) if "priority" in properties else 0,
         preemptible=_flag(properties, "preemptible"),
         exclude_sites=excluded,
+        suspend=max(1, _duration(properties, "suspend")) if "suspend" in properties else 0,
     )
 
 
@@ -92,6 +93,13 @@ def _flag(properties: Properties, name: str) -> bool:
     if value not in (TRUE, FALSE):
         raise CommandError(f"properties.{name}: found {value!r:.80}, allowed are 'true' and 'false'")
     return value == TRUE
+
+
+def _duration(properties: Properties, name: str) -> Duration:
+    try:
+        return parse_duration(properties[name]) if name in properties else 0
+    except (ValueError, OverflowError) as error:
+        raise CommandError(f"properties.{name}: {error}") from error
 
 
 def _number(properties: Properties, name: str, least: int | None) -> int:

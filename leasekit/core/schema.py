@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from leasekit.core.errors import LeasekitError
 
-SCHEMA_VERSION: Final = 3
+SCHEMA_VERSION: Final = 6
 
 Row: TypeAlias = tuple[Any, ...]
 """Values in the order of the table's columns: int, str, bytes or None."""
@@ -56,6 +56,11 @@ TABLES: Final[Mapping[str, Table]] = {
     "notices": Table({"id": str, "peer": str, "state": str, "until": int, "body": bytes}),
     "peers": Table({"id": str, "role": str, "key": str, "address": str, "origin": str, "body": bytes}),
     "maintenance": Table({"id": str, "start": int, "end": int, "reason": str, "body": bytes}),
+    "saved": Table(
+        {"id": str, "lease": str, "holder": str, "type": str, "state": str, "until": int, "body": bytes}
+    ),
+    "plans": Table({"id": str, "peer": str, "state": str, "expires": int, "body": bytes}),
+    "usage": Table({"id": str, "holder": str, "type": str, "until": int, "body": bytes}),
     "evidence": Table({"id": str, "at": int, "kind": str, "guilty": str, "words": str, "body": bytes}),
 }  # fmt: skip
 """Every table but the log, by name."""

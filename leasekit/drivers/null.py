@@ -17,13 +17,16 @@ from typing import Any, ClassVar, Final, Literal, NamedTuple, TypeAlias
 import attrs
 import trio
 
-from leasekit.core.drivers import DriverError, ProbeResult, UnitContext
+from leasekit.core.drivers import DROP, NOT_RESUMED, RESUME, SAVE, DriverError, ProbeResult, UnitContext
+from leasekit.core.leases.power import OPERATIONS, POWER_OFF, SUSPEND
 from leasekit.core.properties import EMPTY, Properties, check_properties
 from leasekit.core.settings import DurationSetting
 from leasekit.core.time import SECOND, Duration
 from leasekit.drivers.names import unknown_operation
 
-Operation: TypeAlias = Literal["setup", "teardown", "modify", "join", "leave"]
+Operation: TypeAlias = Literal[
+    "setup", "teardown", "modify", "join", "leave", "power_on", "power_off", "suspend", "resume"
+]
 
 _STANDARD: Final = NormalDist()
 
@@ -151,26 +154,41 @@ class NullDriver:
     """A :class:`~leasekit.core.drivers.Driver` of units that are only imagined, at the pace of its model."""
 
     Settings: ClassVar[type] = NullSettings
-    capabilities: frozenset[str] = frozenset()
-    operations: frozenset[str] = frozenset()
+    capabilities: frozenset[str] = frozenset({"power", "suspend", "save"})
+    operations: frozenset[str] = OPERATIONS | {"status", DROP}
 
     def __init__(self, settings: NullSettings) -> None:
         self.model = LatencyModel(settings)
         self._up: dict[str, int | None] = {}  # the number of each unit's setup, None once it was torn down
+        self._power: dict[str, str] = {}
+        self._saved: dict[str, str | None] = {}  # the unit that each was saved from, or None once it is gone
 
     async def setup(self, unit: UnitContext) -> Properties:
-        """Waits; the unit's ``host`` is its own id."""
+        """Waits; the unit's ``host`` is its own id. What was saved is as imagined as the unit: it is there unless this
+        instance knows that it is gone.
+        """
         if self._up.get(unit.unit) == unit.number:
             await trio.lowlevel.checkpoint()
             return self.model.properties(unit.unit)
         properties = await self._act("setup", unit)
         self._up[unit.unit] = unit.number
+        key = unit.properties.get(RESUME)
+        if key is None:
+            return properties
+        if self._saved.get(key, unit.unit) is None:
+            unit.log(f"is set up anew: nothing is saved as {key} any more")
+            return {**properties, NOT_RESUMED: "what was saved of it is gone"}
+        unit.log(f"goes on from what was saved of {self._saved.get(key, 'a unit')}")
+        self._saved[key] = None
         return properties
 
     async def teardown(self, unit: UnitContext) -> None:
         """Waits."""
         await self._act("teardown", unit)
         self._up[unit.unit] = None
+        if SAVE in unit.properties:
+            self._saved[unit.properties[SAVE]] = unit.unit
+            unit.log(f"is saved as {unit.properties[SAVE]}")
 
     async def modify(self, unit: UnitContext) -> Properties:
         """Waits."""
@@ -193,9 +211,23 @@ class NullDriver:
         return ProbeResult(state=state, detail="an imagined unit")
 
     async def operate(self, unit: UnitContext, operation: str, arguments: Mapping[str, Any]) -> Properties:
-        """Refuses: there is nothing to operate."""
-        await trio.lowlevel.checkpoint()
-        raise unknown_operation("null", operation, self.operations)
+        """Switches the unit's power, as far as there is one: waits, and returns ``power``, which ``status`` reads.
+
+        A unit is on until it is switched.
+        """
+        if operation not in self.operations:
+            await trio.lowlevel.checkpoint()
+            raise unknown_operation("null", operation, self.operations)
+        if operation == DROP:
+            await trio.lowlevel.checkpoint()
+            self._saved[unit.unit] = None
+            return EMPTY
+        if operation == "status":
+            await trio.lowlevel.checkpoint()
+        else:
+            await self._act(operation, unit)
+            self._power[unit.unit] = {POWER_OFF: "off", SUSPEND: "suspended"}.get(operation, "on")
+        return {"power": self._power.get(unit.unit, "on")}
 
     async def _act(self, op: str, unit: UnitContext) -> Properties:
         latency = self.model.latency(op, unit.unit, unit.number)

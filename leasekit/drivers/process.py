@@ -10,6 +10,8 @@ not what is hostile; what makes a session of its own is not found by teardown.
                          config.json   its properties, rewritten by modify
                          output.log    what it wrote
                          work/         where it runs
+    DIRECTORY/saved/KEY/               what a unit was that is saved: the same, and saved.json, which says so until
+                                       another has gone on from it
     DIRECTORY/members.json             at a guest: who has joined
 """
 
@@ -29,13 +31,23 @@ from typing import Any, ClassVar, Final
 import attrs
 import trio
 
-from leasekit.core.drivers import DriverError, ProbeResult, UnitContext
+from leasekit.core.drivers import (
+    DROP,
+    NOT_RESUMED,
+    NOT_SAVED,
+    RESUME,
+    SAVE,
+    DriverError,
+    ProbeResult,
+    UnitContext,
+)
 from leasekit.core.properties import EMPTY, Properties
 from leasekit.core.settings import DurationSetting, SettingsError
 from leasekit.core.time import SECOND, Duration
 from leasekit.drivers.files import find_executable, wipe, write_whole
 from leasekit.drivers.members import MembersFile, ask, connect, unit_address
 from leasekit.drivers.names import check_unit_id, unknown_operation
+from leasekit.drivers.process_saving import SavedUnits
 from leasekit.drivers.processes import boot_id, send_signals, stop_processes
 from leasekit.drivers.script import SEARCH
 from leasekit.drivers.unit_files import DIRECTORY_VARIABLE, UnitFiles, UnitRecord
@@ -112,8 +124,8 @@ class ProcessDriver:
     """
 
     Settings: ClassVar[type] = ProcessSettings
-    capabilities: frozenset[str] = frozenset({"suspend"})
-    operations: frozenset[str] = frozenset({"restart", "signal", "suspend", "resume"})
+    capabilities: frozenset[str] = frozenset({"suspend", "save"})
+    operations: frozenset[str] = frozenset({"restart", "signal", "suspend", "resume", DROP})
 
     def __init__(self, settings: ProcessSettings) -> None:
         self._settings = settings
@@ -130,6 +142,7 @@ class ProcessDriver:
         except OSError as error:
             text = f"directory: found {str(settings.directory)!r}, can't make {error.filename}: {error.strerror}"
             raise SettingsError([text]) from error
+        self._saved = SavedUnits(self._directory / "saved")
         self._ports = self._ports_on_disk()
         self._members = MembersFile(self._directory / "members.json")
         self._locks: dict[str, trio.Lock] = {}
@@ -141,24 +154,52 @@ class ProcessDriver:
 
         A live unit of the same action number is adopted; anything else that is there goes first. When it fails or
         is cancelled nothing is left.
+
+        With ``lease.resume`` it has the directory of a unit that was saved, in which its command starts again.
         """
+        key = unit.properties.get(RESUME, "")
+        if key:
+            check_unit_id(key)
         async with self._exclusively(unit.unit) as files:
             record, leader = files.record(), files.leader()
             if record is not None and record.ready and record.number == unit.number and leader is not None:
+                self._saved.took(files)
                 unit.log(f"runs already as process {leader.pid}, on port {record.port}")
                 return self._properties(record)
             await self._remove(files)
             try:
-                return await self._make(files, unit)
+                lost = await self._saved.take(key, files) if key else ""
+                made = await self._make(files, unit)
+                if key:
+                    unit.log(f"is set up anew: {lost}" if lost else f"goes on from what was saved as {key}")
+                self._saved.took(files)
+                return {**made, NOT_RESUMED: lost} if lost else made
             except BaseException:
                 with trio.CancelScope(shield=True):
                     await self._remove(files)
                 raise
 
-    async def teardown(self, unit: UnitContext) -> None:
-        """Ends all processes of the unit and removes its directory; a unit that is not there is done."""
+    async def teardown(self, unit: UnitContext) -> Properties | None:
+        """Ends all processes of the unit and removes its directory; a unit that is not there is done.
+
+        With ``lease.save`` the directory is kept, and a process has ``grace`` to write down how far it is, as at any
+        end: all that is saved is what is in its files.
+        """
+        key = unit.properties.get(SAVE, "")
         async with self._exclusively(unit.unit) as files:
+            lost = await self._save(check_unit_id(key), files) if key else ""
             await self._remove(files)
+        if key:
+            unit.log(f"is not saved: {lost}" if lost else f"is saved as {key}")
+        return {NOT_SAVED: lost} if lost else None
+
+    async def _save(self, key: str, files: UnitFiles) -> str:
+        """Ends the unit's processes and puts its directory aside; returns why not, if it can't be."""
+        record = files.record()
+        if record is None or not record.ready:
+            return "" if self._saved.has(key) else "it was not running"
+        await stop_processes(files.members, self._settings.grace)
+        return await self._saved.put(key, files)
 
     async def modify(self, unit: UnitContext) -> Properties:
         """Rewrites the configuration and sends SIGHUP; with ``identify`` returns when the unit has read it."""
@@ -194,9 +235,14 @@ class ProcessDriver:
         return ProbeResult(state="up", detail=detail, measured=measured)
 
     async def operate(self, unit: UnitContext, operation: str, arguments: Mapping[str, Any]) -> Properties:
-        """``restart``, ``suspend``, ``resume``, or ``signal`` to the first process (argument ``signal``: USR1)."""
+        """``restart``, ``suspend``, ``resume``, or ``signal`` to the first process (argument ``signal``: USR1);
+        ``drop`` throws away what is saved under a key.
+        """
         if operation not in self.operations:
             raise unknown_operation("process", operation, self.operations)
+        if operation == DROP:
+            await self._saved.drop(check_unit_id(unit.unit))
+            return EMPTY
         async with self._exclusively(unit.unit) as files:
             record, leader = files.record(), files.leader()
             if record is None or (leader is None and operation != "restart"):
@@ -288,8 +334,11 @@ class ProcessDriver:
         write_whole(files.config, {**config, "properties": dict(unit.properties)}, durable=False)
 
     async def _remove(self, files: UnitFiles) -> None:
-        """Ends the unit's processes and removes its directory; its port is free then."""
+        """Ends the unit's processes and removes its directory; its port is free then. What it was to go on from, and
+        has not yet, is put back.
+        """
         await stop_processes(files.members, self._settings.grace)
+        await self._saved.put_back(files)
         await trio.to_thread.run_sync(wipe, files.root)
         self._ports.pop(files.root.name, None)
 
@@ -298,7 +347,7 @@ class ProcessDriver:
     async def _make(self, files: UnitFiles, unit: UnitContext) -> Properties:
         port = self._allocate_port(unit.unit)
         try:
-            files.work.mkdir(mode=0o700, parents=True)
+            files.work.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise DriverError(f"can't make {files.work}: {error.strerror}") from error
         self._write_config(files, unit)

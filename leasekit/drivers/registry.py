@@ -6,14 +6,16 @@ What an entry point names is called with an instance of its attribute ``Settings
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Final, Protocol, cast
 
-from leasekit.core.drivers import Driver
+from leasekit.core.drivers import Driver, Finding
 from leasekit.core.settings import SettingsError, expect_one_of, structure
+from leasekit.drivers.directory.publishing import KEY as PUBLISH
+from leasekit.drivers.directory.publishing import PublishingDriver, PublishSettings
 from leasekit.drivers.null import NullDriver
 from leasekit.drivers.process import ProcessDriver
 from leasekit.drivers.script import ScriptDriver
@@ -47,15 +49,30 @@ class LazyDriver:
     def __call__(self, settings: Any) -> Driver:
         return self._factory()(settings)
 
+    @property
+    def capabilities(self) -> frozenset[str]:
+        """What every driver of the class can do."""
+        return _capabilities(self._factory())
+
+    async def examine(self, settings: Any) -> list[Finding]:
+        """What the driver says of its host, if it says anything."""
+        return await _examined(self._factory(), settings)
+
     def _factory(self) -> DriverFactory:
         return cast(DriverFactory, getattr(import_module(self._module), self._name))
 
 
 BUILT_IN: Final[Mapping[str, DriverFactory]] = {
+    "ansible": LazyDriver("leasekit.drivers.ansible", "AnsibleDriver"),
+    "link": LazyDriver("leasekit.drivers.link.driver", "LinkDriver"),
+    "baremetal": LazyDriver("leasekit.drivers.baremetal.driver", "BareMetalDriver"),
     "libvirt": LazyDriver("leasekit.drivers.libvirt.driver", "LibvirtDriver"),
     "null": NullDriver,
+    "power": LazyDriver("leasekit.drivers.power.driver", "PowerDriver"),
     "process": ProcessDriver,
     "script": ScriptDriver,
+    "ssh": LazyDriver("leasekit.drivers.ssh", "SshDriver"),
+    "xen": LazyDriver("leasekit.drivers.xen.driver", "XenDriver"),
 }
 """The drivers of leasekit by name; an entry point can't take these names."""
 
@@ -78,17 +95,42 @@ def driver_factory(kind: str, where: str) -> DriverFactory:
     raise SettingsError([f"{where}: found driver {kind!r}, {expect_one_of(kind, driver_names())}"])
 
 
+def capabilities(kind: str, where: str) -> frozenset[str]:
+    """What every driver named ``kind`` can do, whatever its settings. Raises ``SettingsError`` as
+    :func:`driver_factory`.
+    """
+    return _capabilities(driver_factory(kind, where))
+
+
+def _capabilities(factory: DriverFactory) -> frozenset[str]:
+    found = getattr(factory, "capabilities", None)
+    return found if isinstance(found, frozenset) else frozenset()
+
+
 def make_driver(kind: str, settings: Mapping[str, Any], where: str, *, base: Path | None = None) -> Driver:
     """The driver named ``kind``, with the settings from a table of a deploy file that errors call ``where``.
 
-    Relative paths start at the folder ``base``. Raises ``SettingsError`` with all faults at once.
+    Relative paths start at the folder ``base``. A table ``publish`` in it is for what stands around the driver then:
+    :class:`~leasekit.drivers.directory.publishing.PublishingDriver`. Raises ``SettingsError`` with all faults at once.
     """
     factory = driver_factory(kind, where)
-    structured: Any = structure(factory.Settings, settings, where, base=base)
+    structured, publish = _structured(factory, settings, where, base)
     try:
-        return factory(structured)
+        made = factory(structured)
+        return made if publish is None else PublishingDriver(made, publish)
     except SettingsError as error:
         raise error.within(where) from error
+
+
+def _structured(
+    factory: DriverFactory, settings: Mapping[str, Any], where: str, base: Path | None
+) -> tuple[Any, PublishSettings | None]:
+    """A driver's own settings, and those of what stands around it."""
+    own = {key: value for key, value in settings.items() if key != PUBLISH}
+    structured: Any = structure(factory.Settings, own, where, base=base)
+    if PUBLISH not in settings:
+        return structured, None
+    return structured, structure(PublishSettings, settings[PUBLISH], f"{where}.{PUBLISH}", base=base)
 
 
 def check_settings(kind: str, settings: Mapping[str, Any], where: str, *, base: Path | None = None) -> None:
@@ -96,7 +138,28 @@ def check_settings(kind: str, settings: Mapping[str, Any], where: str, *, base: 
 
     Raises ``SettingsError`` with all faults at once.
     """
-    structure(driver_factory(kind, where).Settings, settings, where, base=base)
+    _structured(driver_factory(kind, where), settings, where, base)
+
+
+async def examine(kind: str, settings: Mapping[str, Any], where: str, *, base: Path | None = None) -> list[Finding]:
+    """What a driver with these settings would find on this host: what its factory's ``examine(settings)`` says, where
+    it has one, and whether it can be made. Raises ``SettingsError`` for settings that are wrong anywhere.
+    """
+    factory = driver_factory(kind, where)
+    structured, _ = _structured(factory, settings, where, base)
+    found = await _examined(factory, structured)
+    if any(finding.verdict == "missing" for finding in found):
+        return found
+    try:
+        factory(structured)
+    except SettingsError as error:
+        return [*found, *(Finding("settings", "missing", line, "see the key that it names") for line in error.errors)]
+    return found or [Finding("settings", "ok", "nothing is missing")]
+
+
+async def _examined(factory: DriverFactory, settings: Any) -> list[Finding]:
+    examine_host: Callable[[Any], Awaitable[list[Finding]]] | None = getattr(factory, "examine", None)
+    return [] if examine_host is None else await examine_host(settings)
 
 
 def _loaded(point: EntryPoint, where: str) -> DriverFactory:

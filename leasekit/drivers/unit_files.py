@@ -61,6 +61,7 @@ class UnitFiles:
         self.pid = root / "pid.json"
         self.ready = root / "ready"
         self.work = root / "work"
+        self.saved = root / "saved.json"
         self._record = root / "unit.json"
         self._lock = root / "lock"
 

@@ -24,7 +24,7 @@ from fractions import Fraction
 from pathlib import Path
 from random import Random
 from statistics import fmean, pstdev
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import attrs
 from matplotlib.axes import Axes
@@ -57,6 +57,9 @@ FILE: Final = "coallocation/testbed.json"
 INTERVALS: Final = 10
 USERS: Final = ("A", "B")
 SCENARIOS: Final = ("normal", "service_levels", "load_balancing", "preference_domain", "preference_size")
+
+W = TypeVar("W")
+R = TypeVar("R")
 
 Progress = Callable[[str, float], None]
 """Told what is done, and the share of it, from 0 to 1."""
@@ -293,19 +296,20 @@ def run_all(
     """Every scenario with every seed, on so many processes; in that order, whichever ends first."""
     work = [(testbed, scenario, seed, setup) for scenario in scenarios for seed in seeds]
     tallies = []
-    for tally in _spread(work, jobs):
+    for tally in spread_over(_job, work, jobs):
         tallies.append(tally)
         if progress is not None:
             progress("co-allocation", len(tallies) / len(work))
     return tallies
 
 
-def _spread(work: Sequence[tuple[Testbed, str, int, Setup]], jobs: int) -> Iterator[Tally]:
+def spread_over(job: Callable[[W], R], work: Sequence[W], jobs: int) -> Iterator[R]:
+    """What ``job`` makes of each piece of work, in order, on so many processes."""
     if jobs <= 1:
-        yield from map(_job, work)
+        yield from map(job, work)
         return
     with multiprocessing.get_context("spawn").Pool(min(jobs, len(work))) as pool:
-        yield from pool.imap(_job, work)
+        yield from pool.imap(job, work)
 
 
 # -- what it came to -------------------------------------------------------------------------------------------------

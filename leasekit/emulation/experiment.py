@@ -14,6 +14,7 @@ messages, actions, transitions and flips from the beginning.
   ``rmse_wanted`` and ``unserved_wanted``: against what its mapper wanted to hold, after its filter. Errors are weighted
   by time, not sampled.
 - of each site ``usage`` and ``peak``: units in use, from setup to the end of teardown.
+- of each site that switches units ``energy``: :meth:`.energy_account.EnergyAccount.summary`.
 - ``events``: how often an actor was woken with something due, ticks on which nothing was due left out; ``flips``:
   :attr:`.recorder.Recorder.flips`.
 - ``measured``: ``alpha_ms`` is the real time of the run by the ticks in its horizon, whether they were executed or
@@ -44,10 +45,12 @@ from leasekit.config.load import load
 from leasekit.config.traces import TraceMissing, data_dir
 from leasekit.config.traces.places import missing_traces
 from leasekit.core.errors import LeasekitError
+from leasekit.core.leases.power import OPERATIONS, power_driver
 from leasekit.core.signals import Signal
 from leasekit.core.steps import Action
 from leasekit.core.time import SECOND, Duration, Term, parse_duration
 from leasekit.emulation import metrics
+from leasekit.emulation.energy_account import EnergyAccount
 from leasekit.emulation.metrics import Series
 from leasekit.emulation.pictures import draw
 from leasekit.emulation.recorder import Recorder
@@ -197,6 +200,12 @@ def run_one(
                 for name, actor in varied.actors.items()
                 if isinstance(actor.settings, GuestSettings)
             },
+            switched=[
+                name
+                for name, actor in varied.actors.items()
+                if isinstance(actor.settings, AuthoritySettings)
+                and any(group.power for group in actor.settings.inventory)
+            ],
         )
         world = World(
             tick=emulation.tick,
@@ -274,7 +283,7 @@ def action_model(built: BuiltActor) -> Callable[[Action], Outcome]:
     """The latency models that take the place of an actor's drivers, by resource type."""
 
     def model(action: Action) -> Outcome:
-        of_type = built.model(action.type)
+        of_type = built.model(power_driver(action.type) if action.op in OPERATIONS else action.type)
         if of_type is None:
             return Outcome(0, True, {}, "")
         outcome = of_type.outcome(action.op, action.unit, action.number)
@@ -302,6 +311,7 @@ def summarise(
             "capacity": capacity(deployment, name),
             "usage": metrics.usage(series, capacity(deployment, name), window),
             "peak": series.peak(window),
+            **_energy(recorder.energy.get(name), capacity(deployment, name), window),
         }
         for name, series in recorder.in_use.items()
     }
@@ -323,6 +333,11 @@ def summarise(
         "flips": recorder.flips,
         "measured": _measured(deployment, wall_s, emulation.horizon, ticks, recorder.flips),
     }
+
+
+def _energy(account: EnergyAccount | None, capacity: int, window: Term) -> dict[str, Any]:
+    found = None if account is None else account.summary(capacity, window)
+    return {} if found is None else {"energy": found}
 
 
 def _measured(deployment: Deployment, wall_s: float, horizon: Duration, ticks: int, flips: int) -> dict[str, Any]:
@@ -387,6 +402,9 @@ def _write_series(result: RunResult, out: Path) -> None:
             columns[f"{name}.wanted"] = result.wanted[name]
         columns[f"{name}.leased"], columns[f"{name}.usable"] = series, recorder.usable[name]
     columns.update({f"{name}.in_use": series for name, series in recorder.in_use.items()})
+    for name, account in recorder.energy.items():
+        if account.switched:
+            columns[f"{name}.off"], columns[f"{name}.suspended"] = account.off, account.suspended
     metrics.write_csv(out / _file(result.stem, "series"), columns, result.window, emulation.sample)
 
 

@@ -8,20 +8,21 @@ For each guest three counts of units over time:
 - ``promised``: the same, but from the start of the term even where the site began to serve it later.
 - ``usable``: units that have joined and not begun to leave.
 
-For each site: units in use (held from the start of setup to the end of teardown). And the transition log, streamed to
-a file.
+For each site: units in use (held from the start of setup to the end of teardown), and what became of their power. And
+the transition log, streamed to a file.
 """
 
 from __future__ import annotations
 
 import csv
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, TextIO
 
 from leasekit.core.leases import authority as au
 from leasekit.core.schema import LOG, LOG_COLUMNS, Change
 from leasekit.core.time import Duration, Instant
+from leasekit.emulation.energy_account import EnergyAccount
 from leasekit.emulation.metrics import Series
 
 
@@ -56,10 +57,16 @@ class Recorder:
     """Keeps series over time; :meth:`observe` is what a world calls for each commit."""
 
     def __init__(
-        self, roles: Mapping[str, str], log: TextIO | None = None, *, leave: Mapping[str, Duration] | None = None
+        self,
+        roles: Mapping[str, str],
+        log: TextIO | None = None,
+        *,
+        leave: Mapping[str, Duration] | None = None,
+        switched: Iterable[str] = (),
     ) -> None:
         """``roles`` maps actor names to roles; the transition log goes to ``log`` as CSV, if given. ``leave`` has the
-        ``leave_time`` of guests.
+        ``leave_time`` of guests. ``switched`` are sites whose units can be switched on and off: ``energy`` has the
+        account of each.
         """
         self._roles = dict(roles)
         self._leave = dict(leave or {})
@@ -68,6 +75,7 @@ class Recorder:
         self._promised = {name: _Changes() for name in guests}
         self.usable: dict[str, Series] = {name: Series() for name in guests}
         self.in_use: dict[str, Series] = {n: Series() for n, role in roles.items() if role == "authority"}
+        self.energy: dict[str, EnergyAccount] = {name: EnergyAccount() for name in switched}
         self.transitions = 0
         self.flips = 0
         """How often a unit began to be set up for a lease: for its first holder, for another one, or in the place of a
@@ -92,6 +100,8 @@ class Recorder:
     def observe(self, now: Instant, actor: str, changes: Sequence[Change]) -> None:
         """Take in one commit of one actor."""
         role = self._roles[actor]
+        if actor in self.energy:
+            self.energy[actor].observe(now, changes)
         for table, key, row in changes:
             if table == LOG:
                 assert row is not None, "log rows are only ever added"

@@ -32,6 +32,7 @@ BUILT_IN: Final[Mapping[str, Mapping[str, str]]] = {
     "broker": {
         "backfill": "leasekit.policies.broker.backfill:Backfill",
         "best_fit": "leasekit.policies.broker.fcfs:BestFit",
+        "coallocation": "leasekit.policies.broker.coallocate:Coallocation",
         "fair_share": "leasekit.policies.broker.fair_share:FairShare",
         "fcfs": "leasekit.policies.broker.fcfs:Fcfs",
         "first_fit": "leasekit.policies.broker.fcfs:FirstFit",
@@ -41,14 +42,32 @@ BUILT_IN: Final[Mapping[str, Mapping[str, str]]] = {
         "timetable": "leasekit.policies.broker.timetable:TimetableMapper",
         "worst_fit": "leasekit.policies.broker.fcfs:WorstFit",
     },
-    "authority": {"first_fit": "leasekit.policies.authority.first_fit:FirstFit"},
+    "authority": {
+        "energy": "leasekit.policies.authority.energy:EnergyManager",
+        "first_fit": "leasekit.policies.authority.first_fit:FirstFit",
+    },
     "guest": {
+        "coallocating": "leasekit.policies.guest.coallocating:Coallocating",
         "load_following": "leasekit.policies.guest.load_following:LoadFollowing",
         "manual": "leasekit.policies.guest.manual:Manual",
         "static": "leasekit.policies.guest.static:StaticDemand",
     },
 }
 """The mappers that come with leasekit, by role and name."""
+
+PART_METHODS: Final[Mapping[str, str]] = {"forecast": "forecast"}
+"""Parts of mappers that are plug-ins themselves, by what they are, and what each must have."""
+
+PARTS: Final[Mapping[str, Mapping[str, str]]] = {
+    "forecast": {
+        "ewma": "leasekit.policies.authority.energy_forecast:Ewma",
+        "last": "leasekit.policies.authority.energy_forecast:LastValue",
+    },
+}
+"""The parts that come with leasekit."""
+
+_METHODS: Final = {**METHODS, **PART_METHODS}
+_BUILT_IN: Final = {**BUILT_IN, **PARTS}
 
 _FORMS: Final = "or module:Class, or path/to/file.py:Class"
 
@@ -58,12 +77,19 @@ def known_mappers(role: str) -> list[str]:
 
     A package's entry point doesn't say its role; that is found out when it is loaded.
     """
-    return sorted({*BUILT_IN[role], *(point.name for point in entry_points(group=GROUP))})
+    return sorted({*_BUILT_IN[role], *(point.name for point in entry_points(group=GROUP))})
 
 
 def make_mapper(target: str, role: str, settings: Mapping[str, Any], where: str, extras: Mapping[str, Any]) -> Any:
     """The mapper that ``target`` names, for an actor of ``role``, with its settings: see :func:`mapper_maker`."""
     return mapper_maker(target, role, settings, where, extras)()
+
+
+def make_part(kind: str, target: str, settings: Mapping[str, Any], where: str) -> Any:
+    """A part of a mapper that is a plug-in itself (:data:`PARTS`), found as mappers are: by a name,
+    ``module:Class`` or ``path/to/file.py:Class``. Raises ``SettingsError``.
+    """
+    return mapper_maker(target, kind, settings, where, {})()
 
 
 def mapper_maker(
@@ -90,7 +116,7 @@ def mapper_maker(
 def find_mapper(target: str, role: str, where: str) -> type[Any]:
     """The class that ``target`` names, checked to be a mapper of ``role``. Raises ``SettingsError``."""
     found = _load(target, role, f"{where}.name")
-    method = METHODS[role]
+    method = _METHODS[role]
     if not isinstance(found, type) or not callable(getattr(found, method, None)):
         raise SettingsError(
             [f"{where}.name: found {target!r}, which has no method {method}(): it is no mapper of role {role}"]
@@ -142,7 +168,7 @@ def _load(target: str, role: str, where: str) -> Any:
 
 
 def _load_named(target: str, role: str, where: str) -> Any:
-    built_in = BUILT_IN[role].get(target)
+    built_in = _BUILT_IN[role].get(target)
     if built_in is not None:
         return _load(built_in, role, where)
     points = [point for point in entry_points(group=GROUP) if point.name == target]
@@ -159,7 +185,7 @@ def _package(point: EntryPoint) -> str:
 
 
 def _is_mapper(value: Any, role: str) -> bool:
-    return isinstance(value, type) and callable(getattr(value, METHODS[role], None))
+    return isinstance(value, type) and callable(getattr(value, _METHODS[role], None))
 
 
 def _load_file(path: Path, found: str, failed: str) -> ModuleType:

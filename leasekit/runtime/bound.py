@@ -31,6 +31,11 @@ class BoundDriver(Protocol):
         """How many actions run at once."""
         ...
 
+    @property
+    def probe_every(self) -> Duration:
+        """How often units that are up are looked at, in milliseconds; 0: never."""
+        ...
+
 
 @attrs.frozen(kw_only=True, eq=False)
 class LimitedDriver:
@@ -40,3 +45,4 @@ class LimitedDriver:
     timeout: Duration = 10 * MINUTE
     retries: int = 3
     concurrency: int = 16
+    probe_every: Duration = 0

@@ -40,7 +40,8 @@ logger = logging.getLogger(__name__)
 class Control:
     """Serves ``shell`` on the listening socket that :func:`~leasekit.runtime.frames.listen_unix` made.
 
-    ``describe`` adds to the answer of the query ``status``; ``stop`` ends the daemon.
+    ``describe`` adds to the answer of the query ``status``; ``stop`` ends the daemon. ``more`` are commands beside
+    the actor's, by name.
     """
 
     def __init__(
@@ -49,13 +50,15 @@ class Control:
         *,
         describe: Callable[[], Mapping[str, Any]] = dict,
         stop: Callable[[], None] | None = None,
+        more: Mapping[str, Callable[[Mapping[str, Any]], Awaitable[Any]]] | None = None,
     ) -> None:
         self._shell = shell
         self._describe = describe
         self._stop = stop or shell.stop
+        self._more = more or {}
         self._connections = 0
         self._kinds: dict[str, Callable[[str, Mapping[str, Any]], Awaitable[Any]]] = {
-            "command": shell.command,
+            "command": self._command,
             "query": self._query,
             "history": self._history,
             "log": self._log,
@@ -137,6 +140,11 @@ class Control:
             limit.release()
 
     # -- kinds -------------------------------------------------------------------------------------------------
+
+    async def _command(self, name: str, arguments: Mapping[str, Any]) -> Any:
+        if name in self._more:
+            return await self._more[name](arguments)
+        return await self._shell.command(name, arguments)
 
     async def _query(self, name: str, arguments: Mapping[str, Any]) -> Any:
         result = await self._shell.query(name, arguments)

@@ -80,6 +80,7 @@ def make_job(
         control=spec.control,
         state=deployment.state,
         driver_of=drivers.of,
+        drivers=tuple(drivers.by_name.values()),
         clock_skew=spec.settings.clock_skew,
         shell=spec.shell,
         transport=spec.transport,

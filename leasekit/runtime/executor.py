@@ -16,14 +16,15 @@ from typing import Any, Final
 import attrs
 import trio
 
-from leasekit.core.drivers import DriverError, UnitContext
+from leasekit.core.drivers import DROP, Driver, DriverError, UnitContext
+from leasekit.core.leases import power
 from leasekit.core.properties import EMPTY, Properties, check_properties
 from leasekit.core.steps import Action, ActionDone
 from leasekit.core.time import SECOND, Duration, format_duration
 from leasekit.runtime.bound import BoundDriver
 from leasekit.runtime.unit_logs import UnitLog, UnitLogs
 
-OPERATIONS: Final = frozenset({"setup", "teardown", "modify", "join", "leave"})
+OPERATIONS: Final = frozenset({"setup", "teardown", "modify", "join", "leave", DROP, *power.OPERATIONS})
 RETRY_FIRST: Final[Duration] = 1 * SECOND
 RETRY_LONGEST: Final[Duration] = 60 * SECOND
 REASON_MAX: Final = 1000
@@ -160,10 +161,12 @@ class Executor:
         return done
 
     async def _carry_out(self, action: Action, lane: _Lane, log: UnitLog) -> ActionDone:
-        bound = self._driver_of(action.type)
+        switches = action.op in power.OPERATIONS
+        bound = self._driver_of(power.power_driver(action.type) if switches else action.type)
         try:
             if bound is None:
-                raise ActionFailedError(f"no driver is set for type {action.type!r}", retry=False)
+                what = "the power of type" if switches else "type"
+                raise ActionFailedError(f"no driver is set for {what} {action.type!r}", retry=False)
             async with self._limit(bound):
                 lane.waits = False
                 began = trio.current_time()
@@ -218,13 +221,21 @@ class Executor:
             properties=action.properties,
             log=log.write,
         )
-        result = await getattr(bound.driver, action.op)(context)
+        if action.op == DROP or action.op in power.OPERATIONS:
+            result = await bound.driver.operate(context, _operation(bound.driver, action.op), {})
+        else:
+            result = await getattr(bound.driver, action.op)(context)
         if result is None:
             return EMPTY
         try:
             return check_properties(result, f"the driver's result of {action.op}")
         except ValueError as error:
             raise DriverError(str(error), retry=False) from error
+
+
+def _operation(driver: Driver, op: str) -> str:
+    """What the driver is asked for: most wake a machine that sleeps as they switch on one that is off."""
+    return power.POWER_ON if op == power.RESUME and op not in driver.operations else op
 
 
 def _explain(error: BaseException, action: Action, log: UnitLog) -> ActionFailedError:

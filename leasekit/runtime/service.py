@@ -44,6 +44,7 @@ from leasekit.runtime.clock import RealClock
 from leasekit.runtime.control import Control
 from leasekit.runtime.frames import Endpoint, Sockets, parse_endpoint
 from leasekit.runtime.shell import EXIT_BUG, ActorShell, ActorStoppedError
+from leasekit.runtime.tending import Tending
 from leasekit.runtime.transport import PeerAddress, Transport, TransportSettings
 from leasekit.runtime.unit_logs import UnitLogs
 
@@ -82,6 +83,7 @@ class Job:
     log: str = "human"
     log_level: str = "info"
     log_file: bool = False
+    drivers: Sequence[BoundDriver] = ()
 
 
 @attrs.frozen(kw_only=True)
@@ -181,13 +183,18 @@ class Daemon:
         )
         shell.send = transport.send
         shell.meet = _Acquaintances(job, transport).change
-        control = Control(shell, describe=lambda: _describe(job, transport), stop=self.stop)
+        tending = Tending(shell, job.driver_of, job.drivers if job.role == "authority" else ())
+        control = Control(
+            shell, describe=lambda: {**_describe(job, transport), **tending.describe()}, stop=self.stop,
+            more=tending.requests,
+        )  # fmt: skip
         with Sockets() as sockets:
             listener = await _listen_control(sockets, job)
             async with trio.open_nursery() as nursery:
                 await nursery.start(self._until_stopped, shell, nursery.cancel_scope)
                 bound = await nursery.start(transport.run)
                 nursery.start_soon(control.serve, listener)
+                nursery.start_soon(tending.run)
                 listening = Listening(name=job.name, listen=tuple(bound), control=job.control)
                 logger.info("%s: listens on %s", job.role, " ".join(map(str, bound)) or "no address")
                 self._on_ready(listening)

@@ -102,6 +102,29 @@ def fewer_indexes_in_version_3(db: Database) -> None:
         db.conn.execute(f"DROP INDEX idx_{index}")
 
 
+@migration
+def plans_in_version_4(db: Database) -> None:
+    """What brokers hold for planned topologies, and what guests make of them."""
+    columns: Mapping[str, type] = {"id": str, "peer": str, "state": str, "expires": int, "body": bytes}
+    db.create_table("plans", dict(columns), pk="id", not_null={"id"}, strict=True)
+
+
+@migration
+def usage_in_version_5(db: Database) -> None:
+    """What holders have had of a broker, beyond the records of their leases."""
+    columns: Mapping[str, type] = {"id": str, "holder": str, "type": str, "until": int, "body": bytes}
+    db.create_table("usage", dict(columns), pk="id", not_null={"id"}, strict=True)
+
+
+@migration
+def saved_units_in_version_6(db: Database) -> None:
+    """What a site keeps of the units of suspended leases."""
+    columns: Mapping[str, type] = {
+        "id": str, "lease": str, "holder": str, "type": str, "state": str, "until": int, "body": bytes,
+    }  # fmt: skip
+    db.create_table("saved", dict(columns), pk="id", not_null={"id"}, strict=True)
+
+
 def _create_views(db: Database) -> None:
     def time(column: str) -> str:
         return f"strftime('%Y-%m-%dT%H:%M:%fZ', {column} / 1000.0, 'unixepoch')"

@@ -18,6 +18,7 @@ from leasekit.core.claims.ticket import Ticket
 from leasekit.core.leases.relations import Delegation
 from leasekit.core.protocol.messages import ClaimReport, Redeem, Relinquish
 from leasekit.core.time import HOUR, MINUTE, SECOND
+from leasekit.emulation.world import Outcome
 
 
 class GreedyBook(Book):
@@ -205,7 +206,7 @@ def test_the_issuers_word_against_the_holder(tmp_path: Path) -> None:
     world.pass_time(MINUTE)
     record = world.guest("batch").leases[lease]
     assert record.approved is not None
-    note = state(world.guest("batch").signer, RELINQUISHMENT, record.approved.digest, 5 * SECOND, lease).encode()
+    note = state(world.guest("batch").signer, RELINQUISHMENT, record.approved.digest, 2 * SECOND, lease).encode()
     world.receive("site", "web", Relinquish(lease, 7, record.approved.ticket, note))
     assert world.lease("site", lease)["state"] == "active", "only the holder and the issuer have a say"
     world.receive("site", "upper", Relinquish(lease, 7, record.approved.ticket, note))
@@ -228,6 +229,28 @@ def test_a_close_on_its_way_is_no_guilt(tmp_path: Path) -> None:
     world.pass_time(MINUTE)
     world.receive("site", "upper", Relinquish(lease, 7, record.approved.ticket, note))
     world.pass_time(MINUTE)
+    assert world.lease("site", lease)["state"] == "closed"
+    assert world.query("site", "evidence") == []
+
+
+def test_guilt_counts_from_when_the_ticket_was_taken(tmp_path: Path) -> None:
+    """A guest that redeems, and gives the claim back while its units are still being set up, has done nothing wrong:
+    the site's contract is of when it took the ticket, not of when the units were up.
+    """
+    world = DeployedWorld(CHAIN, tmp_path)
+    world.nodes["site"].model = lambda action: Outcome(MINUTE, True, {}, "")
+    lease = world.request("batch", 2, 2 * SECOND, HOUR)
+    world.pass_time(10 * SECOND)
+    site = world.site()
+    assert site.leases[lease].state == "ticketed", "its units are not up yet"
+    record = world.guest("batch").leases[lease]
+    assert record.approved is not None
+    note = state(world.guest("batch").signer, RELINQUISHMENT, record.approved.digest, world.now, lease).encode()
+    world.pass_time(2 * MINUTE)
+    assert site.leases[lease].state == "active"
+    world.restart("site")
+    world.receive("site", "upper", Relinquish(lease, 7, record.approved.ticket, note))
+    world.pass_time(3 * MINUTE)
     assert world.lease("site", lease)["state"] == "closed"
     assert world.query("site", "evidence") == []
 
@@ -262,3 +285,7 @@ def test_evidence_is_bounded(tmp_path: Path) -> None:
     site.keep_evidence("other", b"k" * 32, decode_evidence(next(iter(site.incidents.values())).body), "words")
     assert len(site.incidents) == 1
     assert "not kept" in site.errors[-1]
+    evidence = decode_evidence(next(iter(site.incidents.values())).body)
+    for number in range(50):
+        site.keep_evidence(f"made up {number}", number.to_bytes(32, "big"), evidence, "words", bytes([number % 2]))
+    assert len(site._guilty) == len(site.incidents) == 1, "guilty is who there is evidence against, and no more"

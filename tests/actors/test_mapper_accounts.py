@@ -10,10 +10,14 @@ from typing import Any
 import pytest
 from deployed_world import DeployedWorld
 
+from leasekit.actors.broker_usage import UsageBook
 from leasekit.core.leases import service_manager as sm
+from leasekit.core.leases.records import Granted
+from leasekit.core.schema import Change, Row
 from leasekit.core.steps import Action
-from leasekit.core.time import HOUR, MINUTE, SECOND, Instant
+from leasekit.core.time import DAY, HOUR, MINUTE, SECOND, Instant, Term
 from leasekit.emulation.world import Outcome
+from leasekit.stores.sqlite import SqliteStore
 
 SITE = """
 [emulation]
@@ -86,6 +90,100 @@ def test_what_was_given_back_does_not_count(tmp_path: Path) -> None:
     start = world.now + MINUTE
     assert "unit-hours" in settled(world, "web", 3, start, start + HOUR)["reason"]
     assert settled(world, "web", 1, start, start + HOUR)["state"] == sm.TICKETED
+
+
+def move_to_file(world: DeployedWorld, file: Path) -> None:
+    """The broker's state goes into an SQLite store."""
+    node = world.nodes["broker"]
+    store = SqliteStore(file)
+    store.commit([Change(table, row[0], row) for table, rows in node.store.load().items() for row in rows])
+    node.store = store
+
+
+@pytest.mark.parametrize("kept", ["memory", "sqlite"])
+@pytest.mark.parametrize("restarts", [False, True], ids=["", "restarts"])
+def test_what_leases_of_the_past_have_used_counts(tmp_path: Path, restarts: bool, kept: str) -> None:
+    """A quota's period counts leases that were over and forgotten before the broker was restarted, as if it had not
+    been; a new period doesn't.
+    """
+    text = SITE.replace('length = "1d"', 'length = "30d"').replace('horizon = "1d"', 'horizon = "30d"')
+    quota = '{ unit_hours = 5, period = "7d" }'
+    world = world_of(tmp_path, f'{{ name = "backfill", quotas = [{quota}] }}', text)
+    if kept == "sqlite":
+        move_to_file(world, tmp_path / "broker.db")
+    now = world.now
+    lease = settled(world, "web", 2, now, now + HOUR)["id"]
+    other = settled(world, "web", 1, now + 2 * HOUR, now + 4 * HOUR)["id"]
+    world.run_until(now + 3 * HOUR)
+    assert not world.command("web", "lease.close", lease=other).error
+    world.run_until(now + 3 * DAY)
+    assert lease not in world.broker("broker").leases
+    assert other not in world.broker("broker").leases
+    for _ in range(2 if restarts else 0):
+        world.restart("broker")
+    now = world.now
+    short = settled(world, "web", 3, now, now + HOUR)["reason"]
+    assert "5 unit-hours in 7d: " in short
+    assert settled(world, "batch", 3, now, now + HOUR)["state"] != sm.FAILED
+    assert settled(world, "web", 1, now + 2 * HOUR, now + 3 * HOUR)["state"] == sm.TICKETED
+    world.run_until(7 * DAY + HOUR)
+    if restarts:
+        world.restart("broker")
+    assert settled(world, "web", 4, world.now, world.now + HOUR)["state"] != sm.FAILED
+    assert world.broker("broker").errors == []
+
+
+@pytest.mark.parametrize("restarts", [False, True], ids=["", "restarts"])
+def test_fair_share_remembers_what_is_over(tmp_path: Path, restarts: bool) -> None:
+    """Who had more before, by leases that are long forgotten, goes after who had less."""
+    text = SITE.replace('length = "1d"', 'length = "30d"').replace('horizon = "1d"', 'horizon = "30d"')
+    world = world_of(tmp_path, "fair_share", text)
+    now = world.now
+    settled(world, "web", 3, now, now + 4 * HOUR)
+    settled(world, "batch", 1, now, now + 4 * HOUR)
+    world.run_until(now + 3 * DAY)
+    assert world.broker("broker").leases == {}
+    if restarts:
+        world.restart("broker")
+    now = world.now
+    later = {"deferrable": "true", "latest_start": str(now + 20 * HOUR)}
+    blocks = settled(world, "batch", 4, now, now + MINUTE)["id"]
+    first = world.request("web", 4, now, now + HOUR, properties=later)
+    world.pass_time(SECOND)
+    second = world.request("batch", 4, now, now + HOUR, properties=later)
+    world.run_until(now + 10 * MINUTE)
+    assert world.lease("batch", blocks)["state"] in (sm.CLOSED, sm.FAILED)
+    assert world.lease("batch", second)["state"] == sm.ACTIVE
+    assert world.lease("web", first)["state"] == sm.NASCENT
+
+
+def test_use_that_is_too_old_to_count_is_forgotten() -> None:
+    """Rows hold many claims each, and go when the last of them is older than any period; a restart reads the rest."""
+    book = UsageBook()
+    rows: dict[str, Row] = {}
+
+    def write() -> None:
+        for change in book.take_changes():
+            if change.row is None:
+                del rows[change.key]
+            else:
+                rows[change.key] = change.row
+
+    for hour in range(60 * 24):
+        term = Term(hour * HOUR, (hour + 1) * HOUR)
+        claim = Granted(bytes(32), "s", f"l{hour}", 2, term, term.end, False, 1)
+        book.replace("web", "vm", (), (claim,), hour * HOUR)
+        book.replace("web", "vm", (claim,), (), (hour + 1) * HOUR)
+        write()
+    assert len(rows) <= 60 * 24 // 256 + 1
+    now = 60 * DAY
+    again = UsageBook()
+    again.restore([rows[id_] for id_ in sorted(rows)], now)
+    gone = {change.key for change in again.take_changes() if change.row is None}
+    assert gone == {id_ for id_, row in rows.items() if row[3] <= now - 31 * DAY} != set()
+    seen = list(again.held("web", "vm", Term(now - 31 * DAY, now + DAY)))
+    assert sum(term.length * units for term, units in seen) == 2 * 31 * DAY
+    assert list(again.held("batch", "vm", Term(0, now))) == []
 
 
 @pytest.mark.parametrize("restarts", [False, True], ids=["", "restarts"])

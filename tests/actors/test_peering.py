@@ -10,7 +10,7 @@ from deployed_world import CHAIN, DeployedWorld, failed
 
 from leasekit.actors.base import Actor
 from leasekit.actors.settings import Peer
-from leasekit.core.claims.keys import Keypair, fingerprint
+from leasekit.core.claims.keys import Keypair, key_tag
 from leasekit.core.claims.statements import endorse
 from leasekit.core.claims.succession import succeed
 from leasekit.core.protocol.messages import (
@@ -275,7 +275,7 @@ def test_a_guest_changes_its_key(tmp_path: Path) -> None:
 
     def make(name: str, actor: Actor) -> Actor:
         if name == "web" and made:
-            actor.signer, actor.tag = new, fingerprint(new.public)
+            actor.signer, actor.tag = new, key_tag(new.public)
         return actor
 
     world = DeployedWorld(CHAIN, tmp_path, make=make)

@@ -11,7 +11,7 @@ from bad_mappers import BAD_MAPPERS
 from leasekit.actors.broker_probes import PEER_PROBES_MAX
 from leasekit.actors.guest_desk import PROBE_TIMEOUT
 from leasekit.actors.turns import run_turn
-from leasekit.core.claims.keys import fingerprint
+from leasekit.core.claims.keys import key_tag
 from leasekit.core.mappers import BrokerCycle, Grant
 from leasekit.core.protocol.messages import ErrorReply, Probe, ProbeAnswer, RequestTicket
 from leasekit.core.steps import Command, Reply, TurnDone
@@ -242,7 +242,7 @@ def test_one_peer_can_not_fill_the_queue() -> None:
     """Beyond its share a peer is told to try later; others are heard, and real requests go first."""
     world = bench()
     broker = world.actor("broker")
-    tag = fingerprint(world.identity("guest").public)
+    tag = key_tag(world.identity("guest").public)
     probe = Probe("q", 0, "vm", 1, Term(NOW, HOUR), "", {})
     for number in range(PEER_PROBES_MAX + 3):
         broker._received(("guest", probe._replace(number=number)))
@@ -288,3 +288,107 @@ def test_run_turn_reports_what_the_maker_raises() -> None:
     told = ask(world, term=term(NOW + MINUTE, 1))
     assert told["status"] == "refused" and "has failed on it" in told["reason"]
     assert run_turn(1, lambda: 1 // 0).error == "ZeroDivisionError: integer division or modulo by zero"
+
+
+# -- extends and modifies ----------------------------------------------------------------------------------------------
+
+
+def tried(world: Bench, command: str, **wish: Any) -> Reply:
+    """The reply to a question about a lease, which must be there within a second."""
+    id_ = next(IDS)
+    world.feed("guest", [Command(id_, command, wish)])
+    world.run_until(world.now + SECOND)
+    return world.replies.pop(id_)
+
+
+def held(world: Bench, units: int, hours: float = 2) -> str:
+    """A lease from now on that is active."""
+    found = lease(world, units=units, term=term(world.now, hours))["id"]
+    world.run_until(world.now + MINUTE)
+    assert world.query("guest", "lease", lease=found)["state"] == "active"
+    return str(found)
+
+
+@pytest.mark.parametrize("policy", sorted(BUILT_IN["broker"]))
+@pytest.mark.parametrize(("units", "granted"), [(2, True), (3, True), (4, False)])
+def test_an_extend_is_answered_as_in_earnest(policy: str, units: int, granted: bool) -> None:
+    """Whether the lease could go on with so many units, where it is; then the extend itself gets the same."""
+    world = bench(policy)
+    name = held(world, 2)
+    end = world.query("guest", "lease", lease=name)["end"]
+    lease(world, units=1, term=term(end, 1))
+    told = tried(world, "lease.probe_extend", lease=name, end=end + HOUR, units=units).result
+    assert (told["status"] == "granted") is granted, told
+    assert world.query("guest", "lease", lease=name)["pending"] == "-"
+    assert not world.command("guest", "lease.extend", lease=name, end=end + HOUR, units=units).error
+    world.run_until(end + MINUTE)
+    got = world.query("guest", "lease", lease=name)
+    if granted:
+        assert (told["site"], told["units"], told["term"]) == ("site", units, [end, end + HOUR])
+        assert (got["end"], got["state"], len(got["units"])) == (end + HOUR, "active", units)
+    else:
+        assert "insufficient resources" in told["reason"]
+        assert (got["end"], got["state"]) == (end, "closed")
+
+
+@pytest.mark.parametrize("policy", sorted(BUILT_IN["broker"]))
+@pytest.mark.parametrize(("units", "granted"), [(1, True), (3, True), (4, False)])
+def test_a_modify_is_answered_as_in_earnest(policy: str, units: int, granted: bool) -> None:
+    """What the lease holds itself counts as free for it; then the modify itself gets the same."""
+    world = bench(policy)
+    name = held(world, 2)
+    lease(world, units=1, term=term(world.now, 1))
+    told = tried(world, "lease.probe_modify", lease=name, units=units).result
+    assert (told["status"] == "granted") is granted, told
+    assert not world.command("guest", "lease.modify", lease=name, units=units).error
+    world.run_until(world.now + MINUTE)
+    assert len(world.query("guest", "lease", lease=name)["units"]) == (units if granted else 2)
+
+
+def test_a_question_about_a_lease_changes_nothing() -> None:
+    """No row of anybody is different after it, and its lease can be asked about again and extended."""
+    world = bench("fair_share", quotas=[{"units": 3}])
+    name = held(world, 2)
+    end = world.query("guest", "lease", lease=name)["end"]
+    before = {one: world.nodes[one].store.load() for one in ("guest", "broker", "site")}
+    for units in (1, 2, 3, 4):
+        tried(world, "lease.probe_extend", lease=name, end=end + HOUR, units=units)
+        tried(world, "lease.probe_modify", lease=name, units=units, end=end + HOUR)
+    assert {one: world.nodes[one].store.load() for one in before} == before
+    assert "quota" in tried(world, "lease.probe_extend", lease=name, end=end + HOUR, units=4).result["reason"]
+    assert not world.command("guest", "lease.extend", lease=name, end=end + HOUR, units=3).error
+
+
+@pytest.mark.parametrize(
+    ("command", "wish", "words"),
+    [
+        ("lease.probe_extend", {"lease": "nobody", "end": HOUR}, "nobody"),
+        ("lease.probe_extend", {"lease": "web", "end": MINUTE}, "it must be later than the lease's end"),
+        ("lease.probe_modify", {"lease": "web", "configuration": {"a": "b"}}, "the broker has nothing to decide"),
+        ("lease.probe_modify", {"lease": "web", "units": 0}, "units"),
+    ],
+)
+def test_what_can_not_be_asked_about_a_lease(command: str, wish: dict[str, Any], words: str) -> None:
+    """What the command itself would refuse is refused by the guest, in its words."""
+    world = bench()
+    lease(world, units=2, term=term(world.now, 2), name="web", slice="default")
+    world.run_until(world.now + MINUTE)
+    found = tried(world, command, **wish)
+    assert words in found.error, found
+
+
+@pytest.mark.parametrize(
+    ("op", "of", "words"),
+    [
+        ("extend", "l-1", "has granted guest no lease l-1"),
+        ("extend", "", "has granted guest no lease"),
+        ("shrink", "", "op: found 'shrink', allowed are new, extend, modify"),
+    ],
+)
+def test_a_broker_is_asked_about_leases_that_it_gave(op: str, of: str, words: str) -> None:
+    """A stranger's question about a lease that is not its own gets no answer but that."""
+    world = bench()
+    broker = world.actor("broker")
+    broker._received(("guest", Probe("q", 1, "vm", 1, Term(HOUR, 2 * HOUR), "", {}, op, of)))
+    (out,) = broker.ready().messages
+    assert out.message.status == "refused" and words in out.message.reason

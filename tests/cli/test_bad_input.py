@@ -244,6 +244,8 @@ def _goes_on(cli: Cli) -> None:
     [
         ('{ name = "backfill", mode = 3 }', "mode", "3"),
         ('{ name = "backfill", mode = "lazy" }', "mode", "'easy'"),
+        ('{ name = "backfill", suspension = "some" }', "suspension", "'none', 'serial', 'all'"),
+        ('{ name = "priority", least_run = "0s" }', "least_run", "0"),
         ('{ name = "fcfs", backfill = "yes" }', "backfill", "'yes'"),
         ('{ name = "fcfs", gather = "soon" }', "gather", "'soon'"),
         ('{ name = "fair_share", half_life = -1 }', "half_life", "-1"),

@@ -153,6 +153,22 @@ def test_dry_run(cli: Cli) -> None:
     assert [lease["name"] for lease in cli.json("lease list")] == ["held"]
 
 
+def test_dry_run_of_a_change(cli: Cli) -> None:
+    """An extend or modify is tried as a request is: what it would get, or why not, and the lease stays as it was."""
+    before = cli.json("lease request vm 2 --for 1h --name web --wait")
+    cli("lease request vm 4 --for 1h --start +2h --name later")
+    told = cli.json("lease extend web --for 30m --units 6 --dry-run")
+    assert (told["status"], told["units"], told["term"][0]) == ("granted", 6, before["end"])
+    out, _ = cli("lease modify web --units 8 --dry-run")
+    assert out.startswith("broker would grant 8 units at site over 20")
+    _, err = cli("lease extend web --for 2h --units 6 --dry-run", 1)
+    assert err.startswith("leasekit: broker would refuse it: insufficient resources: 6 units of 'vm' wanted")
+    assert "the broker has nothing to decide" in cli("lease modify web --config a=b --dry-run", 1)[1]
+    assert "without --wait" in cli("lease extend web --for 1h --dry-run --wait", 2)[1]
+    after = cli.json("lease show web")
+    assert (after["end"], after["pending"], after["requested"]) == (before["end"], "-", before["requested"])
+
+
 def test_extend_grows_and_shrinks(cli: Cli) -> None:
     """An extend is counted from the lease's end, with other units if wanted; a second one has to wait its turn."""
     before = cli.json("lease request vm 2 --for 20m --name web --wait")

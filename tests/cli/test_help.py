@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from leasekit.cli.main import cli
 
-PRINT_NO_DATA = {("up",), ("down",), ("completion",), ("mapper", "new"), ("mapper", "workload")}
+PRINT_NO_DATA = {("up",), ("down",), ("completion",), ("mapper", "new"), ("mapper", "workload"), ("lease", "ssh")}
 
 
 def _commands(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:

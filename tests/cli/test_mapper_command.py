@@ -82,6 +82,33 @@ def test_compare_takes_a_workload_file(tmp_path: Path, capsys: pytest.CaptureFix
     }
 
 
+def test_compare_remarks_what_was_booked_ahead(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A mapper that books ahead of work that ends early is remarked, with those that don't; a line is not."""
+    words = ["mapper", "compare", "fcfs", "fcfs:backfill=false", "--swf", str(log), "--nodes", "16"]
+    assert main.run(words) == 0
+    remarks = [line for line in capsys.readouterr().err.splitlines() if "booked ahead" in line]
+    assert len(remarks) == 1 and remarks[0].startswith("fcfs: ") and "fcfs:backfill=false" in remarks[0]
+
+
+def test_compare_with_suspension(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Work that is suspended is remarked; how long that takes is --memory over --rate, and nothing else is taken."""
+    file = tmp_path / "workload.csv"
+    rows = ("0,0,,600,4,be", "60,300,400,100,4,ar")
+    file.write_text("submit_s,earliest_start_s,deadline_s,duration_s,nodes,kind\n" + "\n".join(rows) + "\n")
+    words = ("mapper", "compare", "backfill:suspension=all", "--workload", str(file), "--nodes", "4")
+    spans = {}
+    for memory in ("1024", "2048"):
+        (run,) = _json(capsys, *words, "--memory", memory)["runs"]
+        assert (run["accepted"], run["measured"]["suspensions"]) == (1.0, 1)
+        spans[memory] = run["makespan_s"]
+    assert spans == {"1024": 700 + 2 * 32, "2048": 700 + 2 * 64}
+    assert main.run([*words, "--out", str(tmp_path / "out")]) == 0
+    assert "work was suspended 1 times" in capsys.readouterr().err
+    for option in ("--memory", "--rate"):
+        assert main.run([*words, option, "0"]) == 2
+        assert f"Invalid value for '{option}'" in capsys.readouterr().err
+
+
 def test_compare_tells_who_failed(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A mapper that overbooks fails its own run, in one line; the others are shown, and the exit status is 1."""
     words = ["mapper", "compare", "fcfs", "misfit_mappers:Overbooks", "--swf", str(log), "--nodes", "16"]

@@ -237,6 +237,9 @@ def test_all_faults_at_once(tmp_path: Path) -> None:
          "found 5 units of 'vm' in all, expected at most 4"),
         ("units = 4\nlength", "units = 0\nlength", "actor.site.delegation[0].units", ">= 1"),
         ("units = 4\nlength", "degree = 0.5\nlength", "actor.site.delegation[0].degree", ">= 1.0"),
+        ("units = 4\nlength", 'renew = "30d"\nlength', "actor.site.delegation[0].renew", "less than length"),
+        ("units = 4\nlength", 'renew = 0\nlength', "actor.site.delegation[0].renew", ">= 1"),
+        ("units = 4\nlength", 'renew_for = "1d"\nlength', "actor.site.delegation[0].renew_for", "renew beside it"),
         ('broker = "broker"', 'broker = "guest"', "actor.site.delegation[0].broker", "no broker here"),
         ("[actor.broker]", '[actor."a/b"]', "actor.a/b", "letters, digits, dots"),
         ('state = "state"', "state = 3", "deployment.state", "text in quotes"),
@@ -248,6 +251,16 @@ def test_single_faults(tmp_path: Path, old: str, new: str, key: str, words: str)
     found = faults(write(tmp_path, changed((old, new))))
     assert key in found, found
     assert words in found[key]
+
+
+def test_a_delegation_that_is_renewed(tmp_path: Path) -> None:
+    """When, and for how long: as long as before if the file doesn't say."""
+    specs = []
+    for more in ('renew = "2d"', 'renew = "2d"\nrenew_for = "7d"'):
+        site = load(write(tmp_path, changed(("units = 4\nlength", f"units = 4\n{more}\nlength")))).actors["site"]
+        assert isinstance(site.settings, AuthoritySettings)
+        specs += site.settings.delegations
+    assert [(spec.renew, spec.stretch) for spec in specs] == [(2 * DAY, 30 * DAY), (2 * DAY, 7 * DAY)]
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 from deploy_texts import SMALL, changed, write
 
+from leasekit.config.build import build
 from leasekit.config.errors import ConfigErrors
 from leasekit.config.identities import FileKeys, emulation_keys, prepare
 from leasekit.config.keys import load_key, new_key
 from leasekit.config.load import load
+from leasekit.config.rotation import rotate
 from leasekit.core.claims.keys import ED25519, UNSIGNED
 
 EMULATION = '[emulation]\nhorizon = "1d"\n'
@@ -124,6 +126,26 @@ def test_processes_of_one_deployment_start_at_once(tmp_path: Path) -> None:
     assert len(made) == 6
     for name in deployment.actors:
         assert len({keys.public(name) for keys in made}) == 1
+
+
+def test_keys_that_an_actor_had_before(tmp_path: Path) -> None:
+    """They are read with their successions, which must lead to the key that it has now."""
+    prepare(load(write(tmp_path)))
+    keys = tmp_path / "state" / "keys"
+    made = rotate(keys / "site.key", "site", 5, 1000)
+    text = '[actor.site]\nkey = { file = "keys/site.next.key", after = ["keys/site.key"] }\n'
+    path = write(tmp_path, changed(("[actor.site]\n", text)))
+    source = prepare(load(path))
+    assert source.public("site") == made.succession.new
+    assert [(one.signer.public, one.until) for one in source.former("site")] == [(made.succession.old, 1000)]
+    actor = build(load(path), "site", keys=source).actor
+    assert actor.signer.public == made.succession.new
+    assert actor.signer_of(made.succession.old).public == made.succession.old
+    new_key(keys / "other.key")
+    wrong = write(tmp_path, changed(("[actor.site]\n", text.replace("site.next.key", "other.key"))), "wrong.toml")
+    assert "which names" in faults_of(wrong, "site")["actor.site.key"]
+    (keys / "site.succession").unlink()
+    assert "site.succession" in faults_of(path, "site")["actor.site.key"]
 
 
 def test_emulated_keys(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from wire_strategies import BY_CLASS, messages, packable
 
 from leasekit.core.errors import WireError
-from leasekit.core.protocol import codec
+from leasekit.core.protocol import codec, fields
 from leasekit.core.protocol.channel import ENVELOPE_OVERHEAD, FRAME_MAX
 from leasekit.core.protocol.codec import UnknownKind, decode_batch, decode_message, encode_batch, encode_message
 from leasekit.core.protocol.messages import (
@@ -73,7 +73,8 @@ def test_kind_numbers_are_fixed() -> None:
         1: "RequestTicket", 2: "Withdraw", 3: "ReturnTicket", 4: "TicketUpdate", 5: "Redeem", 6: "CloseLease",
         7: "Relinquish", 8: "Relinquished", 9: "LeaseUpdate", 10: "Truncated", 11: "Accepted", 12: "Ack", 13: "Offer",
         14: "OfferAnswer", 15: "ErrorReply", 16: "Reclaim", 17: "Introduce", 18: "ClaimReport", 19: "Administer",
-        20: "Administered", 21: "Withhold", 22: "Probe", 23: "ProbeAnswer",
+        20: "Administered", 21: "Withhold", 22: "Probe", 23: "ProbeAnswer", 24: "Plan", 25: "Planned", 26: "Quote",
+        27: "Quoted", 28: "Hold", 29: "Held", 30: "Release",
     }  # fmt: skip
 
 
@@ -247,10 +248,10 @@ def test_what_is_inside_a_list_is_named(message: Message, changes: dict[str, Any
         (b"\x93\x0c\xa1L\xc9\xff\xff\xff\xff\x05", "Ack: update: 0 exceeds max_ext_len(0)"),
         (b"\x93\x0c\xa1L\xd6\xff\x00\x00\x00\x00", "Ack: update: 5 exceeds max_ext_len(0)"),
         (b"\x93\x0c\xa1L" + b"\x91" * 3000, "Ack: update: arrays and maps are nested deeper than 8"),
-        (b"\x94\x0c\xa1L\x01" + b"\x91" * 6 + b"\x90", "Ack: found arrays and maps nested deeper than 8"),
-        (b"\x94\x0c\xa1L\x01" + b"\x91" * 3000, "Ack: arrays and maps are nested deeper than 8"),
-        (b"\x94\x0c\xa1L\x01\xcb\x7f\xf8\x00\x00\x00\x00\x00\x00", "Ack: found NaN"),
-        (b"\x94\x0c\xa1L\x01\x82\xa1a\x01\xa1a\x02", "Ack: found a map that has the same key twice"),
+        (b"\x95\x0c\xa1L\x01\xc4\x00" + b"\x91" * 6 + b"\x90", "Ack: found arrays and maps nested deeper than 8"),
+        (b"\x95\x0c\xa1L\x01\xc4\x00" + b"\x91" * 3000, "Ack: arrays and maps are nested deeper than 8"),
+        (b"\x95\x0c\xa1L\x01\xc4\x00\xcb\x7f\xf8\x00\x00\x00\x00\x00\x00", "Ack: found NaN"),
+        (b"\x95\x0c\xa1L\x01\xc4\x00\x82\xa1a\x01\xa1a\x02", "Ack: found a map that has the same key twice"),
     ],
 )
 def test_bytes_that_are_no_message_are_refused(data: bytes, text: str) -> None:
@@ -310,7 +311,7 @@ def test_extra_fields_are_ignored(message: Message, extras: list[Any]) -> None:
     data = msgpack.packb([kind, *message, *extras])
     try:
         for extra in extras:
-            codec._inspect(msgpack.unpackb(msgpack.packb(extra), use_list=False))
+            fields.inspect(msgpack.unpackb(msgpack.packb(extra), use_list=False))
     except ValueError:
         fault(data)
     else:
@@ -325,8 +326,8 @@ def test_extra_fields_of_a_unit_are_ignored() -> None:
 
 def test_missing_fields_get_their_defaults() -> None:
     """An older peer leaves out the fields that have defaults; those without are missed."""
-    shape = codec._Shape(
-        UnitState, {"unit": codec.NAME, "state": codec.WORD, "properties": codec.PROPERTIES, "reason": codec.TEXT}
+    shape = fields.Shape(
+        UnitState, {"unit": fields.NAME, "state": fields.WORD, "properties": fields.PROPERTIES, "reason": fields.TEXT}
     )
     shape.defaults, shape.least = {"reason": "none given"}, 3
     assert shape.part(("u", "active", {})) == UnitState("u", "active", {}, "none given")
@@ -337,7 +338,7 @@ def test_missing_fields_get_their_defaults() -> None:
 def test_a_table_that_differs_from_its_class_is_refused() -> None:
     """A field added to a message but not to the codec's table is found at import."""
     with pytest.raises(TypeError, match="Accepted has fields"):
-        codec._Shape(Accepted, {"lease": codec.ID})
+        fields.Shape(Accepted, {"lease": fields.ID})
 
 
 def test_large_updates_pass() -> None:
@@ -345,7 +346,7 @@ def test_large_updates_pass() -> None:
     units = tuple(UnitState(f"u{n}", "active", {"ip": "10.0.0.1"}, "") for n in range(10_000))
     update = UPDATE._replace(units=units)
     assert decode_batch(encode_batch([update, Ack("L", 1)])) == [update, Ack("L", 1)]
-    few = UPDATE._replace(units=tuple(UnitState("u", "a", {}, "") for _ in range(codec._WIDTH_MAX + 1)))
+    few = UPDATE._replace(units=tuple(UnitState("u", "a", {}, "") for _ in range(fields.WIDTH_MAX + 1)))
     assert len(encode_message(few)) < codec.DIRECT_MAX
     assert decode_message(encode_message(few)) == few
 
@@ -383,10 +384,10 @@ def test_a_large_lease_fits() -> None:
 def test_fields_that_are_ignored_have_a_limit() -> None:
     """What is ignored is still looked into, so a batch can hold only so much of it."""
     extra = {"k": "v" * 16_000}
-    fine = [msgpack.packb([12, "L", n, extra]) for n in range(3)]
+    fine = [msgpack.packb([12, "L", n, b"", extra]) for n in range(3)]
     assert len(decode_batch(codec.join_batch([*fine, encode_message(UPDATE)]))) == 4
     with pytest.raises(WireError, match="message 4 of 20, Ack: found more than 49152 bytes of fields"):
-        decode_batch(codec.join_batch([msgpack.packb([12, "L", n, extra]) for n in range(20)]))
+        decode_batch(codec.join_batch([msgpack.packb([12, "L", n, b"", extra]) for n in range(20)]))
 
 
 @pytest.mark.parametrize(
@@ -412,6 +413,56 @@ def test_bombs_cost_little(data: bytes) -> None:
     finally:
         tracemalloc.stop()
     assert peak < 10 * 2**20
+
+
+def full_frame(text: str) -> bytes:
+    """A batch of nearly the largest size, all of it that text in properties."""
+    count = (FRAME_MAX - 4096) // (len(text.encode()) + 12)
+    tables = [{f"k{i}": text for i in range(at, min(count, at + 250))} for at in range(0, count, 250)]
+    return encode_batch([REQUEST._replace(properties=table) for table in tables])
+
+
+@pytest.mark.parametrize("kind", ["map", "units"])
+@pytest.mark.parametrize("text", ["a" * 16384, "é" * 16384, "漢" + "a" * 16000, "\U0001f600" * 16000, "漢" * 16000])
+def test_a_full_frame_of_any_text_costs_little(text: str, kind: str) -> None:
+    """Text of one width takes, with the frame itself, at most four times the largest frame."""
+    data = full_frame(text)
+    if kind == "units":
+        units = tuple(UnitState(f"u{i}", "active", {"k": text[:200]}, "") for i in range(4000))
+        data = encode_batch([UPDATE._replace(units=units)])
+    assert len(data) + peak_of(lambda: decode_batch(data)) <= 4 * FRAME_MAX
+    assert decode_batch(data)
+
+
+@pytest.mark.parametrize("size", [16000, 150, 60])
+def test_one_character_does_not_widen_a_frame(size: int) -> None:
+    """Python gives each character of a text the width of its widest: a frame in which each text has one that is wide,
+    which would take four times its size beside itself, is refused before that, wherever the texts are.
+    """
+    wide = "\U0001f600" + "a" * (size - 1)
+    batches = [encode_batch([UPDATE._replace(units=tuple(
+        UnitState(f"u{i}", "active", {f"k{j}": wide for j in range(10)}, "") for i in range(FRAME_MAX // (11 * size))
+    ))])] if size < 16000 else [full_frame(wide)]  # fmt: skip
+    for data in batches:
+        refused: list[str] = []
+
+        def decode(data: bytes = data, refused: list[str] = refused) -> None:
+            with pytest.raises(WireError) as caught:
+                decode_batch(data)
+            refused.append(caught.value.text)
+
+        assert len(data) + peak_of(decode) <= 4 * FRAME_MAX
+        assert "beyond one for each character" in refused[0] or "values in one batch" in refused[0]
+
+
+def peak_of(work: Callable[[], Any]) -> int:
+    """The most memory that ``work`` takes, in bytes."""
+    tracemalloc.start()
+    try:
+        work()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
 
 
 @given(st.binary(max_size=200) | packable.map(msgpack.packb))

@@ -8,7 +8,7 @@ import pytest
 from actor_bench import Bench
 
 from leasekit.core.errors import ProtocolError
-from leasekit.core.leases import authority, broker, delegation, returns, service_manager
+from leasekit.core.leases import authority, broker, delegation, power, returns, saved, service_manager
 from leasekit.core.leases.machine import NONE, Machine
 
 MACHINES = {
@@ -18,9 +18,41 @@ MACHINES = {
     "unit": authority.UNIT_MACHINE,
     "return": returns.MACHINE,
     "delegation": delegation.MACHINE,
+    "power": power.MACHINE,
+    "saved": saved.MACHINE,
 }
 
 SPECIFIED = {
+    "saved": """
+        saving/- saved saved/-
+        saving/- failed gone/-
+        saved/- claim claimed/-
+        saved/- expire dropping/-
+        claimed/- used gone/-
+        claimed/- release saved/-
+        claimed/- spoilt dropping/-
+        dropping/- dropped gone/-
+        dropping/- failed saved/-
+    """,
+    "power": """
+        on/- off stopping/-
+        on/- suspend suspending/-
+        stopping/- done off/-
+        stopping/- failed unknown/-
+        stopping/- on starting/-
+        suspending/- done suspended/-
+        suspending/- failed unknown/-
+        suspending/- on starting/-
+        off/- on starting/-
+        suspended/- on resuming/-
+        suspended/- off stopping/-
+        starting/- done on/-
+        starting/- failed unknown/-
+        resuming/- done on/-
+        resuming/- failed unknown/-
+        unknown/- on starting/-
+        unknown/- off stopping/-
+    """,
     "service manager": """
         nascent/- ask nascent/ticketing
         nascent/ticketing ticket ticketed/-
@@ -138,7 +170,7 @@ SPECIFIED = {
 UNNAMED = {
     "service manager": {
         ("nascent/-", "close"), ("nascent/close_wait", "closed"), ("nascent/close_wait", "expire"),
-        ("ticketed/-", "lost"), ("ticketed/redeeming", "lost"), ("active/-", "changed"),
+        ("ticketed/-", "lost"), ("ticketed/redeeming", "lost"), ("active/-", "changed"), ("active/-", "in_hand"),
         ("active/extending_ticket", "changed"), ("active/extending_ticket", "lost"),
         ("active_ticketed/-", "changed"), ("active_ticketed/-", "lost"),
         ("active_ticketed/extending_lease", "changed"), ("active_ticketed/extending_lease", "lost"),
@@ -152,11 +184,14 @@ UNNAMED = {
     "authority": {
         ("active/extending", "withdraw"), ("active/extending", "close"), ("active/extending", "end"),
         ("active/modifying", "close"), ("active/modifying", "end"), ("ticketed/closing", "close"),
-        ("active/closing", "close"),
+        ("active/closing", "close"), ("active/-", "replace"), ("active/extending", "replace"),
+        ("active/modifying", "replace"),
     },
-    "unit": set(),
+    "unit": {("active/-", "failed")},
     "return": set(),
     "delegation": set(),
+    "power": set(),
+    "saved": set(),
 }  # fmt: skip
 """Rows on top: what a server does by itself, closes and ends that meet something pending, and what is harmless."""
 
@@ -167,6 +202,8 @@ TERMINAL = {
     "unit": set(),
     "return": {"done/-"},
     "delegation": {"refused/-", "ended/-"},
+    "power": set(),
+    "saved": {"gone/-"},
 }
 
 

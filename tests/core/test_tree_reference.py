@@ -281,3 +281,34 @@ def test_forgetting_changes_no_answer(seed: int, judge: str) -> None:
     for parent in parents:
         proof = tree.prove(parent.leaf.digest)
         assert proof is None or whole.prove(parent.leaf.digest) is not None
+
+
+@settings(deadline=None)
+@given(seed=st.integers(0, 2**32), judge=st.sampled_from([BY_DELEGATION, BY_USE]))
+def test_a_refused_modify_changes_no_answer(seed: int, judge: str) -> None:
+    """A tree that now and then heard of a modify, which was refused, honours what one does that never heard of any."""
+    random, plain, tree = Random(seed), ClaimTree(judge), ClaimTree(judge)
+    chains: list[Ticket] = []
+    for _ in range(60):
+        if chains and random.random() < 0.3:
+            old = random.choice(chains)
+            standing = tree.standing(old.leaf.digest)
+            if len(old.chain) < 2 or standing is None or not standing.used or standing.until <= old.leaf.term.start:
+                continue
+            start = random.randrange(old.leaf.term.start, standing.until)
+            above = Ticket(old.chain[:-1])
+            signer = next(key for key in KEYS if key.public == above.leaf.holder)
+            units, holder = random.randint(1, old.leaf.units), random.choice(KEYS)
+            new = child(above, signer, units, start, random.randint(start + 1, above.leaf.term.end), holder)
+            tree.end_early(old.leaf.digest, start)
+            found = tree.add(new).found
+            tree.withdraw(new.leaf.digest)
+            tree.reopen(old.leaf.digest, standing.until, new.leaf.digest)
+            if found:
+                return  # it is kept: that changes the answers
+            continue
+        ticket = random.choice(chains) if chains and random.random() < 0.1 else grow(random, chains, False)
+        chains.append(ticket)
+        one, two = plain.add(ticket), tree.add(ticket)
+        assert (one.surplus, one.known, one.until) == (two.surplus, two.known, two.until)
+        assert len(plain) == len(tree)

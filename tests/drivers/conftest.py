@@ -10,7 +10,9 @@ from driver_harnesses import HARNESSES, DriverHarness, ProcessHarness, ScriptHar
 
 @pytest.fixture(params=sorted(HARNESSES))
 def harness(request: pytest.FixtureRequest, tmp_path: Path) -> DriverHarness:
-    return HARNESSES[request.param](tmp_path / "driver")
+    made = HARNESSES[request.param](tmp_path / "driver")
+    request.addfinalizer(getattr(made, "close", lambda: None))
+    return made
 
 
 @pytest.fixture

@@ -11,7 +11,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import attrs
+from link_lab import LinkLab
+from power_machines import PowerHarness
 from system.packages import unavailable
+from xen_control import XenHarness
 
 from leasekit.core.drivers import Driver, UnitContext
 from leasekit.drivers.registry import make_driver
@@ -216,14 +219,17 @@ class LibvirtHarness:
         self.driver = self.make()
 
     def make(self, ready: str = "running", volume: str = "base", **settings: Any) -> Driver:
-        given: Mapping[str, Any] = {
+        return make_driver("libvirt", self.settings(ready, volume, **settings), "libvirt")
+
+    def settings(self, ready: str = "running", volume: str = "base", **settings: Any) -> dict[str, Any]:
+        """A driver's table in a deploy file."""
+        return {
             "hosts": {"here": {"uri": "test:///default", "pool": "default-pool"}},
             "images": {"tiny": {"disk": {"volume": volume}, "format": "raw", "seed": "none", "ready": ready}},
             "network": {"network": "default", "subnets": ["192.0.2.0/24", "2001:db8::/64"]},
             "prefix": self.PREFIX,
             **settings,
         }
-        return make_driver("libvirt", given, "libvirt")
 
     def reopen(self) -> Driver:
         return self.make()
@@ -241,10 +247,51 @@ class LibvirtHarness:
         return sorted(name for name in names if name.startswith(self.PREFIX))
 
 
+class LinkHarness:
+    """A pair of interfaces in two network namespaces, which the kernel shapes; what breaks is a ``tc`` in its way."""
+
+    def __init__(self, directory: Path) -> None:
+        self.lab = LinkLab()
+        self.directory = directory
+        self.records = directory / "units"
+        self.records.mkdir(parents=True)
+        self.driver = self.make()
+
+    def make(self, **settings: Any) -> Driver:
+        return make_driver("link", self.lab.settings(self.records, "vm", **settings), "link")
+
+    def reopen(self) -> Driver:
+        return self.make()
+
+    def _tc(self, name: str, instead: str) -> Driver:
+        # Looking is as ever: only what would change something is in the way.
+        path = self.directory / name
+        path.write_text(f'#!/bin/sh\ncase "$*" in *-batch*) {instead};; *) exec tc "$@";; esac\n')
+        path.chmod(0o755)
+        return self.make(tc=str(path))
+
+    def slow(self) -> Driver:
+        return self._tc("slow.sh", "exec sleep 3600")
+
+    def failing(self, words: str) -> Driver:
+        return self._tc("failing.sh", f"echo '{words}' >&2; exit 3")
+
+    def leftovers(self) -> list[str]:
+        processes = [str(pid) for pid in session_processes(str(self.directory))]
+        return [str(path) for path in self.records.rglob("*")] + self.lab.leftovers() + processes
+
+    def close(self) -> None:
+        """Removes the namespaces."""
+        self.lab.close()
+
+
 HARNESSES: dict[str, Callable[[Path], DriverHarness]] = {
     "libvirt": LibvirtHarness,
+    "link": LinkHarness,
     "null": NullHarness,
+    "power": PowerHarness,
     "process": ProcessHarness,
     "script": ScriptHarness,
+    "xen": XenHarness,
 }
 """Every driver that must keep the contract; a further one needs its line here and nothing else."""

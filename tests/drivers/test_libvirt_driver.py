@@ -12,9 +12,9 @@ import pytest
 import trio
 from driver_harnesses import LibvirtHarness
 
-from leasekit.core.drivers import DriverError
+from leasekit.core.drivers import DriverError, Orphan
 from leasekit.core.settings import SettingsError
-from leasekit.drivers.libvirt.driver import LibvirtDriver, Orphan
+from leasekit.drivers.libvirt.driver import LibvirtDriver
 from leasekit.drivers.registry import check_settings, make_driver
 
 PREFIX = LibvirtHarness.PREFIX
@@ -239,3 +239,44 @@ def test_daemons_without_libvirt_do_not_read_its_modules():
     code = "import sys, leasekit.drivers.registry; print([m for m in sys.modules if 'libvirt' in m])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+async def test_slices_have_blocks_of_addresses(virtual, make_unit, tmp_path):
+    """Units of one slice of one holder share a block of addresses, others have another, whatever a lease asks for; a
+    daemon that is started anew knows them; a teardown and a setup that fails give them back.
+    """
+    book = tmp_path / "b.json"
+    network = {"bridge": "br0", "subnets": ["192.0.2.0/24", "2001:db8::/64"], "block": 8, "book": str(book)}
+    driver = driver_of(virtual, network=network)
+    alice, bob = {"lease.holder": "alice", "slice.name": "web"}, {"lease.holder": "bob", "slice.name": "web"}
+    asked = {"host": "192.0.2.18", "addresses": "192.0.2.18", "network.block": "100"}
+    first = await driver.setup(make_unit("p", properties=alice | asked))
+    second = await driver.setup(make_unit("q", properties=bob | asked))
+    third = await driver.setup(make_unit("r", properties=alice | asked))
+    assert first["addresses"] == "192.0.2.10 2001:db8::a"
+    assert second["addresses"] == "192.0.2.18 2001:db8::12"
+    assert third["addresses"] == "192.0.2.11 2001:db8::b"
+    again = driver_of(virtual, network=network)
+    assert await again.setup(make_unit("q", properties=bob)) == second
+    await again.teardown(make_unit("p", "teardown", 2))
+    assert (await again.setup(make_unit("s", properties=alice)))["host"] == "192.0.2.10"
+    broken = driver_of(virtual, network=network, ready="ssh", start_timeout="50ms")
+    with pytest.raises(DriverError, match="the guest was not up within"):
+        await broken.setup(make_unit("t", properties=bob))
+    for name in "qrs":
+        await again.teardown(make_unit(name, "teardown", 2))
+    assert book.read_text() == "{}"
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"block": 8}, "block and book: expected both or none"),
+        ({"block": 300, "book": "b"}, "a block of 300 addresses after the first 10 does not fit into 192.0.2.0/24"),
+        ({"block": 8, "book": "b", "addresses": {"vm-1": ["192.0.2.7"]}}, "expected none where slices have blocks"),
+    ],
+)
+def test_blocks_that_can_not_be(virtual, change, reason):
+    """Faults of the settings of blocks are told before anything is made."""
+    with pytest.raises(SettingsError, match=reason):
+        virtual.make(network={"bridge": "br0", "subnets": ["192.0.2.0/24"], **change})

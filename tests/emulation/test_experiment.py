@@ -23,7 +23,7 @@ from leasekit.emulation.experiment import file_stems, run_file, run_one
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy" / "emulation"
 MEASURED = "measured.json"
-LEASE_ID = re.compile(rb"\b[0-9a-f]{8}-(\d+)\b")
+LEASE_ID = re.compile(rb"\b[0-9a-f]{16}-(\d+)\b")
 """A lease's name begins with some of its actor's key."""
 
 Edit = Callable[[str], str]

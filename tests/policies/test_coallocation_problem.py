@@ -213,7 +213,7 @@ def test_time_that_is_up_is_not_called_infeasible() -> None:
     content = copy.deepcopy(LINE) | {"frames": FRAMES}
     found = Decision(read_problem(content), remaining=lambda: 0.0).answer()
     assert found["plans"] == [] and found["alternative"] is None
-    assert {one["reason"] for one in found["refused"]} == {"not looked at: the time limit was met before"}
+    assert {one["reason"] for one in found["refused"]} == {"not looked at: a limit of the search was met before"}
     del content["frames"]
     found = Decision(read_problem(content), remaining=lambda: 0.0).answer()
     assert found["status"] == "bound" and found["objective"] is None and found["bound"] == 0

@@ -62,3 +62,13 @@ def test_each_picture_is_there_and_is_what_is_decided(name: str) -> None:
         assert panel.title in shown
     decided = [frozenset(PICTURES.decided(picture, panel)) for panel in picture.panels]
     assert len(set(decided)) == len(decided)
+
+
+def test_the_picture_of_co_allocation_is_what_is_planned() -> None:
+    """It is on the page and is drawn from plans: the direct link where it is free, the exchange point's otherwise."""
+    picture = load(DOCS / "pictures" / "coallocation.py", "coallocation_picture")
+    assert "](pictures/coallocation.svg)" in PAGE
+    assert (DOCS / "pictures" / "coallocation.svg").read_text(encoding="utf-8") == picture.drawn()
+    free, taken = (picture.planned(reserved)["paths"][0] for reserved in picture.PANELS.values())
+    assert sorted(free) == ["A", "B"]
+    assert sorted(taken) == ["A", "B", "X"]

@@ -147,10 +147,10 @@ def test_a_signal_for_a_mapper_that_follows_none_is_an_error() -> None:
 def test_unknown_names_list_what_is_known() -> None:
     """The line says which names there are for the role, the nearest one, and the other forms."""
     assert errors("statik", "guest") == [
-        "broker.mapper.name: found 'statik', expected one of: load_following, manual, static (did you mean static?), "
-        "or module:Class, or path/to/file.py:Class"
+        "broker.mapper.name: found 'statik', expected one of: coallocating, load_following, manual, static "
+        "(did you mean static?), or module:Class, or path/to/file.py:Class"
     ]
-    assert "expected one of: backfill, best_fit, fair_share, fcfs," in errors("static", "broker")[0]
+    assert "expected one of: backfill, best_fit, coallocation, fair_share, fcfs," in errors("static", "broker")[0]
 
 
 def test_modules_and_files(own: str) -> None:

@@ -28,13 +28,16 @@ from leasekit.actors.base import Actor
 from leasekit.actors.broker import Broker
 from leasekit.actors.broker_book import Book
 from leasekit.actors.broker_claims import BrokerClaims
+from leasekit.actors.broker_probes import BrokerProbes
 from leasekit.actors.broker_state import BrokerState
 from leasekit.actors.guest_returns import GuestReturns
 from leasekit.actors.guest_units import GuestUnits
+from leasekit.actors.peering import Peering
 from leasekit.actors.served import Server
 from leasekit.actors.service_manager import ServiceManager
 from leasekit.actors.site_claims import SiteClaims
 from leasekit.actors.site_leases import SiteLeases
+from leasekit.actors.site_maintenance import SiteMaintenance
 from leasekit.actors.site_units import Units
 from leasekit.core.claims.keys import Ed25519
 from leasekit.core.steps import ActionDone
@@ -77,9 +80,6 @@ BUGS: Final[dict[str, Bug]] = {
     ),
     "an old update of a site is taken for news": Bug(
         ServiceManager, "_on_lease_update", "if message.update > lease.site_seen:", "if True:"
-    ),
-    "an old update of a broker is taken for news": Bug(
-        ServiceManager, "_on_ticket_update", "if message.update <= lease.broker_seen:", "if False:"
     ),
     "a stranger's word on a lease is taken": Bug(
         ServiceManager, "_on_lease_update", "if lease.site != peer:", "if False:"
@@ -180,13 +180,13 @@ BUGS: Final[dict[str, Bug]] = {
         "self._owe(giving, peer); self._dirty.pop(id(giving), None)",
     ),
     "a return is counted twice": Bug(
-        BrokerClaims, "_take_back", "elif at < claim.until:\n        self.book.end_early(claim, at)",
-        "elif at < claim.until:\n        self.book.end_early(claim, at)\n"
-        "        self.book.table(claim.source).add_capacity(Term(at, claim.until), claim.units)",
+        BrokerClaims, "_take_back", "self.book.end_early(claim, at)\n            ended =",
+        "self.book.end_early(claim, at)\n"
+        "            self.book.table(claim.source).add_capacity(Term(at, claim.until), claim.units)\n"
+        "            ended =",
     ),
     "a broker forgets what came back": Bug(
-        BrokerClaims, "_take_back", "elif at < claim.until:\n        self.book.end_early(claim, at)",
-        "elif at < claim.until:\n        pass",
+        BrokerClaims, "_take_back", "self.book.end_early(claim, at)\n            ended =", "ended ="
     ),
     "a modify does not end the claim that it replaces": Bug(
         Broker, "_reserve", "self.book.end_early(last, ", "(last, "
@@ -202,7 +202,26 @@ BUGS: Final[dict[str, Bug]] = {
     ),
     "a member of a refused group stays": Bug(Broker, "_refuse_group", "if other is not None and", "if False and"),
     "half a group stays reserved when the rest does not fit": Bug(
-        Broker, "_grant_all", "self.book.table(grant.source).release(key)", NOTHING
+        Broker, "_grant_all", "self.book.table_of(grant.source).release(key)", NOTHING
+    ),
+    # -- preemption, maintenance, questions, peers
+    "preempted units are granted before their site has agreed": Bug(
+        BrokerClaims, "preempt", "lease.cut, lease.suspended = at, suspend",
+        "lease.cut, lease.suspended = at, suspend\n"
+        "    for one in lease.claims:\n        self.book.end_early(one, max(at, one.term.start))",
+    ),
+    "units do not come back after maintenance": Bug(
+        SiteMaintenance, "_end", "self.units.bring_back(name)", NOTHING
+    ),
+    "a broker grants what it has agreed to withhold": Bug(
+        Book, "withhold", "if start < end:", "if start < end and sign < 0:"
+    ),
+    "a question is taken for a request": Bug(
+        BrokerProbes, "_on_probe", "self._options[lease.id] = options",
+        "self._options[lease.id] = options\n    self.leases[lease.id] = lease",
+    ),
+    "nobody gets known by an endorsement": Bug(
+        Peering, "take_endorsement", "known = self.peers.get(name)", "return\n    known = self.peers.get(name)"
     ),
 }  # fmt: skip
 

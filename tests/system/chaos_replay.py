@@ -20,67 +20,41 @@ from system.chaos_tap import OUT, RESTORED, TAKEN, Out, Restored, Taken
 from system.chaos_world import BROKERS, GUESTS, ROLES, SITES, UNITS, World
 
 from leasekit.core.protocol.codec import UnknownKind, decode_message
-from leasekit.core.protocol.messages import LeaseUpdate, Message, TicketUpdate
+from leasekit.core.protocol.messages import Message
 from leasekit.core.schema import LOG_COLUMNS, Row
 from leasekit.core.steps import Action, ActionDone
 from leasekit.core.time import SECOND, Instant
-from leasekit.emulation.simulation.checkers import Listening, MemoryChecker, StateChecker, must
-from leasekit.emulation.simulation.claim_book import ClaimChecker, HonourChecker
-from leasekit.emulation.simulation.message_book import GuestChecker, MessageChecker
-from leasekit.emulation.simulation.refusals import BrokerRefusals, SiteRefusals
-from leasekit.emulation.simulation.unit_book import UnitChecker
+from leasekit.emulation.simulation.all_checkers import AGAIN, Checkers
+from leasekit.emulation.simulation.checkers import must
 
 Change = Callable[[Iterator[Record]], Iterator[Record]]
 RETENTION = 20 * SECOND
 
 
-class Checkers:
-    """All checkers of the simulator. ``late`` names leases of which an actor's latest word was lost with the actor:
-    when it comes again, what was free when it was decided is no news any more.
-    """
-
-    def __init__(self, key: Callable[[str], bytes]) -> None:
-        self.clocks: dict[str, Instant] = dict.fromkeys(ROLES, 0)
-        self.now: Instant = 0
-        self.states = StateChecker(ROLES.__getitem__)
-        self.memory = MemoryChecker()
-        self.units = UnitChecker(SITES, self.clock)
-        self.claims = ClaimChecker()
-        self.honour = HonourChecker(self.claims, key)
-        self.messages = MessageChecker(self._announced, self.clock, RETENTION)
-        self.guests = GuestChecker(frozenset(GUESTS), self.clock, 0)
-        self.brokers = BrokerRefusals(self.claims, frozenset(BROKERS), SITES, self.clock, key)
-        self.sites = SiteRefusals(self.units, {site: {"vm": UNITS} for site in SITES}, frozenset(SITES))
-        self.late: set[tuple[str, str]] = set()
-        self.all: list[Listening] = [
-            self.states, self.memory, self.units, self.claims, self.honour, self.messages, self.guests, self.brokers,
-            self.sites,
-        ]  # fmt: skip
-
-    def clock(self, actor: str) -> Instant:
-        """What an actor's clock showed at its latest step."""
-        return self.clocks[actor]
-
-    def _announced(self, sender: str, receiver: str, message: TicketUpdate | LeaseUpdate) -> None:
-        late = (sender, message.lease) in self.late
-        if isinstance(message, TicketUpdate):
-            self.claims.announced(self.now, receiver, message)
-            if not late:
-                self.brokers.announced(sender, message)
-        else:
-            self.units.announced(sender, message)
-            if not late:
-                self.sites.announced(self.now, sender, message)
-
-
 class Replay:
     """What happened, record by record, before the eyes of the checkers. ``counts`` says how much of what there was.
 
-    ``change`` makes another history of what happened, ``lose`` takes so many lines from the end of each store's log.
+    Where an actor's latest word on a lease was lost with the actor, and comes again, what was free when it was decided
+    is no news any more. ``change`` makes another history of what happened, ``lose`` takes so many lines from the end of
+    each store's log.
     """
 
     def __init__(self, world: World, change: Change = iter, lose: int = 0) -> None:
-        self.checkers = Checkers(world.key)
+        self.clocks: dict[str, Instant] = dict.fromkeys(ROLES, 0)
+        self._latest: Instant = 0
+        self._late: set[tuple[str, str]] = set()
+        self.checkers = Checkers(
+            ROLES.__getitem__,
+            self.clocks.__getitem__,
+            world.key,
+            now=lambda: self._latest,
+            comes_late=lambda sender, lease: AGAIN if (sender, lease) in self._late else "",
+            sites={site: {"vm": UNITS} for site in SITES},
+            guests=frozenset(GUESTS),
+            fcfs=frozenset(BROKERS),
+            first_fit=frozenset(SITES),
+            retention=RETENTION,
+        )
         self.counts: Counter[str] = Counter()
         self._folder = world.journals
         self._change = change
@@ -108,9 +82,9 @@ class Replay:
             assert not lost, f"{guest} has acknowledged {lost}, and knows nothing of it"
 
     def _now(self, actor: str, now: Instant) -> Instant:
-        self.checkers.clocks[actor] = max(now, self.checkers.clocks[actor])
-        self.checkers.now = max(self.checkers.now, now)
-        return self.checkers.now
+        self.clocks[actor] = max(now, self.clocks[actor])
+        self._latest = max(self._latest, now)
+        return self._latest
 
     def _taken(self, actor: str, taken: Taken) -> None:
         at = self._now(actor, taken.now)
@@ -147,12 +121,12 @@ class Replay:
             checker.committed(at, actor, rows)
 
     def _restored(self, actor: str, restored: Restored) -> None:
-        at = self.checkers.now
+        at = self._latest
         begin = self._durable[actor]
         must(restored.rows >= begin, f"{actor} came back with {restored.rows} lines in its log, it had {begin}")
         if restored.rows > begin:
             self.counts["killed between commit and send"] += 1
-            self.checkers.late.update((actor, row[1]) for row in self._rows[actor][begin : restored.rows])
+            self._late.update((actor, row[1]) for row in self._rows[actor][begin : restored.rows])
         self._committed(at, actor, restored.rows)
         if actor not in self._made:
             self._made.add(actor)

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import attrs
-from system.libvirt_host import LibvirtHost
+from system.libvirt_host import LibvirtHost, bridge
+from system.packages import LIBVIRT, require, require_root
 from system.tiny_guest import TinyGuest
 
 from leasekit.core.drivers import UnitContext
@@ -85,11 +89,49 @@ class World:
         assert done.returncode == 0, f"{command}: {done.returncode} {done.stdout} {done.stderr}"
         return done.stdout
 
+    def pid(self, unit: str, prefix: str = "leasekit-") -> int | None:
+        """The process that a unit runs as, while it does."""
+        path = self.host.root / f"run/qemu/{prefix}{unit}.pid"
+        try:
+            pid = int(path.read_text())
+            return pid if Path(f"/proc/{pid}").exists() else None
+        except (OSError, ValueError):
+            return None
+
     def left(self, prefix: str) -> list[str]:
         """Domains and files of units whose names begin with ``prefix``."""
         files = [path.name for path in self.host.images.iterdir()]
         found = [name for name in self.host.domains() + files if name.startswith(prefix)]
         return sorted(name for name in found if not name.endswith((".image", ".whole")))
+
+
+SMALL = "40m"
+"""The size of the file system at ``lib/small`` of the host's folders."""
+
+
+@contextmanager
+def open_world() -> Iterator[World]:
+    """A hypervisor, a bridge and what guests boot; skips the test where there can be none."""
+    require_root()
+    require(LIBVIRT)
+    # QEMU runs as a user of its own, which has to get at files here; pytest's folders are closed to others.
+    folder = Path(tempfile.mkdtemp(prefix="leasekit-vms-"))
+    folder.chmod(0o755)
+    try:
+        (folder / "cache").mkdir()
+        for name in ("id", "id2"):
+            subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / name], check=True)
+        host = LibvirtHost(folder, "one", folder / "cache")
+        small = host.root / "lib/small"
+        small.mkdir()
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={SMALL},mode=0755", "tmpfs", small], check=True)
+        try:
+            with bridge(f"lk{NET}", f"{V4}.1/24", f"{V6}:1/64") as name, host:
+                yield World(folder, host, TinyGuest(folder), name)
+        finally:
+            subprocess.run(["umount", "-l", small], check=True)
+    finally:
+        shutil.rmtree(folder)
 
 
 def as_toml(table: Mapping[str, Any], where: str) -> str:

@@ -5,9 +5,11 @@ Where they can't be (no root, no Debian), a test that needs them is skipped; on 
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,10 +37,42 @@ LIBVIRT = (
 )
 """What tests with virtual machines need."""
 
+BMC = ("ipmitool", "libvirt-dev", "pkg-config", "gcc", "python3-venv")
+"""What tests with controllers of machines need, beside :data:`LIBVIRT`."""
+
+BAREMETAL = (
+    "dnsmasq-base",
+    "busybox-static",
+    "dropbear-bin",
+    "fdisk",
+    "kmod",
+    "iproute2",
+    "genisoimage",
+    "openssh-client",
+)
+"""What the bare-metal driver needs."""
+
+BOOT_LOADER = ("syslinux", "syslinux-common", "mtools", "dosfstools")
+"""What makes a disk that a machine starts from."""
+
+NETWORK = ("iproute2",)
+"""What tests with network namespaces and shaped traffic need."""
+
+
+DIRECTORY = ("dnsmasq-base", "slapd")
+"""What tests of names and of LDAP need."""
+
+SSH = ("dropbear-bin", "openssh-client", "ansible-core")
+"""What tests of a guest's scripts on units need."""
+
 
 def require(packages: Sequence[str]) -> None:
     """Have ``packages`` installed, or skip the test (fail it on CI)."""
-    missing = [name for name in packages if not _is_installed(name)]
+    with _one_at_a_time():
+        _install([name for name in packages if not _is_installed(name)])
+
+
+def _install(missing: Sequence[str]) -> None:
     if not missing:
         return
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
@@ -73,6 +107,14 @@ def _is_installed(package: str) -> bool:
         return subprocess.run(command, capture_output=True, text=True, check=False).stdout == "installed"
     except FileNotFoundError:
         return False
+
+
+@contextmanager
+def _one_at_a_time() -> Iterator[None]:
+    """Tests run in several processes, and apt-get in one."""
+    with (Path(tempfile.gettempdir()) / "leasekit-packages.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 @contextmanager

@@ -21,6 +21,13 @@ def wait_until(what: str, check: Callable[[], Any], seconds: float = SETTLED_WIT
         time.sleep(0.02)
 
 
+def soon(check: Callable[[], Any]) -> None:
+    """Look without a pause: what is looked for lasts for milliseconds."""
+    until = time.monotonic() + SETTLED_WITHIN
+    while not check():
+        assert time.monotonic() < until, "it did not come to that"
+
+
 def unit_processes(state: Path) -> list[int]:
     """Processes that run for a unit of this test, by the directory in their environment."""
     mark = f"LEASEKIT_UNIT_DIRECTORY={state}/".encode()

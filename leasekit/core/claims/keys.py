@@ -18,6 +18,8 @@ from nacl.exceptions import BadSignatureError
 
 KEY_BYTES: Final = 32
 SIGNATURE_BYTES: Final = 64
+TAG_DIGITS: Final = 16
+"""How many hex digits of a key's hash its owner's ids begin with: 64 bits."""
 LARGE: Final = 65_536
 """From how many bytes on a signature is checked without copying what was signed."""
 
@@ -117,5 +119,15 @@ class UnsignedIdentity:
 
 @lru_cache(maxsize=4096)
 def fingerprint(key: bytes) -> str:
-    """The short name of a key: the first 8 hex digits of its SHA-256."""
+    """The short name of a key, for people: the first 8 hex digits of its SHA-256. Two keys may have the same."""
     return sha256(key).hexdigest()[:8]
+
+
+@lru_cache(maxsize=4096)
+def key_tag(key: bytes) -> str:
+    """What the ids that a key's owner makes begin with: the first 16 hex digits of its SHA-256.
+
+    To find a key with another's tag takes 2**64 tries. Who has found one gets nothing by it: a server keeps to the key
+    that came first, and says so.
+    """
+    return sha256(key).hexdigest()[:TAG_DIGITS]

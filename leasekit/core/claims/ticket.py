@@ -1,11 +1,13 @@
 """Tickets: the chain of claims from a site's root to the holder.
 
 A ticket covers one term. What a guest holds after an extend is two tickets that touch in time, and the lease
-names both; each is checked by itself. Depth counts the root: site to broker is 1, site to broker to guest is 2.
+names both; each is checked by itself. So is a term that goes beyond the end of a delegation which was renewed: the
+tickets of such a grant travel together. Depth counts the root: site to broker is 1, site to broker to guest is 2.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import attrs
@@ -15,10 +17,15 @@ from leasekit.core.claims.claim import BODY_MAX, DEGREE_ONE, Claim, decode_claim
 from leasekit.core.claims.keys import Signer
 from leasekit.core.errors import TicketError
 from leasekit.core.properties import EMPTY, Properties
-from leasekit.core.time import Term
+from leasekit.core.time import INSTANT_MAX, Duration, Instant, Term
 
 DEPTH_MAX: Final = 32
 """More than any setting may allow: what a decoder accepts before it looks at settings."""
+
+READY_AT, SAVING = "ready_at", "saving"
+"""Constraints of a claim: by when its units are to be up, and how long before its end they are saved, both in ms."""
+JOINED_MAX: Final = 8
+"""The most tickets of one grant: a term that begins and ends within so many stretches of a delegation."""
 
 
 @attrs.frozen(slots=True, eq=False)
@@ -42,6 +49,21 @@ class Ticket:
         return pack([(claim.body, claim.signature) for claim in self.chain])
 
 
+def saving_of(claim: Claim) -> Duration:
+    """How long before the end of a claim its units are saved, because the lease is suspended then; 0: it isn't."""
+    return _number(claim, SAVING, 0)
+
+
+def begin_of(claim: Claim) -> Instant:
+    """When the term begins that was asked for: a claim may begin earlier, for its units to be prepared."""
+    return _number(claim, READY_AT, claim.term.start)
+
+
+def _number(claim: Claim, name: str, otherwise: int) -> int:
+    text = claim.constraints.get(name, "")
+    return min(int(text), INSTANT_MAX) if text.isdecimal() and text.isascii() and len(text) < 20 else otherwise
+
+
 def decode_ticket(data: bytes) -> Ticket:
     """The ticket in ``data``; signatures are not checked. Raises ``TicketError`` (code ``malformed``)."""
     try:
@@ -59,6 +81,26 @@ def decode_ticket(data: bytes) -> Ticket:
             raise _no_ticket()
         chain.append(decode_claim(link[0], link[1]))
     return Ticket(tuple(chain))
+
+
+def join_tickets(tickets: Sequence[bytes]) -> bytes:
+    """Encoded tickets that go on from each other, as they travel together; empty for none."""
+    return pack(list(tickets)) if tickets else b""
+
+
+def split_tickets(data: bytes) -> tuple[bytes, ...]:
+    """The tickets in ``data``, still encoded, at most :data:`JOINED_MAX`. Raises ``TicketError`` (``malformed``)."""
+    if not data:
+        return ()
+    try:
+        found = msgpack.unpackb(
+            data, use_list=False, max_array_len=JOINED_MAX, max_map_len=0, max_ext_len=0, max_str_len=0
+        )
+    except (ValueError, RecursionError, msgpack.exceptions.ExtraData) as error:
+        raise TicketError("malformed", f"tickets are not msgpack: {error}") from error
+    if type(found) is not tuple or not all(type(one) is bytes for one in found):
+        raise TicketError("malformed", f"tickets: expected an array of at most {JOINED_MAX} tickets")
+    return found
 
 
 def _no_ticket() -> TicketError:

@@ -287,11 +287,54 @@ class ClaimTree:
             self._end(node, at)
         return True
 
+    def reopen(self, digest: bytes, until: Instant, instead: bytes) -> None:
+        """A modify was refused: what it was to replace counts to ``until`` again, as if it had never been ended early.
+
+        The claim that came ``instead`` is forgotten: its issuer gave it for what the other one gives up, so that both
+        together would look like guilt. It stays if it proves guilt by itself, or is used, or others are below it.
+        """
+        node, gone = self._nodes.get(digest), self._nodes.get(instead)
+        if gone is not None and not gone.used and gone.book is None and gone.parent is not None:
+            book = gone.parent.book
+            assert book is not None, "it has a child"
+            if not any(one is gone for one in book.proof):
+                self._remove(gone)
+        if node is not None and node.until < min(until, node.end):
+            self._go_on(node, min(until, node.end))
+
+    def _remove(self, node: _Node) -> None:
+        """Forget a claim that nobody uses, with none below it."""
+        assert node.parent is not None and node.parent.book is not None, "a root stays"
+        book = node.parent.book
+        if node.start < node.until:
+            book.seen.add(node.start, node.until, -node.weight)
+            if node.honoured and not self._by_use and book.given is not None:
+                book.given.add(node.start, node.until, -node.weight)
+        place = next((at for at in range(len(book.children) - 1, -1, -1) if book.children[at] is node), -1)
+        if place >= 0:  # else it is over, and was tidied away
+            del book.children[place]
+        del self._nodes[node.digest], self._bodies[node.body]
+        self._refused -= not node.honoured
+
+    def _go_on(self, node: _Node, until: Instant) -> None:
+        if node.parent is not None and (book := node.parent.book) is not None:
+            book.seen.add(node.until, until, node.weight)
+            if node.honoured and not self._by_use and book.given is not None:
+                book.given.add(node.until, until, node.weight)
+            book.changed(self._horizon)
+        if node.used:
+            for payer in self._payers(node):
+                if payer.book is not None:
+                    payer.book.own_given().add(node.until, until, node.units)
+        node.until = until
+
     def forget_before(self, now: Instant) -> None:
         """Drop the claims whose terms ended at or before ``now`` (less the skew for which a redeem may be late)."""
         self._horizon = max(self._horizon, now)
         while self._ends and self._ends[0][0] <= now:
-            node = self._nodes.pop(heapq.heappop(self._ends)[1])
+            node = self._nodes.pop(heapq.heappop(self._ends)[1], None)
+            if node is None:
+                continue  # a modify brought it, and was refused
             del self._bodies[node.body]
             self._refused -= not node.honoured
             if node.parent is not None and node.parent.book is not None:

@@ -5,7 +5,8 @@ once; its units are counted in the site's calendar from then on. When its term s
 is set up (*priming*; a unit that is still being torn down for its last holder is waited for), those that fail are
 replaced from what is free, and when every unit has settled the lease is *active*. An extend is accepted at once and
 applied at the old end: units that go are torn down, those that stay are not touched, new ones are set up. A modify is
-applied at its instant in the same way. The term's end, or a close, tears everything down; the last update says so.
+applied at its instant in the same way. A unit that fails while the lease is active is replaced as if it
+had failed in its setup. The term's end, or a close, tears everything down; the last update says so.
 
 A unit is held from the start of its setup to the end of its teardown; the lease ends when the teardown *begins* for
 those who count time (teardown is charged to the successor), and is ``closed`` when it has ended.
@@ -50,17 +51,20 @@ TABLE: Final = {
     (ACTIVE, NONE): {
         "extend": (ACTIVE, EXTENDING),
         "modify": (ACTIVE, MODIFYING),
+        "replace": (ACTIVE, PRIMING),
         "close": (ACTIVE, CLOSING),
         "end": (ACTIVE, CLOSING),
     },
     (ACTIVE, EXTENDING): {
         "apply": (ACTIVE, PRIMING),
+        "replace": (ACTIVE, PRIMING),
         "withdraw": (ACTIVE, NONE),
         "close": (ACTIVE, CLOSING),
         "end": (ACTIVE, CLOSING),
     },
     (ACTIVE, MODIFYING): {
         "apply": (ACTIVE, PRIMING),
+        "replace": (ACTIVE, PRIMING),
         "close": (ACTIVE, CLOSING),
         "end": (ACTIVE, CLOSING),
     },
@@ -91,7 +95,7 @@ OUT: Final = "out"
 UNIT_TABLE: Final = {
     (FREE, NONE): {"setup": (SETUP, NONE), "out": (OUT, NONE)},
     (SETUP, NONE): {"up": (UP, NONE), "failed": (TEARDOWN, NONE), "teardown": (TEARDOWN, NONE)},
-    (UP, NONE): {"modify": (CHANGE, NONE), "teardown": (TEARDOWN, NONE)},
+    (UP, NONE): {"modify": (CHANGE, NONE), "failed": (TEARDOWN, NONE), "teardown": (TEARDOWN, NONE)},
     (CHANGE, NONE): {"up": (UP, NONE), "teardown": (TEARDOWN, NONE)},
     (TEARDOWN, NONE): {"down": (FREE, NONE), "setup": (SETUP, NONE), "out": (OUT, NONE)},
     (OUT, NONE): {"back": (FREE, NONE)},

@@ -19,11 +19,12 @@ from leasekit.core.leases import authority as site
 from leasekit.core.leases import returns
 from leasekit.core.leases import service_manager as guest
 from leasekit.core.leases.machine import NONE
+from leasekit.core.leases.power import ON
 from leasekit.core.properties import EMPTY, Properties
 from leasekit.core.protocol.codec import decode_message, encode_message
 from leasekit.core.protocol.messages import LeaseUpdate, TicketUpdate
 from leasekit.core.schema import Row
-from leasekit.core.time import Instant, Term
+from leasekit.core.time import Duration, Instant, Term
 
 pack_body: Final[Callable[[object], bytes]] = msgpack.Packer().pack
 """One packer for all rows: making one costs more than a row does. Rows are made by the actor's own thread only."""
@@ -108,7 +109,11 @@ class GuestLease:
     Three slots never overwrite each other: ``asked`` (requested), ``approved`` with ``renewal`` (tickets in hand), and
     ``granted`` (what the site gave). ``ask`` numbers the request that the broker owes an answer to, ``op_number`` the
     site's (``op`` says what kind), 0 for none; ``number`` is the last one used. ``key_tried`` is the slice's key that
-    its site was last told.
+    its site was last told. ``op_configuration`` and ``op_since`` (when it was first sent) are what the site's request
+    says as often as it is sent, whatever becomes of the lease meanwhile: one number stands for one content.
+    ``further`` are tickets that go on from the one in hand: each becomes the renewal when its time comes.
+    ``suspends``: its site has said that it is suspended; ``resumes`` is the suspended lease that it goes on from, which
+    ended at ``resumes_from``. ``first_asked`` is kept of a lease that can be suspended: its rest asks likewise.
     """
 
     id: str
@@ -148,6 +153,13 @@ class GuestLease:
     noticed: Instant = -1
     ended: Instant = -1
     key_tried: str = ""
+    op_configuration: Properties | None = None
+    op_since: Instant = 0
+    further: tuple[Held, ...] = ()
+    suspends: bool = False
+    resumes: str = ""
+    resumes_from: Instant = -1
+    first_asked: Asked | None = None
 
     units: dict[str, GuestUnit] = attrs.Factory(dict)
     timer: Instant | None = None
@@ -184,6 +196,8 @@ class GuestLease:
         for field, value in zip(_GUEST_NAMES[6:], fields[6:], strict=False):
             setattr(lease, field, value)
         lease.approved, lease.renewal = _held(lease.approved), _held(lease.renewal)
+        lease.further = tuple(Held(one[0], one[1], one[2], Term(*one[3])) for one in lease.further)
+        lease.first_asked = None if lease.first_asked is None else _asked(lease.first_asked)
         lease.granted = Term(*lease.granted) if lease.granted is not None else None
         return lease
 
@@ -275,6 +289,7 @@ def _unpack_updates(packed: Any) -> list[Update]:
 class Granted(NamedTuple):
     """A claim that a broker cut for a lease: ``until`` is where it really ends (its term's end, unless truncated or
     returned). ``held``: a modify has cut it off, and the site has not confirmed that yet. ``serial`` is the claim's.
+    ``saving``: the lease is suspended at its end, and saved in so many milliseconds before.
     """
 
     digest: bytes
@@ -287,12 +302,15 @@ class Granted(NamedTuple):
     serial: int = 0
     preemptible: bool = False
     prepare: int = 0
+    saving: int = 0
 
 
 @attrs.define(slots=True, eq=False)
 class BrokerLease:
     """The broker's record of a lease (:mod:`.broker`). ``request`` is the number that waits for the mapper,
-    ``number`` the last seen, ``cut`` when it was preempted to end (-1: it wasn't).
+    ``number`` the last seen, ``cut`` when it was preempted to end (-1: it wasn't), ``key`` that of the holder when it
+    first asked. ``suspend`` is how long it takes to save it (0: it can't be), ``suspended`` whether it is
+    suspended, and nobody has asked for its rest yet.
     """
 
     id: str
@@ -313,6 +331,9 @@ class BrokerLease:
     group: str = ""
     ended: Instant = -1
     cut: Instant = -1
+    key: bytes = b""
+    suspend: Duration = 0
+    suspended: bool = False
 
     timer: Instant | None = None
     send_at: Instant = 0
@@ -326,22 +347,28 @@ class BrokerLease:
         units = self.claims[-1].units if self.claims else self.asked.units
         body = (
             self.asked, self.number, self.request, self.arrived, self.deadline, self.claims, self.update,
-            _pack_updates(self.unacked), self.group, self.ended, self.cut,
+            _pack_updates(self.unacked), self.group, self.ended, self.cut, self.key, self.suspend, self.suspended,
         )  # fmt: skip
         return (
-            self.id, int(self.ended < 0 or bool(self.unacked)), self.slice, self.holder, self.type, self.state,
-            self.pending, units, term.start, term.end, self.reason, max(self.ended, 0), pack_body(body),
+            self.id, int(self.is_live), self.slice, self.holder, self.type, self.state, self.pending, units, term.start,
+            term.end, self.reason, max(self.ended, 0), pack_body(body),
         )  # fmt: skip
+
+    @property
+    def is_live(self) -> bool:
+        """Whether anything depends on it still: also what a modify left of a claim, as long as that is booked."""
+        return self.ended < 0 or bool(self.unacked) or any(claim.held for claim in self.claims)
 
     @classmethod
     def from_row(cls, row: Row) -> Self:
-        asked, number, request, arrived, deadline, claims, update, unacked, group, ended, cut = unpack_body(
-            row[-1], 11, (), 0, (), "", -1, -1
-        )
-        granted = tuple(Granted(c[0], c[1], c[2], c[3], Term(*c[4]), *c[5:10]) for c in claims)
+        (
+            asked, number, request, arrived, deadline, claims, update, unacked, group, ended, cut, key, suspend,
+            suspended,
+        ) = unpack_body(row[-1], 14, (), 0, (), "", -1, -1, b"", 0, False)  # fmt: skip
+        granted = tuple(Granted(c[0], c[1], c[2], c[3], Term(*c[4]), *c[5:11]) for c in claims)
         return cls(
             row[0], row[3], row[2], row[4], row[5], row[6], _asked(asked), number, request, arrived, deadline, row[10],
-            granted, update, _unpack_updates(unacked), group, ended, cut,
+            granted, update, _unpack_updates(unacked), group, ended, cut, key, suspend, suspended,
         )  # fmt: skip
 
 
@@ -349,7 +376,9 @@ class BrokerLease:
 class SiteUnit:
     """One unit of a site's inventory. ``lease`` holds it now, ``promised`` gets it when its teardown has ended.
 
-    ``given`` are the properties that its driver returned; ``failures`` counts failures in a row.
+    ``given`` are the properties that its driver returned; ``failures`` counts failures in a row. ``setup`` is the
+    number of the setup that it is up from (transient: 0 after a restart). ``power`` is whether it is on
+    (:mod:`.power`), ``metered`` what the driver that switches it has said of it.
     """
 
     id: str
@@ -365,18 +394,24 @@ class SiteUnit:
     retire: str = ""
     timer: Instant | None = None
     index: int = 0
+    setup: int = 0
+    power: str = ON
+    metered: Properties = EMPTY
 
     table: ClassVar[str] = "units"
 
     def row(self) -> Row:
-        body = pack_body((self.promised, self.given, self.failures, self.retire))
+        body = pack_body((self.promised, self.given, self.failures, self.retire, self.power, self.metered))
         return (self.id, self.lease, self.type, self.state, self.action, self.reason, body)
 
     @classmethod
     def from_row(cls, row: Row) -> Self:
         id_, lease, type_, state, action, reason, body = row
-        promised, given, failures, retire = unpack_body(body, 4, "", EMPTY, 0, "")
-        return cls(id_, type_, state, NONE, lease, promised, action, given, reason, failures, retire)
+        promised, given, failures, retire, power, metered = unpack_body(body, 6, "", EMPTY, 0, "", ON, EMPTY)
+        return cls(
+            id_, type_, state, NONE, lease, promised, action, given, reason, failures, retire, power=power,
+            metered=metered,
+        )  # fmt: skip
 
 
 class Change(NamedTuple):
@@ -391,14 +426,18 @@ class Change(NamedTuple):
     properties: Properties
 
 
+_NO_CONTRACT: Final = (b"", -1)
+"""In the place of two fields of a site's lease that claims have now."""
+
+
 @attrs.define(slots=True, eq=False)
 class SiteLease:
     """The authority's record of a lease (:mod:`.authority`).
 
     ``wanted`` is how many units it is to have now; ``units`` those it has, in order; ``next`` what was accepted for
     later. ``settles`` is the request that the next update answers. ``origin`` is the digest of the root claim that it
-    comes from, ``noticed`` when it is ended before its term (-1: it isn't). ``contracted`` is
-    the claim that the site has signed a contract for, the first time at ``contracted_at``.
+    comes from, ``noticed`` when it is ended before its term (-1: it isn't). ``key`` is that of the holder when it
+    redeemed. ``saves``: its units are saved when it ends by that notice.
     """
 
     id: str
@@ -426,8 +465,8 @@ class SiteLease:
     origin: bytes = b""
     noticed: Instant = -1
     notice: str = ""
-    contracted: bytes = b""
-    contracted_at: Instant = -1
+    key: bytes = b""
+    saves: bool = False
 
     timer: Instant | None = None
     send_at: Instant = 0
@@ -440,7 +479,7 @@ class SiteLease:
         body = (
             self.claim, self.term, self.wanted, self.number, self.resource, self.properties, self.units, self.settles,
             self.next, self.update, _pack_updates(self.unacked), self.receipt, self.ended, self.root,
-            self.preemptible, self.origin, self.noticed, self.notice, self.contracted, self.contracted_at,
+            self.preemptible, self.origin, self.noticed, self.notice, *_NO_CONTRACT, self.key, self.saves,
         )  # fmt: skip
         return (
             self.id, int(self.ended < 0 or bool(self.unacked)), self.slice, self.holder, self.type, self.state,
@@ -449,11 +488,11 @@ class SiteLease:
 
     @classmethod
     def from_row(cls, row: Row) -> Self:
-        defaults = (EMPTY, EMPTY, (), 0, None, 0, (), b"", -1, b"", False, b"", -1, "", b"", -1)
+        defaults = (EMPTY, EMPTY, (), 0, None, 0, (), b"", -1, b"", False, b"", -1, "", *_NO_CONTRACT, b"", False)
         (
             claim, term, wanted, number, resource, properties, units, settles, next_, update, unacked, receipt, ended,
-            root, preemptible, origin, noticed, notice, contracted, contracted_at,
-        ) = unpack_body(row[-1], 20, *defaults)  # fmt: skip
+            root, preemptible, origin, noticed, notice, _, _, key, saves,
+        ) = unpack_body(row[-1], 22, *defaults)  # fmt: skip
         later = None
         if next_ is not None:
             op, request, digest, count, (start, end), victims, configuration = next_
@@ -461,14 +500,14 @@ class SiteLease:
         return cls(
             row[0], row[3], row[2], row[4], row[5], row[6], claim, Term(*term), wanted, number, resource, properties,
             row[10], list(units), settles, later, update, _unpack_updates(unacked), receipt, ended, root, preemptible,
-            origin, noticed, notice, contracted, contracted_at,
+            origin, noticed, notice, key, saves,
         )  # fmt: skip
 
 
 @attrs.define(slots=True, eq=False)
 class SiteClaim:
-    """A claim that a site has seen: ``redeemed`` for a lease, ``void`` (given back) as of ``at``, or ``seen`` above one
-    that was redeemed. ``until``, ``honoured`` and ``used`` say how it stands in the claim tree.
+    """A claim that a site has seen: ``redeemed`` for a lease at ``at``, ``void`` (given back) as of ``at``, or ``seen``
+    above one that was redeemed. ``until``, ``honoured`` and ``used`` say how it stands in the claim tree.
     """
 
     id: str

@@ -40,7 +40,8 @@ class Delegation:
     its own delegation ``source``; ``given`` tells the giver's record from the taker's. One that was reclaimed takes
     nothing new from ``reclaimed`` on; leases that exist are over by ``deadline``. From ``freed`` on its giver can grant
     the units anew: the site counts the claim as ended then. All three are -1 where there is none.
-    ``withheld`` is what a taker had better not grant.
+    ``withheld`` is what a taker had better not grant. A delegation that is renewed is several records, one for each
+    stretch of time: ``line`` is the name of the first, empty in that one itself.
     """
 
     id: str
@@ -63,16 +64,22 @@ class Delegation:
     statement: bytes = b""
     withheld: tuple[Withheld, ...] = ()
     freed: Instant = -1
+    line: str = ""
     timer: Instant | None = None
     send_at: Instant = 0
     tries: int = 0
 
     table: ClassVar[str] = "delegations"
 
+    @property
+    def base(self) -> str:
+        """The name of the delegation that this is a stretch of."""
+        return self.line or self.id
+
     def row(self) -> Row:
         body = (
             self.ticket, self.properties, self.number, self.site, self.digest, self.given, self.source,
-            self.reclaimed, self.deadline, self.statement, self.withheld, self.freed,
+            self.reclaimed, self.deadline, self.statement, self.withheld, self.freed, self.line,
         )  # fmt: skip
         return (
             self.id, self.peer, self.type, self.units, self.term.start, self.term.end, self.state, self.reason,
@@ -82,12 +89,14 @@ class Delegation:
     @classmethod
     def from_row(cls, row: Row) -> Self:
         (
-            ticket, properties, number, site_, digest, given, source, reclaimed, deadline, statement, withheld, freed
-        ) = unpack_body(row[-1], 12, "", b"", False, "", -1, -1, b"", (), -1)  # fmt: skip
+            ticket, properties, number, site_, digest, given, source, reclaimed, deadline, statement, withheld, freed,
+            line,
+        ) = unpack_body(row[-1], 13, "", b"", False, "", -1, -1, b"", (), -1, "")  # fmt: skip
         return cls(
             row[0], row[1], row[2], row[3], Term(row[4], row[5]), ticket, properties, number, site_ or row[1],
             digest or decode_ticket(ticket).leaf.digest, row[6], NONE, row[7], given, source, reclaimed, deadline,
             statement, tuple(Withheld(w, units, Term(*term), *rest) for w, units, term, *rest in withheld), freed,
+            line,
         )  # fmt: skip
 
 

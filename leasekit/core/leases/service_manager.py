@@ -4,7 +4,8 @@ Theory of operation. A lease begins as a wish (*nascent*). The service manager a
 ticket in hand (*ticketed*) it waits for the term to come near, and for the redeem predecessor if there is one, and
 redeems the ticket at the site. When the site says that the units are there the lease is *active*, and its units are
 joined to the guest's application. Before the term ends the mapper may extend: a ticket for the next term makes the
-lease *active_ticketed*, redeeming that makes it active again. In mid-term it may be modified. At the end, or when it
+lease *active_ticketed*, redeeming that makes it active again; where a term goes on over several tickets, each of them
+does so (*in_hand*). In mid-term it may be modified. At the end, or when it
 is closed early, the units leave the application first (*closing*), then the site is told (*close_wait*), and its last
 word closes the lease. What is left of a ticket's term goes back to the broker by way of the site (:mod:`.returns`).
 
@@ -80,6 +81,7 @@ TABLE: Final = {
     (ACTIVE, NONE): {
         "changed": (ACTIVE, NONE),
         "extend": (ACTIVE, EXTENDING_TICKET),
+        "in_hand": (ACTIVE_TICKETED, NONE),
         "modify": (ACTIVE, MODIFYING),
         "close": (ACTIVE, CLOSING),
         "lost": (CLOSED, NONE),

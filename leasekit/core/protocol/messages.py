@@ -27,16 +27,21 @@ Introduce                 broker, any            Accepted
 ClaimReport               authority, broker      Accepted
 Administer                any, any               Administered
 Probe                     guest, broker          ProbeAnswer
+Plan                      guest, broker          Planned
+Quote                     broker, broker         Quoted
+Hold                      broker, broker         Held
+Release                   any, broker            nothing: what is held expires
 ErrorReply                any                    nothing
 ========================  =====================  ==================================================
 """
 
 from __future__ import annotations
 
+from hashlib import sha256
 from typing import NamedTuple, TypeAlias
 
 from leasekit.core.properties import EMPTY, Properties
-from leasekit.core.time import Instant, Term
+from leasekit.core.time import Duration, Instant, Term
 
 NEW = "new"
 EXTEND = "extend"
@@ -89,6 +94,8 @@ class TicketUpdate(NamedTuple):
     properties, ``truncation`` the end of the old claim when the term was modified), ``refused`` (the lease stays as
     it was), ``closed``, ``noticed`` (``truncation`` says when the claim will end). ``earliest`` is when a refused
     request would fit (-1: not known). ``endorsement`` makes the site known to a guest that may not know it.
+    ``further`` are the tickets that go on from ``ticket``, one after the other, where the term goes beyond the end of
+    a delegation (:func:`~leasekit.core.claims.ticket.join_tickets`).
     """
 
     lease: str
@@ -102,6 +109,7 @@ class TicketUpdate(NamedTuple):
     reason: str
     earliest: Instant
     endorsement: bytes = b""
+    further: bytes = b""
 
 
 class Redeem(NamedTuple):
@@ -124,11 +132,14 @@ class Redeem(NamedTuple):
 
 
 class CloseLease(NamedTuple):
-    """End the lease now. ``relinquishment`` gives the rest of its claim back (empty when nothing is left)."""
+    """End the lease now. ``relinquishment`` gives the rest of its claim back (empty when nothing is left). ``save``: it
+    is being suspended, so that its units are saved.
+    """
 
     lease: str
     number: int
     relinquishment: bytes
+    save: bool = False
 
 
 class Relinquish(NamedTuple):
@@ -167,7 +178,8 @@ class LeaseUpdate(NamedTuple):
 
     ``state`` is ``active``, ``refused`` (the request is; the lease stays as it was), ``noticed`` (it will end at
     ``term.end``), ``closed`` or ``failed``. ``units`` are all that it has now. ``contract`` is the site's signed
-    lease, ``receipt`` confirms what a closed lease gave back.
+    lease, ``receipt`` confirms what a closed lease gave back. ``saved`` is how many of its units were saved, of a lease
+    that is suspended, or will be (-1: it isn't).
     """
 
     lease: str
@@ -179,17 +191,20 @@ class LeaseUpdate(NamedTuple):
     reason: str
     contract: bytes
     receipt: bytes
+    saved: int = -1
 
 
 class Truncated(NamedTuple):
     """An issuer ends a claim early (preemption, a delegation taken back): its signed ``truncation``, with the chain
-    that ends (empty if the site has seen it).
+    that ends (empty if the site has seen it). ``saving``: the lease is suspended, and in so many last milliseconds
+    its units are saved (0: it is ended).
     """
 
     lease: str
     number: int
     ticket: bytes
     truncation: bytes
+    saving: Duration = 0
 
 
 class Accepted(NamedTuple):
@@ -200,16 +215,29 @@ class Accepted(NamedTuple):
 
 
 class Ack(NamedTuple):
-    """Update ``update`` of this lease has arrived and is stored."""
+    """Update ``update`` of this lease has arrived and is stored.
+
+    ``signed`` says which: the SHA-256 of the ticket or contract that came with it (empty: an older peer does not say).
+    A server that has forgotten a lease may make it anew and count its updates from 1 again; what acknowledges one of
+    before must not settle the new one.
+    """
 
     lease: str
     update: int
+    signed: bytes = b""
+
+
+def acknowledge(update: TicketUpdate | LeaseUpdate) -> Ack:
+    """The acknowledgement of an update."""
+    signed = update.ticket if isinstance(update, TicketUpdate) else update.contract
+    return Ack(update.lease, update.update, sha256(signed).digest())
 
 
 class Offer(NamedTuple):
     """A site (or broker) delegates: a ticket for ``delegation``, and the resource properties that it names.
 
-    ``site`` is what the giver calls the site whose units they are (empty: itself).
+    ``site`` is what the giver calls the site whose units they are (empty: itself). ``line`` is the delegation that
+    this one goes on from (empty: none, it is new).
     """
 
     delegation: str
@@ -217,6 +245,7 @@ class Offer(NamedTuple):
     ticket: bytes
     properties: Properties
     site: str = ""
+    line: str = ""
 
 
 class OfferAnswer(NamedTuple):
@@ -300,9 +329,10 @@ class Administered(NamedTuple):
 
 
 class Probe(NamedTuple):
-    """Ask what a new request would be answered if it came now: nothing is booked, or kept. Sent once.
+    """Ask what a request would be answered if it came now: nothing is booked, or kept. Sent once.
 
     ``lease`` is what the sender calls the question, no lease has that id; the others are as in :class:`RequestTicket`.
+    ``of`` is the lease that would be extended or modified, empty where ``op`` is ``new``.
     """
 
     lease: str
@@ -312,6 +342,8 @@ class Probe(NamedTuple):
     term: Term
     site: str
     properties: Properties
+    op: str = NEW
+    of: str = ""
 
 
 class ProbeAnswer(NamedTuple):
@@ -329,15 +361,124 @@ class ProbeAnswer(NamedTuple):
     earliest: Instant
 
 
+class PlanPart(NamedTuple):
+    """What is to be leased for one ``member`` of a planned topology: all of it for a site, one link of a path for a
+    link (``path`` is 0, or 1 for the backup). ``part`` names it within the plan.
+
+    ``broker`` gives the ticket, for ``units`` of ``type`` at ``site``; ``source`` is what it calls its delegation.
+    """
+
+    part: str
+    member: str
+    path: int
+    broker: str
+    source: str
+    site: str
+    type: str
+    units: int
+
+
+class Plan(NamedTuple):
+    """Ask for a plan for a topology, ``topology`` (:mod:`leasekit.core.topology`). ``op`` is ``hold``, to have it held
+    until its parts are asked for as ordinary leases, or ``try``, to hear what it would be.
+
+    ``query`` is what the sender calls the question: a repeat gets the same answer while that is held.
+    """
+
+    query: str
+    number: int
+    op: str
+    topology: bytes
+
+
+class Planned(NamedTuple):
+    """``status`` is ``held`` (under the name ``plan`` until ``expires``), ``planned`` (nothing is held) or ``refused``:
+    ``reason``, and when it would fit, ``earliest`` (-1: not known).
+
+    ``objective`` is the value of the plan and ``gap`` what it may be above the least one, both as decimal numbers.
+    """
+
+    query: str
+    number: int
+    status: str
+    plan: str
+    term: Term
+    parts: tuple[PlanPart, ...]
+    objective: str
+    gap: str
+    expires: Instant
+    reason: str
+    earliest: Instant
+
+
+class Quote(NamedTuple):
+    """Ask another broker what it has free over ``term``: units of ``types``, and all its links."""
+
+    query: str
+    number: int
+    term: Term
+    types: tuple[str, ...]
+
+
+class QuotedOffer(NamedTuple):
+    """What is free of one delegation over the term of a :class:`Quote`, or what is shown of it: ``steps`` are pairs of
+    an instant and the units free from then on.
+    """
+
+    source: str
+    site: str
+    type: str
+    units: int
+    term: Term
+    properties: Properties
+    steps: tuple[int, ...]
+
+
+class Quoted(NamedTuple):
+    """The answer to a :class:`Quote`. Nothing is held."""
+
+    query: str
+    number: int
+    offers: tuple[QuotedOffer, ...]
+
+
+class Hold(NamedTuple):
+    """Have ``parts`` of ``plan`` held over ``term`` until ``expires``, for the guest with key ``holder``."""
+
+    plan: str
+    number: int
+    holder: bytes
+    term: Term
+    parts: tuple[PlanPart, ...]
+    expires: Instant
+
+
+class Held(NamedTuple):
+    """All parts are held (``reason`` empty), or none, and why."""
+
+    plan: str
+    number: int
+    reason: str
+
+
+class Release(NamedTuple):
+    """What is held under ``plan`` is not wanted any more."""
+
+    plan: str
+    number: int
+
+
 Message: TypeAlias = (
     RequestTicket | Withdraw | ReturnTicket | TicketUpdate | Redeem | CloseLease | Relinquish | Relinquished |
     LeaseUpdate | Truncated | Accepted | Ack | Offer | OfferAnswer | ErrorReply | Reclaim | Introduce |
-    ClaimReport | Administer | Administered | Withhold | Probe | ProbeAnswer
+    ClaimReport | Administer | Administered | Withhold | Probe | ProbeAnswer |
+    Plan | Planned | Quote | Quoted | Hold | Held | Release
 )  # fmt: skip
 
 __all__ = [
     "EMPTY", "EXTEND", "MODIFY", "NEW", "Accepted", "Ack", "Administer", "Administered", "ClaimReport", "CloseLease",
-    "ErrorReply", "Introduce", "LeaseUpdate", "Message", "Offer", "OfferAnswer", "Probe", "ProbeAnswer", "Reclaim",
-    "Redeem", "Relinquish", "Relinquished", "RequestTicket", "ReturnTicket", "TicketUpdate", "Truncated", "UnitState",
-    "Withdraw", "Withhold",
+    "ErrorReply", "Held", "Hold", "Introduce", "LeaseUpdate", "Message", "Offer", "OfferAnswer", "Plan", "PlanPart",
+    "Planned", "Probe", "ProbeAnswer", "Quote", "Quoted", "QuotedOffer", "Reclaim", "Redeem", "Release", "Relinquish",
+    "Relinquished", "RequestTicket", "ReturnTicket", "TicketUpdate", "Truncated", "UnitState", "Withdraw", "Withhold",
+    "acknowledge",
 ]  # fmt: skip

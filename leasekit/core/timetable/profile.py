@@ -495,17 +495,19 @@ def _last_below(node: _Node, hi: Instant, level: int, upper: Instant) -> Instant
     i = bisect_left(keys, hi) - 1
     if type(node) is _Leaf:
         vals = node.vals
-        for k in range(i, -1, -1):
-            if vals[k] < level:
-                return keys[k + 1] if k + 1 < len(keys) else upper
+        while i >= 0:
+            if vals[i] < level:
+                return keys[i + 1] if i + 1 < len(keys) else upper
+            i -= 1
         return BEGIN
     mins = node.mins
-    for k in range(i, -1, -1):
-        if mins[k] < level:
-            end = keys[k + 1] if k + 1 < len(keys) else upper
-            found = _last_below(node.kids[k], hi, level - node.adds[k], end)
+    while i >= 0:
+        if mins[i] < level:
+            end = keys[i + 1] if i + 1 < len(keys) else upper
+            found = _last_below(node.kids[i], hi, level - node.adds[i], end)
             if found != BEGIN:
                 return found
+        i -= 1
     return BEGIN
 
 

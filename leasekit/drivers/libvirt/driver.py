@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, ClassVar, Final
@@ -9,12 +10,14 @@ from typing import Any, ClassVar, Final
 import attrs
 import trio
 
-from leasekit.core.drivers import DriverError, ProbeResult, UnitContext
+from leasekit.core.drivers import DriverError, Finding, Orphan, ProbeResult, UnitContext
 from leasekit.core.properties import Properties
 from leasekit.core.settings import expect_one_of
+from leasekit.drivers.libvirt.caps import measure_caps
 from leasekit.drivers.libvirt.connection import HostLostError
 from leasekit.drivers.libvirt.documents import Paths, domain_xml
 from leasekit.drivers.libvirt.domains import DomainState
+from leasekit.drivers.libvirt.examining import examine
 from leasekit.drivers.libvirt.images import checked_with
 from leasekit.drivers.libvirt.migration import check_same_pool, copy_volumes, migrate
 from leasekit.drivers.libvirt.place import MOVED, SUFFIXES, Place
@@ -30,21 +33,11 @@ SAMPLES_MAX: Final = 10_000
 """Of how many units the last measured CPU time is kept."""
 
 
-@attrs.frozen
-class Orphan:
-    """Something of a unit's that nobody asked for: a ``domain`` or a ``volume``, and on which host."""
-
-    host: str
-    unit: str
-    kind: str
-    name: str
-
-
 class LibvirtDriver:
     """A :class:`~leasekit.core.drivers.Driver` of virtual machines. Raises ``SettingsError`` without libvirt-python."""
 
     Settings: ClassVar[type] = LibvirtSettings
-    operations: frozenset[str] = frozenset({"restart", "suspend", "resume", "migrate", "console"})
+    operations: frozenset[str] = frozenset({"restart", "suspend", "resume", "migrate", "console", "caps"})
 
     def __init__(self, settings: LibvirtSettings) -> None:
         self._settings = settings
@@ -54,6 +47,13 @@ class LibvirtDriver:
         self._locks: dict[str, trio.Lock] = {}
         self._addresses: dict[str, str] = {}
         self._samples: dict[str, tuple[float, float]] = {}
+        self._book = settings.network.address_book() if settings.network is not None else None
+        self._booking = trio.Lock()
+
+    @staticmethod
+    async def examine(settings: LibvirtSettings) -> list[Finding]:
+        """What a host has and lacks of what units need."""
+        return await examine(settings)
 
     # What the runtime calls
 
@@ -71,7 +71,7 @@ class LibvirtDriver:
             record = state.record if state is not None and state.alive else None
             try:
                 if record is not None and (record.number, record.lease) == (unit.number, unit.lease):
-                    self._take_addresses(plan)
+                    plan = await self._with_addresses(plan, unit)
                     if record.ready:
                         unit.log(f"runs already on host {place.name}")
                         return self._properties(place, record)
@@ -79,7 +79,7 @@ class LibvirtDriver:
                 else:
                     await self._remove(place, home, unit.unit)
                     place = home
-                    self._take_addresses(plan)
+                    plan = await self._with_addresses(plan, unit)
                     record = await self._make(place, plan, unit)
                 return await self._await_ready(place, plan, record, unit)
             except HostLostError:
@@ -150,7 +150,8 @@ class LibvirtDriver:
 
     async def operate(self, unit: UnitContext, operation: str, arguments: Mapping[str, Any]) -> Properties:
         """``suspend`` (memory to disk) and ``resume``; ``restart``; ``migrate`` (argument ``host``); ``console``,
-        which returns the last lines as property ``console``.
+        which returns the last lines as property ``console``; ``caps`` (argument ``seconds``), which measures how well
+        CPU caps hold while the guest is busy.
         """
         actions: dict[str, Callable[[UnitContext, Mapping[str, Any]], Awaitable[Properties]]] = {
             "suspend": self._suspend,
@@ -158,6 +159,7 @@ class LibvirtDriver:
             "restart": self._restart,
             "migrate": self._migrate,
             "console": self._console,
+            "caps": self._caps,
         }
         if operation not in actions:
             raise unknown_operation("libvirt", operation, self.operations)
@@ -202,6 +204,17 @@ class LibvirtDriver:
                 return self._places[name]
         return home
 
+    async def _with_addresses(self, plan: UnitPlan, unit: UnitContext) -> UnitPlan:
+        """The plan with addresses of its slice's block, where slices have blocks. What it has then is nobody else's."""
+        if self._book is not None:
+            # Two holders may call their slices alike.
+            owner = json.dumps([unit.properties.get("lease.holder", ""), unit.properties.get("slice.name", "")])
+            async with self._booking:
+                taken = await trio.to_thread.run_sync(self._book.take, owner, plan.unit)
+            plan = attrs.evolve(plan, addresses=taken)
+        self._take_addresses(plan)
+        return plan
+
     def _take_addresses(self, plan: UnitPlan) -> None:
         """Makes sure that no two units have one address, which only names with like numbers could bring about."""
         for address in plan.addresses:
@@ -230,7 +243,9 @@ class LibvirtDriver:
         return place, state, state.record
 
     def _properties(self, place: Place, record: UnitRecord) -> Properties:
-        return record.properties(place.name, place.name_of(record.unit))
+        image = self._settings.images.get(record.image)
+        found = record.properties(place.name, place.name_of(record.unit))
+        return {**found, "user": image.user} if image is not None and record.host_key else found
 
     # Making and removing
 
@@ -296,6 +311,9 @@ class LibvirtDriver:
                 await each.volumes.remove(base + suffix, wipe=self._settings.wipe or suffix in (".seed", ".initrd"))
         await home.volumes.remove(home.name_of(unit) + MOVED, wipe=False)
         self._addresses = {address: owner for address, owner in self._addresses.items() if owner != unit}
+        if self._book is not None:
+            async with self._booking:
+                await trio.to_thread.run_sync(self._book.give_back, unit)
         self._samples.pop(unit, None)
 
     async def _take_back(self, place: Place, home: Place, unit: UnitContext) -> None:
@@ -397,6 +415,11 @@ class LibvirtDriver:
         console = Console(place.volumes, name)
         await console.more()
         return {"console": "\n".join(console.lines())[-8000:]}
+
+    async def _caps(self, unit: UnitContext, arguments: Mapping[str, Any]) -> Properties:
+        place, state, _ = await self._running(unit, "be measured")
+        size = make_plan(unit, self._settings).size
+        return await measure_caps(place.domains, state.name, size, str(arguments.get("seconds", "2")))
 
     # Words and measures
 

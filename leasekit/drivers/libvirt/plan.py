@@ -98,11 +98,15 @@ def chosen_size(properties: Mapping[str, str], size: Size, choices: Choices) -> 
         choice: tuple[int, int] | None = getattr(choices, key)
         if choice is None or key not in properties:
             continue
-        text = properties[key]
-        if _NUMBER.fullmatch(text) is None or not text.isascii() or not choice[0] <= int(text) <= choice[1]:
-            raise refused(key, text, f"expected a whole number from {choice[0]} to {choice[1]}")
-        changes[key] = int(text)
+        changes[key] = chosen_number(key, properties[key], *choice)
     return attrs.evolve(size, **changes)
+
+
+def chosen_number(key: str, text: str, least: int, most: int) -> int:
+    """The whole number that a property is. Raises ``DriverError``."""
+    if _NUMBER.fullmatch(text) is None or not text.isascii() or not least <= int(text) <= most:
+        raise refused(key, text, f"expected a whole number from {least} to {most}")
+    return int(text)
 
 
 def _most(size: Size, choices: Choices) -> Size:
@@ -120,6 +124,8 @@ def host_name(unit: str, domain: str) -> str:
 def unit_addresses(unit: str, network: NetworkSettings) -> tuple[str, ...]:
     """A unit's addresses, by the site's table or by the number in its name. Raises ``DriverError``."""
     networks = network.networks()
+    if network.block:
+        return ()  # the address book has them
     if unit in network.addresses:
         return tuple(
             f"{address}/{net.prefixlen}" for address, net in zip(network.addresses[unit], networks, strict=True)

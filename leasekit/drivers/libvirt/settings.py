@@ -13,6 +13,7 @@ import attrs
 
 from leasekit.core.settings import DurationSetting
 from leasekit.core.time import SECOND
+from leasekit.drivers.directory.addresses import AddressBook
 from leasekit.drivers.names import one_line
 
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -137,6 +138,9 @@ class NetworkSettings:
     A unit has one address of each of ``subnets``: those that ``addresses`` names, or else the address ``first`` plus
     the number at the end of the unit's name, counted from the subnet's own. ``filter`` is a filter of libvirt's, such
     as ``clean-traffic``, that keeps a guest to its addresses.
+
+    With ``block`` addresses are not by name: each slice of each holder has blocks of so many in every subnet, from
+    ``first`` on, and the file ``book`` says who has what.
     """
 
     bridge: str = attrs.field(default="", validator=_plain_name)
@@ -147,18 +151,29 @@ class NetworkSettings:
     gateways: tuple[str, ...] = ()
     nameservers: tuple[str, ...] = ()
     filter: str = attrs.field(default="", validator=_plain_name)
+    block: int = attrs.field(default=0, validator=attrs.validators.ge(0))
+    book: Path | None = None
 
     def __attrs_post_init__(self) -> None:
         if bool(self.bridge) == bool(self.network):
             raise ValueError("expected a bridge or a network, one of the two")
+        if bool(self.block) != (self.book is not None):
+            raise ValueError("block and book: expected both or none: how many addresses, and the file that says whose")
+        if self.block and self.addresses:
+            raise ValueError("addresses: found units, expected none where slices have blocks")
         try:
             networks = self.networks()
             for text in (*self.gateways, *self.nameservers):
                 ipaddress.ip_address(text)
+            self.address_book()
             for unit, several in self.addresses.items():
                 _check_addresses(unit, several, networks)
         except ValueError as error:
             raise ValueError(str(error)) from None
+
+    def address_book(self) -> AddressBook | None:
+        """Who gives addresses, where slices have blocks of them."""
+        return AddressBook(self.book, self.networks(), self.block, self.first) if self.book is not None else None
 
     def networks(self) -> list[Network]:
         """The subnets."""

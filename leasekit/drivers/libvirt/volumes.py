@@ -37,6 +37,12 @@ class Volumes:
 
         return await self._host.call(f"can't look at pool {self._host.host.pool}", folder)
 
+    async def free(self) -> int:
+        """How many bytes the pool has free. Raises ``DriverError``."""
+        return await self._host.call(
+            f"can't look at pool {self._host.host.pool}", lambda connection: int(self._pool(connection).info()[3])
+        )
+
     async def path(self, name: str) -> str | None:
         """Where a volume is on the host; none where there is no such volume. Raises ``DriverError``."""
 

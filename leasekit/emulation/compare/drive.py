@@ -8,6 +8,10 @@ turn of that instant.
 A grant is a reservation over the estimate, at once or for later, and stands. Work that is done earlier ends its lease;
 what is left of the term is free from then on, for those that have no grant yet. Each decision is checked as a broker
 checks it; the first that can't be carried out ends the run with an error.
+
+Best effort can be suspended (``cycle.suspends``; Haizea has it): by a grant of a shorter term than was asked for, or by
+a ``Preempt`` of what runs. Its last moments go to saving it. The rest is asked for anew when that term ends, by a
+request that names what it goes on from (``resumes``) and needs time to be brought back (``prepare``), at the same site.
 """
 
 from __future__ import annotations
@@ -15,11 +19,12 @@ from __future__ import annotations
 import heapq
 import time
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import attrs
 
+from leasekit.core.drivers import SAVES
 from leasekit.core.errors import LeasekitError
 from leasekit.core.mappers import (
     BrokerCycle,
@@ -28,6 +33,7 @@ from leasekit.core.mappers import (
     Grant,
     GrantedLease,
     PendingRequest,
+    Preempt,
     Reject,
     Source,
     Wake,
@@ -35,14 +41,13 @@ from leasekit.core.mappers import (
 from leasekit.core.properties import EMPTY
 from leasekit.core.time import DAY, INSTANT_MAX, Instant, Term
 from leasekit.core.timetable import Shortfall, Timetable
+from leasekit.emulation.compare.parts import NO_SITES, NODE, SITE, Parts, Saving, work_of
 from leasekit.emulation.compare.queue import Waiting
-from leasekit.emulation.compare.works import Work
+from leasekit.emulation.compare.works import BEST_EFFORT, Work
 from leasekit.policies.broker.ledger import Ledger
 
-NODE: Final = "node"
-SITE: Final = "nodes"
 REFUSED: Final = -1
-NO_SITES: Final[frozenset[str]] = frozenset()
+CAN_SAVE: Final = {SAVES: "true"}
 TELL_EVERY_S: Final = 0.2
 USAGE_KEPT: Final = 400 * DAY
 
@@ -56,6 +61,8 @@ class Outcome:
 
     ``reasons`` of those refused, by position. ``turns`` is how often the mapper was called, ``deepest`` how many waited
     at most, ``seconds`` the real time of it all, ``cpu_seconds`` the processor's, whatever else the machine does.
+    ``booked_ahead`` is how many starts were granted for later, ``suspended`` when those ran, by position, that were
+    suspended on the way, ``suspensions`` how often that was.
     """
 
     starts: array[int]
@@ -65,23 +72,32 @@ class Outcome:
     deepest: int
     seconds: float
     cpu_seconds: float
+    booked_ahead: int = 0
+    suspensions: int = 0
+    suspended: Mapping[int, Sequence[Term]] = attrs.Factory(dict)
 
 
 class MapperFault(LeasekitError):
     """The mapper decided what can't be carried out, or raised."""
 
 
-def drive(works: Sequence[Work], units: int, mapper: BrokerMapper, progress: Progress | None = None) -> Outcome:
+def drive(
+    works: Sequence[Work],
+    units: int,
+    mapper: BrokerMapper,
+    progress: Progress | None = None,
+    saving: Saving | None = None,
+) -> Outcome:
     """Run a workload, sorted by submission, on ``units``. Raises :class:`MapperFault`."""
     if units < 1:
         raise LeasekitError(f"nodes: found {units}, expected at least 1")
-    return _Run(works, units, mapper).run(progress)
+    return _Run(works, units, mapper, saving or Saving()).run(progress)
 
 
 class _Run:
     """The workload on its way through the mapper."""
 
-    def __init__(self, works: Sequence[Work], units: int, mapper: BrokerMapper) -> None:
+    def __init__(self, works: Sequence[Work], units: int, mapper: BrokerMapper, saving: Saving) -> None:
         self._works = works
         self._units = units
         self._mapper = mapper
@@ -95,7 +111,9 @@ class _Run:
         self._deferred: dict[str, str] = {}
         self._starts = array("q", [REFUSED]) * len(works)
         self._reasons: dict[int, str] = {}
-        self._turns = self._decisions = self._deepest = 0
+        self._turns = self._decisions = self._deepest = self._ahead = self._arrivals = 0
+        self._parts = Parts(works, saving)
+        self._again = False
 
     def run(self, progress: Progress | None) -> Outcome:
         """From the first submission to the last decision."""
@@ -104,9 +122,9 @@ class _Run:
         works, ends, waiting = self._works, self._ends, self._waiting
         count, arrived = len(works), 0
         wake: Instant | None = None
-        while arrived < count or waiting:
+        while arrived < count or waiting or self._parts:
             now = works[arrived].submit if arrived < count else INSTANT_MAX
-            if waiting:
+            if waiting or self._parts:
                 if ends and ends[0][0] < now:
                     now = ends[0][0]
                 if wake is not None and wake < now:
@@ -120,52 +138,71 @@ class _Run:
                 changed = True
             if waiting and (changed or wake == now):
                 wake = self._turn(now)
+                while self._again and waiting:
+                    wake = self._turn(now)
             if progress is not None and time.perf_counter() - told > TELL_EVERY_S:
                 told = time.perf_counter()
                 progress(arrived / count)
         self._give_up()
+        self._parts.close()
         if progress is not None:
             progress(1.0)
         return Outcome(
             starts=self._starts, reasons=self._reasons, turns=self._turns, decisions=self._decisions,
             deepest=self._deepest, seconds=time.perf_counter() - begin, cpu_seconds=time.process_time() - begin_cpu,
+            booked_ahead=self._ahead, suspensions=self._parts.suspensions, suspended=self._parts.stretches,
         )  # fmt: skip
 
     # -- what happens ------------------------------------------------------------------------------------------
 
     def _arrive(self, number: int, work: Work) -> None:
         lease, start = str(number), work.start
-        self._waiting.add(
-            number,
+        suspends = work.kind == BEST_EFFORT
+        properties = self._parts.first if suspends else EMPTY
+        self._wait(
             PendingRequest(
                 lease, work.holder, "new", NODE, work.units, work.units, Term(start, start + work.estimate),
-                work.latest, work.latest, work.submit, "", NO_SITES, "", 0, "", 0, False, EMPTY,
+                work.latest, work.latest, work.submit, "", NO_SITES, "", 0, "", 0, suspends, properties,
             ),
         )  # fmt: skip
-        if work.latest + work.estimate < INSTANT_MAX:
-            heapq.heappush(self._latest, (work.latest, lease))
+
+    def _wait(self, request: PendingRequest) -> None:
+        self._arrivals += 1
+        self._waiting.add(self._arrivals, request)
+        latest = request.latest_start
+        if latest + request.term.length < INSTANT_MAX:
+            heapq.heappush(self._latest, (latest, request.lease))
 
     def _end(self, now: Instant) -> bool:
-        """Take what is done by now out of the timetable; says whether a lease ended before its term did.
+        """Take what is done by now out of the timetable; says whether that is news: a lease ended before its term, or
+        the rest of what was suspended waits.
 
         All of the reservation goes, its past too: nobody asks about the past, and so it leaves no trace.
         """
-        ends, table, early = self._ends, self._table, False
+        ends, table, news = self._ends, self._table, False
         while ends and ends[0][0] <= now:
-            number = heapq.heappop(ends)[1]
-            work, lease = self._works[number], str(number)
-            if work.run < work.estimate:
-                early = True
-                if self._ledger is not None:
-                    start = self._starts[number]
-                    rest = Term(start + work.run, start + work.estimate)
-                    self._ledger.add(work.holder, NODE, -work.units, rest)
+            at, number = heapq.heappop(ends)
+            if self._parts.moved(number, at):
+                continue
+            lease = self._parts.lease(number)
+            held = table.get(lease)
+            assert held is not None, "what ends is booked until then"
             table.release(lease)
-        return early
+            units, (_, end) = held
+            if at < end:
+                news = True
+                if self._ledger is not None:
+                    self._ledger.add(self._works[number].holder, NODE, -units, Term(at, end))
+            rest = self._parts.ended(number, at, self._starts[number])
+            if rest is not None:
+                self._wait(rest)
+                news = True
+        return news
 
     def _turn(self, now: Instant) -> Instant | None:
         """One turn; returns when the mapper wants the next one, never at this instant again."""
         waiting = self._waiting
+        self._again = False
         waiting.at(now)
         self._expire(now)
         if not waiting:
@@ -183,21 +220,26 @@ class _Run:
                 self._refuse(decision.lease, decision.reason)
             elif isinstance(decision, Wake):
                 wake = max(now + 1, decision.at if wake is None else min(wake, decision.at))
+            elif isinstance(decision, Preempt):
+                self._suspend(now, decision)
             else:
                 raise MapperFault(f"decided {decision!r:.80}, which a workload has no use for")
         return wake
 
     def _cycle(self, now: Instant) -> BrokerCycle:
-        return BrokerCycle(now, self._waiting, (), self._sources(), self._granted, self._ledger)
+        return BrokerCycle(now, self._waiting, (), self._sources(), self._granted, self._ledger, True)
 
     def _granted(self, type_: str) -> Sequence[GrantedLease]:
-        """What runs or is to run; none of it can be preempted."""
+        """What runs or is to run; best effort can be suspended."""
         found = []
         for key in self._table if type_ == NODE else ():
-            lease = str(key)
-            work, start = self._works[int(lease)], self._starts[int(lease)]
-            term = Term(start, start + work.estimate)
-            found.append(GrantedLease(lease, work.holder, SITE, NODE, work.units, term, False, 0, EMPTY))
+            held = self._table.get(key)
+            assert held is not None, "it is one of its keys"
+            lease, (units, term) = str(key), held
+            work = self._works[work_of(lease)]
+            suspends = work.kind == BEST_EFFORT
+            properties = self._parts.first if suspends else EMPTY
+            found.append(GrantedLease(lease, work.holder, SITE, NODE, units, term, suspends, 0, properties))
         return found
 
     def _decided(self, cycle: BrokerCycle) -> Sequence[object]:
@@ -217,7 +259,7 @@ class _Run:
             if type_ != NODE:
                 return ()
             if not views:
-                views.append(Source(SITE, SITE, NODE, self._units, self._span, EMPTY, self._table.overlay()))
+                views.append(Source(SITE, SITE, NODE, self._units, self._span, CAN_SAVE, self._table.overlay()))
             return views
 
         return sources
@@ -232,25 +274,25 @@ class _Run:
 
     def _grant(self, now: Instant, grant: Grant) -> None:
         lease, source, units, term = grant[:4]
-        found = self._waiting.find(lease)
-        if found is None:
+        request = self._waiting.find(lease)
+        if request is None:
             raise MapperFault(f"granted {lease!r:.60} at {now} ms, for which no request waits (any more)")
-        number, request = found
         if source != SITE:
             raise MapperFault(f"granted request {lease} from source {source!r:.60}, there is only {SITE!r}")
         start, end = term
-        if units != request.units or end - start != request.term.length:
+        asked = request.term.length
+        if units != request.units or (end - start != asked and not self._parts.may_be(request, end - start)):
             raise MapperFault(
-                f"granted request {lease} {units} units for {end - start} ms, it asked for {request.units} for "
-                f"{request.term.length} ms"
+                f"granted request {lease} {units} units for {end - start} ms, it asked for {request.units} "
+                f"for {asked} ms"
             )
-        if not request.term.start <= start <= request.latest_start:
+        if not request.term.start <= start <= request.latest_start or grant.booked.start < now:
             raise MapperFault(
                 f"granted request {lease} a start at {start}, outside its window, {request.term.start} to "
-                f"{request.latest_start} (it is {now})"
+                f"{request.latest_start}, or prepared in the past (it is {now})"
             )
         try:
-            self._table.reserve(lease, units, term)
+            self._table.reserve(lease, units, grant.booked)
         except Shortfall as short:
             raise MapperFault(
                 f"overbooked: request {lease} was granted {units} units over {tuple(term)}, but {short.free} were free "
@@ -258,16 +300,46 @@ class _Run:
             ) from short
         self._waiting.remove(lease)
         self._deferred.pop(lease, None)
-        self._starts[number] = start
+        number = work_of(lease)
+        if self._starts[number] == REFUSED:
+            self._starts[number] = start
+        self._ahead += grant.booked.start > now
         if self._ledger is not None:
-            self._ledger.add(request.holder, NODE, units, term)
-        heapq.heappush(self._ends, (start + self._works[number].run, number))
+            self._ledger.add(request.holder, NODE, units, grant.booked)
+        heapq.heappush(self._ends, (self._parts.begin(number, lease, term, asked), number))
+
+    def _suspend(self, now: Instant, decision: Preempt) -> None:
+        """Cut a lease short, so that it is saved by then."""
+        lease, at = decision.lease, decision.at
+        held = self._table.get(lease)
+        if held is None:
+            raise MapperFault(f"suspended {lease!r:.60} at {now} ms, which has no units (any more)")
+        units, term = held
+        number = work_of(lease)
+        work = self._works[number]
+        if work.kind != BEST_EFFORT:
+            raise MapperFault(f"suspended lease {lease}, which is not best effort")
+        cut = self._parts.cut(number, now, at, self._starts[number])
+        if cut is None or not at < term.end:
+            raise MapperFault(
+                f"suspended lease {lease} by {at}: it holds its units over {tuple(term)}, it is {now}, and saving it "
+                f"takes {self._parts.saving.time} ms"
+            )
+        self._table.end(lease, at)
+        if self._ledger is not None:
+            self._ledger.add(work.holder, NODE, -units, Term(at, term.end))
+        heapq.heappush(self._ends, (cut, number))
+        self._again = True
 
     def _refuse(self, lease: str, reason: str) -> None:
-        found = self._waiting.find(lease)
-        if found is None:
+        if self._waiting.find(lease) is None:
             raise MapperFault(f"refused {lease!r:.60}, for which no request waits (any more)")
-        self._reasons[found[0]] = reason
+        number = work_of(lease)
+        if self._starts[number] != REFUSED:
+            reason = f"suspended, and not resumed: {reason}"
+            self._starts[number] = REFUSED
+            self._parts.lost(number)
+        self._reasons[number] = reason
         self._waiting.remove(lease)
         self._deferred.pop(lease, None)
 

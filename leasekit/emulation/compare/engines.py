@@ -19,6 +19,7 @@ import attrs
 from leasekit.core.errors import LeasekitError
 from leasekit.emulation.compare.drive import Progress, drive
 from leasekit.emulation.compare.measures import Measured, measure
+from leasekit.emulation.compare.parts import Pool
 from leasekit.emulation.compare.targets import Target
 from leasekit.emulation.compare.works import Work
 
@@ -29,10 +30,10 @@ Result = Measured | LeasekitError
 PATIENCE_S: Final = 60.0
 
 
-def run_one(target: Target, works: Sequence[Work], units: int, progress: Progress | None = None) -> Measured:
+def run_one(target: Target, works: Sequence[Work], pool: Pool, progress: Progress | None = None) -> Measured:
     """One mapper's run, in this process. Raises ``LeasekitError``."""
     mapper = target.make()
-    return measure(target.label, works, units, drive(works, units, mapper, progress))
+    return measure(target.label, works, pool.units, drive(works, pool.units, mapper, progress, pool.saving))
 
 
 # -- processes ---------------------------------------------------------------------------------------------------------
@@ -49,7 +50,7 @@ class _Child:
 def run_local(
     targets: Sequence[Target],
     works: Sequence[Work],
-    units: int,
+    pool: Pool,
     *,
     jobs: int,
     report: Report | None = None,
@@ -62,7 +63,7 @@ def run_local(
     try:
         while left or running:
             while left and len(running) < max(1, jobs):
-                running.append(_start(context, left.pop(0), works, units))
+                running.append(_start(context, left.pop(0), works, pool))
             for child in _heard(running, patience, report, found):
                 running.remove(child)
     finally:
@@ -71,18 +72,18 @@ def run_local(
     return [found[target.label] for target in targets]
 
 
-def _start(context: Any, target: Target, works: Sequence[Work], units: int) -> _Child:
+def _start(context: Any, target: Target, works: Sequence[Work], pool: Pool) -> _Child:
     ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_work, args=(theirs, target, works, units), daemon=True)
+    process = context.Process(target=_work, args=(theirs, target, works, pool), daemon=True)
     process.start()
     theirs.close()
     return _Child(target, process, ours, time.monotonic())
 
 
-def _work(connection: Connection, target: Target, works: Sequence[Work], units: int) -> None:
+def _work(connection: Connection, target: Target, works: Sequence[Work], pool: Pool) -> None:
     """What a child process does."""
     try:
-        result: Result = run_one(target, works, units, lambda share: connection.send(("share", share)))
+        result: Result = run_one(target, works, pool, lambda share: connection.send(("share", share)))
     except LeasekitError as error:
         result = error
     try:
@@ -134,7 +135,7 @@ def _end(child: _Child) -> None:
 
 
 def run_dask(
-    targets: Sequence[Target], works: Sequence[Work], units: int, *, scheduler: str, report: Report | None = None
+    targets: Sequence[Target], works: Sequence[Work], pool: Pool, *, scheduler: str, report: Report | None = None
 ) -> list[Result]:
     """All targets as tasks of the Dask cluster at ``scheduler`` (``tcp://host:8786``), as its workers come free.
 
@@ -153,7 +154,7 @@ def run_dask(
     found: dict[str, Result] = {}
     with client:
         (spread,) = client.scatter([list(works)], broadcast=True)
-        tasks = {client.submit(_task, target, spread, units, pure=False): target for target in targets}
+        tasks = {client.submit(_task, target, spread, pool, pure=False): target for target in targets}
         for task in dask.as_completed(tasks):
             label = tasks[task].label
             raised = task.exception()
@@ -164,10 +165,10 @@ def run_dask(
     return [found[target.label] for target in targets]
 
 
-def _task(target: Target, works: Sequence[Work], units: int) -> Measured | str:
+def _task(target: Target, works: Sequence[Work], pool: Pool) -> Measured | str:
     """What a worker does; an error becomes text, so that every worker's pickle can carry it."""
     try:
-        found: Measured = run_one(target, works, units)
+        found: Measured = run_one(target, works, pool)
     except LeasekitError as error:
         return str(error)
     return found

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, TypeAlias
 
 import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from leasekit.core.time import SECOND, Instant
+from leasekit.core.time import SECOND, Instant, Term
 from leasekit.emulation.compare.drive import REFUSED, Outcome
 from leasekit.emulation.compare.works import BEST_EFFORT, Work
 
@@ -32,12 +32,13 @@ MEASURES: Final = {
 @attrs.frozen(kw_only=True)
 class Measured:
     """One mapper's run of a workload: its ``summary``, and for each piece of work, in order, its start in ms
-    (:data:`.drive.REFUSED`: never), with the reasons of those refused.
+    (:data:`.drive.REFUSED`: never), with the reasons of those refused, and when those ran that were suspended.
     """
 
     summary: dict[str, Any]
     starts: Sequence[Instant]
     reasons: dict[int, str]
+    suspended: Mapping[int, Sequence[Term]] = attrs.Factory(dict)
 
 
 def measure(label: str, works: Sequence[Work], units: int, outcome: Outcome) -> Measured:
@@ -47,9 +48,10 @@ def measure(label: str, works: Sequence[Work], units: int, outcome: Outcome) -> 
     granted = starts != REFUSED
     chosen = granted & columns.best_effort
     waits = (starts - columns.submits)[chosen] / SECOND
-    slowdowns = bounded_slowdowns(columns, starts)[chosen]
+    ends = ends_of(columns, starts, outcome.suspended)
+    slowdowns = bounded_slowdowns(columns, ends)[chosen]
     first, last = int(columns.submits[0]), int(columns.submits[-1])
-    ends = (starts + columns.runs)[granted]
+    ends = ends[granted]
     summary = {
         "mapper": label,
         "requests": len(works),
@@ -59,7 +61,7 @@ def measure(label: str, works: Sequence[Work], units: int, outcome: Outcome) -> 
         "median_wait_s": _rounded(float(np.median(waits)) if waits.size else None, 3),
         "p95_wait_s": _rounded(float(np.percentile(waits, 95)) if waits.size else None, 3),
         "mean_bounded_slowdown": _rounded(_mean(slowdowns)),
-        "utilisation": _rounded(_utilisation(columns, starts, units, first, last)),
+        "utilisation": _rounded(_utilisation(stretches(columns, starts, outcome.suspended), units, first, last)),
         "fairness": _rounded(_fairness(np.asarray([work.holder for work in works])[chosen], slowdowns)),
         "makespan_s": _rounded((int(ends.max()) - first) / SECOND if ends.size else 0.0, 3),
         "measured": {
@@ -69,9 +71,11 @@ def measure(label: str, works: Sequence[Work], units: int, outcome: Outcome) -> 
             "turns": outcome.turns,
             "decisions": outcome.decisions,
             "deepest_queue": outcome.deepest,
+            "booked_ahead": outcome.booked_ahead,
+            "suspensions": outcome.suspensions,
         },
     }
-    return Measured(summary=summary, starts=outcome.starts, reasons=outcome.reasons)
+    return Measured(summary=summary, starts=outcome.starts, reasons=outcome.reasons, suspended=dict(outcome.suspended))
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -94,19 +98,37 @@ class Columns:
         )
 
 
-def bounded_slowdowns(columns: Columns, starts: NDArray[np.int64]) -> NDArray[np.float64]:
+Suspended: TypeAlias = Mapping[int, Sequence[Term]]
+"""When those ran that were suspended on the way, by position."""
+
+
+def ends_of(columns: Columns, starts: NDArray[np.int64], suspended: Suspended) -> NDArray[np.int64]:
+    """When each piece of work was done; without meaning for those refused."""
+    ends: NDArray[np.int64] = starts + columns.runs
+    for number, terms in suspended.items():
+        ends[number] = terms[-1].end
+    return ends
+
+
+def bounded_slowdowns(columns: Columns, ends: NDArray[np.int64]) -> NDArray[np.float64]:
     """The bounded slowdown of each piece of work; without meaning for those refused."""
-    wanted = starts - columns.submits + columns.runs
-    found: NDArray[np.float64] = np.maximum(1.0, wanted / np.maximum(columns.runs, BOUND))
+    found: NDArray[np.float64] = np.maximum(1.0, (ends - columns.submits) / np.maximum(columns.runs, BOUND))
     return found
 
 
-def _utilisation(columns: Columns, starts: NDArray[np.int64], units: int, first: Instant, last: Instant) -> float:
+def stretches(columns: Columns, starts: NDArray[np.int64], suspended: Suspended) -> NDArray[np.int64]:
+    """Begin, end and units of each stretch of time in which granted work ran: an array of three rows."""
+    whole = starts != REFUSED
+    whole[list(suspended)] = False
+    plain = np.stack([starts[whole], (starts + columns.runs)[whole], columns.units[whole]])
+    parts = [(*term, columns.units[number]) for number, terms in suspended.items() for term in terms]
+    return np.concatenate([plain, np.array(parts, dtype=np.int64).reshape(-1, 3).T], axis=1)
+
+
+def _utilisation(ran: NDArray[np.int64], units: int, first: Instant, last: Instant) -> float:
     """Within the window in which work was submitted, so that mappers are held to the same span of time."""
-    granted = starts != REFUSED
-    begin = np.clip(starts[granted], first, last)
-    end = np.clip(starts[granted] + columns.runs[granted], first, last)
-    area = float(((end - begin) * columns.units[granted]).sum())
+    begin, end = np.clip(ran[0], first, last), np.clip(ran[1], first, last)
+    area = float(((end - begin) * ran[2]).sum())
     return area / (units * (last - first)) if last > first else 0.0
 
 

@@ -79,12 +79,10 @@ class Waiting(Sequence[PendingRequest]):
         self._numbers.append(number)
         self._items.append(request)
 
-    def find(self, lease: str) -> tuple[int, PendingRequest] | None:
-        """The number of a request that waits, and the request; None if there is none of that lease."""
+    def find(self, lease: str) -> PendingRequest | None:
+        """The request of a lease that waits; None if there is none."""
         number = self._of.get(lease)
-        if number is None:
-            return None
-        return number, self._fresh(bisect_left(self._numbers, number))
+        return None if number is None else self._fresh(bisect_left(self._numbers, number))
 
     def remove(self, lease: str) -> None:
         """A request was answered. Raises ``KeyError``."""

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from leasekit.core.time import DAY, HOUR, MINUTE, SECOND
 from leasekit.emulation.compare.drive import REFUSED
-from leasekit.emulation.compare.measures import Columns, Measured, bounded_slowdowns
+from leasekit.emulation.compare.measures import Columns, Measured, bounded_slowdowns, ends_of, stretches
 from leasekit.emulation.compare.works import Workload
 from leasekit.emulation.plots import DASHES, PALETTE, draw_figure
 
@@ -42,8 +42,33 @@ _PANELS: Final = {
     "fairness": "fairness (Jain)",
 }
 _SHARES: Final = frozenset({"utilisation", "accepted", "fairness"})
+BOOKED_SHARE: Final = 0.1
+"""From what share of the work on it is remarked that starts were booked ahead, where as much ends early."""
+DEEP: Final = 1_000
+"""From how many on it is remarked that so many waited."""
 _LOG_FROM: Final = 20.0
 """Bars whose heights differ by more than this factor are drawn on a logarithmic axis."""
+
+
+def remarks(summary: dict[str, Any], workload: Workload) -> list[str]:
+    """What the figures of a run don't say by themselves."""
+    name, measured = summary["mapper"], summary["measured"]
+    found = []
+    early = sum(work.run < work.estimate for work in workload.works)
+    if measured["booked_ahead"] > BOOKED_SHARE * len(workload.works) and early > BOOKED_SHARE * len(workload.works):
+        found.append(
+            f"{name}: {measured['booked_ahead']:,} starts were booked ahead, and stay where they are when other work "
+            "ends before its estimate; mappers that let work wait in line (backfill, priority, fcfs:backfill=false) "
+            "don't do that"
+        )
+    if measured["deepest_queue"] > DEEP:
+        found.append(
+            f"{name}: up to {measured['deepest_queue']:,} requests waited at a time: where that many wait, mean wait "
+            "and slowdown say more about how long the workload is than about the mapper"
+        )
+    if measured["suspensions"]:
+        found.append(f"{name}: work was suspended {measured['suspensions']:,} times; waits are up to the first start")
+    return found
 
 
 def write(out: Path, workload: Workload, nodes: int, runs: Sequence[Measured]) -> list[Path]:
@@ -129,7 +154,8 @@ def _waits(figure: Figure, workload: Workload, nodes: int, runs: Sequence[Measur
             continue
         waits = (starts - columns.submits)[chosen] / MINUTE
         _share_below(left, waits, place, run.summary["mapper"])
-        _share_below(right, bounded_slowdowns(columns, starts)[chosen], place, run.summary["mapper"])
+        slowdowns = bounded_slowdowns(columns, ends_of(columns, starts, run.suspended))[chosen]
+        _share_below(right, slowdowns, place, run.summary["mapper"])
     left.set_xscale("symlog", linthresh=1)
     right.set_xscale("log")
     for axes in (left, right):
@@ -152,12 +178,11 @@ def _usage(figure: Figure, workload: Workload, nodes: int, runs: Sequence[Measur
     axes = figure.subplots()
     columns = Columns.of(workload.works)
     first = int(columns.submits[0])
-    ends = [np.asarray(run.starts, dtype=np.int64) + columns.runs for run in runs]
-    last = max((int(end.max()) for end in ends), default=first) + 1
+    ran = [stretches(columns, np.asarray(run.starts, dtype=np.int64), run.suspended) for run in runs]
+    last = max((int(each[1].max()) for each in ran if each.size), default=first) + 1
     grid = np.linspace(first, last, 201)
     for place, run in enumerate(runs):
-        starts = np.asarray(run.starts, dtype=np.int64)
-        share = _shares(starts, columns, nodes, grid)
+        share = _shares(ran[place], nodes, grid)
         axes.stairs(
             share, (grid - first) / DAY, color=_colour(place), linestyle=_dash(place), label=run.summary["mapper"]
         )
@@ -168,11 +193,10 @@ def _usage(figure: Figure, workload: Workload, nodes: int, runs: Sequence[Measur
     _headed(figure, _title(workload, nodes), axes)
 
 
-def _shares(starts: NDArray[np.int64], columns: Columns, nodes: int, grid: NDArray[Any]) -> NDArray[Any]:
+def _shares(ran: NDArray[np.int64], nodes: int, grid: NDArray[Any]) -> NDArray[Any]:
     """By the area under the number of running units up to each point of the grid."""
-    granted = starts != REFUSED
-    at = np.concatenate([starts[granted], (starts + columns.runs)[granted]])
-    change = np.concatenate([columns.units[granted], -columns.units[granted]])
+    at = np.concatenate([ran[0], ran[1]])
+    change = np.concatenate([ran[2], -ran[2]])
     order = np.argsort(at, kind="stable")
     at, level = at[order], np.cumsum(change[order])
     if not at.size:

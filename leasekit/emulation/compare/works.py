@@ -18,7 +18,7 @@ import attrs
 from leasekit.config.traces import Job, TraceError, swf_jobs
 from leasekit.core.errors import LeasekitError
 from leasekit.core.time import DAY, HOUR, INSTANT_MAX, MINUTE, SECOND, Duration, Instant
-from leasekit.emulation.timetable_plan import read_workload
+from leasekit.emulation.workload_file import Request, read_workload
 
 BEST_EFFORT = "be"
 
@@ -86,23 +86,25 @@ def from_file(path: Path) -> Workload:
 
     Raises ``LeasekitError``.
     """
-    works = [
-        Work(
-            id=request.id,
-            holder="workload",
-            submit=request.submit,
-            start=request.start,
-            latest=min(request.latest, INSTANT_MAX - request.duration),
-            estimate=request.duration,
-            run=request.duration,
-            units=request.nodes,
-            kind=request.kind,
-        )
-        for request in read_workload(path)
-    ]
+    works = [as_work(request) for request in read_workload(path)]
     if not works:
         raise LeasekitError(f"{path}: found no requests, expected at least one")
     return Workload(name=path.name, works=_in_order(works))
+
+
+def as_work(request: Request) -> Work:
+    """A request of a workload file, which takes all of its time."""
+    return Work(
+        id=request.id,
+        holder="workload",
+        submit=request.submit,
+        start=request.start,
+        latest=min(request.latest, INSTANT_MAX - request.duration),
+        estimate=request.duration,
+        run=request.duration,
+        units=request.nodes,
+        kind=request.kind,
+    )
 
 
 def _in_order(works: Iterable[Work]) -> list[Work]:

@@ -78,7 +78,7 @@ _KEPT_OUT: Final = frozenset(
         "_handlers", "_inputs", "_mapper", "_queries", "inline", "peers", "scheme", "settings", "_base", "signer",
         "verifier", "name", "tag", "sites_by_key", "_needs", "_deployed", "_open", "_names", "_dependents", "slices",
         "_options", "_closings", "_open_requests", "_cut_off", "reports", "usage", "_endings", "_counted_claims",
-        "_errand_commands", "_shown", "_questions_asked", "_cycle_at",
+        "_errand_commands", "_shown", "_questions_asked", "_cycle_at", "_specs", "_retried", "_tags",
     }
 )  # fmt: skip
 """Attributes of actors that are empty between steps, derived from records, for people, or never change."""
@@ -252,7 +252,7 @@ def _record(record: Any, scope: Scope, out: list[Any], unused: frozenset[str] = 
 _OVER_GUEST: Final = frozenset({
     "asked", "ask", "ask_accepted", "ask_deadline", "op", "op_number", "op_accepted", "truncation", "granted",
     "configuration", "next_configuration", "victims", "closing", "noticed", "ended", "ask_at", "op_at", "hold_until",
-    "join", "redeem_predecessor", "join_predecessor", "proceed",
+    "join", "redeem_predecessor", "join_predecessor", "proceed", "op_configuration", "op_since",
 })  # fmt: skip
 _OVER_BROKER: Final = frozenset({"asked", "deadline", "send_at"})
 _OVER_SITE: Final = frozenset({
@@ -270,7 +270,7 @@ def _unused_guest(lease: GuestLease) -> frozenset[str]:
     if not lease.ask and lease.state != "nascent":
         unused |= {"ask_deadline"}
     if not lease.op_number:
-        unused |= {"op_at", "op_accepted", "op"}
+        unused |= {"op_at", "op_accepted", "op", "op_configuration", "op_since"}
     if lease.hold_until == 0:
         unused |= {"hold_until"}
     if lease.state not in ("nascent", "ticketed"):

@@ -23,17 +23,20 @@ LOSE, REPEAT, HOLD_UP, SLOW, FAIL, CRASH, CLOSE, DISABLE, OUTAGE, RECONNECT = (
 FAULTS: Final = {
     LOSE: "what is in flight is lost",
     REPEAT: "what is in flight arrives twice, the second time at any time later",
-    HOLD_UP: "what is in flight is overtaken by what comes after it, and arrives at any time later",
+    HOLD_UP: "what is in flight is overtaken by all that comes after it (reordered), and arrives at any time later",
     RECONNECT: "a connection breaks with all that is in flight, and comes up again: both sides hear of it",
-    CRASH: "an actor crashes and restarts: at rest, before it commits a step, or after that and before it sends",
+    CRASH: "an actor crashes and restarts: at rest, before it commits a step, after that and before it sends, or after "
+    "that and before it starts its drivers",
     CLOSE: "the guest's operator closes the lease",
     REFUSE: "the mapper of the broker or of the site refuses",
     WAIT: "the mapper of the broker or of the site decides nothing in its turn, and wants another one later",
     DISABLE: "the site's operator takes a unit out of service, so that the site has too few",
     FAIL: "a driver fails to set up, tear down or change a unit, or to let it join or leave",
     SLOW: "a driver is slow: time passes while it is busy",
-    OUTAGE: "nothing arrives and no driver ends until the next timer that changes anything but what is sent again",
+    OUTAGE: "nothing arrives and no driver ends until something expires: until the next timer that changes anything "
+    "but what is sent again",
 }
+_CRASHES: Final = {"commit": "commits that", "send": "sends", "act": "starts its drivers"}
 TICKS_MAX: Final = 500
 """How many timers may run out before one changes anything."""
 
@@ -47,16 +50,14 @@ class Move(NamedTuple):
     fault: bool = False
 
     def __str__(self) -> str:
-        way = {"commit": " (it crashes before it commits that)", "send": " (it crashes before it sends)"}.get(
-            self.way, f" ({self.way})" if self.way else ""
-        )
+        way = f" (it crashes before it {_CRASHES[self.way]})" if self.way in _CRASHES else f" ({self.way})"
         on = "" if self.on is None else f" {' and '.join(self.on) if isinstance(self.on, tuple) else self.on}"
-        return f"{self.what}{on}{way}"
+        return f"{self.what}{on}{way if self.way else ''}"
 
     @property
     def cause(self) -> str:
         """What happened, whatever the lease and unit: ``Redeem arrives at site``, ``setup ends``, ``time``."""
-        crash = {"commit": ", but it crashes", "send": ", but it crashes"}.get(self.way, "")
+        crash = ", but it crashes" if self.way in _CRASHES else ""
         told = {REFUSE: ", and it refuses", WAIT: ", and its mapper waits"}.get(self.way, "")
         if isinstance(self.on, Parcel):
             kinds = " and ".join(type(message).__name__ for message in self.on.messages)
@@ -147,6 +148,7 @@ class Mover:
             for name in NAMES:
                 if joint.actors[name].wake == joint.wake:
                     yield Move(TIME, name, "send", fault=True)
+                    yield Move(TIME, name, "act", fault=True)
                     if name != GUEST:
                         yield Move(TIME, name, REFUSE, fault=True)
                         yield Move(TIME, name, WAIT, fault=True)
@@ -163,8 +165,8 @@ class Mover:
 
     @staticmethod
     def _input_faults(what: str, on: Any, actor: str) -> Iterator[Move]:
-        yield Move(what, on, "commit", fault=True)
-        yield Move(what, on, "send", fault=True)
+        for way in _CRASHES:
+            yield Move(what, on, way, fault=True)
         if actor in (BROKER, SITE):
             yield Move(what, on, REFUSE, fault=True)
             yield Move(what, on, WAIT, fault=True)
@@ -201,8 +203,12 @@ class Mover:
         return self._operate(joint, move)
 
     def _feed(self, joint: Joint, name: str, what: Hashable, inputs: Sequence[Input], way: str = "") -> Joint | None:
-        """``joint`` after one actor's step; None if its mapper was told something and was not asked."""
+        """``joint`` after one actor's step; None if its mapper was told something and was not asked, or if it would
+        start nothing before which it could crash.
+        """
         told, crash = (way, "") if way in (REFUSE, WAIT) else ("", way)
+        if crash == "act" and not self.rig.feed(name, joint.actors[name], joint.now, what, inputs).actions:
+            return None
         effect = self.rig.feed(name, joint.actors[name], joint.now, what, inputs, crash=crash, told=told)
         return joint.after(name, effect) if effect.obeyed and not effect.error else None
 

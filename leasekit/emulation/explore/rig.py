@@ -258,8 +258,9 @@ class Rig:
     ) -> Effect:  # fmt: skip
         """What comes of actor ``name`` taking ``inputs`` at ``now``; ``what`` tells them from all others.
 
-        With ``crash`` (``now``, or just before it would ``commit`` or ``send``) the actor crashes, and is up again.
-        ``told`` is what its mapper is told to do in its next turn. Raises ``Violated`` where an invariant doesn't hold.
+        With ``crash`` (``now``, or just before it would ``commit``, ``send`` or ``act``) the actor crashes, and is up
+        again. ``told`` is what its mapper is told to do in its next turn. Raises ``Violated`` where an invariant does
+        not hold.
         """
         key = (name, id(frozen), now, what, crash, told)
         effect = self._effects.get(key)
@@ -275,7 +276,7 @@ class Rig:
         if crash != "now":
             ready = self._step(actor, now, inputs)
             if crash != "commit":
-                self._do(name, ready, mute=crash == "send")
+                self._do(name, ready, crash)
         if crash:
             actor = self._live[name] = self._make(name)
             actor.restore(self._stores[name].load())
@@ -306,14 +307,14 @@ class Rig:
             self._do(name, self._step(actor, now, ()))
         raise Violated(f"{name} wants to be ticked again and again at {now}")
 
-    def _do(self, name: str, ready: Ready, *, mute: bool = False) -> None:
+    def _do(self, name: str, ready: Ready, crash: str = "") -> None:
         growing = self._effect
         if ready.changes:
             check_log(name, [change.row for change in ready.changes if change.table == LOG and change.row], self._at)
             self._stores[name].commit(ready.changes)
         for reply in ready.replies:
             growing.error = reply.error
-        if mute:
+        if crash == "send":
             return
         sent: dict[str, list[Message]] = {}
         for peer, message in ready.messages:
@@ -322,7 +323,8 @@ class Rig:
             else:
                 growing.parcels.append(_parcel(name, peer, [message]))
         growing.parcels += [_parcel(name, peer, messages) for peer, messages in sent.items()]
-        growing.actions += ready.actions
+        if crash != "act":
+            growing.actions += ready.actions
 
 
 @attrs.define(slots=True)

@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from leasekit.core.claims.ticket import decode_ticket
-from leasekit.core.leases import authority, broker, delegation, returns, service_manager
+from leasekit.core.claims.ticket import decode_ticket, split_tickets
+from leasekit.core.leases import authority, broker, delegation, plans, power, returns, saved, service_manager
+from leasekit.core.leases.machine import TransitionTable
 from leasekit.core.protocol.messages import LeaseUpdate, Message, ReturnTicket, TicketUpdate
 from leasekit.core.schema import Row
 from leasekit.core.steps import Action, ActionDone
@@ -97,8 +98,11 @@ class MemoryChecker(Listening):
         latest = self._latest.get((sender, message.lease), 0)
         self._latest[sender, message.lease] = max(latest, message.update)
         if message.status == "granted" and message.update > latest:
-            ends = decode_ticket(message.ticket).leaf.term.end
+            further = split_tickets(message.further)
+            ends = decode_ticket(further[-1] if further else message.ticket).leaf.term.end
             self._granted.setdefault(sender, {})[message.lease] = message.update, ends
+        elif message.status == "noticed":  # it ends early, and the broker may forget it then
+            self._granted.get(sender, {}).pop(message.lease, None)
 
     def _return(self, at: Instant, sender: str, receiver: str, message: ReturnTicket) -> None:
         """A broker may forget a lease that came back."""
@@ -138,13 +142,14 @@ class StateChecker(Listening):
     """Every transition that is logged is one of the tables', and starts where the last one ended."""
 
     TABLES: Mapping[str, Sequence[Any]] = {
-        "guest": (service_manager.TABLE, returns.TABLE),
-        "broker": (broker.TABLE, delegation.TABLE),
-        "authority": (authority.TABLE, delegation.TABLE),
+        "guest": (service_manager.TABLE, returns.TABLE, plans.TOPOLOGY_TABLE),
+        "broker": (broker.TABLE, delegation.TABLE, plans.HOLD_TABLE),
+        "authority": (authority.TABLE, delegation.TABLE, saved.TABLE),
     }
     NOTES = frozenset({
         "mapper", "joined", "blocked_redeem", "give_back", "request", "redeem", "taken", "delegate", "notice", "report",
-        "endorsed", "administer",
+        "endorsed", "administer", "maintenance", "plan", "hold", "save",
+        "rest",
     })  # fmt: skip
 
     def __init__(self, role: Callable[[str], str], *, rogue: bool = False) -> None:
@@ -166,7 +171,10 @@ class StateChecker(Listening):
                 must(self._rogue, f"{actor} blames somebody, and every broker is honest: {why}")
                 continue
             if event.startswith("unit "):
-                self._unit(event.removeprefix("unit "), before, after)
+                self._unit("unit", authority.UNIT_TABLE, event.removeprefix("unit "), before, after)
+                continue
+            if event.startswith("power "):
+                self._unit("power", power.TABLE, event.removeprefix("power "), before, after)
                 continue
             if event in ("delegate", "taken"):
                 self._at.pop((actor, subject), None)  # a delegation may come again under its old name
@@ -200,7 +208,7 @@ class StateChecker(Listening):
             self._allowed[key] = known
         return known
 
-    def _unit(self, event: str, before: str, after: str) -> None:
-        found = authority.UNIT_TABLE.get((before, "-"), {}).get(event)
-        must(found == (after, "-"), f"a unit's {event}: {before} -> {after} is not in its table")
-        self.met.add(("unit", before, event))
+    def _unit(self, what: str, table: TransitionTable, event: str, before: str, after: str) -> None:
+        found = table.get((before, "-"), {}).get(event)
+        must(found == (after, "-"), f"a unit's {what} {event}: {before} -> {after} is not in its table")
+        self.met.add((what, before, event))

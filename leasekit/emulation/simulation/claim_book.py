@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 import attrs
 
 from leasekit.core.claims.claim import Claim
 from leasekit.core.claims.statements import decode_statement
-from leasekit.core.claims.ticket import decode_ticket
+from leasekit.core.claims.ticket import begin_of, decode_ticket, split_tickets
 from leasekit.core.errors import TicketError
 from leasekit.core.protocol.messages import (
     EXTEND,
@@ -24,6 +25,7 @@ from leasekit.core.protocol.messages import (
     ReturnTicket,
     TicketUpdate,
     Truncated,
+    Withhold,
 )
 from leasekit.core.time import Instant, Term
 from leasekit.emulation.simulation.checkers import Listening, must
@@ -48,11 +50,14 @@ class Given:
 
 
 class Source(NamedTuple):
-    """A claim that a broker holds by delegation ``name``, and the key of the site that it comes from."""
+    """A claim that a broker holds by delegation ``name``, and the key of the site that it comes from; ``number`` is
+    that of its offer, since a delegation that is over may come again under its name.
+    """
 
     claim: Claim
     site: bytes
     name: str
+    number: int
 
 
 class ClaimChecker(Listening):
@@ -70,7 +75,17 @@ class ClaimChecker(Listening):
             Accepted: self._accepted,
             Truncated: self._truncated,
         }
-        self.receives = {ReturnTicket: self._return, ClaimReport: self._report, Accepted: self._cut_accepted}
+        self.receives = {
+            ReturnTicket: self._return,
+            ClaimReport: self._report,
+            Accepted: self._cut_accepted,
+            Withhold: self._withhold,
+        }
+        self._asked_to_withhold: dict[tuple[str, str, int], Withhold] = {}
+        self._withheld: dict[str, dict[str, tuple[int, Term]]] = {}
+        self._last_withheld: dict[tuple[str, str, str], int] = {}
+        self.joined = 0
+        """How many grants were tickets that go on from each other, over more than one delegation."""
         self.children: dict[bytes, dict[bytes, Given]] = {}
         self.sources: dict[bytes, Source] = {}
         self._cuts: dict[tuple[str, str, str, int], bytes] = {}
@@ -90,7 +105,7 @@ class ClaimChecker(Listening):
         leaf = chain[-1]
         if leaf.digest in self.sources:
             return
-        self.sources[leaf.digest] = Source(leaf, chain[0].issuer, message.delegation)
+        self.sources[leaf.digest] = Source(leaf, chain[0].issuer, message.delegation, message.number)
         if len(chain) > 1:
             given = Given(leaf, message.delegation, leaf.term.end, leaf.term.end, delegated=True)
             self.issued[leaf.digest] = given
@@ -117,32 +132,88 @@ class ClaimChecker(Listening):
         """A new claim counts from when it is shown to anybody."""
         if not message.ticket:
             return
-        chain = decode_ticket(message.ticket).chain
-        parent, leaf = chain[-2], chain[-1]
-        if leaf.digest in self.issued:
+        chains = chains_of(message)
+        first = chains[0][-1]
+        if first.digest in self.issued:
             return
         replaced = b""
         if message.truncation:
             cut = decode_statement(message.truncation)
             replaced = cut.subject
             self._end(cut.subject, cut.at)
-        given = Given(leaf, message.lease, leaf.term.end, leaf.term.end, replaced)
+        for chain in chains:
+            self._give(chain[-2], chain[-1], message.lease, replaced if chain is chains[0] else b"")
+        term = _joined([chain[-1] for chain in chains], message.lease)
+        self.joined += len(chains) > 1
+        request = self.requests.get((message.lease, message.number))
+        must(request is not None, f"{sender} grants {message.lease} what nobody asked for, as {message.number}")
+        assert request is not None
+        _check_asked(first, term, request, message)
+        if request.op == NEW and "group_id" in request.properties:
+            self._grouped(receiver, request, first.units, term)
+
+    def _give(self, parent: Claim, leaf: Claim, lease: str, replaced: bytes) -> None:
+        given = Given(leaf, lease, leaf.term.end, leaf.term.end, replaced)
         self.issued[leaf.digest] = given
         siblings = self.children.setdefault(parent.digest, {})
         siblings[leaf.digest] = given
         self._check(parent, leaf)
-        request = self.requests.get((message.lease, message.number))
-        must(request is not None, f"{sender} grants {message.lease} what nobody asked for, as {message.number}")
-        assert request is not None
-        _check_asked(leaf, request, message)
-        if request.op == NEW and "group_id" in request.properties:
-            self._grouped(receiver, request, leaf)
         if len(siblings) > OLD and len(siblings) % OLD == 0:
             self._forget(siblings, leaf)
 
-    def _grouped(self, holder: str, request: RequestTicket, leaf: Claim) -> None:
+    def _withhold(self, at: Instant, sender: str, receiver: str, message: Withhold) -> None:
+        """A broker is asked to grant nothing of some units for a while: it does so from when it accepts that, and until
+        it is asked for less.
+        """
+        if message.number < self._last_withheld.get((receiver, message.delegation, message.window), 0):
+            return  # it was overtaken: the broker knows better
+        windows = self._withheld.get(message.delegation, {})
+        known = windows.get(message.window)
+        if known is not None and message.units < known[0]:
+            del windows[message.window]
+        self._asked_to_withhold[receiver, message.delegation, message.number] = message
+
+    def _withholds(self, broker: str, agreed: Withhold) -> None:
+        """What a broker has agreed to; of what comes out of order the latest counts."""
+        key = (broker, agreed.delegation, agreed.window)
+        if agreed.number < self._last_withheld.get(key, 0):
+            return
+        self._last_withheld[key] = agreed.number
+        windows = self._withheld.setdefault(agreed.delegation, {})
+        windows.pop(agreed.window, None)
+        if agreed.units:
+            windows[agreed.window] = (agreed.units, agreed.term)
+
+    def check_withheld(self, message: TicketUpdate) -> None:
+        """An update that is sent as soon as it was decided: a new claim takes nothing that its broker has agreed to
+        withhold (which it may pass on to brokers below).
+        """
+        request = self.requests.get((message.lease, message.number))
+        if message.ticket and request is not None and request.op != MODIFY:
+            for chain in chains_of(message):
+                self._check_withheld(chain[-2], chain[-1])
+
+    def _check_withheld(self, parent: Claim, leaf: Claim) -> None:
+        source = self.sources.get(parent.digest)
+        if source is None:
+            return
+        held = self.children[parent.digest].values()
+        if any(given.delegated for given in held):
+            return
+        withheld = [(units, *term) for units, term in self._withheld.get(source.name, {}).values()]
+        for units, start, end in withheld:
+            if start < leaf.term.end and leaf.term.start < end:
+                both = Term(max(start, leaf.term.start), min(end, leaf.term.end))
+                instant, total = fullest([(g.claim.units, g.claim.term.start, g.until) for g in held], both)
+                must(
+                    total + units <= parent.capacity,
+                    f"claim {leaf.id[:8]}: at {instant} the children hold {total} of {parent.capacity} units, and "
+                    f"{units} are withheld",
+                )
+
+    def _grouped(self, holder: str, request: RequestTicket, units: int, term: Term) -> None:
         group = (holder, request.properties["group_id"])
-        self._groups.setdefault(group, {})[request.lease] = (leaf.units, leaf.term)
+        self._groups.setdefault(group, {})[request.lease] = (units, term)
         if "lease_count" in request.properties:
             self._members[group] = int(request.properties["lease_count"])
 
@@ -184,6 +255,9 @@ class ClaimChecker(Listening):
 
     def _accepted(self, at: Instant, sender: str, receiver: str, message: Accepted) -> None:
         """Now the broker can't forget any more that it has the units again, or that a request waits."""
+        agreed = self._asked_to_withhold.pop((sender, message.lease, message.number), None)
+        if agreed is not None:
+            self._withholds(sender, agreed)
         request = self.requests.get((message.lease, message.number))
         if request is not None and request.op == NEW and "group_id" in request.properties:
             group = (receiver, request.properties["group_id"])
@@ -244,19 +318,36 @@ def fullest(held: Sequence[tuple[int, Instant, Instant]], term: Term) -> tuple[I
     return best
 
 
-def _check_asked(leaf: Claim, request: RequestTicket, message: TicketUpdate) -> None:
-    what = f"{message.lease}: granted {leaf.units} of {leaf.type!r} over {tuple(leaf.term)}"
+def chains_of(message: TicketUpdate) -> list[Sequence[Claim]]:
+    """The chains of the tickets of an update that grants: the first, and those that go on from it."""
+    return [decode_ticket(data).chain for data in (message.ticket, *split_tickets(message.further))]
+
+
+def _joined(leaves: Sequence[Claim], lease: str) -> Term:
+    """The term of claims that go on from each other, without the time to prepare."""
+    for before, after in pairwise(leaves):
+        same = (before.type, before.units, before.holder) == (after.type, after.units, after.holder)
+        must(
+            same and before.term.end == after.term.start,
+            f"{lease}: a claim for {after.units} {after.type} over {tuple(after.term)} goes on from "
+            f"{before.units} {before.type} over {tuple(before.term)}",
+        )
+    return Term(begin_of(leaves[0]), leaves[-1].term.end)
+
+
+def _check_asked(leaf: Claim, term: Term, request: RequestTicket, message: TicketUpdate) -> None:
+    what = f"{message.lease}: granted {leaf.units} of {leaf.type!r} over {tuple(term)}"
     must(leaf.type == request.type, f"{what}, asked for was {request.type!r}")
     least = int(request.properties.get("min_units", "1")) if "elastic" in request.properties else request.units
     must(min(least, request.units) <= leaf.units <= request.units, f"{what}, asked for were {request.units}")
     moves = request.op == NEW and ("deferrable" in request.properties or "group_id" in request.properties)
     if moves:
-        must(leaf.term.length == request.term.length, f"{what}, asked for was {tuple(request.term)}, deferrable")
+        must(term.length == request.term.length, f"{what}, asked for was {tuple(request.term)}, deferrable")
     else:
-        must(leaf.term.end == request.term.end, f"{what}, asked for was {tuple(request.term)}")
-    must(request.term.start <= leaf.term.start, f"{what}, asked for was {tuple(request.term)}")
+        must(term.end == request.term.end, f"{what}, asked for was {tuple(request.term)}")
+    must(request.term.start <= term.start, f"{what}, asked for was {tuple(request.term)}")
     if request.op == EXTEND:
-        must(leaf.term.start == request.term.start, f"{what}: the lease ends at {request.term.start}")
+        must(term.start == request.term.start, f"{what}: the lease ends at {request.term.start}")
     must(request.op != MODIFY or bool(message.truncation), f"{what}, and nothing ends what it replaces")
     if request.site:
         must(message.site == request.site, f"{what} at {message.site}, asked for was {request.site}")
@@ -271,7 +362,7 @@ class HonourChecker(Listening):
         """``rogue`` is the key of a broker that gives away more than it has."""
         super().__init__()
         self._claims, self._key, self._rogue = claims, key, rogue
-        self._honoured: dict[bytes, list[tuple[int, Instant, Instant]]] = {}
+        self._honoured: dict[bytes, dict[bytes, tuple[int, Instant, Instant]]] = {}
         self.sends = {LeaseUpdate: self._lease_update, Relinquished: self._relinquished}
         self._used: dict[bytes, str] = {}
         self._void: dict[bytes, Instant] = {}
@@ -314,7 +405,7 @@ class HonourChecker(Listening):
 
     def _check_rogue(self, source: Claim, leaf: Claim, what: str) -> None:
         """Of what a rogue gives away no more is honoured than it has."""
-        honoured = self._honoured.setdefault(source.digest, [])
-        honoured.append((leaf.units, leaf.term.start, leaf.term.end))
-        instant, total = fullest(honoured, leaf.term)
+        honoured = self._honoured.setdefault(source.digest, {})
+        honoured[leaf.digest] = (leaf.units, leaf.term.start, leaf.term.end)
+        instant, total = fullest(list(honoured.values()), leaf.term)
         must(total <= source.capacity, f"{what}: at {instant} that makes {total} of {source.capacity} units of a rogue")

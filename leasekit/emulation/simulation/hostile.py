@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgpack
 
 from leasekit.core.claims.claim import Claim, issue
-from leasekit.core.claims.keys import fingerprint
+from leasekit.core.claims.keys import key_tag
 from leasekit.core.claims.statements import RELINQUISHMENT, state
 from leasekit.core.claims.ticket import decode_ticket, delegate, delegate_root
 from leasekit.core.properties import EMPTY, Properties
@@ -78,7 +78,7 @@ class HostileGuest:
         self._world = world
         self._owned = owned
         self.overheard = Overheard()
-        self.tag = fingerprint(world.key(HOSTILE))
+        self.tag = key_tag(world.key(HOSTILE))
         self._me = world.identity(HOSTILE)
         self._count = 0
         self._tickets: list[TicketUpdate] = []

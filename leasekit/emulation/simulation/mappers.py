@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from random import Random
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from leasekit.core.mappers import (
     Assign,
@@ -19,11 +19,15 @@ from leasekit.core.mappers import (
     Hold,
     LeaseView,
     ModifyLease,
+    Power,
+    Preempt,
     RequestLease,
     Wake,
 )
 from leasekit.core.time import HOUR, MINUTE, SECOND, Duration, Term
+from leasekit.policies.authority.energy import EnergyManager, EnergySettings
 from leasekit.policies.authority.first_fit import FirstFit
+from leasekit.policies.broker.coallocate import Coallocation, CoallocationSettings
 from leasekit.policies.broker.fcfs import Fcfs, FcfsSettings
 from leasekit.policies.guest.manual import Manual
 
@@ -104,6 +108,33 @@ class Slow(Fcfs):
         return [*super().allocate(cycle), again]
 
 
+class Preempting(Fcfs):
+    """Ends leases before their time: mostly those that may be ended."""
+
+    def __init__(self, mood: Mood, settings: FcfsSettings) -> None:
+        super().__init__(settings)
+        self._mood = mood
+
+    def allocate(self, cycle: BrokerCycle) -> list[Any]:
+        """What its base decides, and now and then the end of a lease of a type that is asked for."""
+        mood, rng = self._mood, self._mood.rng
+        decisions: list[Any] = super().allocate(cycle)
+        if not mood.has(0.3):
+            return decisions
+        types = dict.fromkeys(request.type for request in cycle.requests)
+        granted = [lease for type_ in types for lease in cycle.granted(type_)]
+        among = [lease for lease in granted if lease.preemptible] or granted
+        if among:
+            mood.met("mapper preempts")
+            lease = rng.choice(among)
+            at = cycle.now + rng.choice((0, 5 * SECOND, 5 * SECOND, MINUTE))
+            suspend = "suspend" in lease.properties and at > cycle.now
+            if suspend:
+                mood.met("mapper suspends")
+            decisions.append(Preempt(lease.lease, at, "others need its units more", suspend))
+        return decisions
+
+
 class SlowSite(FirstFit):
     """The same for a site."""
 
@@ -118,6 +149,39 @@ class SlowSite(FirstFit):
             self._mood.met("mapper is slow")
             return [again]
         return [*super().assign(cycle), again]
+
+
+HASTY: Final = EnergySettings(
+    types=("vm", "gpu"), check=10 * SECOND, idle_checks=2, decide=20 * SECOND, horizon=40 * SECOND, boot=20 * SECOND,
+    suspend_below=3 * MINUTE, forecast="ewma",
+)  # fmt: skip
+"""An energy manager whose minutes are seconds."""
+
+
+class Switching(FirstFit):
+    """Switches units on and off at will, also those that it must not."""
+
+    watches: ClassVar[bool] = True
+
+    def __init__(self, mood: Mood) -> None:
+        super().__init__()
+        self._mood = mood
+
+    def assign(self, cycle: AuthorityCycle) -> list[Any]:
+        """Good decisions, with some of power before or after them."""
+        mood, rng = self._mood, self._mood.rng
+        decisions: list[Any] = super().assign(cycle)
+        if mood.calm:
+            return decisions
+        units = [unit for type_ in ("vm", "gpu") for unit in cycle.units(type_)]
+        chosen = rng.sample(units, min(len(units), rng.randint(0, 3)))
+        switched = [
+            Power(unit.id, rng.choice(("off", "off", "on", "suspend", "sideways")), "a whim") for unit in chosen
+        ]
+        if switched:
+            mood.met("mapper switches units")
+        wake = Wake(cycle.now + rng.choice((SECOND, 10 * SECOND, MINUTE)))
+        return [*switched, *decisions, wake] if rng.random() < 0.5 else [*decisions, *switched, wake]
 
 
 class WrongSite(FirstFit):
@@ -203,9 +267,13 @@ def make_mapper(kind: str, mood: Mood, fcfs: FcfsSettings, asks: Callable[[str],
         "fcfs": lambda: Fcfs(fcfs),
         "mischief": lambda: Mischief(mood, fcfs),
         "slow": lambda: Slow(mood, fcfs),
+        "preempting": lambda: Preempting(mood, fcfs),
+        "coallocation": lambda: Coallocation(CoallocationSettings(gather=fcfs.gather)),
         "first_fit": FirstFit,
         "slow_site": lambda: SlowSite(mood),
         "wrong_site": lambda: WrongSite(mood),
+        "energy": lambda: EnergyManager(HASTY),
+        "switching": lambda: Switching(mood),
         "manual": Manual,
         "hesitant": lambda: Hesitant(mood),
         "restless": lambda: Restless(mood, asks),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from leasekit.core.leases import authority
+from leasekit.core.leases import authority, power
 from leasekit.core.protocol.codec import KINDS
 from leasekit.emulation.simulation.checkers import StateChecker
 from leasekit.emulation.simulation.run import transition
@@ -28,14 +28,17 @@ FAULTS: Final[Sequence[str]] = (
     "sqlite: killed in a commit", "sqlite: restored from its file",
     "driver: slow", "driver: fails for good", "driver: never returns", "driver: completes after its timeout",
     "driver: setup fails", "driver: teardown fails", "driver: modify fails", "driver: join fails",
-    "driver: leave fails", "driver: setup hangs", "driver: teardown hangs",
+    "driver: leave fails", "driver: power_on fails", "driver: power_off fails", "driver: suspend fails",
+    "mapper switches units", "driver: setup hangs", "driver: teardown hangs",
     "malice: ticket redeemed twice", "malice: ticket redeemed at another site", "malice: ticket of another guest",
     "malice: ticket redeemed after it was given back", "malice: altered claim", "malice: forged signature",
     "malice: claim of its own making", "malice: others' leases", "malice: nonsense", "malice: garbage bytes",
     "malice: changed bytes", "malice: replayed frame", "mapper grants too much", "mapper raises", "mapper is slow",
+    "not heard: not known yet", "mapper preempts", "mapper suspends", "maintenance announced", "maintenance called off",
     "deed: step_within", "clock beyond the skew", "clock too far off: not obeyed", "connection broken",
     "channel: bad_signature",
-    "command refused", "deed: operate", "delegation taken back", "malice: over-delegation",
+    "command refused", "deed: operate", "unit found down", "delegation taken back", "malice: over-delegation",
+    "delegation renewed", "tickets that go on from each other",
 )  # fmt: skip
 """The vocabulary of faults."""
 
@@ -43,25 +46,16 @@ UNREACHABLE: Final[Mapping[str, str]] = {
     "guest: nascent/- close": "nothing stays nascent with nothing pending: a request is sent as it is made",
     "guest: ticketed/- lost": "a broker does not take back a ticket by itself",
     "guest: ticketed/redeeming lost": "a redeem that comes to nothing is refused, or expires",
-    "guest: active/- changed": "a site changes nothing by itself",
-    "guest: active/extending_ticket changed": "as above",
-    "guest: active/modifying changed": "as above",
-    "guest: active_ticketed/- changed": "as above",
-    "guest: active_ticketed/extending_lease changed": "as above",
     "authority: held/- let_go": "a site takes no delegation",
-    "broker: ticketed/- preempt": "no mapper of a scenario preempts",
     "broker: ticketed/extending_ticket withdraw": "a guest withdraws new requests only",
     "broker: ticketed/modifying withdraw": "a guest withdraws new requests only",
     "authority: ticketed/closing close": "a guest sends no close before its lease is active",
     "message Administer": "no actor commands another here",
     "message Administered": "as above",
-    "message Probe": "no guest of a scenario co-allocates",
-    "message ProbeAnswer": "as above",
 }
 """Rows that no run can meet, and why."""
 
 MAYBE: Final = frozenset({
-    "message Withhold",
     "guest: returning/- refused",
     "broker: offering/- refused",
     "broker: offering/- reclaim",
@@ -75,6 +69,9 @@ MAYBE: Final = frozenset({
 """Rows that a run may meet (a delegation that ends in an outage), and that no campaign need wait for."""
 
 RARE: Final = frozenset({
+    "guest: committing/- abandon",
+    "guest: committing/- plan_again",
+    "broker: promising/- let_go",
     "broker: reclaimed/- end",
     "authority: reclaimed/- end",
     "guest: active/extending_ticket lost",
@@ -94,9 +91,19 @@ RARE: Final = frozenset({
     "authority: active/extending withdraw",
     "authority: active/modifying end",
     "authority: active/modifying close",
+    "authority: active/modifying replace",
     "authority: ticketed/redeeming close",
     "authority: ticketed/redeeming refuse",
     "authority: ticketed/priming close",
+    "authority: saving/- saved",
+    "authority: saving/- failed",
+    "authority: saved/- claim",
+    "authority: saved/- expire",
+    "authority: claimed/- used",
+    "authority: claimed/- release",
+    "authority: claimed/- spoilt",
+    "authority: dropping/- dropped",
+    "authority: dropping/- failed",
 })  # fmt: skip
 """Rows that take more luck than a few hundred seeds have."""
 
@@ -108,9 +115,10 @@ def rows() -> Iterator[str]:
             for (state, pending), events in table.items():
                 for event in events:
                     yield transition(role, f"{state}/{pending}", event)
-    for (state, _), events in authority.UNIT_TABLE.items():
-        for event in events:
-            yield transition("unit", state, event)
+    for what, table in (("unit", authority.UNIT_TABLE), ("power", power.TABLE)):
+        for (state, _), events in table.items():
+            for event in events:
+                yield transition(what, state, event)
 
 
 def messages() -> Iterator[str]:

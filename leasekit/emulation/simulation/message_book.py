@@ -9,8 +9,7 @@ from typing import Any
 
 import attrs
 
-from leasekit.core.claims.ticket import decode_ticket
-from leasekit.core.properties import EMPTY
+from leasekit.core.claims.ticket import decode_ticket, split_tickets
 from leasekit.core.protocol.messages import (
     EXTEND,
     MODIFY,
@@ -27,6 +26,7 @@ from leasekit.core.protocol.messages import (
     TicketUpdate,
     Truncated,
     Withdraw,
+    Withhold,
 )
 from leasekit.core.schema import Row
 from leasekit.core.steps import Action
@@ -38,7 +38,7 @@ UPDATES = (TicketUpdate, LeaseUpdate)
 NUMBERED = (RequestTicket, Withdraw, Redeem, CloseLease)
 REQUESTS = (*NUMBERED, ReturnTicket, Relinquish)
 OVER = ("closed/-", "failed/-")
-NOTICES = (Truncated, ClaimReport, Introduce)
+NOTICES = (Truncated, ClaimReport, Introduce, Withhold)
 
 
 @attrs.define
@@ -90,6 +90,7 @@ class MessageChecker(Listening):
         self._arrived: dict[tuple[str, str], set[int]] = {}
         self._asked: dict[str, int] = {}
         self._tickets: dict[bytes, int] = {}
+        self._further: set[bytes] = set()
         self.answers = 0
 
     # -- updates -----------------------------------------------------------------------------------------------
@@ -102,7 +103,7 @@ class MessageChecker(Listening):
         kept = stream.kept.get(number)
         if kept == message:
             return
-        if number == 1 and stream.last and self._has_forgotten(stream, sender, at):
+        if number == 1 and stream.last and self._has_forgotten(stream, sender, message.lease, at):
             # A request that was long on its way made the lease anew.
             stream = self._streams[sender, message.lease] = Stream()
             kept = None
@@ -124,11 +125,13 @@ class MessageChecker(Listening):
         if over:
             stream.over_at = at
 
-    def _has_forgotten(self, stream: Stream, server: str, at: Instant) -> bool:
+    def _has_forgotten(self, stream: Stream, server: str, lease: str, at: Instant) -> bool:
         """Whether the server may know nothing more of a lease: it is over, and that was long ago, or before a
         restart. A broker's lease also ends with its last term, or when it comes back, and nothing says so.
         """
         over_at = stream.over_at if stream.over_at >= 0 else stream.until
+        if stream.over_at >= 0:  # it may have been over for long when the word could be sent
+            over_at = min(over_at, self._over.get((server, lease), over_at))
         is_over = stream.over_at >= 0 or (0 < stream.until <= self._clock(server))
         since = max(at, self._clock(server)) - over_at
         return is_over and (since >= self._retention or self._restarts.get(server, -1) >= over_at)
@@ -152,8 +155,11 @@ class MessageChecker(Listening):
             f"{sender} answers request {message.number} of {message.lease}, which has not come",
         )
         if message.ticket:
+            further = split_tickets(message.further)
             self._tickets[message.ticket] = message.number
-            stream.until = max(stream.until, decode_ticket(message.ticket).leaf.term.end)
+            self._further.update(further)
+            last = further[-1] if further else message.ticket
+            stream.until = max(stream.until, decode_ticket(last).leaf.term.end)
 
     def _lease_update(self, stream: Stream, sender: str, message: LeaseUpdate) -> None:
         if message.state in ("active", "refused") and message.number:
@@ -206,23 +212,18 @@ class MessageChecker(Listening):
             )
             known[message.number] = message
             self._new_request(sender, message)
-        elif isinstance(message, RequestTicket | Redeem | Withdraw):
-            # The configuration of a redeem may change with an upcall while it is repeated; the site goes by the first.
-            same = _bare(before) == _bare(message)
-            must(
-                same,
-                f"{sender}: request {message.number} of {message.lease} was {before!r:.200}, now {message!r:.200}",
-            )
         else:
             must(
-                type(before) is type(message),
-                f"{sender}: request {message.number} of {message.lease} was a {type(before).__name__}",
+                before == message,
+                f"{sender}: request {message.number} of {message.lease} was {before!r:.200}, now {message!r:.200}",
             )
 
     def _new_request(self, sender: str, message: Any) -> None:
         if isinstance(message, RequestTicket):
             self._asked[message.lease] = message.number
         elif isinstance(message, Redeem) and message.ticket and message.op in (EXTEND, MODIFY):
+            if message.ticket in self._further:
+                return  # it came with the one before it, maybe long ago
             answers, asked = self._tickets.get(message.ticket), self._asked.get(message.lease)
             must(
                 answers == asked,
@@ -244,10 +245,6 @@ class MessageChecker(Listening):
         must(message.number in arrived, f"{sender} accepts request {message.number} of {message.lease}: it has none")
 
 
-def _bare(message: Any) -> Any:
-    return message._replace(properties=EMPTY) if isinstance(message, Redeem) else message
-
-
 class GuestChecker(Listening):
     """A guest joins only units that a site has called active, and lets them leave before it closes the lease; and it
     closes a lease early (one of those that are ``watched``) only if somebody asked for that.
@@ -256,14 +253,16 @@ class GuestChecker(Listening):
     def __init__(self, guests: frozenset[str], clock: Callable[[str], Instant], leave_time: Instant) -> None:
         super().__init__()
         self._guests, self._clock, self._leave = guests, clock, leave_time
-        self.sends = {CloseLease: self._close, Redeem: self._redeem}
+        self.sends = {CloseLease: self._close, Redeem: self._redeem, Ack: self._ack}
         self.receives = {LeaseUpdate: self._lease_update}
         self._given: dict[str, set[str]] = {}
         self._has: dict[str, set[str]] = {}
         self._seen: dict[str, int] = {}
         self._joined: dict[str, dict[str, int]] = {}
+        self._gone: set[tuple[str, str]] = set()
         self._ends: dict[str, Instant] = {}
         self._wanted_ends: dict[str, Instant] = {}
+        self._unsure: dict[str, dict[int, tuple[str, Instant]]] = {}
         self.watched: set[str] = set()
         self.free_to_close: set[str] = set()
         self._closed: set[tuple[str, int]] = set()
@@ -278,8 +277,12 @@ class GuestChecker(Listening):
             self._given.setdefault(message.lease, set()).update(units)
             self._has[message.lease] = units
             joined = self._joined.get(message.lease, {})
-            for name in joined.keys() - units:
-                joined[name] = -abs(joined[name])  # gone: if it comes back it is to be joined anew
+            # Gone: if it comes back it is to be joined anew; or again, if its guest had no time to write that down.
+            self._gone.update((message.lease, name) for name in joined.keys() - units)
+            before = self._ends.get(message.lease, message.term.end)
+            if self._clock(receiver) >= before - self._leave:
+                self.free_to_close.add(message.lease)  # an extend, and its guest may have given that up
+            self._unsure.setdefault(message.lease, {})[message.update] = sender, before
             self._ends[message.lease] = message.term.end
             self._wanted_ends.pop(message.lease, None)
         elif message.state == "noticed":
@@ -289,6 +292,18 @@ class GuestChecker(Listening):
         """A guest that has its lease shortened may leave by the end that it asked for, heard of or not."""
         if message.op == MODIFY and message.ticket:
             self._wanted_ends[message.lease] = decode_ticket(message.ticket).leaf.term.end
+
+    def _ack(self, at: Instant, sender: str, receiver: str, message: Ack) -> None:
+        """What a guest acknowledges it has written down; of what came before a crash it may know nothing."""
+        unsure = self._unsure.get(message.lease)
+        if unsure:
+            for update in [n for n, (site, _) in unsure.items() if site == receiver and n <= message.update]:
+                del unsure[update]
+
+    def _end(self, lease: str) -> Instant:
+        """When a lease ends, as its guest may see it: the earliest of what it may go by."""
+        ends = [before for _, before in self._unsure.get(lease, {}).values()]
+        return min([self._ends.get(lease, 0), *ends])
 
     def started(self, at: Instant, actor: str, action: Action) -> None:
         """Check an action of a guest."""
@@ -300,11 +315,12 @@ class GuestChecker(Listening):
         joined = self._joined.setdefault(action.lease, {})
         last = joined.get(name, 0)
         if action.op == "join":
+            self._gone.discard((action.lease, name))
             must(action.number >= abs(last) and action.number != -last, f"{what}: action {last} was later")
             joined[name] = action.number
         else:
             joined[name] = -action.number
-            if self._clock(actor) >= self._ends.get(action.lease, 0) - self._leave:
+            if self._clock(actor) >= self._end(action.lease) - self._leave:
                 # It began to close in time, whatever a modify that was under way says of the end meanwhile.
                 self.free_to_close.add(action.lease)
 
@@ -312,10 +328,11 @@ class GuestChecker(Listening):
         if (message.lease, message.number) in self._closed or sender not in self._guests:
             return
         self._closed.add((message.lease, message.number))
-        now, end = self._clock(sender), self._ends.get(message.lease, 0)
+        now, end = self._clock(sender), self._end(message.lease)
         end = min(end, self._wanted_ends.get(message.lease, end))
         asked = message.lease in self.free_to_close or message.lease not in self.watched or now >= end - self._leave
         must(asked, f"{sender} closes {message.lease} at {now}, it runs to {end} and nobody asked for that")
         has = self._has.get(message.lease, ())
-        inside = [name for name, number in self._joined.get(message.lease, {}).items() if number > 0 and name in has]
+        joined = {name for name, number in self._joined.get(message.lease, {}).items() if number > 0 and name in has}
+        inside = sorted(name for name in joined if (message.lease, name) not in self._gone)
         must(not inside or now >= end, f"{sender} closes {message.lease} before {inside} were told to leave")

@@ -28,11 +28,12 @@ from leasekit.actors.settings import (
 from leasekit.core.claims.keys import ED25519, UNSIGNED, Keypair, Scheme, Signer, UnsignedIdentity
 from leasekit.core.protocol.messages import Message
 from leasekit.core.steps import ActorLike, Ready
-from leasekit.core.time import Duration, Instant
+from leasekit.core.time import MINUTE, Duration, Instant
 from leasekit.emulation.simulation.checkers import Heard, Listening
 from leasekit.emulation.simulation.clocks import Clock, Clocked
 from leasekit.emulation.simulation.mappers import Mood, make_mapper
-from leasekit.emulation.simulation.scenario import HOSTILE, ROGUE, Scenario, Share
+from leasekit.emulation.simulation.networks import link_properties, may_plan, planning
+from leasekit.emulation.simulation.scenario import HOSTILE, POWER_MAPPERS, ROGUE, Scenario, Share
 from leasekit.emulation.simulation.stores import FaultyStore, KilledSqlite, memory_store
 from leasekit.emulation.world import Node, World, instant
 from leasekit.policies.broker.fcfs import FcfsSettings
@@ -40,13 +41,15 @@ from leasekit.policies.broker.fcfs import FcfsSettings
 HEARINGS: Final = ("committed", "started", "ended", "restarted")
 SHARED_MEMORY: Final = Path("/dev/shm")
 
+KEEP_SAVED: Final[Duration] = 5 * MINUTE
+"""How long the units of suspended leases are kept: some are, and some are thrown away."""
+
 
 @attrs.define(slots=True, eq=False)
 class FaultyNode(Node):
     """An actor with its machine: its clock, its disk, and whether it is up."""
 
     clock: Clock = attrs.Factory(Clock)
-    high: Instant = 0
     up_at: Instant = 0
     readies: int = 0
     rng: Random = attrs.Factory(Random)
@@ -112,12 +115,26 @@ class Population(World):
         return "broker" if name == ROGUE else self.scenario.role(name)
 
     def peers(self, name: str) -> list[Peer]:
-        """Who an actor knows: everybody else."""
+        """Who an actor knows: everybody else; where brokers make guests and sites known to each other, not those."""
         return [
-            Peer(name=other, key=self._identities[other].public, role=self.role(other))
+            Peer(
+                name=other,
+                key=self._identities[other].public,
+                role=self.role(other),
+                **may_plan(self.scenario, self.role(name), self.role(other)),
+            )
             for other in self.names
-            if other != name
+            if other != name and not self._is_introduced(name, other)
         ]
+
+    def _is_introduced(self, one: str, other: str) -> bool:
+        """Whether the two know nothing of each other before a broker has made them known."""
+        roles = {self.role(name) for name in (one, other) if name in self.scenario.actors}
+        return self.scenario.timing.endorse and roles == {"guest", "authority"}
+
+    def knows(self, name: str, peer: str) -> bool:
+        """Whether an actor takes messages from ``peer``: its machine lets in nobody else."""
+        return not self.scenario.timing.endorse or peer in self.actor(name).peers
 
     def _add(self, name: str) -> None:
         drawn = self.scenario.clocks.get(name)
@@ -164,9 +181,15 @@ class Population(World):
                 defer_max=timing.defer_max,
                 delegations=delegations,
                 endorse=timing.endorse,
+                **planning(scenario, name),
                 **common,
             )
-            return Broker(name, me, self.scheme, peers, mapper, broker)
+            fresh = Mood(Random(f"{scenario.seed} questions {name}"), self.mark)
+            fresh.calm = mood.calm
+            return Broker(
+                name, me, self.scheme, peers, mapper, broker,
+                lambda: make_mapper(kind or default, fresh, fcfs, self.closes_asked),
+            )  # fmt: skip
         guest = GuestSettings(
             leave_time=timing.leave_time,
             close_timeout=timing.close_timeout,
@@ -177,16 +200,23 @@ class Population(World):
         return ServiceManager(name, me, self.scheme, peers, mapper, guest)
 
     def _site_settings(self, name: str, common: Mapping[str, Any]) -> AuthoritySettings:
+        power = self.scenario.mappers.get(name) in POWER_MAPPERS
         inventory = tuple(
-            UnitGroup(type=type_, names=tuple(f"{type_}-{n}" for n in range(count)))
+            UnitGroup(
+                type=type_,
+                names=tuple(f"{type_}-{n}" for n in range(count)),
+                power=power,
+                properties=link_properties(self.scenario, type_),
+            )
             for type_, count in self.scenario.sites[name].items()
         )
         delegations = tuple(
             _spec(share, site="") for share in self.scenario.shares if share.site == name and not share.giver
         )
         return AuthoritySettings(
-            inventory=inventory, delegations=delegations, failures_max=self.scenario.timing.failures_max, **common
-        )
+            inventory=inventory, delegations=delegations, failures_max=self.scenario.timing.failures_max,
+            keep_saved=KEEP_SAVED, **common,
+        )  # fmt: skip
 
     def node(self, name: str) -> FaultyNode:
         """An actor's node."""
@@ -202,7 +232,8 @@ class Population(World):
     def clock(self, name: str) -> Instant:
         """What an actor takes for now: its own clock, which never runs backwards."""
         node = self.node(name)
-        return max(node.high, node.clock.local(self.now))
+        seen: Instant = self.actor(name).now
+        return max(seen, node.clock.local(self.now))
 
     @property
     def skew(self) -> Duration:
@@ -259,5 +290,7 @@ def _spec(share: Share, site: str | None = None) -> DelegationSpec:
         units=share.units,
         degree=share.degree,
         length=share.length,
+        renew=share.renew,
+        renew_for=share.renew_for,
         site=share.site if site is None else site,
     )

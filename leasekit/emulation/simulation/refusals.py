@@ -29,6 +29,7 @@ from leasekit.core.protocol.messages import (
     Relinquish,
     RequestTicket,
     TicketUpdate,
+    Withhold,
 )
 from leasekit.core.schema import Row
 from leasekit.core.steps import ActionDone
@@ -60,17 +61,22 @@ class BrokerRefusals(Listening):
         super().__init__()
         self._claims, self._plain, self._clock, self._key = claims, plain, clock, key
         self.sends = {OfferAnswer: self._offer_answer}
-        self.receives = {Reclaim: self._reclaim}
-        self._taken: set[str] = set()
+        self.receives = {Reclaim: self._reclaim, Withhold: self._withhold}
+        self._withheld: dict[tuple[str, str], set[tuple[int, Term]]] = {}
+        self._taken: set[tuple[str, int]] = set()
         self.gone: set[str] = set()
         self._sites = {key(name): name for name in sites}
 
     def _offer_answer(self, at: Instant, sender: str, receiver: str, message: OfferAnswer) -> None:
         if not message.reason:
-            self._taken.add(message.delegation)
+            self._taken.add((message.delegation, message.number))
 
     def _reclaim(self, at: Instant, sender: str, receiver: str, message: Reclaim) -> None:
         self.gone.add(message.delegation)
+
+    def _withhold(self, at: Instant, sender: str, receiver: str, message: Withhold) -> None:
+        """What a broker was ever asked not to grant counts as taken: it may hear late that it can."""
+        self._withheld.setdefault((receiver, message.delegation), set()).add((message.units, message.term))
 
     def announced(self, sender: str, message: TicketUpdate) -> None:
         """An update that is sent for the first time."""
@@ -94,7 +100,7 @@ class BrokerRefusals(Listening):
         excluded = {name.strip() for name in request.properties.get("exclude_sites", "").split(",")}
         for digest, source in self._claims.sources.items():
             root, site = source.claim, self._sites.get(source.site, "")
-            if source.name not in self._taken or source.name in self.gone:
+            if (source.name, source.number) not in self._taken or source.name in self.gone:
                 continue
             if root.holder != self._key(broker) or root.type != request.type or not root.term.contains(term):
                 continue
@@ -105,6 +111,7 @@ class BrokerRefusals(Listening):
             held = [
                 (g.claim.units, g.claim.term.start, g.at_most) for g in self._claims.children.get(digest, {}).values()
             ]
+            held += [(units, *when) for units, when in self._withheld.get((broker, source.name), ())]
             if min(least, request.units) > root.units:
                 continue  # mappers give no lease more than there is, whatever may be oversold
             _, most = fullest(held, term)
@@ -137,7 +144,7 @@ class SiteRefusals(Listening):
         super().__init__()
         self.sends = {ErrorReply: self._error, Accepted: self._accepted}
         self.receives = {Redeem: self._redeem, CloseLease: self._close, Relinquish: self._relinquish}
-        self._live: dict[str, dict[str, Claim]] = {site: {} for site in inventory}
+        self._live: dict[str, dict[str, tuple[int, Claim]]] = {site: {} for site in inventory}
         self._taken: set[bytes] = set()
         self._units, self._inventory, self._first_fit = units, inventory, first_fit
         self._redeemed: dict[str, dict[bytes, _Redeemed]] = {site: {} for site in inventory}
@@ -190,12 +197,15 @@ class SiteRefusals(Listening):
             claim = decode_statement(message.contract).subject
             self._settle(sender, message.lease, claim)
             if claim in self._redeemed[sender]:
-                self._live[sender][message.lease] = self._redeemed[sender][claim].claim
+                known = self._redeemed[sender][claim].claim
+                self._live[sender][message.lease] = min(known.units, len(message.units)), known
         elif message.state == "refused":
             leaf = self._last.get((sender, message.lease, message.number))
             self._drop(sender, message.lease, message.number)
             if leaf is not None and SHORT in message.reason and "were wanted" in message.reason:
                 self._check_short(sender, leaf, message.lease, message.reason)
+        elif message.state == "noticed":  # it has its units until then, and nobody knows when others may count on them
+            self._live[sender].pop(message.lease, None)
         else:
             self._live[sender].pop(message.lease, None)
             if message.state == "failed":
@@ -216,14 +226,16 @@ class SiteRefusals(Listening):
             self._live[receiver].pop(message.lease, None)
 
     def _accepted(self, at: Instant, sender: str, receiver: str, message: Accepted) -> None:
-        """What is sure to be in use beside a ticket that was taken: leases that are active, as long as they go on."""
+        """What is sure to be in use beside a ticket that was taken: the units that active leases have (with a deficit
+        that their guests accept, fewer than their claims say), as long as they go on.
+        """
         leaf = self._last.get((sender, message.lease, message.number))
         if leaf is None or leaf.digest in self._taken:
             return
         self._taken.add(leaf.digest)
         others = [
-            (claim.units, claim.term.start, claim.term.end)
-            for lease, claim in self._live[sender].items()
+            (units, claim.term.start, claim.term.end)
+            for lease, (units, claim) in self._live[sender].items()
             if claim.type == leaf.type and lease != message.lease
         ]
         instant, most = fullest(others, leaf.term)

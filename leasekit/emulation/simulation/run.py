@@ -17,24 +17,21 @@ import attrs
 
 from leasekit.core.claims.claim import Claim
 from leasekit.core.leases import service_manager as sm
-from leasekit.core.protocol.messages import LeaseUpdate, TicketUpdate
 from leasekit.core.schema import Row
 from leasekit.core.steps import Action, ActionDone
 from leasekit.core.time import HOUR, MINUTE, SECOND, Duration, Instant
-from leasekit.emulation.simulation.checkers import Listening, MemoryChecker, StateChecker, Violated, must
-from leasekit.emulation.simulation.claim_book import ClaimChecker, HonourChecker
+from leasekit.emulation.simulation.all_checkers import AGAIN, WAITED, Checkers
+from leasekit.emulation.simulation.checkers import Listening, Violated, must
 from leasekit.emulation.simulation.hostile import HostileGuest
-from leasekit.emulation.simulation.message_book import GuestChecker, MessageChecker
-from leasekit.emulation.simulation.refusals import BrokerRefusals, SiteRefusals
 from leasekit.emulation.simulation.scenario import ROGUE, Scenario
-from leasekit.emulation.simulation.unit_book import UnitChecker
-from leasekit.emulation.simulation.workload import Hooks, Workload
+from leasekit.emulation.simulation.topology_book import TopologyChecker
+from leasekit.emulation.simulation.workload import Workload
 from leasekit.emulation.simulation.world import FaultyWorld, LivelockError
 
 SETTLED_WITHIN: Final[Duration] = 5 * MINUTE
 """How long after the last fault a lease may still be on its way to somewhere."""
 PASSING: Final = (sm.REDEEMING, sm.EXTENDING_TICKET, sm.MODIFYING, sm.CLOSING, sm.CLOSE_WAIT)
-LEASE: Final = re.compile(r"\b[0-9a-f]{8}-\d+\b")
+LEASE: Final = re.compile(r"\b[0-9a-f]{16}-\d+\b")
 
 
 @attrs.frozen(kw_only=True)
@@ -66,65 +63,6 @@ class Result:
     injected: Sequence[str] = ()
 
 
-class Checkers(Hooks):
-    """All checkers of a run, and what they are told of an operator's hand."""
-
-    def __init__(self, world: FaultyWorld, hostile: HostileGuest) -> None:
-        scenario = world.scenario
-        sites, guests = tuple(scenario.sites), frozenset(scenario.guests)
-        plain = {n for n in scenario.brokers if scenario.mappers.get(n, "fcfs") in ("fcfs", "mischief")}
-        first_fit = {n for n in scenario.sites if scenario.mappers.get(n, "first_fit") == "first_fit"}
-        self.states = StateChecker(world.role, rogue=scenario.rogue)
-        self.memory = MemoryChecker()
-        self.units = UnitChecker(sites, world.clock)
-        self.claims = ClaimChecker()
-        self.honour = HonourChecker(self.claims, world.key, world.key(ROGUE))
-        self.messages = MessageChecker(self._announced, world.clock, scenario.timing.retention, hostile.tag)
-        self.guests = GuestChecker(guests, world.clock, scenario.timing.leave_time)
-        self.brokers = BrokerRefusals(
-            self.claims, frozenset(plain if not scenario.timing.gather else ()), sites, world.clock, world.key
-        )
-        self.sites = SiteRefusals(self.units, scenario.sites, frozenset(first_fit))
-        self.all: list[Listening] = [
-            self.states, self.memory, self.units, self.claims, self.honour, self.messages, self.guests, self.brokers,
-            self.sites,
-        ]  # fmt: skip
-        self.closes: dict[str, str] = {}
-        self._world = world
-
-    def _announced(self, sender: str, receiver: str, message: TicketUpdate | LeaseUpdate) -> None:
-        if isinstance(message, TicketUpdate):
-            self.claims.announced(self._world.now, receiver, message)
-        if self._world.delayed == sender:
-            return  # it waited for the disk: what was decided is no news any more
-        if isinstance(message, TicketUpdate):
-            self.brokers.announced(sender, message)
-        else:
-            self.units.announced(sender, message)
-            self.sites.announced(self._world.now, sender, message)
-
-    def told(self, guest: str, lease: str) -> None:
-        """As the hooks'."""
-        self.memory.told(guest, lease)
-        self.guests.watched.add(lease)
-
-    def may_close(self, lease: str) -> None:
-        """As the hooks'."""
-        self.guests.free_to_close.add(lease)
-
-    def closed(self, guest: str, lease: str) -> None:
-        """As the hooks'."""
-        self.closes[lease] = guest
-
-    def disabled(self, site: str, unit: str) -> None:
-        """As the hooks'."""
-        self.sites.disabled(site, unit)
-
-    def mended(self, site: str, unit: str) -> None:
-        """As the hooks'."""
-        self.units.mended(site, unit)
-
-
 class Run:
     """One run; :meth:`go` raises where an invariant does not hold."""
 
@@ -135,11 +73,12 @@ class Run:
         self.phase = "start"
         self._checked, self._faulty = checked, faulty
         self.hostile = HostileGuest(world, self._hostile_lease, self._rogue_claim)
-        self.checkers = Checkers(world, self.hostile)
+        self.checkers = _checkers(world, self.hostile.tag)
+        self.topologies = TopologyChecker(world)
         self.work = Workload(world, self.hostile, self.checkers)
         world.closes_asked = self.checkers.may_close
         if checked:
-            world.attach(*self.checkers.all, self.hostile.overheard)
+            world.attach(*self.checkers.all, self.topologies, self.hostile.overheard)
         world.start()
 
     def _hostile_lease(self, site: str, lease: str) -> None:
@@ -152,7 +91,10 @@ class Run:
         """Faults, then none."""
         world = self.world
         self.phase = "safety"
-        calm = {"request", "long", "extend", "modify", "close", "hurry", "group", "slice", "close_slice", "chain"}
+        calm = {
+            "request", "long", "extend", "modify", "close", "hurry", "group", "slice", "close_slice", "chain",
+            "topology",
+        }  # fmt: skip
         for deed in self.scenario.deeds:
             if deed.at > world.now:
                 world.run_until(deed.at)
@@ -190,6 +132,7 @@ class Run:
             must(hostile or not orphan, f"{site}: {name} is held by {unit.lease}, which its guest has no more")
 
         self._check_returned()
+        self.topologies.check_settled()
 
     def _check_returned(self) -> None:
         """What is left of a ticket goes back to its broker when its lease is over."""
@@ -257,9 +200,14 @@ class Run:
             given = [row for row in below if row["site"] == source["site"] and row["type"] == source["type"]]
             if share is None or any(row["state"] not in ("held", "ended", "refused") for row in given):
                 continue
-            kept = sum(row["units"] for row in given if row["state"] == "held")
+            now = self.world.clock(broker)  # its own "now" is of when it last had something to do
+            if not source["term"][0] <= now < source["term"][1]:
+                continue  # it is renewed, and this is not its stretch
+            kept = sum(
+                row["units"] for row in given if row["state"] == "held" and row["term"][0] <= now < row["term"][1]
+            )
             capacity = source["units"] * share.degree // 1000
-            free = source["free_now"]
+            free = self.world.actor(broker).book.table(source["source"]).free_at(now)
             must(free == capacity - kept, f"{broker}: {free} of {capacity} of {source['source']} are free")
 
     def _check_told(self, guest: str, lease: str) -> None:
@@ -274,7 +222,9 @@ class Run:
         rows = self.world.query(site, "units")
         for unit in rows:
             must(unit["state"] in ("free", "out"), f"{site}: {unit['unit']} is {unit['state']} for nobody")
-            must(unit["state"] == "free" or unit["reason"] != "", f"{site}: {unit['unit']} is out and does not say why")
+            why = unit["reason"]
+            must(unit["state"] == "free" or why != "", f"{site}: {unit['unit']} is out and does not say why")
+            must("(window-" not in why, f"{site}: {unit['unit']} is out for a window that is over: {why}")
         must(not actor._holding, f"{site} counts units as held: {actor._holding}")
         for type_ in self.scenario.sites[site]:
             table = actor.calendar(type_)
@@ -292,7 +242,8 @@ class Run:
             alone = all(other.giver != share.broker for other in self.scenario.shares)
             rows = world.query(share.site, "units")
             free = sum(unit["state"] == "free" for unit in rows if unit["type"] == share.type)
-            if not (whole and held and alone and free) or share.length < 100 * HOUR:
+            known = share.site in world.actor(guest).peers  # else a broker makes it known with the first ticket
+            if not (whole and held and alone and free and known) or share.length < 100 * HOUR:
                 continue
             term = [world.clock(guest) + 10 * SECOND, world.clock(guest) + HOUR]
             made = world.command(
@@ -310,6 +261,8 @@ class Run:
         met = Counter(world.met)
         for kind, count in world.kinds.items():
             met[f"message {kind.__name__}"] += count
+        met["delegation renewed"] = sum("#" in source.name for source in self.checkers.claims.sources.values())
+        met["tickets that go on from each other"] = self.checkers.claims.joined
         for role, before, event in self.checkers.states.met:
             met[transition(role, before, event)] += 1
         return Result(
@@ -348,6 +301,30 @@ def _simulate(scenario: Scenario, watch: Callable[[Run], None] | None) -> Result
     result.failure = failure
     run.world.close()
     return result
+
+
+def _checkers(world: FaultyWorld, hostile_tag: str) -> Checkers:
+    """The checkers of a world, by who is there and which mappers they have."""
+    scenario, mappers = world.scenario, world.scenario.mappers
+    plain = [n for n in scenario.brokers if mappers.get(n, "fcfs") in ("fcfs", "mischief")]
+    return Checkers(
+        world.role,
+        world.clock,
+        world.key,
+        now=lambda: world.now,
+        comes_late=lambda sender, lease: (
+            WAITED if world.delayed == sender else AGAIN if (sender, lease) in world.again else ""
+        ),
+        sites=scenario.sites,
+        guests=frozenset(scenario.guests),
+        fcfs=frozenset(plain if not scenario.timing.gather and not scenario.links else ()),
+        first_fit=frozenset(n for n in scenario.sites if mappers.get(n, "first_fit") == "first_fit"),
+        retention=scenario.timing.retention,
+        leave_time=scenario.timing.leave_time,
+        rogue=world.key(ROGUE),
+        is_rogue=scenario.rogue,
+        hostile_tag=hostile_tag,
+    )
 
 
 def _failure(scenario: Scenario, run: Run | None, error: Exception) -> Failure:

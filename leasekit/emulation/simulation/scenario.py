@@ -24,17 +24,18 @@ from leasekit.core.time import HOUR, MINUTE, SECOND, Duration, Instant
 Do: TypeAlias = Literal[
     "request", "long", "extend", "modify", "close", "hurry", "group", "slice", "close_slice", "chain",
     "crash", "cut_pair", "cut_side", "slow", "full", "step_within", "step_beyond", "operate",
-    "reclaim", "twice", "elsewhere", "stolen", "altered", "forged", "self_made", "meddle", "returned", "nonsense",
-    "overdelegate", "garbage", "flip", "replay",
+    "reclaim", "maintain", "probe", "topology", "twice", "elsewhere", "stolen", "altered", "forged", "self_made",
+    "meddle", "returned", "nonsense", "overdelegate", "garbage", "flip", "replay",
 ]  # fmt: skip
 
 WORK: Final[Mapping[Do, int]] = {
     "request": 20, "long": 5, "extend": 11, "modify": 11, "close": 5, "hurry": 8, "group": 3, "slice": 2,
-    "close_slice": 1, "chain": 2,
+    "close_slice": 1, "chain": 2, "probe": 2,
 }  # fmt: skip
 """What guests are told to do, and how often relative to each other."""
 TROUBLE: Final[Mapping[Do, int]] = {
     "crash": 5, "cut_pair": 3, "cut_side": 2, "slow": 2, "full": 2, "step_within": 1, "step_beyond": 1, "operate": 4,
+    "maintain": 2,
 }  # fmt: skip
 """Faults with a place in time."""
 MALICE: Final[Sequence[Do]] = ("twice", "elsewhere", "stolen", "meddle", "returned", "nonsense")
@@ -48,6 +49,9 @@ HOSTILE: Final = "mallory"
 """A guest that every actor knows, and that obeys no rule."""
 ROGUE: Final = "trudy"
 """A broker that sites have delegated to, and that gives away more than it has."""
+
+NETWORK: Final = "net"
+"""A network authority: its units are bandwidth."""
 
 RECORDS: Final = ("timing", "rates")
 """Parts of a scenario of which a file may fix some fields and leave the others to the draw."""
@@ -74,7 +78,7 @@ class Deed:
 @attrs.frozen(kw_only=True)
 class Share:
     """What a site, or the broker ``giver``, delegates to a broker of a site's units; ``length`` in milliseconds,
-    ``degree`` in thousandths.
+    ``degree`` in thousandths. It is renewed ``renew`` before its end (0: never), for ``renew_for`` (0: ``length``).
     """
 
     site: str
@@ -84,6 +88,8 @@ class Share:
     degree: int = 1000
     length: Duration = 3650 * 24 * HOUR
     giver: str = ""
+    renew: Duration = 0
+    renew_for: Duration = 0
 
 
 @attrs.frozen(kw_only=True)
@@ -149,6 +155,10 @@ class Scenario:
     deeds: tuple[Deed, ...]
     rogue: bool = False
     faults: tuple[str, ...] | None = None
+    links: Mapping[str, tuple[str, str]] = attrs.Factory(dict)
+    """The ends of each link, by its resource type: there is a network authority that has one unit a granule."""
+    suspends: bool = False
+    """Whether sites save units, and leases say how long that takes."""
 
     @property
     def actors(self) -> tuple[str, ...]:
@@ -165,8 +175,10 @@ class Scenario:
         return self.deeds[-1].at if self.deeds else 0
 
 
-BROKER_MAPPERS: Final = ("fcfs", "fcfs", "fcfs", "mischief", "slow")
+BROKER_MAPPERS: Final = ("fcfs", "fcfs", "fcfs", "mischief", "slow", "preempting")
 SITE_MAPPERS: Final = ("first_fit", "first_fit", "first_fit", "slow_site", "wrong_site")
+POWER_MAPPERS: Final = ("energy", "switching")
+"""Mappers of sites whose units can be switched on and off."""
 GUEST_MAPPERS: Final = ("manual", "manual", "hesitant", "restless")
 
 
@@ -181,7 +193,7 @@ def draw(seed: int) -> Scenario:
     hostile = rng.random() < 0.3
     rogue = hostile and rng.random() < 0.4
     everybody = (*guests, *brokers, *sites)
-    return Scenario(
+    scenario = Scenario(
         seed=seed,
         sites=sites,
         brokers=brokers,
@@ -191,7 +203,7 @@ def draw(seed: int) -> Scenario:
         mappers={
             **{name: rng.choice(GUEST_MAPPERS) for name in guests},
             **{name: rng.choice(BROKER_MAPPERS) for name in brokers},
-            **{name: rng.choice(SITE_MAPPERS) for name in sites},
+            **_switching(seed, {name: rng.choice(SITE_MAPPERS) for name in sites}),
         },
         clocks=_clocks(rng, everybody),
         stores={rng.choice(everybody): "sqlite"} if rng.random() < 0.08 else {},
@@ -209,7 +221,63 @@ def draw(seed: int) -> Scenario:
         bad_units=tuple(f"{site}/vm-0" for site, units in sites.items() if units["vm"] > 3 and rng.random() < 0.08),
         deeds=_deeds(rng, guests, hostile=hostile, rogue=rogue, signed=signed, channels=channels),
         rogue=rogue,
+        # Drawn by itself, so that all else of a seed is as it was without.
+        suspends=Random(f"leasekit suspension {seed}").random() < 0.3,
     )
+    return _networked(_renewed(scenario))
+
+
+def _renewed(scenario: Scenario) -> Scenario:
+    """In some worlds delegations are short, and renewed. From a stream of its own: others are as they were."""
+    rng = Random(f"leasekit renewal {scenario.seed}")
+    if rng.random() >= 0.12:
+        return scenario
+    shares = []
+    for share in scenario.shares:
+        length = rng.choice((3 * MINUTE, 5 * MINUTE, 10 * MINUTE))
+        renewed = attrs.evolve(
+            share, length=length, renew=rng.choice((length // 2, length // 5)), renew_for=rng.choice((0, 0, HOUR))
+        )
+        shares.append(renewed if share.broker != ROGUE and rng.random() < 0.8 else share)
+    return attrs.evolve(scenario, shares=tuple(shares))
+
+
+def _networked(scenario: Scenario) -> Scenario:
+    """Some worlds have links, and brokers that plan with them. From a stream of its own: others are as they were."""
+    rng = Random(f"leasekit network {scenario.seed}")
+    if len(scenario.sites) < 2 or rng.random() < 0.6:
+        return scenario
+    links = {f"l{number}": (site, "x") for number, site in enumerate(scenario.sites)}
+    if rng.random() < 0.5:
+        links["ld"] = (*rng.sample(list(scenario.sites), 2),)  # type: ignore[assignment]
+    units = {type_: rng.randint(2, 6) for type_ in links}
+    top = [name for name, above in scenario.brokers.items() if not above]
+    shares = [
+        Share(site=NETWORK, broker=broker, type=type_, units=part)
+        for type_, count in units.items()
+        for broker, part in (_split(rng, top, count) if rng.random() < 0.3 else [(rng.choice(top), count)])
+    ]
+    planning = {name: "coallocation" for name in scenario.brokers if rng.random() < 0.8}
+    last = scenario.workload_end
+    deeds = [
+        Deed(at=rng.randint(2 * SECOND, max(last, 3 * SECOND)), do="topology", pick=rng.getrandbits(32),
+             who=rng.choice(scenario.guests))
+        for _ in range(rng.randint(5, 30))
+    ]  # fmt: skip
+    return attrs.evolve(
+        scenario,
+        sites={**scenario.sites, NETWORK: units},
+        shares=(*scenario.shares, *shares),
+        mappers={**scenario.mappers, **planning, NETWORK: "first_fit"},
+        deeds=tuple(sorted((*scenario.deeds, *deeds), key=lambda deed: deed.at)),
+        links=links,
+    )
+
+
+def _switching(seed: int, mappers: Mapping[str, str]) -> dict[str, str]:
+    """Some sites switch their units on and off. Drawn by itself, so that all else of a seed is as it was without."""
+    rng = Random(f"leasekit power {seed}")
+    return {name: rng.choice(POWER_MAPPERS) if rng.random() < 0.25 else kind for name, kind in mappers.items()}
 
 
 def _units(rng: Random) -> dict[str, int]:
@@ -350,6 +418,8 @@ def read_scenario(path: Path, seed: int | None = None) -> Scenario:
     if type(chosen) is not int:
         raise ScenarioError(f"{path}: seed: found {chosen!r:.60}, expected a whole number")
     drawn = attrs.asdict(draw(chosen), value_serializer=_plain)
+    if "sites" in table:
+        drawn["links"] = {}  # they go with their network authority
     fixed = {key: _over(drawn[key], value) if key in RECORDS else value for key, value in table.items()}
     try:
         scenario = structure(Scenario, {**drawn, **fixed, "seed": chosen}, f"{path}: ")
@@ -400,7 +470,11 @@ def _check(path: Path, scenario: Scenario) -> None:
     for earlier, later in zip(scenario.deeds, scenario.deeds[1:], strict=False):
         if later.at < earlier.at:
             raise ScenarioError(f"{path}: deeds: found {later.at} after {earlier.at}, expected them in order of time")
-    allowed = {"guest": GUEST_MAPPERS, "broker": BROKER_MAPPERS, "authority": SITE_MAPPERS}
+    allowed = {
+        "guest": GUEST_MAPPERS,
+        "broker": (*BROKER_MAPPERS, "coallocation"),
+        "authority": (*SITE_MAPPERS, *POWER_MAPPERS),
+    }
     for name in scenario.actors:
         kinds = allowed[scenario.role(name)]
         if scenario.mappers.get(name, kinds[0]) not in kinds:

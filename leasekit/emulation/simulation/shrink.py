@@ -16,7 +16,7 @@ from leasekit.emulation.simulation.run import Failure, simulate
 from leasekit.emulation.simulation.scenario import Rates, Scenario
 
 RUNS_MAX: Final = 600
-_VARYING: Final = re.compile(r"\b[0-9a-f]{8}-\d+\b|\b[0-9a-f]{8}\b|'[^']*'|\d+")
+_VARYING: Final = re.compile(r"\b[0-9a-f]{16}-\d+\b|\b[0-9a-f]{8}\b|'[^']*'|\d+")
 
 T = TypeVar("T")
 

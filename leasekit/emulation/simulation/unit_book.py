@@ -7,8 +7,10 @@ from collections.abc import Callable, Sequence
 import attrs
 
 from leasekit.core.claims.claim import Claim
+from leasekit.core.claims.statements import decode_statement
 from leasekit.core.claims.ticket import decode_ticket
 from leasekit.core.errors import TicketError
+from leasekit.core.leases.power import OPERATIONS
 from leasekit.core.protocol.messages import EXTEND, MODIFY, CloseLease, LeaseUpdate, Redeem, Relinquish
 from leasekit.core.steps import Action, ActionDone
 from leasekit.core.time import Instant
@@ -46,6 +48,7 @@ class UnitChecker(Listening):
         self._redeemed_claims: dict[str, dict[bytes, Claim]] = {}
         self._shrinks: set[tuple[str, str]] = set()
         self._set_up: set[str] = set()
+        self._lost: set[tuple[str, str]] = set()
         self._victims: dict[tuple[str, int], tuple[str, ...]] = {}
 
     # -- what leases may have ----------------------------------------------------------------------------------
@@ -76,8 +79,8 @@ class UnitChecker(Listening):
 
     def started(self, at: Instant, actor: str, action: Action) -> None:
         """Check an action at a site against what was done to the unit before."""
-        if actor not in self._sites:
-            return
+        if actor not in self._sites or action.op in OPERATIONS:
+            return  # power has a book of its own
         unit = self.units.setdefault((actor, action.unit), UnitEntry())
         first = self._numbers.setdefault((actor, action.number), (action.unit, action.op))
         if first != (action.unit, action.op):
@@ -131,6 +134,13 @@ class UnitChecker(Listening):
             # A late word on an action that had ended counts no more.
             unit.up, unit.failed = done.ok, not done.ok
 
+    def broke(self, site: str, unit: str) -> None:
+        """A unit that was up is down: its site may tear it down at any time."""
+        entry = self.units.setdefault((site, unit), UnitEntry())
+        entry.failed = True
+        if entry.lease:
+            self._lost.add((site, entry.lease))
+
     def mended(self, site: str, unit: str) -> None:
         """The operator says that the unit can be used again."""
         self.units.setdefault((site, unit), UnitEntry()).broken = False
@@ -147,7 +157,10 @@ class UnitChecker(Listening):
         if message.state == "active":
             named = self._victims.get((message.lease, message.number), ())
             spared = [given.unit for given in message.units if given.unit in named]
-            must(not spared, f"{site} says that {message.lease} has {spared}, which its guest had given up")
+            must(
+                not spared or self._is_spared(site, message),
+                f"{site} says that {message.lease} has {spared}, which its guest had given up",
+            )
             for given in message.units:
                 unit = self.units.get((site, given.unit), UnitEntry())
                 must(
@@ -155,6 +168,11 @@ class UnitChecker(Listening):
                     f"{site} says that {message.lease} has {given.unit}: last was its {unit.op or 'nothing'} "
                     f"for {unit.lease or 'nobody'}{'' if unit.up else ', it is not up'}",
                 )
+
+    def _is_spared(self, site: str, message: LeaseUpdate) -> bool:
+        """Whether a lease has lost a unit, so that it needs what its guest would have given up."""
+        claim = self._redeemed_claims.get(message.lease, {}).get(decode_statement(message.contract).subject)
+        return (site, message.lease) in self._lost and claim is not None and len(message.units) <= claim.units
 
     # -- at the end --------------------------------------------------------------------------------------------
 

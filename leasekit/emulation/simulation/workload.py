@@ -7,10 +7,12 @@ from random import Random
 from typing import Any, Final
 
 from leasekit.core.leases import service_manager as sm
+from leasekit.core.leases.plans import ASKING
 from leasekit.core.steps import Reply
 from leasekit.core.time import HOUR, MINUTE, SECOND, Duration, Instant
 from leasekit.emulation.simulation.hostile import HostileGuest
 from leasekit.emulation.simulation.scenario import Deed, Do
+from leasekit.emulation.simulation.topology_book import draw_topology
 from leasekit.emulation.simulation.world import FaultyWorld
 
 LENGTHS: Final[tuple[Duration, ...]] = (SECOND, MINUTE, MINUTE, 5 * MINUTE, 5 * MINUTE, 15 * MINUTE)
@@ -32,6 +34,9 @@ class Hooks:
 
     def disabled(self, site: str, unit: str) -> None:
         """A unit was taken out of service."""
+
+    def broke(self, site: str, unit: str) -> None:
+        """A unit that was up is found to be down."""
 
     def mended(self, site: str, unit: str) -> None:
         """A unit was put into service again."""
@@ -56,8 +61,8 @@ class Workload:
             "slice": self._slice, "close_slice": self._close_slice, "chain": self._chain, "crash": self._crash,
             "cut_pair": self._cut_pair, "cut_side": self._cut_side, "slow": self._slow, "full": self._full,
             "step_within": self._step_within, "step_beyond": self._step_beyond, "operate": self._operate,
-            "reclaim": self._reclaim,
-            "garbage": self._garbage, "flip": self._flip, "replay": self._replay,
+            "reclaim": self._reclaim, "maintain": self._maintain, "probe": self._probe,
+            "topology": self._topology, "garbage": self._garbage, "flip": self._flip, "replay": self._replay,
         }  # fmt: skip
 
     def carry_out(self, deed: Deed) -> None:
@@ -128,8 +133,10 @@ class Workload:
             properties["deferrable"] = "true"
         if rng.random() < 0.1:
             properties["request_timeout"] = "5s"
-        if rng.random() < 0.1:
+        if rng.random() < 0.2:
             properties["preemptible"] = "true"
+            if scenario.suspends:
+                properties["suspend"] = "4s"
         if rng.random() < 0.1:
             properties["exclude_sites"] = rng.choice(list(scenario.sites))
         more: dict[str, Any] = {}
@@ -252,6 +259,21 @@ class Workload:
             more = {rng.choice(("redeem_predecessor", "join_predecessor")): last} if last else {}
             last = self._ask(deed.who, type="vm", units=1, term=term, **more) or last
 
+    def _topology(self, deed: Deed, rng: Random) -> None:
+        """Sites and links at once; now and then only asked about, or given up, some as soon as it is decided."""
+        world, guest = self.world, deed.who
+        name, arguments = draw_topology(world, guest, rng)
+        made = self._command(guest, name, None, **arguments) if name else None
+        if made is None or name != "topology.request" or rng.random() >= 0.2:
+            return
+        until = world.now + rng.choice((20, 500, 3 * SECOND))
+        while world.now < until and world.is_up(guest):
+            known = world.actor(guest).topologies.get(made["topology"])
+            if known is None or known.state != ASKING:
+                break
+            world.run_until(world.now + rng.choice((1, 10, 100)))
+        self._command(guest, "topology.close", None, topology=made["topology"])
+
     # -- what goes wrong ---------------------------------------------------------------------------------------
 
     def _actor(self, deed: Deed, rng: Random) -> str:
@@ -305,11 +327,7 @@ class Workload:
         self._step(name, by, deed.span)
 
     def _step(self, name: str, by: Duration, span: Duration) -> None:
-        if self.world.node(name).clock.offset == (
-            self.world.scenario.clocks[name].offset if name in self.world.scenario.clocks else 0
-        ):
-            self.world.step_clock(name, by)
-            self.world.call_at(self.world.now + span, name, lambda: self.world.step_clock(name, -by))
+        self.world.step_clock(name, by, span)
 
     def _operate(self, deed: Deed, rng: Random) -> None:
         site = rng.choice(list(self.world.scenario.sites))
@@ -320,9 +338,44 @@ class Workload:
         if unit["state"] == "out":
             self.hooks.mended(site, name)
             self._command(site, "unit.enable", None, unit=name)
+        elif unit["state"] == "active" and rng.random() < 0.5:
+            self.world.mark("unit found down")
+            self.hooks.broke(site, name)
+            self._command(site, "unit.fail", None, unit=name, reason="it does not answer")
         else:
             self.hooks.disabled(site, name)
             self._command(site, "unit.disable", None, unit=name)
+
+    def _maintain(self, deed: Deed, rng: Random) -> None:
+        """A maintenance window is announced for some units of a site, or for all of a type; or one is called off."""
+        world = self.world
+        site = rng.choice(list(world.scenario.sites))
+        if not world.is_up(site):
+            return
+        windows = [row["window"] for row in world.query(site, "maintenance")]
+        if windows and rng.random() < 0.3:
+            world.mark("maintenance called off")
+            self._command(site, "maintenance.remove", None, window=rng.choice(windows))
+            return
+        names = [row["unit"] for row in world.query(site, "units")]
+        chosen: dict[str, Any] = {"units": rng.sample(names, rng.randint(1, len(names)))}
+        if rng.random() < 0.3:
+            type_ = rng.choice(list(world.scenario.sites[site]))
+            chosen = {"type": type_, "units": [name for name in names if name.startswith(f"{type_}-")]}
+        start = world.clock(site) + rng.choice((0, 30 * SECOND, 3 * MINUTE))
+        end = start + rng.choice((10 * SECOND, MINUTE, 5 * MINUTE))
+        for name in chosen["units"]:
+            self.hooks.disabled(site, name)
+        world.mark("maintenance announced")
+        self._command(site, "maintenance.add", None, start=start, end=end, close=rng.random() < 0.5, **chosen)
+
+    def _probe(self, deed: Deed, rng: Random) -> None:
+        """A guest asks what a broker would answer."""
+        properties = {"deferrable": "true"} if rng.random() < 0.3 else {}
+        self._command(
+            deed.who, "lease.probe", None, type=rng.choice(("vm", "vm", "gpu")), units=rng.randint(1, 9),
+            term=self._term(rng), properties=properties, broker=rng.choice(list(self.world.scenario.brokers)),
+        )  # fmt: skip
 
     def _reclaim(self, deed: Deed, rng: Random) -> None:
         """A site, or a broker, takes back what it has given to a broker."""

@@ -44,6 +44,8 @@ class FaultyWorld(Network):
         self.kinds: Counter[type[Any]] = Counter()
         self.on_reply: Callable[[str, Reply], None] = lambda actor, reply: None
         self.delayed = ""
+        self.again: set[tuple[str, str]] = set()
+        self._stepped: dict[str, Duration] = {}
         self._instant: Instant = -1
         self._at_once = 0
 
@@ -125,6 +127,9 @@ class FaultyWorld(Network):
             self.steps += len(inbox)
             for item in inbox:
                 if type(item) is Received:
+                    if not self.knows(node.name, item.peer):
+                        self.mark("not heard: not known yet")
+                        continue
                     kind = type(item.message)
                     self.kinds[kind] += 1
                     for heard in self._handlers(1, kind):
@@ -152,6 +157,7 @@ class FaultyWorld(Network):
         if ready.changes and not self._commit(node, ready):
             return False
         if place == PLACES[1]:
+            self.again.update((node.name, getattr(message, "lease", "")) for _, message in ready.messages)
             self._crash_at(node, place)
             return False
         name = node.name
@@ -266,8 +272,6 @@ class FaultyWorld(Network):
         node.up_at = at
         node.actor = self._make(name, node.clock)
         node.actor.restore(node.store.load())
-        # Of how far its clock was the machine remembers what its actor has written down.
-        node.high = self.actor(name).now
         node.scheduled = None
         self._schedule_wake(node, at)
         for listener in self._mind["restarted"]:
@@ -327,10 +331,15 @@ class FaultyWorld(Network):
 
     # -- clocks ------------------------------------------------------------------------------------------------
 
-    def step_clock(self, name: str, by: Duration) -> None:
-        """An actor's clock jumps."""
+    def step_clock(self, name: str, by: Duration, span: Duration) -> None:
+        """An actor's clock jumps, and back after ``span``; not again until then."""
+        if name not in self._stepped:
+            self._stepped[name] = by
+            self._turn_clock(name, by)
+            self.call_at(self.now + span, name, lambda: self._turn_clock(name, -self._stepped.pop(name, 0)))
+
+    def _turn_clock(self, name: str, by: Duration) -> None:
         node = self.node(name)
-        node.high = self.clock(name)
         node.clock.offset += by
         node.scheduled = None
         self._schedule_wake(node, self.now)
@@ -342,11 +351,12 @@ class FaultyWorld(Network):
         self.faults_on = False
         self.cuts.clear()
         self.slow.clear()
+        for name in list(self._stepped):
+            self._turn_clock(name, -self._stepped.pop(name))
         for mood in self._moods.values():
             mood.calm = True
         for name in self.nodes:
             node = self.node(name)
-            node.high = self.clock(name)
             node.clock.offset += self.now * node.clock.drift // 1_000_000
             node.clock.drift = 0
             self.set_full(name, False)

@@ -37,11 +37,11 @@ class FirstFit:
 
     def assign(self, cycle: AuthorityCycle) -> list[AuthorityDecision]:
         """Decide every demand of the cycle, in its order."""
-        turn = _Turn(cycle)
+        turn = Turn(cycle)
         return [turn.shrink(demand) if demand.units < 0 else turn.fill(demand) for demand in cycle.demands]
 
 
-class _Turn:
+class Turn:
     """One turn: which units have been given out so far, and how far each offer has been read."""
 
     def __init__(self, cycle: AuthorityCycle) -> None:
@@ -99,7 +99,7 @@ class _Turn:
         return chosen
 
     def _offer(self, type_: str, filter_: Filter | None) -> Iterator[str]:
-        return (unit.id for unit in self._cycle.free(type_) if filter_ is None or filter_(_described(unit)))
+        return (unit.id for unit in self._cycle.free(type_) if acceptable(unit, filter_))
 
     def _why_none(self, type_: str, filter_: Filter | None) -> str:
         nothing = f"no unit of type {type_!r} is in service and free"
@@ -109,7 +109,7 @@ class _Turn:
         if not free:
             return nothing
         # One example of each way in which units fall short.
-        misses = {filter_.misses(_described(unit)): unit.id for unit in reversed(free)}
+        misses = {filter_.misses(described(unit)): unit.id for unit in reversed(free)}
         shown = [f"{unit}: {miss}" for miss, unit in reversed(misses.items())]
         more = "" if len(shown) <= SHOWN_MAX else ", ..."
         return (
@@ -118,6 +118,11 @@ class _Turn:
         )
 
 
-def _described(unit: UnitView) -> dict[str, str]:
+def described(unit: UnitView) -> dict[str, str]:
     """What a filter sees of a unit."""
     return {**unit.properties, "unit": unit.id, "type": unit.type}
+
+
+def acceptable(unit: UnitView, filter_: Filter | None) -> bool:
+    """Whether a unit will do for a filter."""
+    return filter_ is None or filter_(described(unit))

@@ -10,8 +10,9 @@ from typing import ClassVar, get_args
 import attrs
 
 from leasekit.core.settings import DurationSetting
-from leasekit.core.time import HOUR
+from leasekit.core.time import HOUR, MINUTE
 from leasekit.policies.broker.standard import StandardMapper, StandardSettings
+from leasekit.policies.broker.suspension import Suspender, Suspension
 from leasekit.policies.broker.waiting import ByArrival, Mode, Order, Waiting
 
 
@@ -29,6 +30,12 @@ class WaitingSettings(StandardSettings):
     patience: DurationSetting = 12 * HOUR
     """How long the first in line waits before it goes before requests for a fixed term. Until then it can't
     stand in the way of a reservation, and a reservation can push it back."""
+    suspension: Suspension = attrs.field(default="none", validator=attrs.validators.in_(get_args(Suspension)))
+    """Which leases may be suspended to make room for a request for a fixed term, or start in front of one and be
+    suspended before it: none, those of one unit, or all; of those that are preemptible and say how long it takes
+    (``suspend``), at sites that save units."""
+    least_run: DurationSetting = attrs.field(default=10 * MINUTE, validator=attrs.validators.ge(1))
+    """With ``suspension``: how long a lease must be able to run to be started in front of a reservation."""
 
 
 @attrs.frozen(kw_only=True)
@@ -40,7 +47,8 @@ class WaitingMapper(StandardMapper):
     """A line in some order."""
 
     def __init__(self, settings: WaitingSettings, order: Order) -> None:
-        super().__init__(settings, Waiting(order, settings.mode, settings.depth, settings.patience))
+        suspender = Suspender(settings.suspension, settings.least_run)
+        super().__init__(settings, Waiting(order, settings.mode, settings.depth, settings.patience, suspender))
 
 
 class Backfill(WaitingMapper):

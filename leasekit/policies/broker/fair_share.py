@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from math import exp2, log
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import attrs
 
@@ -49,6 +49,7 @@ class FairShare(WaitingMapper):
         self.settings = settings or FairShareSettings()
         super().__init__(self.settings, _ByShare(self.settings))
         self.wants_usage = True
+        self.usage_kept = max(self.usage_kept, REMEMBERED * self.settings.half_life)
 
 
 class _ByShare:
@@ -58,6 +59,7 @@ class _ByShare:
         self._weights = settings.weights
         self._half_life = settings.half_life
         self._accounts: dict[tuple[str, str], tuple[float, Instant]] = {}
+        self._past: dict[tuple[str, str], _Past] = {}
 
     def lane(self, request: PendingRequest) -> Lane:
         """Of a class and a holder."""
@@ -69,40 +71,70 @@ class _ByShare:
 
     def rank(self, turn: Turn) -> Callable[[Lane], Key]:
         """Class, then what the holder has had for its weight, then its name."""
-        known: dict[Lane, Key] = {}
+        before: dict[tuple[str, str], list[float]] = {}
+
+        def had(holder: str, type_: str) -> float:
+            if turn.usage is None:
+                found, at = self._accounts.get((holder, type_), (0.0, turn.now))
+                return found * exp2((at - turn.now) / self._half_life)
+            # The sum so far, and of how many of this turn's grants.
+            known = before.get((holder, type_))
+            if known is None:
+                known = before[holder, type_] = [self._had(turn.usage.before, holder, type_, turn.now), 0]
+            changed = turn.usage.changed(holder, type_)
+            for term, units in changed[int(known[1]) :] if len(changed) > known[1] else ():
+                known[0] += sum(_weighed(term, units, turn.now, self._half_life))
+                known[1] += 1
+            return known[0]
 
         def ranked(lane: Lane) -> Key:
-            found = known.get(lane)
-            if found is None:
-                less, holder, type_ = lane
-                had = self._had(holder, type_, turn)
-                found = known[lane] = (less, had / self._weights.get(holder, 1.0), holder)
-            return found
+            less, holder, type_ = lane
+            return less, had(holder, type_) / self._weights.get(holder, 1.0), holder
 
         return ranked
 
     def granted(self, request: PendingRequest, units: int, term: Term, now: Instant) -> bool:
-        """It is charged to the holder at once and in full."""
+        """It is charged to the holder at once and in full; the rank sees that."""
         had, at = self._accounts.get((request.holder, request.type), (0.0, now))
         had = had * exp2((at - now) / self._half_life) + units * term.length
         self._accounts[request.holder, request.type] = (had, now)
-        return True
+        return False
 
-    def _had(self, holder: str, type_: str, turn: Turn) -> float:
-        if turn.usage is not None:
-            return decayed(turn.usage, holder, type_, turn.now, self._half_life)
-        had, at = self._accounts.get((holder, type_), (0.0, turn.now))
-        return had * exp2((at - turn.now) / self._half_life)
+    def _had(self, usage: Usage, holder: str, type_: str, now: Instant) -> float:
+        """As :func:`decayed`. What is past hardly ever changes: it is summed up once, and anew only now and then."""
+        known = self._past.get((holder, type_))
+        if known is None or not 0 <= now - known.read <= self._half_life // 8:
+            known = _Past(0.0, max(0, now - REMEMBERED * self._half_life), now)
+        past, to_come = known.value * exp2((known.at - now) / self._half_life), 0.0
+        for term, units in usage.held(holder, type_, Term(known.at, INSTANT_MAX)):
+            behind, ahead = _weighed(term, units, now, self._half_life)
+            past += behind
+            to_come += ahead
+        self._past[holder, type_] = _Past(past, now, known.read)
+        return past + to_come
+
+
+class _Past(NamedTuple):
+    """What a holder had had at an instant, and when all of it was last summed up."""
+
+    value: float
+    at: Instant
+    read: Instant
+
+
+def _weighed(term: Term, units: int, now: Instant, half_life: Duration) -> tuple[float, float]:
+    """Unit-milliseconds over a term: those of the past decayed to ``now``, and those to come in full."""
+    start, end = term
+    past = to_come = 0.0
+    if start < now:
+        scale = half_life / log(2)
+        past = units * scale * (exp2((min(end, now) - now) / half_life) - exp2((start - now) / half_life))
+    if end > now:
+        to_come = float(units * (end - max(start, now)))
+    return past, to_come
 
 
 def decayed(usage: Usage, holder: str, type_: str, now: Instant, half_life: Duration) -> float:
     """Unit-milliseconds that a holder has had, those of the past decayed to ``now``, those to come in full."""
-    total, scale = 0.0, half_life / log(2)
     window = Term(max(0, now - REMEMBERED * half_life), INSTANT_MAX)
-    for (start, end), units in usage.held(holder, type_, window):
-        if start < now:
-            past = min(end, now)
-            total += units * scale * (exp2((past - now) / half_life) - exp2((start - now) / half_life))
-        if end > now:
-            total += units * (end - max(start, now))
-    return total
+    return sum(sum(_weighed(term, units, now, half_life)) for term, units in usage.held(holder, type_, window))

@@ -22,6 +22,10 @@ FLATTEN_FROM = 64
 A view is made in no time but slows down with each thing booked in it: n bookings cost about n * n / 2 steps. A copy
 costs one step for each step of the timetable to come."""
 
+COPY_FROM = 16
+"""After how many bookings a room considers going on with a flat copy; then after twice as many, and so on. Each booking
+is followed by a look at all that can start now, so that a view costs more than its bookings alone."""
+
 
 class Place(Protocol):
     """Where a request can be filled from, as it looks to that request: :class:`Room`, or :class:`Prepared`."""
@@ -65,17 +69,24 @@ class Place(Protocol):
 class Room:
     """One delegation during one turn."""
 
-    __slots__ = ("_left", "_table", "_taken", "_term", "id", "site", "source", "span", "units")
+    __slots__ = (
+        "_booked", "_flatten_at", "_floor", "_left", "_now", "_table", "_taken", "_term",
+        "id", "site", "source", "span", "units",
+    )  # fmt: skip
 
     ahead: Duration = 0
 
-    def __init__(self, source: Source, table: Timetable) -> None:
+    def __init__(self, source: Source, table: Timetable, now: Instant) -> None:
         self.id = source.id
         self.site = source.site
         self.units = source.units
         self.span = source.term
         self.source = source
+        self._now = now
         self._table = table
+        self._booked = 0
+        self._flatten_at = COPY_FROM
+        self._floor: Instant = 0
         self._term: Term | None = None
         self._left = 0
         self._taken = 0
@@ -90,7 +101,7 @@ class Room:
         if term != self._term:
             self._book()
             self._term = term
-            self._left = max(0, self._table.available(term)) if self.span.contains(term) else 0
+            self._left = max(0, self._table.available(self._known(term))) if self.span.contains(term) else 0
         return self._left
 
     def take(self, units: int, term: Term) -> None:
@@ -167,8 +178,25 @@ class Room:
         if self._taken:
             assert self._term is not None, "units are taken over a term"
             # take() has checked that they are there.
-            self._table.reserve(object(), self._taken, self._term, force=True)
+            self._table.reserve(object(), self._taken, self._known(self._term), force=True)
             self._taken = 0
+            self._booked += 1
+            if self._booked == self._flatten_at:
+                self._flatten()
+
+    def _known(self, term: Term) -> Term:
+        """A flat copy knows nothing of what was before now, which is no longer to be had."""
+        return term if term.start >= self._floor else Term(min(self._floor, term.end - 1), term.end)
+
+    def _flatten(self) -> None:
+        """Go on with a flat copy, if there isn't much to copy."""
+        begin = max(self._now, self.span.start)
+        if begin < self.span.end:
+            flat = _flat(self._table, Term(begin, self.span.end), 4 * self._booked**2)
+            if flat is not None:
+                self._table, self._floor = flat, begin
+                return
+        self._flatten_at *= 2
 
     def _settle(self) -> None:
         self._book()
@@ -253,7 +281,9 @@ class Rooms:
         rooms = self._rooms.get(type_)
         if rooms is None:
             terms = self._terms.get(type_, ())
-            rooms = self._rooms[type_] = [Room(source, _workable(source, terms)) for source in self._sources(type_)]
+            rooms = self._rooms[type_] = [
+                Room(source, _workable(source, terms), self.now) for source in self._sources(type_)
+            ]
         return rooms
 
     def get(self, type_: str, id_: str) -> Room | None:
@@ -309,10 +339,15 @@ def _workable(source: Source, terms: set[Term] | tuple[()]) -> Timetable:
     begin = min(term.start for term in terms)
     if begin >= source.term.end:
         return source.free
-    limit = len(terms) ** 2 // 5
-    steps = list(islice(source.free.steps(Term(begin, source.term.end)), limit + 1))
+    flat = _flat(source.free, Term(begin, source.term.end), len(terms) ** 2 // 5)
+    return source.free if flat is None else flat
+
+
+def _flat(table: Timetable, window: Term, limit: int) -> Timetable | None:
+    """A copy of what is free within a window, all free outside of it; None if it has more steps than ``limit``."""
+    steps = list(islice(table.steps(window), limit + 1))
     if len(steps) > limit:
-        return source.free
+        return None
     most = max(0, *(capacity - reserved for _, reserved, capacity in steps))
     flat = Timetable(most)
     for term, reserved, capacity in steps:

@@ -61,6 +61,7 @@ class StandardMapper:
         self._choice = Choice(settings.balance, settings.seed)
         self._quotas = Quotas(settings.quotas)
         self.wants_usage = bool(self._quotas)
+        self.usage_kept = self._quotas.history
         self._ledger = Ledger(self._quotas.history)
         self._rule = rule
 

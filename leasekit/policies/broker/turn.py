@@ -6,13 +6,13 @@ The order in which requests are decided, and whether a deferrable one is booked 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from heapq import merge
 from itertools import islice
 from typing import Any, Final
 
 from leasekit.core.mappers import BrokerCycle, BrokerDecision, Defer, Grant, GrantGroup, PendingRequest, Reject
-from leasekit.core.time import Duration, Instant, Term
+from leasekit.core.time import INSTANT_MAX, Duration, Instant, Term
 from leasekit.policies.broker import reasons
 from leasekit.policies.broker.ledger import Ledger, Usage, offered_usage
 from leasekit.policies.broker.placement import Choice, Member, pick, place
@@ -179,15 +179,19 @@ class Turn:
             free = _free_beside(request, room, until)
             if free < least:
                 return Reject(request.lease, reasons.beside(request, room, free, until))
-            room.give(request.held, Term(term.start, until))
+            self.give(room, request.held, Term(term.start, until))
             self._given(request, Term(term.start, until))
         elif room.free(term) < least:
             return Reject(request.lease, reasons.insufficient(request, [room], term, least))
         return self._continued(request, room)
 
-    def _given(self, request: PendingRequest, rest: Term) -> None:
+    def give(self, room: Room, units: int, term: Term) -> None:
+        """Free units that a lease has, or takes them back where negative."""
+        room.give(units, term)
         self._full.clear()
         self.changes += 1
+
+    def _given(self, request: PendingRequest, rest: Term) -> None:
         if self._counts:
             self._book.add(request.holder, request.type, -request.held, rest)
 
@@ -293,23 +297,32 @@ class GrantedToo:
     """The broker's account of holders, with what this turn has granted on top."""
 
     def __init__(self, usage: Usage) -> None:
-        self._usage = usage
+        self.before = usage
         self._changed: dict[tuple[str, str], list[tuple[Term, int]]] = {}
+        self._sums = Ledger(INSTANT_MAX)
+        self._summed: dict[tuple[str, str], int] = {}
 
     def add(self, holder: str, type_: str, units: int, term: Term) -> None:
         """Units were granted over a term; negative: they were given back."""
         self._changed.setdefault((holder, type_), []).append((term, units))
 
-    def held(self, holder: str, type_: str, window: Term) -> Iterator[tuple[Term, int]]:
+    def changed(self, holder: str, type_: str) -> Sequence[tuple[Term, int]]:
+        """What this turn has granted to a holder, and taken back, so far."""
+        return self._changed.get((holder, type_), ())
+
+    def held(self, holder: str, type_: str, window: Term) -> Iterable[tuple[Term, int]]:
         """The stretches of ``window`` in which the holder holds units of the type, in order, and how many."""
         changed = self._changed.get((holder, type_))
         if changed is None:
-            yield from self._usage.held(holder, type_, window)
-            return
-        sums = Ledger(window.length)
-        for term, units in (*self._usage.held(holder, type_, window), *changed):
-            sums.add(holder, type_, units, term)
-        yield from sums.held(holder, type_, window)
+            return self.before.held(holder, type_, window)
+        summed = self._summed.get((holder, type_))
+        if summed is None:
+            for term, units in self.before.held(holder, type_, Term(0, INSTANT_MAX)):
+                self._sums.add(holder, type_, units, term)
+        for term, units in changed[summed:]:
+            self._sums.add(holder, type_, units, term)
+        self._summed[holder, type_] = len(changed)
+        return self._sums.held(holder, type_, window)
 
 
 def _free_beside(request: PendingRequest, room: Room, until: Instant) -> int:

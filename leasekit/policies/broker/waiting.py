@@ -30,6 +30,7 @@ from leasekit.policies.broker.booking import NEW, decide, items, plain
 from leasekit.policies.broker.line import Bucket, Entry, Key, Lane, Line
 from leasekit.policies.broker.placement import pick
 from leasekit.policies.broker.rooms import Place, Room, shape_key
+from leasekit.policies.broker.suspension import Suspender
 from leasekit.policies.broker.turn import Turn
 from leasekit.policies.broker.wishes import PLAIN, read_wish
 
@@ -84,8 +85,12 @@ class Waiting:
 
     bulk = False
 
-    def __init__(self, order: Order, mode: Mode, depth: int, patience: Duration) -> None:
+    def __init__(
+        self, order: Order, mode: Mode, depth: int, patience: Duration, suspender: Suspender | None = None
+    ) -> None:
         self._order = order
+        self._suspender = suspender or Suspender()
+        self._suspends = False
         self._mode: Mode = mode
         self._depth = depth if mode == "conservative" else 0
         self._patience = patience
@@ -98,6 +103,7 @@ class Waiting:
     def decide(self, turn: Turn, cycle: BrokerCycle) -> list[BrokerDecision]:
         """Every new request of the cycle, and each of those that wait that can start."""
         out: list[BrokerDecision] = []
+        self._suspends = self._suspender.acts(cycle)
         others, fresh = self._read(turn, cycle, out)
         services = {type_: _Service(self, type_, line, turn, out) for type_, line in self._lines.items() if line}
         if others or cycle.groups:
@@ -156,6 +162,9 @@ class Waiting:
             line = self._lines[request.type] = Line()
         self._serial += 1
         wish = read_wish(request.properties) if request.properties else PLAIN
+        if self._suspends:
+            since = self._suspender.since(request)
+            request = request if since == request.arrived else request._replace(arrived=since)
         key = (*self._order.key(request), self._serial)
         entry = line.add(request, self._order.lane(request), key, shape_key(request, wish), wish.prepare)
         self._entries[request.lease] = entry
@@ -171,6 +180,8 @@ class Waiting:
                 for service in services.values():
                     service.first_before(-less)
             decisions = decide(turn, op, requests)
+            if self._suspends and op == NEW and isinstance(decisions[0], Reject) and not requests[0].group:
+                decisions = self._suspender.make_room(turn, cycle, requests[0]) or decisions
             self._standing += sum(isinstance(decision, Defer) for decision in decisions if not requests[0].group)
             out += decisions
 
@@ -191,6 +202,11 @@ class Waiting:
                 out.append(Defer(request.lease, services[request.type].why(entry)))
 
     # -- settings ----------------------------------------------------------------------------------------------
+
+    @property
+    def suspender(self) -> Suspender | None:
+        """What may be suspended, if anything may."""
+        return self._suspender if self._suspends else None
 
     @property
     def order(self) -> Order:
@@ -245,6 +261,8 @@ class _Service:
             self._easy()
         else:
             self._conservative()
+        if self._rule.suspender is not None and self._rule.mode != "strict":
+            self._start_parts(self._rule.suspender)
 
     def first_before(self, priority: int) -> None:
         """The first in line gets its start or its place before a request of this class, if it may go before it."""
@@ -285,7 +303,7 @@ class _Service:
         while (found := self._startable()) is not None:
             holder = self._next_to_hold()
             if holder is not None and holder is not found and self._before(holder, found):
-                self._reserve(holder)
+                self._hold(holder)
             else:
                 self._start(found)
 
@@ -299,10 +317,48 @@ class _Service:
             if self._fits(entry):
                 self._start(entry)
             else:
-                self._reserve(entry)
+                self._hold(entry)
                 left -= 1
         while (found := self._startable()) is not None:
             self._start(found)
+
+    # -- parts, where what runs can be suspended ---------------------------------------------------------------
+
+    def _start_parts(self, suspender: Suspender) -> None:
+        """Whoever holds a place may start a part before it; others may if they delay nobody whose place is kept."""
+        while self._most and (holder := self._next_to_hold()) is not None:
+            self._hold(holder)
+            self._look()
+        self._look()
+        for bucket in sorted(self._line.buckets, key=lambda bucket: self._rank(bucket.lane)):
+            while self._limit(bucket) > 0:
+                entry = next((entry for entry in bucket.entries if entry not in self._skipped), None)
+                if entry is None or not self._start_part(entry, suspender):
+                    break
+                self._look()
+
+    def _hold(self, entry: Entry) -> None:
+        """Start a part of a request, or keep a place for it."""
+        suspender = self._rule.suspender
+        if suspender is None or not self._start_part(entry, suspender):
+            self._reserve(entry)
+
+    def _start_part(self, entry: Entry, suspender: Suspender) -> bool:
+        request, limit = entry.request, self._turn.limit(entry.request)
+        self._look()
+        for place in self._of(entry.bucket):
+            until = self._until(place.room, request.units)
+            term = suspender.part(request, place, self._now + place.ahead, until)
+            if term is not None and (limit is None or limit.short(term, request.units) is None):
+                place.free(term)
+                grant = self._turn.grant(request, place, term, limit)
+                self._out.append(grant)
+                suspender.remember(request)
+                self._rule.leave(self._line, entry)
+                if self._rule.order.granted(request, grant.units, term, self._now):
+                    self._rank = self._rule.order.rank(self._turn)
+                return True
+        return False
 
     # -- who is next -------------------------------------------------------------------------------------------
 

@@ -8,11 +8,14 @@ filter       which sites will do: an expression over their resource properties (
 prepare      how long a unit takes to be made ready for the lease, such as ``10m``; it is reserved before the term
 image        what is brought to the unit in that time. A site whose resource property ``images`` (names, separated
              by commas) has it needs no preparation
+suspend      how long it takes to suspend the lease, such as ``32s``: a preemptible lease that says so can be suspended
+resumes      the suspended lease that this one goes on from: it has its place in line
 ===========  ====================================================================================================
 """
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from leasekit.core.filters import Filter, FilterError, parse_filter
@@ -59,6 +62,20 @@ def read_wish(properties: Properties) -> Wish:
         return Wish(parse_filter(text) if text else None, image, ahead)
     except FilterError as error:
         return Wish(fault=f"properties.{error}")
+
+
+@lru_cache(maxsize=256)
+def _time(text: str) -> Duration | None:
+    try:
+        return max(1, parse_duration(text))
+    except (ValueError, OverflowError):
+        return None
+
+
+def suspend_time(properties: Properties) -> Duration | None:
+    """How long it takes to suspend a lease with these request properties; None if that can't be done."""
+    text = properties.get("suspend", "")
+    return _time(text) if text else None
 
 
 def described(source: Source) -> dict[str, str]:

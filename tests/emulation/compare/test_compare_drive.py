@@ -142,7 +142,7 @@ def test_what_runs_is_shown() -> None:
         (lambda c: Grant("0", "nodes", 1, Term(3, 13)), "outside its window"),
         (lambda c: Grant("1", "nodes", 5, c.requests[1].term), "overbooked"),
         (lambda c: Reject("9", "no"), "refused '9'"),
-        (lambda c: Preempt("0", 5), "has no use for"),
+        (lambda c: Preempt("0", 5), "suspended '0' at 5 ms, which has no units"),
         (lambda c: "yes", "has no use for"),
         (lambda c: 1 // 0, "raised ZeroDivisionError"),
     ],

@@ -11,6 +11,7 @@ import pytest
 from leasekit.core.errors import LeasekitError
 from leasekit.emulation.compare.engines import run_dask, run_local, run_one
 from leasekit.emulation.compare.measures import Measured
+from leasekit.emulation.compare.parts import Pool
 from leasekit.emulation.compare.targets import Target, read_target
 from leasekit.emulation.compare.works import Shape, Work, generate
 
@@ -32,7 +33,7 @@ def _same(found: Sequence[Measured | LeasekitError], targets: Sequence[Target], 
     """What came back is what the mappers come to here, in the order of the targets."""
     for result, target in zip(found, targets, strict=True):
         assert isinstance(result, Measured), result
-        here = run_one(target, works, 16)
+        here = run_one(target, works, Pool(16))
         assert list(result.starts) == list(here.starts)
         assert {**result.summary, "measured": None} == {**here.summary, "measured": None}
 
@@ -41,7 +42,7 @@ def test_processes_come_to_the_same(capfd: pytest.CaptureFixture[str]) -> None:
     """Each run in a process of its own comes to what it comes to here; the end of each is reported."""
     targets = _targets("fcfs", "fcfs:backfill=false", "backfill")
     told: list[tuple[str, float]] = []
-    found = run_local(targets, WORKS, 16, jobs=2, report=lambda label, share: told.append((label, share)))
+    found = run_local(targets, WORKS, Pool(16), jobs=2, report=lambda label, share: told.append((label, share)))
     _same(found, targets, WORKS)
     assert {label for label, share in told if share == 1.0} == {target.label for target in targets}
     assert capfd.readouterr() == ("", "")
@@ -51,7 +52,7 @@ def test_one_that_fails_takes_no_other_along() -> None:
     """Mappers that overbook, die or never end are told each; the others' runs are as ever."""
     names = ("Overbooks", "Dies", "Loops")
     targets = _targets("fcfs", *(f"misfit_mappers:{name}" for name in names))
-    found = run_local(targets, WORKS, 16, jobs=2, patience=6.0)
+    found = run_local(targets, WORKS, Pool(16), jobs=2, patience=6.0)
     assert isinstance(found[0], Measured)
     told = [str(each) for each in found[1:]]
     assert "overbooked" in told[0]
@@ -74,10 +75,10 @@ def test_a_dask_cluster_comes_to_the_same(scheduler: str) -> None:
     """A sweep over two workers comes to what it comes to here, and one mapper's failure is its own."""
     targets = _targets("fcfs", "fcfs:backfill=false", "backfill", "fcfs:balance=best_fit")
     ended: list[str] = []
-    found = run_dask(targets, WORKS, 16, scheduler=scheduler, report=lambda label, share: ended.append(label))
+    found = run_dask(targets, WORKS, Pool(16), scheduler=scheduler, report=lambda label, share: ended.append(label))
     _same(found, targets, WORKS)
     assert sorted(ended) == sorted(target.label for target in targets)
-    good, bad = run_dask(_targets("fcfs", "misfit_mappers:Overbooks"), WORKS, 16, scheduler=scheduler)
+    good, bad = run_dask(_targets("fcfs", "misfit_mappers:Overbooks"), WORKS, Pool(16), scheduler=scheduler)
     assert isinstance(good, Measured)
     assert "overbooked" in str(bad)
 
@@ -85,6 +86,6 @@ def test_a_dask_cluster_comes_to_the_same(scheduler: str) -> None:
 def test_no_cluster_there() -> None:
     """An address where nobody answers is one clear error."""
     with pytest.raises(LeasekitError, match="--scheduler: found"):
-        run_dask(_targets("fcfs"), WORKS, 16, scheduler="tcp://127.0.0.1:9")
+        run_dask(_targets("fcfs"), WORKS, Pool(16), scheduler="tcp://127.0.0.1:9")
     with pytest.raises(LeasekitError, match="--scheduler: found"):
-        run_dask(_targets("fcfs"), WORKS, 16, scheduler="nonsense://")
+        run_dask(_targets("fcfs"), WORKS, Pool(16), scheduler="nonsense://")

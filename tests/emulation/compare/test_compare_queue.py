@@ -49,13 +49,12 @@ def test_it_is_the_list_that_a_broker_would_make(steps: list[object]) -> None:
 
 
 def test_what_waits_is_found_by_its_lease() -> None:
-    """Its number and the request as it is now; None for what does not wait."""
+    """The request as it is now; None for what does not wait."""
     waiting = Waiting()
     waiting.add(3, waiting_request("3", start=5, length=10))
     waiting.at(8)
     found = waiting.find("3")
     assert found is not None
-    assert found[0] == 3
-    assert found[1].term == Term(8, 18)
+    assert found.term == Term(8, 18)
     waiting.remove("3")
     assert waiting.find("3") is None

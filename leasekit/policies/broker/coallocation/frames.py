@@ -31,7 +31,7 @@ class Window:
     """Start in ``[est, lst]`` for ``duration``; times in the timetables' unit.
 
     ``unit`` is how many of those make one of the requester's, in whole numbers of which equidistant starts lie apart
-    from ``est``.
+    from ``est``. ``most`` is how many breakpoints are looked at, the first ones (None: all).
     """
 
     est: Instant
@@ -40,6 +40,7 @@ class Window:
     count: int = 10
     mode: Mode = "equidistant"
     unit: int = 1
+    most: int | None = None
 
     def frame(self, start: Instant) -> Term:
         """The term that begins at ``start``."""
@@ -224,7 +225,7 @@ def starts(window: Window, books: Books) -> list[Instant]:
             window.est + span * k // (steps * window.unit) * window.unit for k in range(min(window.count, steps + 1))
         )
     if window.mode != "equidistant":
-        found.update((window.est, *books.breakpoints(window.est, window.lst)))
+        found.update((window.est, *books.breakpoints(window.est, window.lst, window.most)))
     return sorted(found)
 
 
@@ -251,8 +252,7 @@ class Planner:
         refused: list[Refused] = []
         below = INF
         for number, (start, free) in enumerate(zip(candidates, frees, strict=True)):
-            remaining = policy.limits.remaining
-            if remaining is not None and remaining() <= 0:
+            if policy.limits.met:
                 refused += [Refused(late, None) for late in candidates[number:]]
                 break
             key = _essence(shape, free)

@@ -7,8 +7,8 @@ then links of any bandwidth, then links with nothing reserved, and last as few l
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple, final
 
 import attrs
 
@@ -17,7 +17,7 @@ from leasekit.core.timetable import Timetable
 from leasekit.core.timetable.profile import FOREVER
 from leasekit.policies.broker.coallocation.frames import Planned, Planner, Policy, Refused, Window
 from leasekit.policies.broker.coallocation.instance import Availability, Outcome, Shape
-from leasekit.policies.broker.coallocation.model import CoRequest, Options
+from leasekit.policies.broker.coallocation.model import CoRequest, Options, SiteRequest
 from leasekit.policies.broker.coallocation.routing import Oracle
 from leasekit.policies.broker.coallocation.search import Search
 
@@ -43,12 +43,36 @@ class Alternative(NamedTuple):
     bw: float | None
 
 
+class Vocabulary(NamedTuple):
+    """How the requester speaks: what sites have, and what each requested site needs, by its id (None: its attributes,
+    as they are).
+    """
+
+    units: str = "CPUs"
+    needs: Mapping[str, str] | None = None
+
+    def need(self, site: SiteRequest) -> str:
+        """What a requested site needs beside units; empty if it will do with any."""
+        return ", ".join(site.need) if self.needs is None else self.needs.get(site.id, "")
+
+
+OFFLINE: Final = Vocabulary()
+"""The words of a problem file."""
+
+
 @final
 class Explainer:
     """Finds the words for one request. ``show`` writes an instant, as the requester would."""
 
     def __init__(
-        self, planner: Planner, request: CoRequest, options: Options, shape: Shape, policy: Policy, show: Show = str
+        self,
+        planner: Planner,
+        request: CoRequest,
+        options: Options,
+        shape: Shape,
+        policy: Policy,
+        show: Show = str,
+        speech: Vocabulary = OFFLINE,
     ) -> None:
         self._planner = planner
         self._network = planner.network
@@ -58,11 +82,12 @@ class Explainer:
         self._shape = shape
         self._policy = policy
         self._show = show
+        self._speech = speech
 
     def why(self, refused: Refused, frame: Term) -> str:
         """Why there is no plan for a start."""
         if refused.outcome is None:
-            return "not looked at: the time limit was met before"
+            return "not looked at: a limit of the search was met before"
         if refused.outcome.status == "bound":
             return "no plan was found before a limit of the search was met; there may be one"
         free = self._books.free(frame, self._policy)
@@ -71,34 +96,40 @@ class Explainer:
     # -- CPUs -------------------------------------------------------------------------------------------------------
 
     def _short_of_cpus(self, free: Availability, frame: Term) -> str:
-        fitting = []
+        fitting, units = [], self._speech.units
         for site, spot in zip(self._request.sites, self._shape.spots, strict=True):
             if not spot.candidates:
-                return self._no_candidate(site.id, site.need, site.pin)
+                return self._no_candidate(site)
             here = [v for v in spot.candidates if free.cpus[v] >= spot.cpus]
             if not here:
                 most = max(spot.candidates, key=lambda v: free.cpus[v])
                 if site.pin is not None:
                     when = self._stretch(self._books.cpus[most], frame, spot.cpus)
-                    return f"{site.pin} has {free.cpus[most]} CPUs free{when}, {spot.cpus} wanted for {site.id}"
-                with_what = f"{', '.join(site.need)} and {spot.cpus}" if site.need else f"{spot.cpus}"
+                    return f"{site.pin} has {free.cpus[most]} {units} free{when}, {spot.cpus} wanted for {site.id}"
+                need = self._speech.need(site)
+                with_what = f"{need} and {spot.cpus}" if need else f"{spot.cpus}"
                 return (
-                    f"no site with {with_what} CPUs free for {site.id} over {self._span(frame)} "
+                    f"no site with {with_what} {units} free for {site.id} over {self._span(frame)} "
                     f"(most: {free.cpus[most]} at {self._network.names[most]})"
                 )
             fitting.append(here)
         if self._shape.distinct:
             return self._too_few(fitting)
         if self._found(free, bare=True) is None:
-            return "the requested sites don't fit on the free CPUs together"
+            return f"the requested sites don't fit on the free {units} together"
         return ""
 
-    def _no_candidate(self, name: str, need: Sequence[str], pin: str | None) -> str:
-        if pin is not None:
-            lacking = set(need) - set(self._network.vertices[self._network.index[pin]].labels)
-            why = f"it lacks {', '.join(sorted(lacking))}" if lacking else "it is excluded"
-            return f"{name} is pinned to {pin}, but {why}"
-        return f"no site has {', '.join(need)}, wanted for {name}" if need else f"every site is excluded for {name}"
+    def _no_candidate(self, site: SiteRequest) -> str:
+        need = self._speech.need(site)
+        if site.pin is not None:
+            lacking = set(site.need) - set(self._network.vertices[self._network.index[site.pin]].labels)
+            named = ", ".join(sorted(lacking)) if self._speech.needs is None else need
+            return f"{site.id} is pinned to {site.pin}, but {f'it lacks {named}' if lacking else 'it is excluded'}"
+        if any({*site.need} <= {*vertex.labels} for vertex in self._network.vertices) and site.need:
+            return (
+                f"every site with {need} is excluded for {site.id}" if need else f"every site is excluded for {site.id}"
+            )
+        return f"no site has {need}, wanted for {site.id}" if need else f"every site is excluded for {site.id}"
 
     def _too_few(self, fitting: Sequence[Sequence[int]]) -> str:
         """If the sites differ, each group of spots needs as many sites (Hall): the group that has too few."""
@@ -120,9 +151,8 @@ class Explainer:
                 wanted = ", ".join(self._request.sites[k].id for k in group)
                 least = min(self._shape.spots[k].cpus for k in group)
                 have = f"{len(tried)} {'site has' if len(tried) == 1 else 'sites have'}"
-                return (
-                    f"{len(group)} sites wanted ({wanted}), only {have} {least} CPUs free: {self._names(sorted(tried))}"
-                )
+                where = self._names(sorted(tried))
+                return f"{len(group)} sites wanted ({wanted}), only {have} {least} {self._speech.units} free: {where}"
         return ""
 
     # -- links ------------------------------------------------------------------------------------------------------
@@ -168,8 +198,8 @@ class Explainer:
         }
         for words, change in loosened.items():
             if words and self._found(wide, change=change) is not None:
-                return f"{words} for every requested link, between sites with enough CPUs free"
-        return "no paths connect sites with enough CPUs free"
+                return f"{words} for every requested link, between sites with enough {self._speech.units} free"
+        return f"no paths connect sites with enough {self._speech.units} free"
 
     # -- parts ------------------------------------------------------------------------------------------------------
 
@@ -214,7 +244,7 @@ class Explainer:
         changes = self._books.breakpoints(window.lst, FOREVER - 1, LATER_MAX)
         if not changes:
             return None
-        later = attrs.evolve(window, est=window.lst, lst=changes[-1], mode="breakpoints")
+        later = attrs.evolve(window, est=window.lst, lst=changes[-1], mode="breakpoints", most=None)
         plans = self._plan(self._shape, later).plans
         return plans[0].start if plans else None
 
@@ -257,13 +287,13 @@ def _largest(most: int, fits: Callable[[int], bool]) -> int | None:
     return low or None
 
 
-def words(alternative: Alternative, show: Show = str) -> str:
+def words(alternative: Alternative, show: Show = str, speech: Vocabulary = OFFLINE) -> str:
     """An alternative as a sentence; empty if there is none."""
     parts = []
     if alternative.start is not None:
         parts.append(f"it would fit from {show(alternative.start)} on")
     if alternative.cpus is not None:
-        parts.append(f"within the window at most {alternative.cpus} CPUs at each site would fit")
+        parts.append(f"within the window at most {alternative.cpus} {speech.units} at each site would fit")
     if alternative.bw is not None:
         parts.append(f"within the window at most {alternative.bw:g} of bandwidth on each link would fit")
     return "; ".join(parts)

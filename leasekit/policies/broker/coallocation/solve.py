@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, final
 
 from leasekit.policies.broker.coallocation import milp
 from leasekit.policies.broker.coallocation.bounds import Bounds
@@ -17,14 +17,50 @@ SEARCH_ONLY_FACTOR = 50
 """How many times more nodes the search gets where nothing stands behind it."""
 
 
+def milp_worth(network: Network, shape: Shape) -> int:
+    """How many nodes of the search a run of HiGHS is counted as. Its own nodes don't bound its time, which grows faster
+    than its columns: a few hundred take about a second, a thousand may take a minute.
+    """
+    columns = len(shape.spots) * len(network.names) + 2 * len(shape.demands) * len(network.ends)
+    return columns * columns // 5
+
+
+@final
+class Budget:
+    """Nodes that are left for all searches of one request together."""
+
+    __slots__ = ("left",)
+
+    def __init__(self, nodes: int) -> None:
+        self.left = nodes
+
+
 class Limits(NamedTuple):
     """Where a solver gives up: nodes of the search and of HiGHS, and a clock of the caller's, if it has one:
     ``remaining()`` is how many seconds are left. Without a clock the same problem always has the same answer.
+    ``budget`` is what all that share these limits may use up.
     """
 
     nodes: int = NODES_MAX
     milp_nodes: int = MILP_NODES_MAX
     remaining: Callable[[], float] | None = None
+    budget: Budget | None = None
+
+    @property
+    def met(self) -> bool:
+        """Whether nothing is left to look with."""
+        if self.budget is not None and self.budget.left <= 0:
+            return True
+        return self.remaining is not None and self.remaining() <= 0
+
+    def take(self, nodes: int) -> bool:
+        """Use up nodes of the budget; False, with nothing used, if it has not so many."""
+        if self.budget is None:
+            return True
+        if self.budget.left < nodes:
+            return False
+        self.budget.left -= nodes
+        return True
 
     def share(self, parts: int) -> Limits:
         """Limits for the first of so many parts of the work that is left: an equal share of the time."""
@@ -61,10 +97,16 @@ def solve(
     than ``bound``. Raises ``LeasekitError`` if HiGHS is needed and not installed.
     """
     if solver == "highs":
+        if limits.budget is not None:
+            limits.budget.left -= milp_worth(network, shape)
         return milp.solve(network, shape, free, below=below, nodes=limits.milp_nodes, remaining=limits.remaining)
     nodes = limits.nodes * (SEARCH_ONLY_FACTOR if solver == "search" else 1)
+    if limits.budget is not None:
+        nodes = max(1, min(nodes, limits.budget.left))
     searched = Search(network, shape, free, oracle, nodes=nodes, deadline=limits.deadline, bounds=bounds).run(below)
-    if searched.status != "bound" or solver == "search":
+    if limits.budget is not None:
+        limits.budget.left -= searched.nodes
+    if searched.status != "bound" or solver == "search" or not limits.take(milp_worth(network, shape)):
         return searched
     ceiling = below if searched.cost is None else searched.cost + 1
     proved = milp.solve(network, shape, free, below=ceiling, nodes=limits.milp_nodes, remaining=limits.remaining)

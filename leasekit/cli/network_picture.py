@@ -1,0 +1,167 @@
+"""A broker's network as a PNG or SVG picture: sites on a circle, exchange points among the sites that they join."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, TypeAlias, cast
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from leasekit.cli.network import Topology, Wire
+from leasekit.core.errors import LeasekitError
+from leasekit.emulation.plots import BLUE, GREEN, ORANGE, STYLE, VERMILION
+
+Place: TypeAlias = tuple[float, float]
+
+SIZE: Final = 8.0
+"""Inches, of each side."""
+REACH: Final = 1.35
+"""What is seen of the plane on which sites stand at 1 from the middle: names have to fit, too."""
+ROUNDS: Final = 60
+WIDEST, THINNEST = 9.0, 1.5
+"""Of lines, in points: the link of most capacity, and one of next to none."""
+NEAR, BEND = 0.12, 0.2
+"""How near a line may pass a place that is not its own; how far aside it goes otherwise, as a share of its length."""
+STEPS: Final = 40
+NAMES_MAX: Final = 60
+"""Beyond so many places only their names are written, not what is free."""
+
+
+def draw_topology(found: Topology, file: Path) -> None:
+    """Draw it into ``file``, whose name ends in .png or .svg. Raises ``LeasekitError`` where that can't be."""
+    places = layout(found)
+    with mpl.rc_context():
+        mpl.rcdefaults()
+        cast(Any, mpl.rcParams).update(STYLE)
+        figure = Figure(figsize=(SIZE, SIZE))
+        FigureCanvasAgg(figure)
+        axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
+        axes.set_axis_off()
+        axes.set(xlim=(-REACH, REACH), ylim=(-REACH, REACH))
+        most = max((float(wire.capacity) for wire in found.wires), default=1.0)
+        for wire, curve in curves(found, places):
+            _line(axes, wire, curve, most, words=len(places) <= NAMES_MAX)
+        _sites(axes, found, places)
+        _exchanges(axes, found, places)
+        try:
+            figure.savefig(file, metadata={"Date": None} if file.suffix == ".svg" else {"Software": None})
+        except OSError as error:
+            raise LeasekitError(f"can't write {file}: {error.strerror or error}") from error
+
+
+def layout(found: Topology) -> Mapping[str, Place]:
+    """Where everything is drawn: the same for the same network.
+
+    Sites stand on a circle, those of one exchange point beside each other; each exchange point settles in the middle of
+    what it is joined with, pushed off from others that come to the same spot.
+    """
+    joined: dict[str, list[str]] = {name: [] for name in (*found.sites, *found.exchanges)}
+    for wire in found.wires:
+        joined[wire.ends.a].append(wire.ends.b)
+        joined[wire.ends.b].append(wire.ends.a)
+    inner = set(found.exchanges)
+    order = sorted(found.sites, key=lambda site: (min((n for n in joined[site] if n in inner), default=""), site))
+    places = {name: _on_circle(number, len(order), 1.0) for number, name in enumerate(order)}
+    places |= {name: _on_circle(number, len(inner), 0.3) for number, name in enumerate(found.exchanges)}
+    for _ in range(ROUNDS):
+        for name in found.exchanges:
+            near = [places[other] for other in joined[name]]
+            pull = [sum(axis) / len(near) for axis in zip(*near, strict=True)] if near else [0.0, 0.0]
+            push = _push(name, places, inner)
+            places[name] = (0.7 * pull[0] + push[0], 0.7 * pull[1] + push[1])
+    return places
+
+
+def _on_circle(number: int, count: int, radius: float) -> Place:
+    angle = math.pi * (0.5 - 2 * number / max(count, 1))
+    return radius * math.cos(angle), radius * math.sin(angle)
+
+
+def _push(name: str, places: Mapping[str, Place], inner: set[str]) -> Place:
+    x, y = places[name]
+    total = [0.0, 0.0]
+    for other in inner - {name}:
+        dx, dy = x - places[other][0], y - places[other][1]
+        distance = max(math.hypot(dx, dy), 0.05)
+        if distance < 0.5:
+            total[0] += 0.1 * dx / distance
+            total[1] += 0.1 * dy / distance
+    return total[0], total[1]
+
+
+def curves(found: Topology, places: Mapping[str, Place]) -> Iterator[tuple[Wire, list[Place]]]:
+    """Each link with its line; further links between the same two ends pass beside the first."""
+    beside: Counter[frozenset[str]] = Counter()
+    for wire in found.wires:
+        pair = frozenset((wire.ends.a, wire.ends.b))
+        yield wire, bend(wire, places, beside[pair])
+        beside[pair] += 1
+
+
+def _line(axes: Axes, wire: Wire, curve: Sequence[Place], most: float, *, words: bool) -> None:
+    capacity, free = float(wire.capacity), float(wire.available)
+    share = free / capacity if capacity else 0.0
+    colour = GREEN if share > 0.5 else ORANGE if share > 0 else VERMILION
+    width = THINNEST + (WIDEST - THINNEST) * (capacity / most if most else 0.0)
+    xs, ys = zip(*curve, strict=True)
+    axes.plot(xs, ys, color=colour, linewidth=width, alpha=0.6, zorder=1, solid_capstyle="round")
+    if words:
+        text = f"{wire.type}\n{free:g} of {capacity:g} Mbit/s"
+        axes.text(*curve[len(curve) // 2], text, ha="center", va="center", fontsize=8, zorder=3, bbox=_BOX)
+
+
+def bend(wire: Wire, places: Mapping[str, Place], beside: int = 0) -> list[Place]:
+    """The points of a link's line: straight, or round whatever place else it would lead through, and the further out
+    the more links it passes ``beside``.
+    """
+    (x0, y0), (x1, y1) = places[wire.ends.a], places[wire.ends.b]
+    dx, dy = x1 - x0, y1 - y0
+    length = max(math.hypot(dx, dy), 1e-9)
+    aside = 0.0
+    for name, (x, y) in places.items():
+        along = ((x - x0) * dx + (y - y0) * dy) / length**2
+        across = ((y - y0) * dx - (x - x0) * dy) / length
+        if name not in (wire.ends.a, wire.ends.b) and 0 < along < 1 and abs(across) < NEAR:
+            aside = BEND * length if across <= 0 else -BEND * length
+    # Whichever of its ends comes first, it turns to the same side.
+    turn = 1 if wire.ends.a < wire.ends.b else -1
+    aside += math.copysign(beside * BEND * length, aside or turn)
+    points = []
+    for step in range(STEPS + 1):
+        share = step / STEPS
+        off = aside * 4 * share * (1 - share)
+        points.append((x0 + dx * share - dy / length * off, y0 + dy * share + dx / length * off))
+    return points
+
+
+_BOX: Final[dict[str, Any]] = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1.0}
+
+
+def _sites(axes: Axes, found: Topology, places: Mapping[str, Place]) -> None:
+    words = len(places) <= NAMES_MAX
+    for site in found.sites:
+        x, y = places[site]
+        axes.plot([x], [y], marker="s", markersize=16, color=BLUE, zorder=2)
+        lines = [site]
+        if words:
+            lines += [f"{each.free} of {each.units} {each.type}" for each in found.hostings if each.site == site]
+        axes.annotate(
+            "\n".join(lines), (x, y), xytext=(0, -14), textcoords="offset points", ha="center", va="top", zorder=4,
+            fontsize=9, bbox=_BOX,
+        )  # fmt: skip
+
+
+def _exchanges(axes: Axes, found: Topology, places: Mapping[str, Place]) -> None:
+    for name in found.exchanges:
+        x, y = places[name]
+        axes.plot([x], [y], marker="o", markersize=12, color="black", zorder=2)
+        axes.annotate(
+            name, (x, y), xytext=(0, 10), textcoords="offset points", ha="center", va="bottom", zorder=4, fontsize=9,
+            bbox=_BOX,
+        )  # fmt: skip

@@ -1,0 +1,143 @@
+"""``leasekit site``: an operator's hand on units that are up, and on what is left of those that are not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import click
+
+from leasekit.cli.output import clean, example, json_option, note, print_fields, print_json, print_table
+from leasekit.cli.places import Place, daemon_options
+from leasekit.cli.times import PAIR
+
+SITE: Final = "authority"
+PATIENCE: Final = 900.0
+"""How long an operation on a unit may take, in seconds, before the command gives up waiting for it."""
+
+
+def add_unit_commands(group: click.Group) -> None:
+    """Add these commands to ``leasekit site``."""
+    for command in (fail, probe, operate, console, caps, orphans):
+        group.add_command(command)
+
+
+def ask_site(place: Place, command: str, **arguments: Any) -> Any:
+    """One command to a site's daemon that may take long."""
+    from leasekit.runtime.client import ControlClient
+
+    with ControlClient(place.socket(SITE), timeout=PATIENCE) as client:
+        return client.request("command", command, arguments)
+
+
+@click.command(epilog=example('leasekit site fail vm-3 --reason "its power supply is dead"'))
+@click.argument("unit")
+@click.option("--reason", default="", help="Why, for its lease's holder.")
+@daemon_options
+@json_option
+def fail(place: Place, unit: str, reason: str, as_json: bool) -> None:
+    """Say that a unit which is up has failed: its lease gets another in its place, or goes on with fewer."""
+    told = ask_site(place, "unit.fail", unit=unit, reason=reason)
+    if as_json:
+        print_json(told)
+    else:
+        note(f"unit {unit} is {told['state']}: {told['reason']}")
+
+
+@click.command(epilog=example("leasekit site probe vm-3"))
+@click.argument("unit")
+@daemon_options
+@json_option
+def probe(place: Place, unit: str, as_json: bool) -> None:
+    """Have the driver look at a unit that is up, now."""
+    found = ask_site(place, "unit.probe", unit=unit)
+    if as_json:
+        print_json(found)
+        return
+    print_fields(
+        [("state", found["state"]), ("detail", found["detail"]), *((k, f"{v:g}") for k, v in found["measured"].items())]
+    )
+
+
+@click.command(epilog=example("leasekit site operate vm-3 restart", "leasekit site operate vm-3 migrate host=two"))
+@click.argument("unit")
+@click.argument("operation")
+@click.argument("arguments", type=PAIR, nargs=-1, metavar="[KEY=VALUE]...")
+@daemon_options
+@json_option
+def operate(place: Place, unit: str, operation: str, arguments: Sequence[tuple[str, str]], as_json: bool) -> None:
+    """Have the driver do something with a unit that is up, such as restart it; each driver's page says what it can."""
+    told = ask_site(place, "unit.operate", unit=unit, operation=operation, arguments=dict(arguments))
+    if as_json:
+        print_json(told)
+    else:
+        print_fields(told.items())
+
+
+@click.command(epilog=example("leasekit site console vm-3"))
+@click.argument("unit")
+@daemon_options
+@json_option
+def console(place: Place, unit: str, as_json: bool) -> None:
+    """Print the last lines of a unit's console."""
+    show_console(place, unit, as_json=as_json)
+
+
+def show_console(place: Place, unit: str, *, as_json: bool) -> None:
+    """Ask a site's daemon for a unit's console and print it, fit for a terminal."""
+    told = ask_site(place, "unit.operate", unit=unit, operation="console", arguments={})
+    lines = told.get("console", "").splitlines()
+    if as_json:
+        print_json(lines)
+        return
+    for line in lines:
+        click.echo(clean(line))
+
+
+@click.command(epilog=example("leasekit site caps vm-3 --seconds 5"))
+@click.argument("unit")
+@click.option(
+    "--seconds", type=click.IntRange(1, 60), default=2, show_default=True, help="How long each cap is measured."
+)
+@daemon_options
+@json_option
+def caps(place: Place, unit: str, seconds: int, as_json: bool) -> None:
+    """Measure how well CPU caps of 10 to 90 % hold on a unit that is up and busy.
+
+    The unit's own cap holds again afterwards.
+    """
+    told = ask_site(place, "unit.operate", unit=unit, operation="caps", arguments={"seconds": str(seconds)})
+    free = float(told.pop("none"))
+    measured = {int(cap): float(used) for cap, used in told.items()}
+    # What a guest does not get without a cap, for want of work or of a CPU, says nothing of the cap.
+    errors = {cap: used - cap for cap, used in measured.items() if cap <= free} or {0: 0.0}
+    mean, worst = sum(map(abs, errors.values())) / len(errors), max(errors.values(), key=abs)
+    if as_json:
+        print_json({"uncapped": free, "measured": measured, "mean_error": mean, "worst_error": worst})
+        return
+    note(f"without a cap the unit uses {free:.1f} % of one CPU")
+    rows = [
+        (f"{cap} %", f"{used:.1f} %", f"{errors[cap]:+.1f}" if cap in errors else "-") for cap, used in measured.items()
+    ]
+    print_table(("cap", "measured", "error"), rows, empty="", right=("cap", "measured", "error"))
+    note(f"mean error {mean:.2f}, worst {worst:+.2f}, in percent of one CPU")
+
+
+@click.command(epilog=example("leasekit site orphans", "leasekit site orphans --remove --unit vm-3"))
+@click.option("--remove", is_flag=True, help="Remove them.")
+@click.option("--unit", default="", metavar="UNIT", help="Only those of this unit.")
+@daemon_options
+@json_option
+def orphans(place: Place, remove: bool, unit: str, as_json: bool) -> None:
+    """List what is on the site's hosts of units that nobody has, such as guests of a site whose store was lost."""
+    if remove:
+        found = ask_site(place, "orphans.remove", unit=unit)
+    else:
+        found = [one for one in ask_site(place, "orphans.list") if unit in ("", one["unit"])]
+    if as_json:
+        print_json(found)
+        return
+    rows = [(one["host"], one["unit"], one["kind"], one["name"]) for one in found]
+    print_table(("host", "unit", "what", "name"), rows, empty="there is nothing of units that nobody has")
+    if remove and found:
+        note("removed")

@@ -1,0 +1,149 @@
+"""The records of planned topologies: what a broker holds for a plan, and what a guest makes of one.
+
+As in :mod:`.records`, a row's ``body`` holds what its columns don't.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Final, Self
+
+import attrs
+
+from leasekit.core.leases.machine import NONE, Machine
+from leasekit.core.leases.records import pack_body, unpack_body
+from leasekit.core.protocol.messages import PlanPart
+from leasekit.core.schema import Row
+from leasekit.core.time import Instant, Term
+
+HOLDING: Final = "promising"
+"""Other brokers are asked to hold their parts."""
+HELD: Final = "promised"
+USED: Final = "used"
+"""Its parts were granted: nothing is held any more, only the answer is kept for repeats."""
+GONE: Final = "gone"
+
+ASKING: Final = "asking"
+COMMITTING: Final = "committing"
+COMMITTED: Final = "committed"
+FAILED: Final = "failed"
+CLOSED: Final = "closed"
+
+HOLD_TABLE: Final = {
+    (HOLDING, NONE): {"promise": (HELD, NONE), "let_go": (GONE, NONE)},
+    (HELD, NONE): {"use": (USED, NONE), "let_go": (GONE, NONE)},
+    (USED, NONE): {},
+    (GONE, NONE): {},
+}
+HOLD_MACHINE: Final = Machine("hold", HOLD_TABLE)
+
+TOPOLOGY_TABLE: Final = {
+    (ASKING, NONE): {
+        "decide": (COMMITTING, NONE),
+        "refuse": (FAILED, NONE),
+        "give_up": (CLOSED, NONE),
+    },
+    (COMMITTING, NONE): {
+        "commit": (COMMITTED, NONE),
+        "plan_again": (ASKING, NONE),
+        "abandon": (FAILED, NONE),
+        "give_up": (CLOSED, NONE),
+    },
+    (COMMITTED, NONE): {"over": (CLOSED, NONE)},
+    (FAILED, NONE): {},
+    (CLOSED, NONE): {},
+}
+TOPOLOGY_MACHINE: Final = Machine("topology", TOPOLOGY_TABLE)
+
+
+@attrs.define(slots=True, eq=False)
+class PlanHold:
+    """What a broker holds until ``expires`` for requests of the guest whose key is ``holder``.
+
+    ``peer`` asked for it, under the name ``query`` (empty: a broker, by the plan's). ``parts`` are those that are held
+    here; ``answer`` is the encoded answer, the same for each repeat; ``others`` are brokers that hold parts as well.
+    """
+
+    id: str
+    peer: str
+    query: str
+    holder: bytes
+    term: Term
+    parts: tuple[PlanPart, ...]
+    expires: Instant
+    state: str = HELD
+    answer: bytes = b""
+    others: tuple[str, ...] = ()
+    pending: str = NONE
+    timer: Instant | None = None
+
+    table: ClassVar[str] = "plans"
+
+    def row(self) -> Row:
+        body = pack_body((self.query, self.holder, self.term, self.parts, self.answer, self.others))
+        return (self.id, self.peer, self.state, self.expires, body)
+
+    @classmethod
+    def from_row(cls, row: Row) -> Self:
+        query, holder, term, parts, answer, others = unpack_body(row[-1], 6)
+        return cls(row[0], row[1], query, holder, Term(*term), _parts(parts), row[3], row[2], answer, tuple(others))
+
+
+@attrs.define(slots=True, eq=False)
+class Topology:
+    """A guest's request for a topology. Its ``state`` is
+
+    - ``asking``: the broker plans, under the query ``query``, until ``deadline``;
+    - ``committing``: it was decided to lease ``parts`` of ``plan``, one lease each (``leases``, by part); none of them
+      is redeemed before all have their tickets;
+    - ``committed``: all have; from now on the leases are like any other;
+    - ``failed``, ``closed``: ``reason`` says why, ``earliest`` when it would fit (-1: not known).
+
+    ``left`` is how many more plans are tried when one comes to nothing.
+    """
+
+    id: str
+    broker: str
+    request: bytes
+    left: int
+    state: str = ASKING
+    query: str = ""
+    number: int = 0
+    plan: str = ""
+    term: Term | None = None
+    parts: tuple[PlanPart, ...] = ()
+    leases: dict[str, str] = attrs.Factory(dict)
+    objective: str = ""
+    gap: str = ""
+    expires: Instant = -1
+    deadline: Instant = 0
+    reason: str = ""
+    earliest: Instant = -1
+    ended: Instant = -1
+    pending: str = NONE
+    timer: Instant | None = None
+    send_at: Instant = 0
+    tries: int = 0
+
+    table: ClassVar[str] = "plans"
+
+    def row(self) -> Row:
+        body: list[Any] = [getattr(self, name) for name in _FIELDS]
+        return (self.id, self.broker, self.state, self.expires, pack_body(body))
+
+    @classmethod
+    def from_row(cls, row: Row) -> Self:
+        fields = dict(zip(_FIELDS, unpack_body(row[-1], len(_FIELDS)), strict=True))
+        fields["parts"] = _parts(fields["parts"])
+        if fields["term"] is not None:
+            fields["term"] = Term(*fields["term"])
+        return cls(id=row[0], broker=row[1], state=row[2], expires=row[3], **fields)
+
+
+_FIELDS: Final = (
+    "request", "left", "query", "number", "plan", "term", "parts", "leases", "objective", "gap", "deadline", "reason",
+    "earliest", "ended",
+)  # fmt: skip
+
+
+def _parts(rows: Any) -> tuple[PlanPart, ...]:
+    return tuple(PlanPart(*row) for row in rows)

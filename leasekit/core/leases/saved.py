@@ -1,0 +1,84 @@
+"""What a site keeps of the units of a suspended lease.
+
+Theory of operation. When a suspended lease ends, each of its units that is up is saved by its teardown (*saving*). What
+its driver has kept is *saved*, apart from the unit, and waits for the lease that resumes the suspended one: a setup of
+that lease has *claimed* it while it goes on from it, and once that is up nothing is left to be kept (*gone*). A setup
+that failed, or was stopped, gives it back; after so many that failed it is not worth another. What nobody has claimed
+by its time, or what is worth nothing any more, is *dropping* until the driver has thrown it away.
+
+*saving*, *claimed* and *dropping* each stand for an action of a driver, so that a restart does the same again.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from typing import ClassVar, Final, Self
+
+import attrs
+
+from leasekit.core.leases.machine import NONE, Machine
+from leasekit.core.leases.records import pack_body, unpack_body
+from leasekit.core.schema import Row
+from leasekit.core.time import Instant
+
+RESUMES: Final = "resume"
+"""The configuration property that names the suspended lease from whose units a lease goes on."""
+
+SAVING: Final = "saving"
+SAVED: Final = "saved"
+CLAIMED: Final = "claimed"
+DROPPING: Final = "dropping"
+GONE: Final = "gone"
+
+TABLE: Final = {
+    (SAVING, NONE): {"saved": (SAVED, NONE), "failed": (GONE, NONE)},
+    (SAVED, NONE): {"claim": (CLAIMED, NONE), "expire": (DROPPING, NONE)},
+    (CLAIMED, NONE): {"used": (GONE, NONE), "release": (SAVED, NONE), "spoilt": (DROPPING, NONE)},
+    (DROPPING, NONE): {"dropped": (GONE, NONE), "failed": (SAVED, NONE)},
+    (GONE, NONE): {},
+}
+
+MACHINE: Final = Machine("saved", TABLE)
+
+
+@attrs.define(slots=True, eq=False)
+class SavedUnit:
+    """What is kept of one ``unit`` of ``lease``, for its ``holder``, who had the key ``holder_key``, until ``until``.
+
+    ``by`` is the unit that goes on from it now, or last tried to; ``tries`` is how many such setups failed;
+    ``action`` is the number of the action that throws it away.
+    """
+
+    id: str
+    lease: str
+    unit: str
+    holder: str
+    type: str
+    until: Instant
+    state: str = SAVING
+    pending: str = NONE
+    by: str = ""
+    tries: int = 0
+    action: int = 0
+    holder_key: bytes = b""
+    reason: str = ""
+    timer: Instant | None = None
+
+    table: ClassVar[str] = "saved"
+
+    def row(self) -> Row:
+        body = pack_body((self.unit, self.by, self.tries, self.action, self.holder_key))
+        return (self.id, self.lease, self.holder, self.type, self.state, self.until, body)
+
+    @classmethod
+    def from_row(cls, row: Row) -> Self:
+        id_, lease, holder, type_, state, until, body = row
+        unit, by, tries, action, key = unpack_body(body, 5)
+        return cls(
+            id_, lease, unit, holder, type_, until, state, by=by, tries=tries, action=action, holder_key=key
+        )  # fmt: skip
+
+
+def saved_key(lease: str, unit: str) -> str:
+    """The key under which a driver keeps a unit of a lease: fit to be the name of a file or a domain."""
+    return f"saved-{blake2b(f'{lease}/{unit}'.encode(), digest_size=16).hexdigest()}"

@@ -1,0 +1,303 @@
+"""The driver itself: a node goes through erasing, imaging and starting for its lease, and is erased after it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, ClassVar
+
+import attrs
+import trio
+
+from leasekit.core.drivers import DriverError, Finding, ProbeResult, UnitContext
+from leasekit.core.properties import Properties
+from leasekit.core.settings import SettingsError
+from leasekit.drivers.baremetal.examining import examine
+from leasekit.drivers.baremetal.guest import Waiting
+from leasekit.drivers.baremetal.images import CheckedFiles
+from leasekit.drivers.baremetal.plan import NodePlan, bare_addresses, make_plan, make_seed, node_of
+from leasekit.drivers.baremetal.records import NodeRecord, new_token
+from leasekit.drivers.baremetal.services import Services
+from leasekit.drivers.baremetal.settings import BareMetalSettings, DiskImage
+from leasekit.drivers.libvirt.plan import host_name, keys_digest
+from leasekit.drivers.libvirt.seed import make_host_key
+from leasekit.drivers.names import unknown_operation
+from leasekit.drivers.power.base import BootDevice, Power
+from leasekit.drivers.power.make import make_power
+
+SSH_PORT = "22"
+
+
+class BareMetalDriver:
+    """A :class:`~leasekit.core.drivers.Driver` of physical machines. Raises ``SettingsError``."""
+
+    Settings: ClassVar[type] = BareMetalSettings
+    capabilities: frozenset[str] = frozenset({"image", "power"})
+    operations: frozenset[str] = frozenset({"power_on", "power_off", "soft_off", "restart", "status"})
+
+    def __init__(self, settings: BareMetalSettings) -> None:
+        self._settings = settings
+        self._powers: dict[str, Power] = {}
+        for name, node in settings.nodes.items():
+            try:
+                self._powers[name] = make_power(node.power)
+            except SettingsError as error:
+                raise error.within(f"nodes.{name}.power") from error
+        self._services = Services(settings)
+        self._files = CheckedFiles()
+        self._locks = {name: trio.Lock() for name in settings.nodes}
+
+    @staticmethod
+    async def examine(settings: BareMetalSettings) -> list[Finding]:
+        """What this host has and lacks of what nodes need."""
+        return await examine(settings)
+
+    # What the runtime calls
+
+    async def setup(self, unit: UnitContext) -> Properties:
+        """Erases the node's disk if it is not known to be, writes and verifies the image, and starts the guest.
+
+        A setup of the same action goes on where the last one was left; a node is imaged once for each action. When it
+        fails or is cancelled the node is switched off, and is erased before it is used again.
+        """
+        plan = make_plan(unit, self._settings)
+        async with self._exclusively(unit.unit):
+            await self._services.ensure()
+            record = self._services.records.get(plan.name)
+            adopted = record.is_of(unit) and record.state in ("imaging", "starting", "ready")
+            if not adopted:
+                # Before anything is touched: a node that can't get its image stays as it is.
+                for artifact in plan.artifacts:
+                    await self._files.check(plan.image_name, artifact)
+            try:
+                if adopted:
+                    unit.log(f"goes on where it was: {record.state}")
+                else:
+                    record = await self._begin(plan, record, unit)
+                return await self._bring_up(plan, record, unit)
+            except BaseException:
+                with trio.CancelScope(shield=True):
+                    await self._give_up(plan.name, unit)
+                raise
+
+    async def teardown(self, unit: UnitContext) -> None:
+        """Erases the node's disk, reads it back, and switches it off. Raises ``DriverError``: then it is not clean, and
+        is not to be given to anybody.
+        """
+        if unit.unit not in self._settings.nodes:
+            await trio.lowlevel.checkpoint()
+            return
+        async with self._exclusively(unit.unit):
+            await self._services.load()
+            record = self._services.records.get(unit.unit)
+            if record.state in ("unknown", "clean"):
+                # Nothing of anybody's is on it, or whatever there is goes before its first lease.
+                await self._withdraw(unit.unit)
+                return
+            await self._services.ensure()
+            try:
+                await self._clean(record, unit)
+            except DriverError:
+                with trio.CancelScope(shield=True):
+                    await self._give_up(unit.unit, unit)
+                raise
+
+    async def modify(self, unit: UnitContext) -> Properties:
+        """Changes nothing: what a guest was told when it was imaged stays until its node is imaged again."""
+        plan = make_plan(unit, self._settings)
+        async with self._exclusively(unit.unit):
+            await self._services.load()
+            record = self._services.records.get(unit.unit)
+            if record.state != "ready":
+                raise DriverError(f"node {unit.unit} is {record.state}, so it can't be modified", retry=False)
+            if record.keys != keys_digest(plan.keys) or record.image != plan.image_name:
+                unit.log("login keys and image stay as they are until the node is set up again")
+            return self._properties(record)
+
+    async def join(self, unit: UnitContext) -> Properties:
+        """Refuses: this is a driver for sites."""
+        await trio.lowlevel.checkpoint()
+        raise DriverError("the baremetal driver is for sites, it can't join", retry=False)
+
+    async def leave(self, unit: UnitContext) -> None:
+        """Refuses: this is a driver for sites."""
+        await trio.lowlevel.checkpoint()
+        raise DriverError("the baremetal driver is for sites, it can't leave", retry=False)
+
+    async def probe(self, unit: UnitContext) -> ProbeResult:
+        """Up when the guest was seen up and the power is on. ``on`` (1 or 0) is measured."""
+        if unit.unit not in self._settings.nodes:
+            await trio.lowlevel.checkpoint()
+            return ProbeResult(state="down", detail="there is no such node")
+        await self._services.load()
+        record = self._services.records.get(unit.unit)
+        if record.state in ("imaging", "starting", "ready", "cleaning"):
+            # A daemon that was just started has nodes to serve, which may start at any time.
+            await self._services.ensure()
+        if record.state != "ready":
+            return ProbeResult(state="down", detail=f"the node is {record.state}")
+        state = await self._powers[unit.unit].status()
+        up = state == "on"
+        return ProbeResult(state="up" if up else "down", detail=f"its power is {state}", measured={"on": float(up)})
+
+    async def operate(self, unit: UnitContext, operation: str, arguments: Mapping[str, Any]) -> Properties:
+        """``power_on``, ``power_off``, ``soft_off``, ``restart`` (off and on) and ``status``; returns ``power``."""
+        if operation not in self.operations:
+            raise unknown_operation("baremetal", operation, self.operations)
+        node_of(unit.unit, self._settings)
+        power = self._powers[unit.unit]
+        async with self._exclusively(unit.unit):
+            actions = {"power_on": power.on, "power_off": power.off, "soft_off": power.soft_off, "restart": power.cycle}
+            if operation in actions:
+                await actions[operation]()
+            return {"power": await power.status()}
+
+    # What else a site may ask
+
+    async def orphans(self, known: Collection[str]) -> list[str]:
+        """Nodes that somebody's data may be on, and that are no unit of ``known``. :meth:`teardown` erases them."""
+        await self._services.load()
+        records = self._services.records.all()
+        return sorted(
+            record.node for record in records if record.state not in ("unknown", "clean") and record.node not in known
+        )
+
+    def close(self) -> None:
+        """Ends what this process runs for nodes; dnsmasq goes on."""
+        self._services.close()
+
+    # Steps of a setup
+
+    async def _begin(self, plan: NodePlan, before: NodeRecord, unit: UnitContext) -> NodeRecord:
+        """Writes down what is to happen to the node; from here on it is not clean."""
+        network, erase = self._settings.network, before.state != "clean"
+        offset = 0
+        if not plan.node.addresses:
+            offset = await trio.to_thread.run_sync(
+                self._services.records.take_offset, plan.name, network.first, network.last
+            )
+        imaging = erase or isinstance(plan.image, DiskImage)
+        key = make_host_key() if plan.image.seed != "none" else None
+        record = NodeRecord(
+            node=plan.name,
+            state="imaging" if imaging else "starting",
+            lease=unit.lease,
+            number=unit.number,
+            image=plan.image_name,
+            hostname=plan.hostname,
+            host_key=key.public if key is not None else "",
+            keys=keys_digest(plan.keys),
+            offset=offset,
+            token=new_token(),
+            erase=erase,
+        )
+        if key is not None:
+            seed = await make_seed(plan, record, key, self._settings)
+            await trio.to_thread.run_sync(self._services.write_seed, plan.name, seed)
+        unit.log(f"is to have image {plan.image_name}{', after it is erased' if erase else ''}")
+        return await self._keep(record)
+
+    async def _bring_up(self, plan: NodePlan, record: NodeRecord, unit: UnitContext) -> Properties:
+        await self._publish(record)
+        disk = isinstance(plan.image, DiskImage)
+        if record.state == "imaging":
+            await self._order(record, "network", unit)
+            record = await self._waiting(plan.name).for_report(record.token)
+            unit.log("is imaged and verified" if disk else "is erased and verified")
+            token = "" if disk else new_token()
+            record = await self._keep(
+                attrs.evolve(record, state="starting", token=token, ordered=False, heard=False, report="")
+            )
+        if disk:
+            self._services.remove_seed(plan.name)
+        if record.state == "starting":
+            await self._order(record, "disk" if disk else "network", unit)
+            record = self._services.records.get(plan.name)
+            await self._waiting(plan.name).for_guest(record)
+            record = await self._keep(attrs.evolve(self._services.records.get(plan.name), state="ready"))
+            unit.log(f"is up at {bare_addresses(record, self._settings)[0]}")
+        return self._properties(record)
+
+    async def _order(self, record: NodeRecord, device: BootDevice, unit: UnitContext) -> None:
+        """Starts the node from ``device``, once for each token: what was ordered is only made sure of."""
+        power = self._powers[record.node]
+        self._services.begin(record.node)
+        if not record.ordered:
+            await power.off()
+            await power.boot_once(device)
+            unit.log(f"starts from {device}")
+            await self._keep(attrs.evolve(record, ordered=True))
+        if not record.heard:
+            await power.on()
+
+    async def _clean(self, record: NodeRecord, unit: UnitContext) -> None:
+        name = unit.unit
+        if not (record.is_of(unit) and record.state == "cleaning"):
+            record = attrs.evolve(
+                record, state="cleaning", lease=unit.lease, number=unit.number, token=new_token(), erase=True,
+                ordered=False, heard=False, report="",
+            )  # fmt: skip
+            record = await self._keep(record)
+        self._services.remove_seed(name)
+        await self._publish(record)
+        await self._order(record, "network", unit)
+        record = await self._waiting(name).for_report(record.token)
+        unit.log("is erased and verified")
+        await self._powers[name].off()
+        await self._keep(NodeRecord(node=name, state="clean"))
+        await self._withdraw(name)
+
+    async def _give_up(self, name: str, unit: UnitContext) -> None:
+        """Takes back what the node was to do: its job is no more, it is off, and it is to be erased."""
+        record = self._services.records.get(name)
+        if record.state in ("unknown", "clean"):
+            await self._keep(NodeRecord(node=name, state=record.state))
+            await self._withdraw(name)
+            return
+        await self._keep(
+            attrs.evolve(record, state="dirty", token="", ordered=False, heard=False, report="", host_key="")
+        )
+        try:
+            await self._withdraw(name)
+            await self._powers[name].off()
+        except DriverError as error:
+            unit.log(f"is not known to be off: {error}")
+
+    # Small things
+
+    async def _keep(self, record: NodeRecord) -> NodeRecord:
+        await trio.to_thread.run_sync(self._services.records.put, record)
+        return record
+
+    async def _publish(self, record: NodeRecord) -> None:
+        mac = self._settings.nodes[record.node].mac
+        name = record.hostname or host_name(record.node, self._settings.network.domain)
+        addresses = bare_addresses(record, self._settings)
+        await trio.to_thread.run_sync(self._services.names.publish, record.node, mac, name, addresses)
+
+    async def _withdraw(self, name: str) -> None:
+        self._services.remove_seed(name)
+        mac = self._settings.nodes[name].mac
+        await trio.to_thread.run_sync(self._services.names.withdraw, name, mac)
+
+    def _waiting(self, name: str) -> Waiting:
+        return Waiting(services=self._services, settings=self._settings, power=self._powers[name], node=name)
+
+    def _properties(self, record: NodeRecord) -> Properties:
+        addresses = bare_addresses(record, self._settings)
+        found = {
+            **self._settings.nodes[record.node].properties,
+            "name": record.node,
+            "hostname": record.hostname,
+            "image": record.image,
+            "host": addresses[0],
+            "port": SSH_PORT,
+            "addresses": " ".join(addresses),
+        }
+        return {**found, "host_key": record.host_key} if record.host_key else found
+
+    @asynccontextmanager
+    async def _exclusively(self, name: str) -> AsyncIterator[None]:
+        """One action on a node at a time."""
+        async with self._locks[name]:
+            yield

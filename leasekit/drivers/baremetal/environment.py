@@ -1,0 +1,114 @@
+"""Putting the imaging environment together: a kernel of this machine's, busybox, sfdisk and the driver's own script."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
+from typing import Final
+
+from leasekit.core.drivers import DriverError
+from leasekit.drivers.baremetal.agent import AGENT, INIT
+from leasekit.drivers.baremetal.settings import Environment
+from leasekit.drivers.libvirt.cpio import Entry, archive, directory, file, link
+from leasekit.drivers.names import one_line
+
+KERNELS: Final = Path("/boot")
+MODULES: Final = Path("/lib/modules")
+KERNEL: Final = "kernel"
+INITRD: Final = "initrd"
+
+_PREFIX: Final = "vmlinuz-"
+_LIBRARY: Final = re.compile(r"(/\S+) \(0x")
+
+
+def make_environment(settings: Environment, folder: Path) -> None:
+    """Makes the files ``kernel`` and ``initrd`` in ``folder``, unless they are there and nothing has changed; blocks.
+
+    Raises ``DriverError`` that says what is missing on this machine, and which package brings it.
+    """
+    kernel = settings.kernel or newest_kernel()
+    busybox, sfdisk = _program("busybox", "busybox-static"), _program("sfdisk", "fdisk")
+    try:
+        sources = [kernel, busybox, sfdisk]
+        told = [f"{path} {path.stat().st_mtime_ns} {path.stat().st_size}" for path in sources]
+        mark = sha256("\n".join([*told, *settings.modules, INIT, AGENT]).encode()).hexdigest()
+        made = folder / "made"
+        if made.is_file() and made.read_text() == mark:
+            return
+        made.unlink(missing_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        content = _initramfs(kernel, busybox, sfdisk, settings.modules)
+        for name, data in ((KERNEL, kernel.read_bytes()), (INITRD, content)):
+            beside = folder / f"{name}.new"
+            beside.write_bytes(data)
+            beside.replace(folder / name)
+        made.write_text(mark)
+    except OSError as error:
+        where = error.filename or folder
+        text = f"the imaging environment can't be made: {where}: {error.strerror}"
+        raise DriverError(text, retry=False) from error
+
+
+def newest_kernel() -> Path:
+    """The kernel that was installed last, of those that have modules. Raises ``DriverError``."""
+    found = [path for path in KERNELS.glob(f"{_PREFIX}*") if (MODULES / _release(path)).is_dir()]
+    if not found:
+        text = f"the imaging environment needs a kernel: none in {KERNELS} has modules (install linux-image-amd64)"
+        raise DriverError(text, retry=False)
+    return max(found, key=lambda path: path.stat().st_mtime)
+
+
+def _release(kernel: Path) -> str:
+    return kernel.name.removeprefix(_PREFIX)
+
+
+def _program(name: str, package: str) -> Path:
+    found = shutil.which(name, path="/usr/sbin:/usr/bin:/sbin:/bin")
+    if found is None:
+        text = f"the imaging environment needs the program {name} (install the package {package})"
+        raise DriverError(text, retry=False)
+    return Path(found)
+
+
+def _initramfs(kernel: Path, busybox: Path, sfdisk: Path, modules: tuple[str, ...]) -> bytes:
+    entries = {name: directory(name) for name in ("bin", "dev", "lib", "lib/modules", "usr", "usr/sbin")}
+    loaded = []
+    for path in _module_files(_release(kernel), modules):
+        entries.setdefault(f"lib/modules/{path.name}", file(f"lib/modules/{path.name}", path.read_bytes()))
+        loaded.append(path.name)
+    programs = [(busybox, "bin/busybox"), (sfdisk, "usr/sbin/sfdisk")]
+    libraries = {library for program, _ in programs for library in _libraries(program)}
+    for path, name in [*programs, *((library, str(library)[1:]) for library in sorted(libraries))]:
+        for parent in reversed(Path(name).parents[:-1]):
+            entries.setdefault(str(parent), directory(str(parent)))
+        entries[name] = file(name, path.read_bytes(), 0o755)
+    entries["modules"] = file("modules", "".join(f"{name}\n" for name in loaded).encode())
+    entries["bin/sh"] = link("bin/sh", "busybox")
+    entries["init"] = Entry("init", 0o100755, INIT.encode())
+    entries["agent"] = Entry("agent", 0o100755, AGENT.encode())
+    return archive(entries.values())
+
+
+def _module_files(release: str, names: tuple[str, ...]) -> Iterator[Path]:
+    """What has to be loaded, in that order; modules that a kernel has built in, or not at all, are left out."""
+    found: dict[Path, None] = {}
+    modprobe = _program("modprobe", "kmod")
+    for name in names:
+        command = [str(modprobe), "--set-version", release, "--ignore-install", "--show-depends", name]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        for line in done.stdout.splitlines():
+            words = line.split()
+            if words[:1] == ["insmod"] and len(words) > 1:
+                found.setdefault(Path(words[1]))
+    return iter(found)
+
+
+def _libraries(program: Path) -> list[Path]:
+    done = subprocess.run(["ldd", program], capture_output=True, text=True, check=False)
+    if done.returncode and "not a dynamic executable" not in done.stdout + done.stderr:
+        raise DriverError(f"ldd {program}: {one_line(done.stderr, 200)}", retry=False)
+    return [Path(path) for path in _LIBRARY.findall(done.stdout)]

@@ -1,0 +1,268 @@
+"""What runs beside the driver's actions: the HTTP server and dnsmasq, and what nodes say through them."""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import logging
+import re
+import time
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
+from typing import Final
+
+import attrs
+import trio
+
+from leasekit.core.drivers import DriverError
+from leasekit.drivers.baremetal.dnsmasq import ExternalDnsmasq, NameServer, OwnedDnsmasq, boot_script
+from leasekit.drivers.baremetal.environment import INITRD, KERNEL, make_environment
+from leasekit.drivers.baremetal.plan import addresses_of
+from leasekit.drivers.baremetal.records import NodeRecord, Records
+from leasekit.drivers.baremetal.server import Answer, BootServer, Site, is_here
+from leasekit.drivers.baremetal.settings import BareMetalSettings, DiskImage, NetbootImage, Owned
+
+_SCRIPT: Final = re.compile(r"/mac-([0-9a-f]{2}(?:-[0-9a-f]{2}){5})\.ipxe")
+_JOB: Final = re.compile(r"/job/([0-9a-f]{1,64})/(spec|image|seed|kernel|initrd)")
+PORT_WITHIN: Final = 5.0
+"""Seconds after which a port that another process has is given up."""
+PORT_PAUSE: Final = 0.05
+FROM_DISK: Final = b"#!ipxe\nexit\n"
+
+logger = logging.getLogger(__name__)
+
+
+@attrs.define
+class Progress:
+    """What was last heard of a node: ``words``, and when (seconds of the monotonic clock)."""
+
+    words: str
+    at: float
+
+
+class Services:
+    """All that a driver's nodes are served by. Paths are below the driver's ``directory``."""
+
+    def __init__(self, settings: BareMetalSettings) -> None:
+        root = settings.directory
+        self._settings = settings
+        self._environment = root / "environment"
+        self._secrets = root / "secrets"
+        self.records = Records(root / "nodes", self._changed)
+        dnsmasq = settings.network.dnsmasq
+        self.names: NameServer = (
+            OwnedDnsmasq(dnsmasq, settings.network, root / "dnsmasq")
+            if isinstance(dnsmasq, Owned)
+            else ExternalDnsmasq(dnsmasq, settings.network)
+        )
+        self._macs = {node.mac.lower().replace(":", "-"): name for name, node in settings.nodes.items()}
+        self._server: BootServer | None = None
+        self._loaded = False
+        self._starting = trio.Lock()
+        self._trio: trio.lowlevel.TrioToken | None = None
+        self._events: dict[str, trio.Event] = {}
+        self._progress: dict[str, Progress] = {}
+
+    async def load(self) -> None:
+        """Has the records at hand. Raises ``DriverError``."""
+        async with self._starting:
+            self._trio = trio.lowlevel.current_trio_token()
+            if not self._loaded:
+                await trio.to_thread.run_sync(self.records.load, list(self._settings.nodes))
+                self._loaded = True
+
+    async def ensure(self) -> None:
+        """Has everything run that nodes need to start. Raises ``DriverError``."""
+        await self.load()
+        async with self._starting:
+            await trio.to_thread.run_sync(make_environment, self._settings.environment, self._environment)
+            if self._server is None:
+                self._server = await self._serve()
+            await trio.to_thread.run_sync(self.names.ensure)
+
+    async def _serve(self) -> BootServer:
+        network = self._settings.network
+        if not is_here(network.address):
+            text = f"this machine has no address {network.address}, which nodes are to start from (network.address)"
+            raise DriverError(text)
+        until = trio.current_time() + PORT_WITHIN
+        while True:
+            try:
+                return BootServer(network.address, network.port, Site(self.fetch, self.report))
+            except OSError as error:
+                # What a daemon that was killed had just started has its port for moments yet.
+                if error.errno != errno.EADDRINUSE or trio.current_time() >= until:
+                    text = f"nodes can't be served at {network.address} port {network.port}: {error.strerror}"
+                    raise DriverError(text) from error
+            await trio.sleep(PORT_PAUSE)
+
+    def close(self) -> None:
+        """Ends what belongs to this process; dnsmasq goes on, and the next driver finds it. Blocks."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        self.names.close()
+
+    # What nodes are up to
+
+    def event(self, node: str) -> trio.Event:
+        """Set when something is heard of the node, or its record changes, from now on."""
+        return self._events.setdefault(node, trio.Event())
+
+    def progress(self, node: str) -> Progress:
+        """What was last heard of it."""
+        return self._progress.setdefault(node, Progress("", time.monotonic()))
+
+    def begin(self, node: str) -> None:
+        """Forgets what was heard: the node starts anew."""
+        self._progress[node] = Progress("", time.monotonic())
+
+    def _hear(self, node: str, words: str) -> None:
+        self._progress[node] = Progress(words, time.monotonic())
+        self._changed(node)
+
+    def _changed(self, node: str) -> None:
+        if self._trio is not None:
+            with suppress(trio.RunFinishedError):
+                self._trio.run_sync_soon(self._wake, node)
+
+    def _wake(self, node: str) -> None:
+        event = self._events.pop(node, None)
+        if event is not None:
+            event.set()
+
+    # Secrets of guests
+
+    def write_seed(self, node: str, content: bytes) -> None:
+        """Keeps what the node's guest is told, until it is there; blocks. Raises ``DriverError``."""
+        path = self._seed(node)
+        try:
+            self._secrets.mkdir(mode=0o700, parents=True, exist_ok=True)
+            beside = path.with_name(f".{path.name}.new")
+            beside.touch(mode=0o600)
+            beside.write_bytes(content)
+            beside.replace(path)
+        except OSError as error:
+            raise DriverError(f"can't write {path}: {error.strerror}") from error
+
+    def remove_seed(self, node: str) -> None:
+        """Forgets it. Raises ``DriverError``."""
+        try:
+            self._seed(node).unlink(missing_ok=True)
+        except OSError as error:
+            raise DriverError(f"can't remove {self._seed(node)}: {error.strerror}") from error
+
+    def _seed(self, node: str) -> Path:
+        return self._secrets / f"{node}.seed"
+
+    # What nodes ask, in threads of the server
+
+    def fetch(self, path: str, client: str) -> Answer:
+        """The answer to a node's request, which asks again when what it is to get can't be read now."""
+        try:
+            return self._answer(path, client)
+        except OSError as error:
+            logger.error("%s can't be served to %s: %s", error.filename, client, error.strerror)
+            return Answer(503)
+
+    def _answer(self, path: str, client: str) -> Answer:
+        if path == "/boot.ipxe":
+            return Answer(200, boot_script(self._settings.network.url).encode())
+        if path in (f"/agent/{KERNEL}", f"/agent/{INITRD}"):
+            return Answer(200, self._environment / path.removeprefix("/agent/"))
+        if (found := _SCRIPT.fullmatch(path)) is not None:
+            name = self._macs.get(found[1])
+            return Answer(404) if name is None else self._script(self.records.get(name), client)
+        if (found := _JOB.fullmatch(path)) is not None:
+            record = self.records.of_token(found[1])
+            if record is None:
+                return Answer(410)
+            return self._part(record, found[2]) if self._is_from(record, client) else Answer(403)
+        return Answer(404)
+
+    def report(self, token: str, client: str, text: str) -> int:
+        """A node tells of its job: ``busy`` and at what, ``done``, or ``failed`` and why."""
+        record = self.records.of_token(token)
+        if record is None:
+            return 410
+        if not self._is_from(record, client):
+            return 403
+        word, _, rest = text.partition(" ")
+        if word not in ("busy", "done", "failed"):
+            return 400
+        changes = {"heard": True} if word == "busy" else {"heard": True, "report": text}
+        try:
+            kept = self.records.change(record.node, token, **changes)
+        except DriverError as error:
+            # The node says it again, until it can be kept.
+            logger.error("%s", error)
+            return 503
+        if kept is None:
+            return 410
+        self._hear(record.node, rest or word)
+        return 200
+
+    def _is_from(self, record: NodeRecord, client: str) -> bool:
+        addresses = addresses_of(record, self._settings)
+        return bool(addresses) and str(ipaddress.ip_interface(addresses[0]).ip) == client
+
+    def _script(self, record: NodeRecord, client: str) -> Answer:
+        """What a node is to start. Before its start is ordered it is told nothing, and asks again."""
+        if not self._is_from(record, client):
+            return Answer(403)
+        self._hear(record.node, "it asked what it is to start")
+        image = self._settings.images.get(record.image)
+        if record.state in ("imaging", "cleaning"):
+            return Answer(200, self._agent_script(record)) if record.ordered and not record.report else Answer(404)
+        if record.state in ("starting", "ready") and isinstance(image, NetbootImage):
+            return Answer(200, self._guest_script(record, image)) if record.ordered else Answer(404)
+        return Answer(200, FROM_DISK)
+
+    def _agent_script(self, record: NodeRecord) -> bytes:
+        url, node = self._settings.network.url, self._settings.nodes[record.node]
+        words = [self._settings.environment.command_line, f"leasekit.url={url}", f"leasekit.token={record.token}"]
+        words += [f"leasekit.mac={node.mac.lower()}", f"leasekit.address={addresses_of(record, self._settings)[0]}"]
+        lines = [
+            "#!ipxe",
+            f"kernel {url}/agent/{KERNEL} initrd={INITRD} panic=60 {' '.join(words)}",
+            f"initrd --name {INITRD} {url}/agent/{INITRD}",
+            "boot",
+        ]
+        return "".join(f"{line}\n" for line in lines).encode()
+
+    def _guest_script(self, record: NodeRecord, image: NetbootImage) -> bytes:
+        job = f"{self._settings.network.url}/job/{record.token}"
+        seeded = image.seed != "none"
+        names = f"initrd={INITRD} initrd=seed" if seeded else f"initrd={INITRD}"
+        lines = ["#!ipxe", f"kernel {job}/kernel {names} {image.command_line}".rstrip()]
+        lines.append(f"initrd --name {INITRD} {job}/initrd")
+        lines += [f"initrd --name seed {job}/seed"] if seeded else []
+        return "".join(f"{line}\n" for line in [*lines, "boot"]).encode()
+
+    def _part(self, record: NodeRecord, part: str) -> Answer:
+        image = self._settings.images.get(record.image)
+        imaging = record.state == "imaging" and isinstance(image, DiskImage)
+        if part == "spec" and record.state in ("imaging", "cleaning"):
+            return Answer(200, self._spec(record, image if imaging and isinstance(image, DiskImage) else None))
+        if part == "image" and imaging and isinstance(image, DiskImage):
+            return Answer(200, image.disk.file)
+        if part == "seed" and image is not None and image.seed != "none" and record.state != "cleaning":
+            return Answer(200, self._seed(record.node))
+        if part in (KERNEL, INITRD) and isinstance(image, NetbootImage) and record.state in ("starting", "ready"):
+            self._hear(record.node, f"it fetched its {part}")
+            return Answer(200, (image.kernel if part == KERNEL else image.initrd).file)
+        return Answer(404)
+
+    def _spec(self, record: NodeRecord, image: DiskImage | None) -> bytes:
+        told = {
+            "erase": "yes" if record.erase else "no",
+            "discard": "yes" if self._settings.discard else "no",
+            "disk": self._settings.nodes[record.node].disk,
+        }
+        if image is not None:
+            told |= {"image": str(image.disk.file.stat().st_size), "image_sha256": image.disk.sha256}
+            if image.seed != "none":
+                seed = self._seed(record.node).read_bytes()
+                told |= {"seed": str(len(seed)), "seed_sha256": sha256(seed).hexdigest()}
+        return "".join(f"{key} {value}\n" for key, value in told.items()).encode()

@@ -1,0 +1,271 @@
+"""What a site says of its machines, their boot network and their images."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Final, Literal, TypeAlias
+
+import attrs
+
+from leasekit.core.properties import check_properties
+from leasekit.core.settings import DurationSetting
+from leasekit.core.time import MINUTE, SECOND
+from leasekit.drivers.names import UNIT_ID
+from leasekit.drivers.power.settings import ControllerSettings
+
+Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+_MAC: Final = re.compile(r"[0-9a-fA-F]{2}(:[0-9a-fA-F]{2}){5}")
+_DEVICE: Final = re.compile(r"(/[A-Za-z0-9._:-]+)+")
+_DIGEST: Final = re.compile(r"[0-9a-f]{64}")
+_INTERFACE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,14}")
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
+_USER: Final = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
+_DOMAIN: Final = re.compile(r"(([a-z0-9]([a-z0-9-]*[a-z0-9])?)(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*)?")
+_PLAIN_PATH: Final = re.compile(r"[^\x00-\x20\"'#,\\\x7f]+")
+
+MODULES: Final = (
+    "virtio_pci", "virtio_net", "virtio_blk", "virtio_scsi", "e1000", "e1000e", "igb", "igc", "ixgbe", "i40e", "ice",
+    "tg3", "bnx2", "bnx2x", "bnxt_en", "mlx4_en", "mlx5_core", "r8169", "ahci", "ata_piix", "sd_mod", "nvme",
+    "megaraid_sas", "mpt3sas", "hpsa", "smartpqi",
+)  # fmt: skip
+"""What the imaging environment loads of its kernel's modules, where the kernel has them: network cards and disks."""
+
+
+def _one_line(_: object, __: attrs.Attribute[str], value: str) -> None:
+    if not value.isprintable():
+        raise ValueError("expected one line of printable text")
+
+
+def plain_path(_: object, __: attrs.Attribute[Any], value: Path | None) -> None:
+    """A path that dnsmasq's configuration can hold."""
+    if value is not None and _PLAIN_PATH.fullmatch(str(value)) is None:
+        raise ValueError("expected a path without spaces, quotes, commas, #, backslashes and control characters")
+
+
+_PORT: Final = attrs.validators.and_(attrs.validators.ge(1), attrs.validators.le(65_535))
+
+
+@attrs.frozen(kw_only=True)
+class Node:
+    """One machine, which is the unit of that name.
+
+    ``mac`` is of the card that it boots from; ``disk`` the disk that guests get, as Linux calls it; ``addresses`` are
+    its own for ever, one of each subnet, where it is not to have another with each lease. ``properties`` are told to
+    its guests.
+    """
+
+    mac: str = attrs.field(validator=attrs.validators.matches_re(_MAC))
+    power: ControllerSettings
+    disk: str = attrs.field(default="/dev/sda", validator=attrs.validators.matches_re(_DEVICE))
+    addresses: tuple[str, ...] = ()
+    properties: Mapping[str, str] = attrs.Factory(dict)
+
+    def __attrs_post_init__(self) -> None:
+        check_properties(self.properties, "properties")
+
+
+@attrs.frozen(kw_only=True)
+class Artifact:
+    """A file on this machine, and its SHA-256."""
+
+    file: Path
+    sha256: str = attrs.field()
+
+    @sha256.validator
+    def _digest(self, _: attrs.Attribute[str], value: str) -> None:
+        if _DIGEST.fullmatch(value) is None:
+            raise ValueError("expected 64 hexadecimal digits as sha256sum prints")
+
+
+@attrs.frozen(kw_only=True)
+class DiskImage:
+    """A raw image of a whole disk, with a boot loader. It is written to the node's disk, which then starts from it.
+
+    With ``nocloud`` a partition behind the last one gets cloud-init's files: name, addresses, login keys of ``user``
+    and the host key. With ``none`` the guest is told nothing, and is up when any ssh server answers at its address.
+    """
+
+    kind: ClassVar[str] = "disk"
+    disk: Artifact
+    seed: Literal["nocloud", "none"] = "nocloud"
+    user: str = attrs.field(default="root", validator=attrs.validators.matches_re(_USER))
+
+
+@attrs.frozen(kw_only=True)
+class NetbootImage:
+    """A kernel and an initramfs that are fetched at each start; the disk is left to the guest, and is erased.
+
+    With ``initramfs`` the guest finds name, addresses, keys and so on in files under ``/leasekit``.
+    """
+
+    kind: ClassVar[str] = "netboot"
+    kernel: Artifact
+    initrd: Artifact
+    command_line: str = attrs.field(default="", validator=_one_line)
+    seed: Literal["initramfs", "none"] = "initramfs"
+    user: str = attrs.field(default="root", validator=attrs.validators.matches_re(_USER))
+
+
+Image: TypeAlias = DiskImage | NetbootImage
+
+
+@attrs.frozen(kw_only=True)
+class Owned:
+    """A dnsmasq of the driver's own: it starts it, watches it, and finds it again after a restart of the daemon.
+
+    It answers the nodes of this driver and nobody else, and serves their names; other names it asks of ``forward``.
+    ``firmware`` is a folder with ``undionly.kpxe`` and ``ipxe.efi`` for machines whose cards don't bring iPXE along.
+    """
+
+    kind: ClassVar[str] = "owned"
+    lease_time: DurationSetting = attrs.field(default=10 * MINUTE, validator=attrs.validators.ge(2 * MINUTE))
+    names: bool = True
+    forward: tuple[str, ...] = ()
+    firmware: Path | None = attrs.field(default=None, validator=plain_path)
+
+    def __attrs_post_init__(self) -> None:
+        for address in self.forward:
+            ipaddress.ip_address(address)
+
+
+@attrs.frozen(kw_only=True)
+class External:
+    """A dnsmasq that runs anyway, and reads ``hosts`` (dhcp-hostsdir) and ``names`` (hostsdir); ``pid_file`` is of the
+    process that is told (SIGHUP) when something is gone. docs/baremetal.md has the other lines that it needs.
+    """
+
+    kind: ClassVar[str] = "external"
+    hosts: Path
+    names: Path | None = None
+    pid_file: Path
+
+
+@attrs.frozen(kw_only=True)
+class BootNetwork:
+    """The network that nodes start from: on ``interface``, where this machine has ``address``.
+
+    ``subnets`` are one of IPv4 and, if wanted, one of IPv6 (64 bits long). A lease of a node gets the addresses with
+    the next free number from ``first`` to ``last``, counted from the subnet's own, in turn: so a guest's address is
+    not that of the guest before it. ``port`` is that of the driver's HTTP server.
+    """
+
+    interface: str = attrs.field(validator=attrs.validators.matches_re(_INTERFACE))
+    address: str
+    subnets: tuple[str, ...] = attrs.field(validator=attrs.validators.min_len(1))
+    first: int = attrs.field(default=10, validator=attrs.validators.ge(1))
+    last: int = attrs.field(default=250, validator=attrs.validators.ge(1))
+    gateways: tuple[str, ...] = ()
+    nameservers: tuple[str, ...] | None = None
+    domain: str = attrs.field(default="", validator=attrs.validators.matches_re(_DOMAIN))
+    port: int = attrs.field(default=8069, validator=_PORT)
+    dnsmasq: Owned | External = attrs.Factory(Owned)
+
+    def __attrs_post_init__(self) -> None:
+        networks = self.networks()
+        versions = [network.version for network in networks]
+        if versions not in ([4], [4, 6]):
+            raise ValueError("subnets: expected one of IPv4, and then at most one of IPv6")
+        if ipaddress.ip_address(self.address) not in networks[0]:
+            raise ValueError(f"address: found {self.address}, which is not in {networks[0]}")
+        if not self.first <= self.last <= networks[0].num_addresses - 2:
+            most = networks[0].num_addresses - 2
+            raise ValueError(f"last: found {self.last}, expected a number from first, {self.first}, to {most}")
+        own = int(ipaddress.ip_address(self.address)) - int(networks[0].network_address)
+        if self.first <= own <= self.last:
+            raise ValueError(f"address: found {self.address}, which is one of those for nodes (first, last)")
+        for text in (*self.gateways, *(self.nameservers or ())):
+            ipaddress.ip_address(text)
+
+    def networks(self) -> list[Network]:
+        """The subnets."""
+        return [ipaddress.ip_network(text) for text in self.subnets]
+
+    def addresses(self, offset: int) -> tuple[str, ...]:
+        """The addresses with that number, with the lengths of their prefixes."""
+        return tuple(f"{network.network_address + offset}/{network.prefixlen}" for network in self.networks())
+
+    @property
+    def url(self) -> str:
+        """Where nodes find the driver's HTTP server."""
+        return f"http://{self.address}:{self.port}"
+
+
+@attrs.frozen(kw_only=True)
+class Environment:
+    """What a node runs while its disk is erased and written: a ``kernel`` (by default the newest in /boot that has
+    modules), a busybox and the driver's own script, which the driver puts together itself.
+    """
+
+    kernel: Path | None = None
+    modules: tuple[str, ...] = attrs.field(default=MODULES)
+    command_line: str = attrs.field(default="console=tty0 console=ttyS0 quiet", validator=_one_line)
+
+    @modules.validator
+    def _names(self, _: attrs.Attribute[Any], value: tuple[str, ...]) -> None:
+        if not all(re.fullmatch(r"[A-Za-z0-9_-]+", name) for name in value):
+            raise ValueError("expected names of kernel modules")
+
+
+@attrs.frozen(kw_only=True)
+class BareMetalSettings:
+    """Nodes, boot network and images. ``directory`` is where the driver keeps what it must remember.
+
+    ``discard`` has disks erased by their own discard command where what is read afterwards is zeros; elsewhere, and by
+    default, zeros are written. ``boot_timeout`` is from power-on until the imaging environment speaks, ``silence``
+    between its words, ``start_timeout`` from power-on until the guest is up.
+    """
+
+    directory: Path = attrs.field(validator=plain_path)
+    nodes: Mapping[str, Node] = attrs.field(validator=attrs.validators.min_len(1))
+    network: BootNetwork
+    images: Mapping[str, Image] = attrs.field(validator=attrs.validators.min_len(1))
+    image: str = ""
+    environment: Environment = Environment()
+    discard: bool = False
+    boot_timeout: DurationSetting = 10 * MINUTE
+    silence: DurationSetting = 60 * SECOND
+    start_timeout: DurationSetting = 10 * MINUTE
+
+    def __attrs_post_init__(self) -> None:
+        for name in self.nodes:
+            if UNIT_ID.fullmatch(name) is None:
+                raise ValueError(f"nodes: found {name[:60]!r}, expected letters, digits, dots, dashes and _")
+        for name in self.images:
+            if _NAME.fullmatch(name) is None:
+                raise ValueError(f"images: found {name[:60]!r}, expected letters, digits, dots, dashes and _")
+        if self.image and self.image not in self.images:
+            raise ValueError(f"image: found {self.image[:60]!r}, expected one of: {', '.join(sorted(self.images))}")
+        if not self.image and len(self.images) > 1:
+            raise ValueError(f"image: found nothing, expected the default among: {', '.join(sorted(self.images))}")
+        self._check_unique()
+
+    def _check_unique(self) -> None:
+        macs: dict[str, str] = {}
+        networks = self.network.networks()
+        given: dict[str, str] = {}
+        for name, node in self.nodes.items():
+            other = macs.setdefault(node.mac.lower(), name)
+            if other != name:
+                raise ValueError(f"nodes.{name}.mac: found {node.mac}, which is that of node {other}")
+            if node.addresses and len(node.addresses) != len(networks):
+                raise ValueError(f"nodes.{name}.addresses: expected one for each of {len(networks)} subnets")
+            for text, network in zip(node.addresses, networks, strict=False):
+                address = ipaddress.ip_address(text)
+                if address not in network:
+                    raise ValueError(f"nodes.{name}.addresses: found {text}, which is not in {network}")
+                if self.network.first <= int(address) - int(network.network_address) <= self.network.last:
+                    raise ValueError(f"nodes.{name}.addresses: found {text}, one of those that are given in turn")
+                if given.setdefault(str(address), name) != name:
+                    raise ValueError(f"nodes.{name}.addresses: found {text}, that of node {given[str(address)]}")
+        free = self.network.last - self.network.first + 1
+        if sum(not node.addresses for node in self.nodes.values()) > free:
+            raise ValueError(f"network: {free} addresses (first, last) are too few for {len(self.nodes)} nodes")
+
+    @property
+    def default_image(self) -> str:
+        """The image of a unit whose lease names none."""
+        return self.image or next(iter(self.images))

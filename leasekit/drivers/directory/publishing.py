@@ -1,0 +1,107 @@
+"""A driver around another, which tells the world of its units: their names to dnsmasq, and them to an LDAP directory.
+
+A unit is told of when its setup has ended, and no more before its teardown begins; both are safe to do twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from typing import Any, Final, cast
+
+import attrs
+import trio
+
+from leasekit.core.drivers import Driver, Orphan, OrphanFinder, ProbeResult, UnitContext
+from leasekit.core.properties import Properties
+from leasekit.drivers.directory.entry import make_entry
+from leasekit.drivers.directory.ldap import LdapExport, LdapSettings
+from leasekit.drivers.directory.names import DnsmasqSettings, HostNames
+from leasekit.drivers.names import check_unit_id
+
+KEY: Final = "publish"
+"""The table of a driver's settings that says what is told to whom."""
+
+
+@attrs.frozen(kw_only=True)
+class PublishSettings:
+    """Who is told: ``dnsmasq``, ``ldap``, or both."""
+
+    dnsmasq: DnsmasqSettings | None = None
+    ldap: LdapSettings | None = None
+
+    def __attrs_post_init__(self) -> None:
+        if self.dnsmasq is None and self.ldap is None:
+            raise ValueError("expected dnsmasq, ldap or both")
+
+
+class PublishingDriver:
+    """A :class:`~leasekit.core.drivers.Driver`. Raises ``SettingsError`` where a library is missing."""
+
+    def __init__(self, inner: Driver, settings: PublishSettings) -> None:
+        self.inner = inner
+        self.capabilities = inner.capabilities
+        self.operations = inner.operations
+        self._names = HostNames(settings.dnsmasq) if settings.dnsmasq is not None else None
+        self._ldap = LdapExport(settings.ldap) if settings.ldap is not None else None
+        self._told: tuple[HostNames | LdapExport, ...] = tuple(filter(None, (self._names, self._ldap)))
+        self._one = trio.CapacityLimiter(1)
+
+    async def setup(self, unit: UnitContext) -> Properties:
+        """As the driver's own, and then the unit is told of."""
+        found = await self.inner.setup(unit)
+        await self._publish(unit, found)
+        return found
+
+    async def teardown(self, unit: UnitContext) -> Properties | None:
+        """The unit is told of no more, and then as the driver's own."""
+        name = check_unit_id(unit.unit)
+        for each in self._told:
+            await self._in_turn(partial(each.withdraw, name))
+        return await self.inner.teardown(unit)
+
+    async def modify(self, unit: UnitContext) -> Properties:
+        """As the driver's own, and then the unit is told of as it is now."""
+        found = await self.inner.modify(unit)
+        await self._publish(unit, found)
+        return found
+
+    async def join(self, unit: UnitContext) -> Properties:
+        """As the driver's own."""
+        return await self.inner.join(unit)
+
+    async def leave(self, unit: UnitContext) -> None:
+        """As the driver's own."""
+        await self.inner.leave(unit)
+
+    async def probe(self, unit: UnitContext) -> ProbeResult:
+        """As the driver's own; a dnsmasq that died is started again."""
+        if self._names is not None:
+            await self._in_turn(self._names.ensure)
+        return await self.inner.probe(unit)
+
+    async def operate(self, unit: UnitContext, operation: str, arguments: Mapping[str, Any]) -> Properties:
+        """As the driver's own."""
+        return await self.inner.operate(unit, operation, arguments)
+
+    async def orphans(self, known: Collection[str]) -> list[Orphan]:
+        """The driver's own, names that lead nowhere any more, and entries of units that are gone."""
+        finder = cast(OrphanFinder, self.inner) if hasattr(self.inner, "orphans") else None
+        found = list(await finder.orphans(known)) if finder is not None else []
+        for each, host, kind in ((self._names, "dnsmasq", "name"), (self._ldap, "ldap", "entry")):
+            if each is not None:
+                units = await trio.to_thread.run_sync(each.units, limiter=self._one)
+                found += [Orphan(host, unit, kind, unit) for unit in sorted(units - set(known))]
+        return found
+
+    async def _publish(self, unit: UnitContext, told: Properties) -> None:
+        entry = make_entry(unit, told)
+        if entry is None:
+            unit.log("has no address: no name leads to it")
+            return
+        for each in self._told:
+            await self._in_turn(partial(each.publish, entry))
+
+    async def _in_turn(self, do: Callable[[], None]) -> None:
+        """Slices and numbers are shared: one unit after the other."""
+        await trio.to_thread.run_sync(do, limiter=self._one)

@@ -1,0 +1,145 @@
+"""The driver ``power``: units are machines that are on while they are leased, and can be put off when they are idle."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import attrs
+import trio
+
+from leasekit.core.drivers import DriverError, Finding, ProbeResult, UnitContext
+from leasekit.core.properties import Properties, check_properties
+from leasekit.core.settings import SettingsError, expect_one_of
+from leasekit.drivers.names import UNIT_ID, unknown_operation
+from leasekit.drivers.power.base import Power
+from leasekit.drivers.power.examining import examine_controllers
+from leasekit.drivers.power.make import make_power
+from leasekit.drivers.power.settings import ControllerSettings
+
+
+@attrs.frozen(kw_only=True)
+class Machine:
+    """One machine: its controller, and what guests are told of it besides its name."""
+
+    power: ControllerSettings
+    properties: Mapping[str, str] = attrs.Factory(dict)
+
+    def __attrs_post_init__(self) -> None:
+        check_properties(self.properties, "properties")
+
+
+@attrs.frozen(kw_only=True)
+class PowerSettings:
+    """The machines by the names of their units. With ``off_when_free`` a unit that is torn down is switched off: first
+    its operating system is asked to, and then, when its time is over, the power is cut.
+    """
+
+    nodes: Mapping[str, Machine] = attrs.field(validator=attrs.validators.min_len(1))
+    off_when_free: bool = False
+
+    def __attrs_post_init__(self) -> None:
+        for name in self.nodes:
+            if UNIT_ID.fullmatch(name) is None:
+                raise ValueError(f"nodes: found {name[:60]!r}, expected letters, digits, dots, dashes and _")
+
+
+class PowerDriver:
+    """A :class:`~leasekit.core.drivers.Driver` of machines that are there anyway. Raises ``SettingsError``."""
+
+    Settings: ClassVar[type] = PowerSettings
+    capabilities: frozenset[str] = frozenset({"power"})
+    operations: frozenset[str] = frozenset(
+        {"power_on", "power_off", "soft_off", "suspend", "resume", "cycle", "status"}
+    )
+
+    def __init__(self, settings: PowerSettings) -> None:
+        self._settings = settings
+        self._powers = {}
+        for name, machine in settings.nodes.items():
+            try:
+                self._powers[name] = make_power(machine.power)
+            except SettingsError as error:
+                raise error.within(f"nodes.{name}.power") from error
+        self._locks: dict[str, trio.Lock] = {name: trio.Lock() for name in self._powers}
+
+    @staticmethod
+    async def examine(settings: PowerSettings) -> list[Finding]:
+        """What this host has and lacks of what nodes need."""
+        return await examine_controllers({name: machine.power for name, machine in settings.nodes.items()})
+
+    async def setup(self, unit: UnitContext) -> Properties:
+        """Switches the machine on. Raises ``DriverError``."""
+        power = self._power(unit.unit)
+        async with self._locks[unit.unit]:
+            await power.on()
+        return self._properties(unit.unit)
+
+    async def teardown(self, unit: UnitContext) -> None:
+        """Switches the machine off where the settings say so. Raises ``DriverError``."""
+        if unit.unit not in self._powers or not self._settings.off_when_free:
+            await trio.lowlevel.checkpoint()
+            return
+        async with self._locks[unit.unit]:
+            await _off_gently(self._powers[unit.unit], unit)
+
+    async def modify(self, unit: UnitContext) -> Properties:
+        """Nothing of a machine can be changed; makes sure that it is on. Raises ``DriverError``."""
+        return await self.setup(unit)
+
+    async def join(self, unit: UnitContext) -> Properties:
+        """Refuses: this is a driver for sites."""
+        await trio.lowlevel.checkpoint()
+        raise DriverError("the power driver is for sites, it can't join", retry=False)
+
+    async def leave(self, unit: UnitContext) -> None:
+        """Refuses: this is a driver for sites."""
+        await trio.lowlevel.checkpoint()
+        raise DriverError("the power driver is for sites, it can't leave", retry=False)
+
+    async def probe(self, unit: UnitContext) -> ProbeResult:
+        """Up when the power is on, as ``measured`` says as well (``on``: 1 or 0)."""
+        if unit.unit not in self._powers:
+            await trio.lowlevel.checkpoint()
+            return ProbeResult(state="down", detail="there is no such machine in the settings")
+        state = await self._powers[unit.unit].status()
+        up = state == "on"
+        return ProbeResult(state="up" if up else "down", detail=f"its power is {state}", measured={"on": float(up)})
+
+    async def operate(self, unit: UnitContext, operation: str, arguments: Mapping[str, Any]) -> Properties:
+        """``power_on`` and ``resume``, ``power_off`` (at once), ``soft_off`` (the operating system is asked),
+        ``suspend`` (the same, and the power is cut when its time is over), ``cycle``, ``status``. All return ``power``,
+        as it reads afterwards.
+        """
+        if operation not in self.operations:
+            raise unknown_operation("power", operation, self.operations)
+        power = self._power(unit.unit)
+        async with self._locks[unit.unit]:
+            if operation in ("power_on", "resume"):
+                await power.on()
+            elif operation == "power_off":
+                await power.off()
+            elif operation == "cycle":
+                await power.cycle()
+            elif operation == "soft_off":
+                await power.soft_off()
+            elif operation == "suspend":
+                await _off_gently(power, unit)
+            return {"power": await power.status()}
+
+    def _power(self, unit: str) -> Power:
+        if unit not in self._powers:
+            text = f"unit {unit[:80]!r}: {expect_one_of(unit[:80], self._powers)}"
+            raise DriverError(text, retry=False)
+        return self._powers[unit]
+
+    def _properties(self, unit: str) -> Properties:
+        return {"name": unit, **self._settings.nodes[unit].properties}
+
+
+async def _off_gently(power: Power, unit: UnitContext) -> None:
+    try:
+        await power.soft_off()
+    except DriverError as error:
+        unit.log(f"{error}; the power is cut")
+        await power.off()

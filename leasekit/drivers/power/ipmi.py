@@ -1,0 +1,85 @@
+"""IPMI by the program ipmitool. The password is in its environment, which only the same user can see."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from typing import Final
+
+import trio
+
+from leasekit.core.drivers import DriverError
+from leasekit.core.time import SECOND, format_duration
+from leasekit.drivers.names import one_line
+from leasekit.drivers.power.base import BootDevice, Order, PowerState
+from leasekit.drivers.power.settings import Ipmi, read_secret
+
+PASSWORD_MAX: Final = 20
+"""The longest password that IPMI 2.0 has, in bytes (section 22.30)."""
+
+_ORDERS: Final[dict[Order, str]] = {"on": "on", "off": "off", "soft_off": "soft"}
+_DEVICES: Final[dict[BootDevice, str]] = {"network": "pxe", "disk": "disk"}
+_FLAGS: Final[dict[str, BootDevice]] = {"Force PXE": "network", "Force Boot from default Hard-Drive": "disk"}
+_STATUS: Final = re.compile(r"Chassis Power is (on|off)")
+_BOOT: Final = re.compile(r"Boot Device Selector : (.*)")
+_REFUSED: Final = re.compile(r"RAKP 2 (HMAC is invalid|message indicates an error)|[Uu]nauthorized|[Ii]nvalid user")
+
+
+class IpmiController:
+    """A :class:`~leasekit.drivers.power.base.Controller` of one machine."""
+
+    def __init__(self, settings: Ipmi) -> None:
+        self._settings = settings
+        self.name = f"the BMC at {settings.host} port {settings.port}"
+
+    async def status(self) -> PowerState:
+        """Whether the power is on. Raises ``DriverError``."""
+        said = await self._ask("chassis", "power", "status")
+        found = _STATUS.search(said)
+        if found is None:
+            raise DriverError(f"{self.name}: asked for the power it said {one_line(said, 100)!r}")
+        return "on" if found[1] == "on" else "off"
+
+    async def order(self, order: Order) -> None:
+        """Sends the order. Raises ``DriverError``."""
+        await self._ask("chassis", "power", _ORDERS[order])
+
+    async def set_boot(self, device: BootDevice) -> None:
+        """Sets the boot flags for the next start. Raises ``DriverError``."""
+        options = ["options=efiboot"] if self._settings.efi else []
+        await self._ask("chassis", "bootdev", _DEVICES[device], *options)
+
+    async def boot_device(self) -> BootDevice | None:
+        """What the boot flags say. Raises ``DriverError``."""
+        found = _BOOT.search(await self._ask("chassis", "bootparam", "get", "5"))
+        if found is None:
+            return None
+        return _FLAGS.get(found[1].strip())
+
+    async def _ask(self, *words: str) -> str:
+        settings = self._settings
+        password = read_secret(settings.password_file)
+        if len(password.encode()) > PASSWORD_MAX:
+            text = f"password_file {settings.password_file}: IPMI's passwords have at most {PASSWORD_MAX} bytes"
+            raise DriverError(text, retry=False)
+        cipher = [] if settings.cipher is None else ["-C", str(settings.cipher)]
+        command = ["ipmitool", "-I", "lanplus", "-H", settings.host, "-p", str(settings.port), "-U", settings.user]
+        environment = {"PATH": os.environ.get("PATH", os.defpath), "IPMI_PASSWORD": password, "LC_ALL": "C"}
+        with trio.move_on_after(settings.answer_timeout / SECOND):
+            try:
+                done = await trio.run_process(
+                    [*command, "-L", settings.privilege, *cipher, "-E", *words],
+                    env=environment, stdin=subprocess.DEVNULL, capture_stdout=True, capture_stderr=True, check=False,
+                )  # fmt: skip
+            except OSError as error:
+                text = f"ipmitool can't be run: {error.strerror} (install the package ipmitool)"
+                raise DriverError(text, retry=False) from error
+            if done.returncode == 0:
+                return done.stdout.decode("utf-8", "replace")
+            said = one_line((done.stderr or done.stdout).decode("utf-8", "replace"), 200)
+            if _REFUSED.search(said) is not None:
+                text = f"{self.name}: refused user {settings.user!r} or the password in {settings.password_file}"
+                raise DriverError(text, retry=False)
+            raise DriverError(f"{self.name}: {said or f'ipmitool ended with exit status {done.returncode}'}")
+        raise DriverError(f"{self.name}: no answer within {format_duration(settings.answer_timeout)}")

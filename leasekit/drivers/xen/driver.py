@@ -1,0 +1,296 @@
+"""The driver itself: what the actions are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import Any, ClassVar
+
+import attrs
+import trio
+
+from leasekit.core.drivers import DriverError, Finding, Orphan, ProbeResult, UnitContext
+from leasekit.core.properties import Properties
+from leasekit.core.settings import expect_one_of
+from leasekit.drivers.libvirt.plan import UnitPlan, keys_digest
+from leasekit.drivers.libvirt.seed import make_host_key
+from leasekit.drivers.names import check_unit_id, unknown_operation
+from leasekit.drivers.xen.books import AddressBook, CpuSamples, UnitLocks
+from leasekit.drivers.xen.examining import examine
+from leasekit.drivers.xen.listing import Row, UnitState
+from leasekit.drivers.xen.migration import migrate
+from leasekit.drivers.xen.place import MEBI, Place
+from leasekit.drivers.xen.plan import make_plan
+from leasekit.drivers.xen.readiness import CONSOLE_MAX, Waiting, console_lines
+from leasekit.drivers.xen.record import UnitRecord, make_record
+from leasekit.drivers.xen.remote import HostLostError
+from leasekit.drivers.xen.settings import XenSettings
+
+
+class XenDriver:
+    """A :class:`~leasekit.core.drivers.Driver` of virtual machines of Xen's."""
+
+    Settings: ClassVar[type] = XenSettings
+    operations: frozenset[str] = frozenset({"restart", "suspend", "resume", "migrate", "console"})
+
+    def __init__(self, settings: XenSettings) -> None:
+        self._settings = settings
+        self._places = {name: Place(name, host, settings) for name, host in settings.hosts.items()}
+        can = {"cap", "resize", "suspend", "image"}
+        self.capabilities = frozenset(can | {"migrate"} if len(self._places) > 1 and settings.shared else can)
+        self._locks, self._addresses, self._samples = UnitLocks(), AddressBook(), CpuSamples()
+
+    @staticmethod
+    async def examine(settings: XenSettings) -> list[Finding]:
+        """What hosts have and lack of what units need."""
+        return await examine(settings)
+
+    # What the runtime calls
+
+    async def setup(self, unit: UnitContext) -> Properties:
+        """Clones the image, tells the guest who it is, starts the domain and waits until the guest is up.
+
+        A domain of the same action is adopted, and waited for if it was not up yet; anything else that is there goes
+        first. When it fails or is cancelled nothing is left, unless the host was lost.
+        """
+        plan = make_plan(unit, self._settings)
+        home = self._home(unit.unit)
+        async with self._locks.of(unit.unit):
+            place, state = await self._where(home, unit.unit)
+            record = state.record if state.alive else None
+            try:
+                if record is not None and (record.number, record.lease) == (unit.number, unit.lease):
+                    self._addresses.take(plan.unit, plan.addresses)
+                    if record.ready:
+                        unit.log(f"runs already on host {place.name}")
+                        return self._properties(place, record)
+                    unit.log(f"is starting already on host {place.name}")
+                else:
+                    await self._remove(place, home, unit.unit)
+                    place = home
+                    self._addresses.take(plan.unit, plan.addresses)
+                    record = await self._make(place, plan, unit)
+                return await self._await_ready(place, plan, record, unit)
+            except HostLostError:
+                # Nothing can be taken back there now; the next try, or the teardown, finds what is left.
+                raise
+            except BaseException:
+                await self._take_back(place, home, unit)
+                raise
+
+    async def teardown(self, unit: UnitContext) -> None:
+        """Ends the domain, and removes it and its files, overwritten; a unit that is not there is done."""
+        name = check_unit_id(unit.unit)
+        home = self._home(name)
+        async with self._locks.of(name):
+            place, _ = await self._where(home, name)
+            await self._remove(place, home, name)
+
+    async def modify(self, unit: UnitContext) -> Properties:
+        """Brings vCPUs, memory, cap and weight of a running unit to what its properties say.
+
+        Login keys stay as they were at setup: there is no agent in the guest to change them.
+        """
+        plan = make_plan(unit, self._settings)
+        async with self._locks.of(unit.unit):
+            place, row, record = await self._running(unit, "be modified")
+            plan = self._as_made(plan, record)
+            await place.resize(plan, row.vcpus)
+            if record.keys != keys_digest(plan.keys):
+                unit.log("the login keys stay as they are until setup")
+            sizes = {key: str(value) for key, value in attrs.asdict(plan.size).items() if value}
+            unit.log(f"has now {', '.join(f'{key} {value}' for key, value in sizes.items())}")
+            return self._properties(place, record)
+
+    async def join(self, unit: UnitContext) -> Properties:
+        """Refuses: this is a driver for sites."""
+        await trio.lowlevel.checkpoint()
+        raise _no_guest("join")
+
+    async def leave(self, unit: UnitContext) -> None:
+        """Refuses: this is a driver for sites."""
+        await trio.lowlevel.checkpoint()
+        raise _no_guest("leave")
+
+    async def probe(self, unit: UnitContext) -> ProbeResult:
+        """The domain's state. ``cpu_seconds`` since it started, ``memory_bytes``, ``vcpus``, and ``cpu_percent`` of
+        one CPU since the last probe, from the second one on (`xl` tells tenths of seconds).
+        """
+        name = check_unit_id(unit.unit)
+        place, state = await self._where(self._home(name), name)
+        if state.record is None:
+            return ProbeResult(state="down", detail="not set up")
+        measured = {} if state.row is None else self._measured(name, state.row)
+        if not state.alive:
+            return ProbeResult(state="down", detail=f"its domain is {state.why}", measured=measured)
+        if not state.record.ready:
+            return ProbeResult(state="down", detail="not ready yet", measured=measured)
+        return ProbeResult(state="up", detail=f"{state.why} on host {place.name}", measured=measured)
+
+    async def operate(self, unit: UnitContext, operation: str, arguments: Mapping[str, Any]) -> Properties:
+        """``suspend`` (memory to disk) and ``resume``; ``restart``; ``migrate`` (argument ``host``); ``console``,
+        which returns the last lines as property ``console``.
+        """
+        actions: dict[str, Callable[[UnitContext, Mapping[str, Any]], Awaitable[Properties]]] = {
+            "suspend": self._suspend,
+            "resume": self._resume,
+            "restart": self._restart,
+            "migrate": self._migrate,
+            "console": self._console,
+        }
+        if operation not in actions:
+            raise unknown_operation("xen", operation, self.operations)
+        check_unit_id(unit.unit)
+        async with self._locks.of(unit.unit):
+            return await actions[operation](unit, arguments)
+
+    async def orphans(self, known: Collection[str]) -> list[Orphan]:
+        """What there is on all hosts of units that are not ``known``, domains before folders. Raises ``DriverError``
+        for a host that can't be asked. :meth:`teardown` of the unit removes it.
+        """
+        return [
+            Orphan(place.name, unit, kind, name)
+            for place in self._places.values()
+            for unit, kind, name in await place.belongings()
+            if unit not in known
+        ]
+
+    # Where units are
+
+    def _home(self, unit: str) -> Place:
+        for place in self._places.values():
+            if place.host.takes(unit):
+                return place
+        raise DriverError(f"unit {unit}: no host of this driver takes it (hosts.NAME.units)", retry=False)
+
+    async def _where(self, home: Place, unit: str) -> tuple[Place, UnitState]:
+        """The host that has a unit, and what there is of it: its home, unless it was moved."""
+        state = await home.find(unit)
+        if state.record is None or state.row is not None:
+            return home, state
+        for name in state.record.hosts:
+            if name not in self._places:
+                text = f"unit {unit} was moved to host {name[:40]!a}, {expect_one_of(name[:40], self._places)}"
+                raise DriverError(text, retry=False)
+            if name != home.name:
+                found = await self._places[name].find(unit)
+                if found.row is not None:
+                    return self._places[name], found
+        return home, state
+
+    async def _running(self, unit: UnitContext, what: str) -> tuple[Place, Row, UnitRecord]:
+        place, state = await self._where(self._home(unit.unit), unit.unit)
+        if state.record is None or state.row is None or not state.running:
+            why = "is not set up" if state.record is None else f"is {state.why}"
+            raise DriverError(f"unit {unit.unit} {why}, so it can't {what}", retry=False)
+        return place, state.row, state.record
+
+    def _as_made(self, plan: UnitPlan, record: UnitRecord) -> UnitPlan:
+        """The plan with the image that the unit was made from, whatever its lease says by now."""
+        image = self._settings.images.get(record.image)
+        return plan if image is None else attrs.evolve(plan, image_name=record.image, image=image.guest())
+
+    def _properties(self, place: Place, record: UnitRecord) -> Properties:
+        image = self._settings.images.get(record.image)
+        found = record.properties(place.name, place.name_of(record.unit))
+        return {**found, "user": image.user} if image is not None and record.host_key else found
+
+    # Making and removing
+
+    async def _make(self, place: Place, plan: UnitPlan, unit: UnitContext) -> UnitRecord:
+        """The unit's folder first, then the domain, which is whole from the moment that it is known."""
+        key = make_host_key() if plan.image.seed != "none" else None
+        record = make_record(plan, place.name, key.public if key is not None else "")
+        await place.make(plan, record, key)
+        unit.log(f"starts as {place.name_of(plan.unit)} on host {place.name}, from image {plan.image_name}")
+        await place.start(plan.unit)
+        return record
+
+    async def _await_ready(self, place: Place, plan: UnitPlan, record: UnitRecord, unit: UnitContext) -> Properties:
+        timeout = self._settings.start_timeout
+        await Waiting(place=place, plan=plan, record=record, timeout=timeout, log=unit.log).until_ready()
+        record = attrs.evolve(record, ready=True)
+        await place.write_record(record)
+        return self._properties(place, record)
+
+    async def _remove(self, place: Place, home: Place, unit: str) -> None:
+        # In the middle of a move it may be on either host; files that all see go when it is on none.
+        others = [each for each in self._places.values() if self._settings.shared or each is place]
+        for each in others:
+            await each.stop(unit)
+        for each in [*(each for each in others if each is not home), home]:
+            await each.remove(unit)
+        self._addresses.give_back(unit)
+        self._samples.forget(unit)
+
+    async def _take_back(self, place: Place, home: Place, unit: UnitContext) -> None:
+        with trio.CancelScope(shield=True):
+            try:
+                await self._remove(place, home, unit.unit)
+            except DriverError as error:
+                # Why the setup ended is the reason to tell; what is left goes with the next try or the teardown.
+                unit.log(f"something is left for now: {error}")
+
+    # Operations
+
+    async def _suspend(self, unit: UnitContext, _: Mapping[str, Any]) -> Properties:
+        place, state = await self._where(self._home(unit.unit), unit.unit)
+        if state.record is not None and state.row is None and state.saved:
+            return self._properties(place, state.record)
+        place, _row, record = await self._running(unit, "be suspended")
+        await place.save(unit.unit)
+        return self._properties(place, record)
+
+    async def _resume(self, unit: UnitContext, _: Mapping[str, Any]) -> Properties:
+        place, state = await self._where(self._home(unit.unit), unit.unit)
+        if state.record is None or not state.alive:
+            why = "is not set up" if state.record is None else f"is {state.why}"
+            raise DriverError(f"unit {unit.unit} {why}, so it can't be resumed", retry=False)
+        if not state.running:
+            await place.restore(unit.unit)
+            # What is saved of a domain is what it was made with: caps that were set while it ran are not in it.
+            await place.set_cpu(unit.unit, make_plan(unit, self._settings).size)
+        return self._properties(place, state.record)
+
+    async def _restart(self, unit: UnitContext, _: Mapping[str, Any]) -> Properties:
+        place, state = await self._where(self._home(unit.unit), unit.unit)
+        if state.record is None:
+            raise DriverError(f"unit {unit.unit} is not set up, so it can't be restarted", retry=False)
+        plan = self._as_made(make_plan(unit, self._settings), state.record)
+        record = attrs.evolve(state.record, ready=False)
+        await place.write_record(record)
+        await place.stop(unit.unit)
+        await place.forget(unit.unit)
+        await place.write_config(plan)
+        await place.start(unit.unit)
+        return await self._await_ready(place, plan, record, unit)
+
+    async def _migrate(self, unit: UnitContext, arguments: Mapping[str, Any]) -> Properties:
+        wanted = str(arguments.get("host", ""))
+        if wanted not in self._places:
+            text = f"host: found {wanted[:40]!a}, {expect_one_of(wanted[:40], self._places)}"
+            raise DriverError(text, retry=False)
+        if not self._settings.shared:
+            raise DriverError("units move only between hosts that see the same files (shared = true)", retry=False)
+        target = self._places[wanted]
+        source, _, record = await self._running(unit, "move")
+        if source is not target:
+            record = await migrate(source, target, record, make_plan(unit, self._settings).size)
+            unit.log(f"moved from host {source.name} to {target.name}")
+        return self._properties(target, record)
+
+    async def _console(self, unit: UnitContext, _: Mapping[str, Any]) -> Properties:
+        place, state = await self._where(self._home(unit.unit), unit.unit)
+        if state.record is None:
+            raise DriverError(f"unit {unit.unit} is not set up, so it has no console", retry=False)
+        lines = console_lines(await place.console(unit.unit, CONSOLE_MAX))
+        return {"console": "\n".join(lines)[-8000:]}
+
+    def _measured(self, unit: str, row: Row) -> dict[str, float]:
+        found = {"cpu_seconds": row.cpu, "memory_bytes": float(row.memory_mb * MEBI), "vcpus": float(row.vcpus)}
+        percent = self._samples.percent(unit, row.cpu)
+        return found if percent is None else {**found, "cpu_percent": percent}
+
+
+def _no_guest(operation: str) -> DriverError:
+    text = f"the xen driver is for sites: it can't {operation} units at a guest, where process or script can"
+    return DriverError(text, retry=False)

@@ -1,0 +1,85 @@
+"""What `xl` says, read: the table and the JSON of domains, and the facts of the host."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Final
+
+import attrs
+
+from leasekit.core.drivers import DriverError
+from leasekit.drivers.xen.record import UnitRecord
+
+_ROW: Final = re.compile(r"(\S+)\s+(\d+)\s+(\d+)\s+(\d+)\s+([a-z-]{6})\s+(\d+(?:\.\d+)?)")
+_FACT: Final = re.compile(r"(\w+)\s*:\s*(.*)")
+
+
+@attrs.frozen(kw_only=True)
+class Row:
+    """A domain in the table of `xl list`: memory in MiB, ``cpu`` in seconds since it was started or restored."""
+
+    name: str
+    id: int
+    memory_mb: int
+    vcpus: int
+    flags: str
+    cpu: float
+
+
+@attrs.frozen(kw_only=True)
+class UnitState:
+    """What there is of a unit on a host. ``saved``: its memory is in a file, to go on where it was."""
+
+    record: UnitRecord | None
+    row: Row | None
+    saved: bool
+
+    @property
+    def running(self) -> bool:
+        """Whether its domain is there and has not ended."""
+        return self.row is not None and not set("scd") & set(self.row.flags)
+
+    @property
+    def alive(self) -> bool:
+        """Whether it runs, or would go on if it were resumed."""
+        return self.running or (self.saved and self.row is None)
+
+    @property
+    def why(self) -> str:
+        """How its domain is, in words."""
+        if self.row is None:
+            return "suspended, its memory is on disk" if self.saved else "gone: its guest ended it, or somebody else"
+        words = {"c": "crashed", "d": "being destroyed", "s": "shut down", "p": "paused"}
+        return next((word for flag, word in words.items() if flag in self.row.flags), "running")
+
+
+def read_table(text: str) -> dict[str, Row]:
+    """The domains of `xl list`, by name. Those that are being taken apart have lost theirs. Raises ``DriverError``."""
+    lines = text.splitlines()
+    if not lines or not lines[0].startswith("Name"):
+        raise DriverError(f"xl list: found {text[:80]!a}, expected a table that begins with Name")
+    found = {}
+    for line in lines[1:]:
+        match = _ROW.match(line)
+        if match is not None:
+            name, number, memory, vcpus, flags, cpu = match.groups()
+            found[name] = Row(
+                name=name, id=int(number), memory_mb=int(memory), vcpus=int(vcpus), flags=flags, cpu=float(cpu)
+            )
+    return found
+
+
+def read_names(text: str) -> list[str]:
+    """The names of the domains in the JSON of `xl list -l`. Raises ``DriverError``."""
+    try:
+        content: Any = json.loads(text)
+        return [str(domain["config"]["c_info"].get("name", "")) for domain in content]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        text = f"xl list -l: found {text[:80]!a}, expected a list of domains as JSON"
+        raise DriverError(text) from error
+
+
+def read_facts(text: str) -> dict[str, str]:
+    """The lines of `xl info`."""
+    return {match[1]: match[2].strip() for line in text.splitlines() if (match := _FACT.fullmatch(line.strip()))}

@@ -1,0 +1,40 @@
+"""Moving a running unit from host to host, which see the same files.
+
+Before anything moves, the unit's record says on which hosts it may be, so that a daemon which was killed in between
+finds it.
+"""
+
+from __future__ import annotations
+
+import attrs
+import trio
+
+from leasekit.core.drivers import DriverError
+from leasekit.drivers.libvirt.settings import Size
+from leasekit.drivers.xen.place import Place
+from leasekit.drivers.xen.record import UnitRecord
+from leasekit.drivers.xen.remote import HostLostError
+
+
+async def migrate(source: Place, target: Place, record: UnitRecord, size: Size) -> UnitRecord:
+    """Moves a unit's domain, which goes on running, and returns its record. The source's control domain has to be able
+    to log in to the target's, by keys of its own. Raises ``DriverError``.
+    """
+    if not target.host.migration:
+        raise DriverError(f"host {target.name} takes over no units (hosts.{target.name}.migration)", retry=False)
+    unit, name = record.unit, source.name_of(record.unit)
+    await source.write_record(attrs.evolve(record, hosts=(target.name, source.name)))
+    try:
+        what = f"can't move domain {name} to host {target.name}"
+        await source.xl(what, "migrate", name, target.host.migration, long=True)
+    except HostLostError:
+        # Which of the two has it is seen when they are back.
+        raise
+    except BaseException:
+        with trio.CancelScope(shield=True):
+            await source.write_record(attrs.evolve(record, hosts=(source.name,)))
+        raise
+    moved = attrs.evolve(record, hosts=(target.name,))
+    await target.write_record(moved)
+    await target.set_cpu(unit, size)
+    return moved

@@ -1,0 +1,215 @@
+"""One Xen host as the driver sees it: what there is of units, and what is done to them. All is safe to do twice."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from leasekit.core.drivers import DriverError
+from leasekit.drivers.libvirt.plan import UnitPlan
+from leasekit.drivers.libvirt.seed import HostKey, initramfs_seed, make_iso, nocloud_files
+from leasekit.drivers.libvirt.settings import Size
+from leasekit.drivers.xen import scripts
+from leasekit.drivers.xen.document import Files, document
+from leasekit.drivers.xen.images import ImageStore
+from leasekit.drivers.xen.listing import UnitState, read_facts, read_names, read_table
+from leasekit.drivers.xen.record import RECORD, UnitRecord, read_record
+from leasekit.drivers.xen.remote import ControlDomain
+from leasekit.drivers.xen.settings import Host, XenSettings
+
+MEBI: Final = 2**20
+CONFIG: Final = "domain.cfg"
+SCHEDULERS: Final = {"credit": "sched-credit", "credit2": "sched-credit2"}
+"""The commands of the schedulers that know caps and weights, by what `xl info` calls them."""
+
+
+class Place:
+    """One host."""
+
+    def __init__(self, name: str, host: Host, settings: XenSettings) -> None:
+        self.name = name
+        self.host = host
+        self.control = ControlDomain(name, host, settings)
+        self._images = ImageStore(self.control)
+        self._settings = settings
+        self._scheduler: str | None = None
+
+    def name_of(self, unit: str) -> str:
+        """What a unit's domain and folder are called."""
+        return f"{self._settings.prefix}{unit}"
+
+    # What there is
+
+    async def find(self, unit: str) -> UnitState:
+        """What there is of a unit. Raises ``DriverError``."""
+        name = self.name_of(unit)
+        said = await self.control.call(
+            f"can't look for domain {name}", scripts.READ, self.host.folder, name, self.host.xl
+        )
+        record, _, rest = said.partition("\n")
+        saved, _, table = rest.partition("\n")
+        where = f"host {self.name}: {self.host.folder}/units/{name}"
+        return UnitState(
+            record=read_record(record, where), row=read_table(table).get(name), saved=saved.strip() == "saved"
+        )
+
+    async def belongings(self) -> list[tuple[str, str, str]]:
+        """What there is of units here: (unit, ``domain`` or ``folder``, its name). Raises ``DriverError``."""
+        said = await self.control.call("can't list domains", scripts.LIST, self.host.folder, self.host.xl)
+        folders, _, listed = said.partition("\n\n") if not said.startswith("\n") else ("", "", said)
+        found = []
+        for kind, names in (("domain", read_names(listed)), ("folder", folders.split("\n"))):
+            for name in sorted(names):
+                unit = name.removeprefix(self._settings.prefix).removesuffix("--incoming")
+                if name.startswith(self._settings.prefix) and unit:
+                    found.append((unit, kind, name))
+        return found
+
+    async def facts(self) -> dict[str, str]:
+        """What `xl info` says of the host. Raises ``DriverError``."""
+        return read_facts(await self.xl("can't ask for the host's facts", "info"))
+
+    async def console(self, unit: str, most: int) -> bytes:
+        """At most so many bytes of the end of what a unit's guest wrote to its console. Raises ``DriverError``."""
+        name = self.name_of(unit)
+        said = await self.control.call(
+            f"can't read the console of {name}", scripts.TAIL, self.host.console, name, str(most)
+        )
+        return said.encode()
+
+    # What is done
+
+    async def xl(self, what: str, *words: str, long: bool = False) -> str:
+        """What `xl` says. Raises ``DriverError``."""
+        return await self.control.call(what, scripts.XL, self.host.xl, *words, long=long)
+
+    async def write_record(self, record: UnitRecord) -> None:
+        """Writes whose a unit's folder is. Raises ``DriverError``."""
+        await self._write(record.unit, RECORD, record.line())
+
+    async def make(self, plan: UnitPlan, record: UnitRecord, key: HostKey | None) -> None:
+        """The folder of a unit with all its files. Raises ``DriverError``."""
+        name = self.name_of(plan.unit)
+        if plan.size.cap or plan.size.shares:
+            await self._scheduling(plan.size)
+        await self.control.call(f"can't make the folder of {name}", scripts.MAKE, self.host.folder, name)
+        await self.write_record(record)
+        await self._write(plan.unit, CONFIG, self._config(plan, await self._files(plan, key)))
+
+    async def start(self, unit: str) -> None:
+        """Starts a unit's domain. Raises ``DriverError``."""
+        name = self.name_of(unit)
+        await self.control.call(f"can't start domain {name}", scripts.CREATE, self.host.folder, name, self.host.xl)
+
+    async def save(self, unit: str) -> None:
+        """Puts a domain's memory on disk and ends it. Raises ``DriverError``."""
+        name = self.name_of(unit)
+        words = (self.host.folder, name, name, self.host.xl)
+        await self.control.call(f"can't save domain {name}", scripts.SAVE, *words, long=True)
+
+    async def restore(self, unit: str) -> None:
+        """Has a domain go on from where it was saved. Raises ``DriverError``."""
+        name = self.name_of(unit)
+        words = (self.host.folder, name, self.host.xl)
+        await self.control.call(f"can't restore domain {name}", scripts.RESTORE, *words, long=True)
+
+    async def stop(self, unit: str) -> None:
+        """Ends a domain at once, if it is there, and keeps nothing that could start it. Raises ``DriverError``."""
+        name = self.name_of(unit)
+        await self.control.call(f"can't end domain {name}", scripts.REMOVE, self.host.folder, name, self.host.xl, name)
+
+    async def forget(self, unit: str) -> None:
+        """Throws away what was saved of a unit: its next start is a fresh one. Raises ``DriverError``."""
+        name = self.name_of(unit)
+        await self.control.call(f"can't forget what was saved of {name}", scripts.FORGET, self.host.folder, name)
+
+    async def remove(self, unit: str) -> None:
+        """Ends a domain and removes all files of the unit's, overwritten first. Raises ``DriverError``."""
+        await self.stop(unit)
+        name = self.name_of(unit)
+        wipe = "yes" if self._settings.wipe else "no"
+        words = (self.host.folder, name, wipe, self.host.console, name)
+        await self.control.call(f"can't remove the files of {name}", scripts.WIPE, *words, long=True)
+
+    async def write_config(self, plan: UnitPlan) -> None:
+        """Writes what the unit's next start begins from: its files are those that are there. Raises ``DriverError``."""
+        await self._write(plan.unit, CONFIG, self._config(plan, self._paths(plan)))
+
+    async def resize(self, plan: UnitPlan, was: int) -> None:
+        """Gives a running domain its vCPUs, of which it has ``was``, memory, cap and weight. Raises ``DriverError``."""
+        name = self.name_of(plan.unit)
+        what = f"can't resize domain {name}"
+        if was != plan.size.vcpus:
+            await self.xl(what, "vcpu-set", name, str(plan.size.vcpus))
+        await self.xl(what, "mem-set", name, f"{plan.size.memory_mb}m")
+        await self.set_cpu(plan.unit, plan.size)
+        await self.write_config(plan)
+        # What the domain is made from again when its guest reboots.
+        await self.xl(what, "config-update", name, self._path(plan.unit, CONFIG))
+
+    async def set_cpu(self, unit: str, size: Size) -> None:
+        """Sets cap (percent of one CPU for the whole domain) and weight of a running domain. Raises ``DriverError``."""
+        command = await self._scheduling(size)
+        if not command:
+            return
+        name = self.name_of(unit)
+        weight = ["-w", str(size.shares)] if size.shares else []
+        words = [command, "-d", name, "-c", str(size.cap), *weight]
+        await self.xl(f"can't set the CPU share of domain {name}", *words)
+
+    async def _scheduling(self, size: Size) -> str:
+        """The command that sets caps and weights, or none where none can be set nor is asked for. Raises
+        ``DriverError``.
+        """
+        if self._scheduler is None:
+            self._scheduler = (await self.facts()).get("xen_scheduler", "")
+        if self._scheduler not in SCHEDULERS and (size.cap or size.shares):
+            text = f"host {self.name}: found scheduler {self._scheduler[:40]!a}, expected one with caps"
+            raise DriverError(f"{text}: {' or '.join(SCHEDULERS)}", retry=False)
+        return SCHEDULERS.get(self._scheduler, "")
+
+    # Files
+
+    def _path(self, unit: str, file: str) -> str:
+        return f"{self.host.folder}/units/{self.name_of(unit)}/{file}"
+
+    async def _write(self, unit: str, file: str, content: bytes) -> None:
+        name = self.name_of(unit)
+        await self.control.call(
+            f"can't write {file} of {name}", scripts.WRITE, self.host.folder, name, file, given=content
+        )
+
+    def _config(self, plan: UnitPlan, files: Files) -> bytes:
+        network = self._settings.network
+        bridge = network.bridge if network is not None else ""
+        type_ = self._settings.images[plan.image_name].type
+        return document(self.name_of(plan.unit), plan, type_, files, bridge).encode()
+
+    def _paths(self, plan: UnitPlan) -> Files:
+        """Where everything of a unit's is, once it is there."""
+        image = self._settings.images[plan.image_name]
+        kernel = f"{self.host.folder}/images/{image.kernel.sha256}" if image.kernel is not None else ""
+        initrd = f"{self.host.folder}/images/{image.initrd.sha256}" if image.initrd is not None else ""
+        return Files(
+            disk=self._path(plan.unit, "disk") if image.disk is not None else "",
+            disk_format="qcow2" if image.clone == "overlay" else "raw",
+            seed=self._path(plan.unit, "seed") if image.seed == "nocloud" else "",
+            kernel=kernel,
+            initrd=self._path(plan.unit, "initrd") if image.seed == "initramfs" else initrd,
+        )
+
+    async def _files(self, plan: UnitPlan, key: HostKey | None) -> Files:
+        image, network = self._settings.images[plan.image_name], self._settings.network
+        for artifact in image.artifacts().values():
+            await self._images.bring(plan.image_name, artifact)
+        name = self.name_of(plan.unit)
+        if image.disk is not None:
+            script = scripts.OVERLAY_DISK if image.clone == "overlay" else scripts.COPY_DISK
+            words = (self.host.folder, name, image.disk.sha256, image.format, str(image.disk_mb * MEBI))
+            await self.control.call(f"can't make the disk of {name}", script, *words, long=True)
+        if image.seed == "initramfs" and image.initrd is not None and key is not None:
+            seed, base = initramfs_seed(plan, key, network), image.initrd.sha256
+            what = f"can't write the initrd of {name}"
+            await self.control.call(what, scripts.WRITE_INITRD, self.host.folder, name, base, given=seed)
+        if image.seed == "nocloud" and key is not None:
+            await self._write(plan.unit, "seed", await make_iso(nocloud_files(plan, key, network)))
+        return self._paths(plan)

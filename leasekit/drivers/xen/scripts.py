@@ -1,0 +1,122 @@
+"""The scripts that run in control domains, by `sh -c`. They are constant: all that varies is an argument, and quoted.
+
+``$1`` is the folder that the driver has there. What changes which domains there are holds one lock on its ``units``:
+a script that outlived the daemon which sent it can't start what another has removed. The lock is not handed on to the
+process that `xl create` leaves behind, which lives as long as the domain.
+"""
+
+from __future__ import annotations
+
+import shlex
+from typing import Final
+
+
+def _locked(script: str) -> str:
+    inner = shlex.quote("umask 077; " + script)
+    return f'set -eu; mkdir -p "$1/units"; exec flock -o "$1/units" sh -euc {inner} sh "$@"'
+
+
+UNIT: Final = 'set -eu; umask 077; unit="$1/units/$2"; '
+
+READ: Final = UNIT + (
+    'xl=$3; if [ -e "$unit/record.json" ]; then cat "$unit/record.json"; else echo; fi; '
+    'if [ -e "$unit/saved" ]; then echo saved; else echo; fi; exec "$xl" list'
+)
+"""Unit, xl. A unit's record in a line, ``saved`` in another, and the table of all domains."""
+
+LIST: Final = 'set -eu; mkdir -p "$1/units" "$1/images"; ls -1 "$1/units"; echo; exec "$2" list -l'
+"""xl. The names of all units' folders, an empty line, and all domains as JSON."""
+
+MAKE: Final = 'set -eu; umask 077; mkdir -p "$1/images" "$1/units"; mkdir -p "$1/units/$2"'
+"""Unit. The unit's folder."""
+
+WRITE: Final = UNIT + 'cd "$unit"; cat >"$3.new"; mv "$3.new" "$3"'
+"""Unit, file. What is on standard input becomes a file of the unit's, whole or not at all."""
+
+WRITE_INITRD: Final = UNIT + (
+    'cd "$unit"; base="$1/images/$3"; size=$(stat -c %s "$base"); '
+    '{ cat "$base"; head -c $(((4 - size % 4) % 4)) /dev/zero; cat; } >initrd.new; mv initrd.new initrd'
+)
+"""Unit, image. The unit's initrd: the image's, and behind it what is on standard input."""
+
+HAS_IMAGE: Final = 'set -eu; if [ -e "$1/images/$2" ]; then echo yes; fi'
+"""Image: its checksum."""
+
+PUT_IMAGE: Final = (
+    'set -eu; umask 077; mkdir -p "$1/images"; cd "$1/images"; part=".$2.$$"; trap \'rm -f "$part"\' EXIT; '
+    'cat >"$part"; found=$(sha256sum "$part" | cut -c 1-64); '
+    'if [ "$found" = "$2" ]; then mv "$part" "$2"; else echo "$found"; fi'
+)
+"""Image. What is on standard input becomes an image if it has that checksum; tells which it has if not."""
+
+COPY_DISK: Final = UNIT + (
+    'cd "$unit"; base="$1/images/$3"; '
+    'if [ "$4" = raw ]; then cp --reflink=auto --sparse=always "$base" disk; '
+    'else qemu-img convert -f "$4" -O raw "$base" disk; fi; '
+    'if [ "$(stat -c %s disk)" -lt "$5" ]; then truncate -s "$5" disk; fi'
+)
+"""Unit, image, its format, the least size in bytes."""
+
+OVERLAY_DISK: Final = UNIT + (
+    'cd "$unit"; base="$1/images/$3"; qemu-img create -q -f qcow2 -F "$4" -b "$base" disk; '
+    "size=$(qemu-img info --output=json disk | sed -n 's/^ *\"virtual-size\": \\([0-9]*\\),*$/\\1/p' | tail -n 1); "
+    'if [ "$size" -lt "$5" ]; then qemu-img resize -q -f qcow2 disk "$5"; fi'
+)
+"""Unit, image, its format, the least size in bytes."""
+
+CREATE: Final = _locked('test -e "$1/units/$2/domain.cfg"; exec "$3" create -q "$1/units/$2/domain.cfg"')
+"""Unit, xl. Starts the domain, unless the unit was removed meanwhile."""
+
+SAVE: Final = UNIT + '"$4" save "$3" "$unit/saved.new" >&2; mv "$unit/saved.new" "$unit/saved"'
+"""Unit, domain, xl. The domain's memory to a file; the domain ends."""
+
+RESTORE: Final = _locked(
+    'cd "$1/units/$2"; mv saved restoring; '
+    'if "$3" restore restoring >&2; then shred -n 0 -z -u restoring; else mv restoring saved; exit 1; fi'
+)
+"""Unit, xl. The domain goes on from the file, which must not be used again: its disk goes on too."""
+
+REMOVE: Final = _locked(
+    'names() { table=$("$1" list); printf "%s\\n" "$table" | cut -d " " -f 1 | tr "\\n" " "; }; there=$(names "$3"); '
+    'for name in "$4" "$4--incoming" "$4--migratedaway"; do case " $there " in *" $name "*) '
+    '"$3" destroy "$name" >&2 || { left=$(names "$3"); case " $left " in *" $name "*) exit 1;; esac; };; '
+    'esac; done; rm -f "$1/units/$2/domain.cfg"'
+)
+"""Unit, xl, domain. Ends the domain if it is there, for good."""
+
+WIPE: Final = UNIT + (
+    'if [ -d "$unit" ]; then cd "$unit"; '
+    "for file in seed seed.new initrd initrd.new saved saved.new restoring; do "
+    'if [ -f "$file" ]; then shred -n 0 -z -u "$file"; fi; done; '
+    'if [ "$3" = yes ] && [ -f disk ]; then shred -n 0 -z -u disk; fi; cd /; rm -rf "$unit"; fi; '
+    'rm -f "$4/guest-$5.log" "$4/guest-$5--incoming.log" "${4%/*}/xl-$5.log" "${4%/*}/xl-$5.log".*'
+)
+"""Unit, whether its disk is overwritten, the folder of console logs, domain. Removes all files of the unit's,
+with `xl`'s own logs of the domain, which are beside the folder of console logs."""
+
+FORGET: Final = UNIT + (
+    'for file in saved saved.new restoring; do if [ -f "$unit/$file" ]; then shred -n 0 -z -u "$unit/$file"; fi; done'
+)
+"""Unit. Removes what was saved of it."""
+
+TAIL: Final = (
+    'set -eu; cd "$1" || exit 0; for name in "guest-$2.log" "guest-$2--incoming.log"; do '
+    'if [ -e "$name" ]; then cat "$name"; fi; done | tail -c "$3"'
+)
+"""Folder of console logs, domain, bytes. The end of what the guest wrote; nothing where there is no log."""
+
+XL: Final = 'exec "$@"'
+"""xl and its arguments."""
+
+MARK: Final = "====="
+"""The line between the parts of what :data:`LOOK` says."""
+
+LOOK: Final = (
+    f'set -u; part() {{ echo; echo "{MARK}"; }}; "$1" info; part; df -Pk "$2" 2>/dev/null | tail -n 1; part; '
+    "for program in flock sha256sum shred truncate qemu-img pygrub; "
+    'do command -v "$program" >/dev/null || echo "$program"; done; part; '
+    '[ -d "/sys/class/net/$3/bridge" ] && echo bridge; part; '
+    'for file in /proc/[0-9]*/cmdline; do tr "\\0" " " <"$file" 2>/dev/null; echo; done '
+    '| grep -a "^[^ ]*xenconsoled"; :'
+)
+"""xl, folder, bridge. What there is: `xl info`, room, missing programs, the bridge, how xenconsoled was started."""

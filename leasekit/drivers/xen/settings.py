@@ -1,0 +1,176 @@
+"""What a site says of its Xen hosts, images, network and sizes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, Final, Literal, TypeAlias
+
+import attrs
+
+from leasekit.core.settings import DurationSetting
+from leasekit.core.time import MINUTE, SECOND
+from leasekit.drivers.libvirt.settings import Artifact, Choices, Image, NetworkSettings, SeedKind, Size
+
+Readiness: TypeAlias = Literal["console", "ssh", "running"]
+DomainType: TypeAlias = Literal["pv", "pvh", "hvm"]
+
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
+_ADDRESS: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.:-]{0,251}[A-Za-z0-9])?")
+_USER: Final = r"[a-z_][a-z0-9_-]{0,31}"
+_HOST_KEY: Final = r"(ssh-ed25519|ssh-rsa|ecdsa-sha2-nistp(256|384|521)) [A-Za-z0-9+/]{40,2000}={0,2}( .*)?"
+_DOMAIN: Final = r"(([a-z0-9]([a-z0-9-]*[a-z0-9])?)(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*)?"
+_LOGIN: Final = re.compile(rf"({_USER}@)?{_ADDRESS.pattern}")
+_POSITIVE: Final = attrs.validators.ge(1)
+
+
+def _absolute(_: object, __: attrs.Attribute[str], value: str) -> None:
+    parts = value.split("/")
+    if not value.startswith("/") or ".." in parts or len(parts) < 3 or not value.isprintable() or "," in value:
+        raise ValueError("expected an absolute path of at least two parts, without `..`, commas and control characters")
+
+
+def _program(_: object, __: attrs.Attribute[str], value: str) -> None:
+    if not value or not value.isprintable() or value.startswith("-"):
+        raise ValueError("expected a program: a name, or a path")
+
+
+@attrs.frozen(kw_only=True)
+class Host:
+    """One Xen host: where its control domain's ssh server is, and the units whose home it is (names, or patterns).
+
+    ``identity`` is the private key that logs in as ``user``, ``host_key`` the server's public key (type and key, as in
+    its ``ssh_host_ed25519_key.pub``). ``folder`` is kept in the control domain, ``xl`` is the program there, and
+    ``console`` is where xenconsoled logs (``--log=guest``). ``migration`` is what other hosts' control domains reach
+    this one by when they hand over a unit: ``[USER@]HOST``.
+    """
+
+    address: str = attrs.field(validator=attrs.validators.matches_re(_ADDRESS))
+    identity: Path
+    host_key: str = attrs.field(validator=attrs.validators.matches_re(_HOST_KEY))
+    port: int = attrs.field(default=22, validator=[_POSITIVE, attrs.validators.le(65535)])
+    user: str = attrs.field(default="root", validator=attrs.validators.matches_re(_USER))
+    units: tuple[str, ...] = ("*",)
+    folder: str = attrs.field(default="/var/lib/leasekit/xen", validator=_absolute)
+    console: str = attrs.field(default="/var/log/xen/console", validator=_absolute)
+    xl: str = attrs.field(default="xl", validator=_program)
+    migration: str = ""
+
+    def __attrs_post_init__(self) -> None:
+        if self.migration and _LOGIN.fullmatch(self.migration) is None:
+            raise ValueError(f"migration: found {self.migration[:60]!r}, expected USER@HOST or HOST")
+
+    def takes(self, unit: str) -> bool:
+        """Whether the unit is at home here."""
+        return any(fnmatchcase(unit, pattern) for pattern in self.units)
+
+
+@attrs.frozen(kw_only=True)
+class XenImage:
+    """What a guest boots: a root ``disk``, or a ``kernel`` with or without disk; without a kernel a guest of ``type``
+    ``pv`` or ``pvh`` is started by pygrub.
+
+    ``clone`` says how a unit gets its disk: a raw ``copy``, which the kernel serves, or a qcow2 ``overlay``, made at
+    once, which needs Xen's QEMU in the control domain. The other keys are those of the libvirt driver's images.
+    """
+
+    type: DomainType = "pv"
+    disk: Artifact | None = None
+    format: Literal["qcow2", "raw"] = "raw"
+    clone: Literal["copy", "overlay"] = "copy"
+    disk_mb: int = attrs.field(default=0, validator=attrs.validators.ge(0))
+    kernel: Artifact | None = None
+    initrd: Artifact | None = None
+    command_line: str = ""
+    seed: SeedKind = "nocloud"
+    ready: Readiness = "ssh"
+    marker: str = "leasekit ready"
+    user: str = "root"
+
+    def __attrs_post_init__(self) -> None:
+        for name, artifact in self.artifacts().items():
+            if artifact.volume:
+                raise ValueError(f"{name}: found volume {artifact.volume[:60]!r}, expected a file or a url")
+        self.guest()
+
+    def artifacts(self) -> dict[str, Artifact]:
+        """The files of which the image is made, by their keys."""
+        found = {"disk": self.disk, "kernel": self.kernel, "initrd": self.initrd}
+        return {name: artifact for name, artifact in found.items() if artifact is not None}
+
+    def guest(self) -> Image:
+        """What the guest is told, as for other hypervisors. Raises ``ValueError`` for what can't be."""
+        return Image(
+            disk=self.disk,
+            format=self.format,
+            disk_mb=self.disk_mb,
+            kernel=self.kernel,
+            initrd=self.initrd,
+            command_line=self.command_line,
+            seed=self.seed,
+            ready=self.ready,
+            marker=self.marker,
+            user=self.user,
+        )
+
+
+@attrs.frozen(kw_only=True)
+class XenSettings:
+    """Hosts, images, network and sizes.
+
+    ``prefix`` begins the names of all domains, and must differ between drivers that share a host. ``image`` is what a
+    unit has whose lease does not name one of ``images``. ``wipe`` overwrites a unit's disk before it is removed; what
+    holds keys is always overwritten. With ``shared`` all hosts see the same files in their folders, as migration
+    needs it. ``ssh`` is the program that reaches control domains; ``sessions`` bounds the commands under way at one
+    host, ``reply_timeout`` how long a short one may take, ``copy_timeout`` one that moves a disk or a memory.
+    """
+
+    hosts: Mapping[str, Host] = attrs.field(validator=attrs.validators.min_len(1))
+    images: Mapping[str, XenImage] = attrs.field(validator=attrs.validators.min_len(1))
+    image: str = ""
+    network: NetworkSettings | None = None
+    size: Size = attrs.Factory(Size)
+    choices: Choices = attrs.Factory(Choices)
+    domain: str = attrs.field(default="", validator=attrs.validators.matches_re(_DOMAIN))
+    prefix: str = attrs.field(default="leasekit-", validator=attrs.validators.matches_re(r"[A-Za-z0-9][\w.-]{0,30}"))
+    wipe: bool = True
+    shared: bool = False
+    ssh: str = attrs.field(default="ssh", validator=_program)
+    sessions: int = attrs.field(default=8, validator=_POSITIVE)
+    connect_timeout: DurationSetting = 15 * SECOND
+    reply_timeout: DurationSetting = 2 * MINUTE
+    copy_timeout: DurationSetting = 30 * MINUTE
+    start_timeout: DurationSetting = 2 * MINUTE
+
+    def __attrs_post_init__(self) -> None:
+        self._check_names()
+        if not self.prefix.isascii():
+            raise ValueError(f"prefix: found {self.prefix!r}, expected letters, digits, dots, dashes and underscores")
+        if self.network is not None and (self.network.network or self.network.filter):
+            raise ValueError("network: expected a bridge, and no network or filter, which are libvirt's")
+        for name, image in self.images.items():
+            if image.ready == "ssh" and (self.network is None or not self.network.subnets):
+                raise ValueError(f'images.{name}: ready = "ssh" needs a network with subnets')
+        for key, value in attrs.asdict(self.size).items():
+            choice = getattr(self.choices, key)
+            if choice is not None and not choice[0] <= value <= choice[1]:
+                raise ValueError(f"size.{key}: found {value}, which choices.{key} does not allow")
+
+    def _check_names(self) -> None:
+        named: dict[str, Mapping[str, Any]] = {"hosts": self.hosts, "images": self.images}
+        for kind, names in named.items():
+            for name in names:
+                if _NAME.fullmatch(name) is None:
+                    raise ValueError(f"{kind}: found {name[:60]!r}, expected letters, digits, dots, dashes and _")
+        known = ", ".join(sorted(self.images))
+        if self.image and self.image not in self.images:
+            raise ValueError(f"image: found {self.image[:60]!r}, expected one of: {known}")
+        if not self.image and len(self.images) > 1:
+            raise ValueError(f"image: found nothing, expected the default among: {known}")
+
+    @property
+    def default_image(self) -> str:
+        """The image of a unit whose lease names none."""
+        return self.image or next(iter(self.images))

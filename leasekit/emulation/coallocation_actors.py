@@ -1,0 +1,238 @@
+"""The co-allocation experiment with real actors in virtual time: the same requests, planned by a broker and leased.
+
+Each site of the testbed is a site authority, a network authority has its links, the two users are guests whose mapper
+asks for the requests of :func:`.coallocation_experiment.draw_requests` at their instants, and the broker's mapper is
+``coallocation`` with the scenario's options. A request that is granted is planned, held and committed by messages, and
+its leases are redeemed on the second day. What comes out is a :class:`.coallocation_experiment.Tally` as the planner
+alone gives it, without planning times, and what became of the leases.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import attrs
+
+from leasekit.config.build import build
+from leasekit.config.load import load
+from leasekit.core.leases import service_manager as sm
+from leasekit.core.leases.plans import COMMITTED
+from leasekit.core.schema import LOG, Change
+from leasekit.core.steps import Action
+from leasekit.core.time import DAY, HOUR, SECOND, Instant, Term
+from leasekit.emulation.coallocation_experiment import (
+    INTERVALS,
+    USERS,
+    Arrival,
+    Progress,
+    Setup,
+    Tally,
+    Testbed,
+    draw_requests,
+    spread_over,
+)
+from leasekit.emulation.world import Outcome, World
+from leasekit.stores.memory import MemoryStore
+
+TYPE: Final = "cpu"
+NETWORK: Final = "network"
+BROKER: Final = "coordinator"
+SETUP: Final = SECOND
+"""How long a unit is set up or torn down."""
+
+
+@attrs.frozen(kw_only=True)
+class Leases:
+    """What became of the leases of granted requests: how many were made, were active for a while, and how many messages
+    and events that took.
+    """
+
+    made: int
+    active: int
+    messages: int
+    events: int
+
+
+def run_actors(testbed: Testbed, scenario: str, seed: int, setup: Setup) -> tuple[Tally, Leases]:
+    """One scenario with one seed, by actors. Raises ``ConfigErrors`` for a testbed that can't be deployed."""
+    arrivals = draw_requests(testbed, seed, setup.load)
+    seen: dict[str, set[str]] = {"asked": set(), "active": set()}
+
+    def observe(now: Instant, actor: str, changes: Any) -> None:
+        _watch(actor, changes, seen)
+
+    world = World(observe=observe)
+    _populate(world, testbed, scenario, setup, arrivals)
+    asked = {(k, user): 0 for k in range(INTERVALS) for user in USERS}
+    granted = dict(asked)
+    utilisation: dict[tuple[int, str], float] = {}
+    known: dict[str, dict[str, bool]] = {user: {} for user in USERS}
+    for k in range(INTERVALS):
+        world.run_until(DAY * (k + 1) // INTERVALS - 1)
+        for user in USERS:
+            fresh = _outcomes(world, user, known[user])
+            asked[k, user], granted[k, user] = len(fresh), sum(fresh.values())
+            known[user].update(fresh)
+        utilisation.update({(k, site): share for site, share in _utilisation(world, testbed).items()})
+    world.run_until(2 * DAY + HOUR)
+    leases = Leases(
+        made=len(seen["asked"]),
+        active=len(seen["active"]),
+        messages=world.messages,
+        events=world.events,
+    )
+    return Tally(scenario, seed, asked, granted, utilisation, [[] for _ in range(INTERVALS)]), leases
+
+
+def _watch(actor: str, changes: Any, seen: dict[str, set[str]]) -> None:
+    """Which leases were asked for, and which were active, by the users' logs."""
+    for change in changes:
+        if isinstance(change, Change) and change.table == LOG and change.row is not None and actor in USERS:
+            _, lease, event, _, after, _ = change.row
+            if event == "ask":
+                seen["asked"].add(lease)
+            if after == f"{sm.ACTIVE}/-":
+                seen["active"].add(lease)
+
+
+def _outcomes(world: World, user: str, known: Mapping[str, bool]) -> dict[str, bool]:
+    """Requests of a user that were not known yet, and whether they were granted."""
+    return {
+        row["topology"]: row["state"] == COMMITTED
+        for row in world.query(user, "topologies", all=True)
+        if row["topology"] not in known
+    }
+
+
+def _utilisation(world: World, testbed: Testbed) -> dict[str, float]:
+    """The share of each site's CPU time on the second day that the broker has given out."""
+    book = world.nodes[BROKER].actor.book  # type: ignore[attr-defined]
+    day = Term(DAY, 2 * DAY)
+    return {
+        vertex.id: book.table_of(f"{vertex.id}/{TYPE}@{BROKER}").utilisation(day)
+        for vertex in testbed.resources.vertices
+        if vertex.kind == "site"
+    }
+
+
+def _job(job: tuple[Testbed, str, int, Setup]) -> tuple[Tally, Leases]:
+    return run_actors(*job)
+
+
+def run_all(
+    testbed: Testbed,
+    scenarios: Sequence[str],
+    seeds: Sequence[int],
+    setup: Setup,
+    *,
+    jobs: int = 1,
+    progress: Progress | None = None,
+) -> tuple[list[Tally], dict[str, dict[str, int]]]:
+    """Every scenario with every seed, on so many processes; and the sums over seeds of what became of the leases."""
+    work = [(testbed, scenario, seed, setup) for scenario in scenarios for seed in seeds]
+    tallies: list[Tally] = []
+    sums: dict[str, dict[str, int]] = {}
+    for tally, leases in spread_over(_job, work, jobs):
+        tallies.append(tally)
+        known = sums.setdefault(tally.scenario, {})
+        for name, count in attrs.asdict(leases).items():
+            known[name] = known.get(name, 0) + count
+        if progress is not None:
+            progress("co-allocation by actors", len(tallies) / len(work))
+    return tallies, sums
+
+
+# -- who is there ----------------------------------------------------------------------------------------------------
+
+
+def _populate(world: World, testbed: Testbed, scenario: str, setup: Setup, arrivals: list[Arrival]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "testbed.toml"
+        file.write_text(_deploy_text(testbed, scenario), encoding="utf-8")
+        requests = {user: [_asked(a, testbed, setup) for a in arrivals if a.user == user] for user in USERS}
+        changes = {f"actor.{user}.mapper.requests": wanted for user, wanted in requests.items()}
+        deployment = load(file, Path(folder) / "state", changes)
+        for name in deployment.actors:
+            world.add(build(deployment, name, virtual=True).actor, MemoryStore(), _model)
+
+
+def _model(action: Action) -> Outcome:
+    return Outcome(SETUP, True, {}, "")
+
+
+def _asked(arrival: Arrival, testbed: Testbed, setup: Setup) -> dict[str, Any]:
+    """An arrival as the guest's mapper has it."""
+    sites = [{"id": f"r{j}", "type": TYPE, "units": arrival.cpus} for j in range(arrival.kind.sites)]
+    links = [
+        {"id": f"k{number}", "from": f"r{a}", "to": f"r{b}", "bw": testbed.bandwidth}
+        for number, (a, b) in enumerate(arrival.kind.links)
+    ]
+    frames = {"count": setup.frames, "mode": setup.starts, "unit": SECOND}
+    request = {
+        "sites": sites,
+        "links": links,
+        "est": arrival.earliest,
+        "lst": arrival.latest,
+        "duration": arrival.duration,
+        "options": {"pmax": setup.pmax or 0, "sort": setup.sort, "frames": frames},
+    }
+    return {"at": arrival.at, "request": request}
+
+
+def _deploy_text(testbed: Testbed, scenario: str) -> str:
+    """The deploy file of the testbed, but for what the users ask for."""
+    parts = ['[emulation]\nhorizon = "3d"\n']
+    for vertex in testbed.resources.vertices:
+        if vertex.kind == "site":
+            properties = {"site.value": f"{vertex.vc:g}", "site.transit": "yes" if vertex.transit else "no"}
+            parts.append(_authority(vertex.id, {TYPE: (vertex.cpus or 1, properties)}))
+    links = {
+        link.name: (
+            int(link.bw),
+            {
+                "link.a": link.a,
+                "link.b": link.b,
+                "link.value": f"{link.vb:g}",
+                "link.latency_ms": f"{link.latency:g}",
+            },
+        )
+        for link in testbed.resources.links
+    }
+    parts.append(_authority(NETWORK, links))
+    mapper: dict[str, Any] = {"name": "coallocation", "solver": "auto"}
+    if scenario == "load_balancing":
+        mapper["load_balancing"] = True
+    if scenario in testbed.preferences:
+        mapper["preference"] = testbed.preferences[scenario]
+    if scenario in testbed.fractions:
+        mapper["classes"] = testbed.fractions[scenario]
+    settings = {"holds_max": 1000, "retention": "3d"}
+    parts.append(f'[actor.{BROKER}]\nrole = "broker"\nsettings = {_inline(settings)}\nmapper = {_inline(mapper)}\n')
+    for user in USERS:
+        mapping = {"name": "coallocating", "tries": 1}
+        settings = {"default_broker": BROKER, "retention": "3d"}
+        parts.append(f'[actor.{user}]\nrole = "guest"\nsettings = {_inline(settings)}\nmapper = {_inline(mapping)}\n')
+    return "\n".join(parts)
+
+
+def _authority(name: str, types: Mapping[str, tuple[int, Mapping[str, str]]]) -> str:
+    text = f'[actor.{name}]\nrole = "authority"\n'
+    for type_, (units, properties) in types.items():
+        given = {"broker": BROKER, "type": type_, "length": "4d"}
+        text += f"[[actor.{name}.inventory]]\ntype = {json.dumps(type_)}\nunits = {units}\n"
+        text += f"properties = {_inline(properties)}\n"
+        text += f"[[actor.{name}.delegation]]\n" + "".join(f"{k} = {json.dumps(v)}\n" for k, v in given.items())
+    return text
+
+
+def _inline(table: Mapping[str, Any]) -> str:
+    """A TOML inline table of text, numbers, booleans and such tables."""
+    items = (
+        f"{json.dumps(key)} = {_inline(value) if isinstance(value, Mapping) else json.dumps(value)}"
+        for key, value in table.items()
+    )
+    return "{ " + ", ".join(items) + " }"

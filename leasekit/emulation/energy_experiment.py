@@ -1,0 +1,348 @@
+"""What switching idle cores off saves with and without reservations, on a job log (Rossigneux, Lefèvre, Dias de
+Assunção).
+
+Two workloads are made of a log (:mod:`.energy_requests`): requests in advance, as they were scheduled, and the same
+requests as users of a cloud without reservations would make them, each with the capacity that it needs. Both are run
+with all cores on, and under the energy manager with several forecasts (:mod:`.energy_simulation`); figures are those of
+:mod:`.energy_metrics`.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import multiprocessing
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import attrs
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, NullFormatter
+
+from leasekit.core.errors import LeasekitError
+from leasekit.core.signals import StepFunction
+from leasekit.core.time import DAY, HOUR, MINUTE, SECOND, Duration, Term
+from leasekit.emulation import plots
+from leasekit.emulation.energy_metrics import delay_req, e_savings, res_idle
+from leasekit.emulation.energy_requests import (
+    LOGS,
+    Request,
+    WorkingHours,
+    capacity_for,
+    on_demand,
+    peak,
+    read_requests,
+    window_of,
+)
+from leasekit.emulation.energy_simulation import EnergySimulation, Latencies
+from leasekit.emulation.metrics import Series
+from leasekit.policies.authority.energy_plan import PowerSettings
+from leasekit.policies.registry import make_part
+
+CORE_HOUR: Final = HOUR // SECOND
+Progress = Callable[[str, float], None]
+"""Told what is done, and the share of it, from 0 to 1."""
+
+
+@attrs.frozen(kw_only=True)
+class Setup:
+    """How to run the experiment. Durations are milliseconds; ``minimum`` is a number of cores."""
+
+    safety: float = 0.1
+    hours: tuple[int, int] = (8, 18)
+    latencies: Latencies = attrs.Factory(Latencies)
+    power: PowerSettings = attrs.field(
+        default=attrs.Factory(lambda self: PowerSettings(boot=self.latencies.boot), takes_self=True)
+    )
+    suspend_below: Duration = 30 * MINUTE
+
+
+class Strategy(NamedTuple):
+    """A name, whether requests are made in advance, the forecast (none: all cores stay on), and whether cores are
+    suspended that are expected to be idle for a short time only.
+    """
+
+    name: str
+    reservations: bool
+    forecast: str = ""
+    suspends: bool = False
+
+
+STRATEGIES: Final = tuple(
+    Strategy(f"{workload}, {name}", workload == "reservations", forecast, suspends)
+    for workload in ("on demand", "reservations")
+    for name, forecast, suspends in (
+        ("all on", "", False), ("last value", "last", False), ("EWMA", "ewma", False),
+        ("EWMA, suspend", "ewma", True),
+    )
+)  # fmt: skip
+
+
+class Workloads(NamedTuple):
+    """The two workloads of a log, and how many requests the first rule moved to their submission."""
+
+    log: str
+    in_advance: list[Request]
+    on_demand: list[Request]
+    moved: int
+
+    def of(self, strategy: Strategy) -> list[Request]:
+        """The one that a strategy is run on."""
+        return self.in_advance if strategy.reservations else self.on_demand
+
+
+class Found(NamedTuple):
+    """One strategy's figures, cores in use and off by day, and how long it took, in seconds."""
+
+    figures: dict[str, Any]
+    daily: dict[str, list[float]]
+    took: float
+
+
+def read_workloads(log: str, setup: Setup, data: Path | None = None) -> Workloads:
+    """The workloads of a log by name. Raises ``LeasekitError`` where it is missing or malformed."""
+    requests = read_requests(log, data)
+    hours = WorkingHours(zone=LOGS[log].zone, begin=setup.hours[0], end=setup.hours[1])
+    adapted, moved = on_demand(requests, hours)
+    return Workloads(log, requests, adapted, moved)
+
+
+def run_strategy(workloads: Workloads, strategy: Strategy, setup: Setup) -> Found:
+    """One strategy over the whole log."""
+    begin = time.perf_counter()
+    requests = workloads.of(strategy)
+    capacity, window = capacity_for(requests, setup.safety), window_of(requests)
+    if strategy.forecast:
+        power = attrs.evolve(setup.power, suspend_below=setup.suspend_below if strategy.suspends else 0)
+        forecast = make_part("forecast", strategy.forecast, {}, "forecast")
+        course = EnergySimulation(
+            requests, capacity, power, forecast, setup.latencies, reservations=strategy.reservations
+        ).run()
+        used, off, suspended = course.used, course.off, course.suspended
+        delayed, switched, late = course.delayed, course.switched, course.late
+    else:
+        used, off, suspended, delayed, switched, late = _used(requests), Series(), Series(), (), 0, 0
+    idle, saved, slept = res_idle(capacity, used, window), e_savings(off, window), e_savings(suspended, window)
+    figures = {
+        "strategy": strategy.name,
+        "reservations": strategy.reservations,
+        "forecast": strategy.forecast,
+        "capacity": capacity,
+        "idle_core_h": round(idle / CORE_HOUR),
+        "off_core_h": round(saved / CORE_HOUR),
+        "suspended_core_h": round(slept / CORE_HOUR),
+        "off_share_of_idle": round(saved / idle, 4) if idle else 0.0,
+        "on_core_h": round((capacity * window.length / SECOND - saved - slept) / CORE_HOUR),
+        "delay_req": round(delay_req(delayed), 1),
+        "delayed": len(delayed),
+        "delayed_share": round(len(delayed) / len(requests), 4),
+        "known_ahead_and_delayed": late,
+        "mean_boot_s": round(sum(one.boot for one in delayed) / len(delayed) / SECOND, 1) if delayed else 0.0,
+        "switched": switched,
+    }
+    daily = {"used": _daily(used, window), "off": _daily(off, window), "suspended": _daily(suspended, window)}
+    return Found(figures, daily, time.perf_counter() - begin)
+
+
+def _used(requests: Sequence[Request]) -> Series:
+    """The cores that requests use if none has to wait."""
+    changes = sorted(
+        change
+        for request in requests
+        for change in ((request.start, request.cores), (request.start + request.duration, -request.cores))
+    )
+    series = Series()
+    for at, change in changes:
+        series.add(at, change)
+    return series
+
+
+def _daily(series: StepFunction, window: Term) -> list[float]:
+    return [
+        round(series.integral(Term(at, min(at + DAY, window.end))) / min(DAY, window.end - at), 3)
+        for at in range(window.start, window.end, DAY)
+    ]
+
+
+def _job(job: tuple[Workloads, Strategy, Setup]) -> Found:
+    return run_strategy(*job)
+
+
+def run_all(
+    workloads: Workloads, setup: Setup = Setup(), *, jobs: int = 1, progress: Progress | None = None
+) -> list[Found]:
+    """Every strategy, on so many processes, in the order of :data:`STRATEGIES`."""
+    work = [(workloads, strategy, setup) for strategy in STRATEGIES]
+    found: list[Found] = []
+    with ExitStack() as stack:
+        each: Callable[..., Iterable[Found]] = map
+        if jobs > 1:
+            pool = multiprocessing.get_context("spawn").Pool(min(jobs, len(work)))
+            each = stack.enter_context(pool).imap
+        for one in each(_job, work):
+            found.append(one)
+            if progress is not None:
+                progress("energy", len(found) / len(work))
+    return found
+
+
+# -- what it came to -------------------------------------------------------------------------------------------------
+
+
+def summarize(workloads: Workloads, found: Sequence[Found], setup: Setup) -> dict[str, Any]:
+    """What repeats for a log and a setup, as plain data."""
+    requests = workloads.in_advance
+    window = window_of(requests)
+    ahead = sum(request.start > request.submit for request in requests)
+    return {
+        "log": workloads.log,
+        "file": LOGS[workloads.log].file,
+        "zone": LOGS[workloads.log].zone,
+        "setup": attrs.asdict(setup),
+        "requests": len(requests),
+        "made_in_advance": ahead,
+        "moved_to_submission": workloads.moved,
+        "days": round(window.length / DAY, 1),
+        "peak": {"on demand": peak(workloads.on_demand), "reservations": peak(requests)},
+        "strategies": [one.figures for one in found],
+        "claims": claims(found),
+    }
+
+
+def measured(found: Sequence[Found]) -> dict[str, float]:
+    """How long each strategy took, in seconds."""
+    return {one.figures["strategy"]: round(one.took, 2) for one in found}
+
+
+def claims(found: Sequence[Found]) -> list[dict[str, Any]]:
+    """What the paper says in words, and what was found. It has no figures of results to hold these against."""
+    by_name: Mapping[str, Mapping[str, Any]] = {one.figures["strategy"]: one.figures for one in found}
+    cloud, ahead = by_name["on demand, all on"], by_name["reservations, all on"]
+    rows = [
+        _claim("cores needed on demand, of those with reservations", cloud["capacity"], ahead["capacity"], above=True),
+        _claim("idle core-hours with reservations, of those on demand", ahead["idle_core_h"], cloud["idle_core_h"]),
+    ]
+    for name in ("last value", "EWMA", "EWMA, suspend"):
+        one, other = by_name[f"reservations, {name}"], by_name[f"on demand, {name}"]
+        what = f"{name}: weighted delay with reservations, of that on demand"
+        rows.append(_claim(what, one["delay_req"], other["delay_req"]))
+    return rows
+
+
+def _claim(what: str, one: float, other: float, *, above: bool = False) -> dict[str, Any]:
+    ratio = one / other if other else 0.0
+    return {
+        "what": what,
+        "expected": "above 1" if above else "below 1",
+        "found": round(ratio, 3),
+        "ok": ratio > 1 if above else ratio < 1,
+    }
+
+
+# -- files -----------------------------------------------------------------------------------------------------------
+
+
+def write(out: Path, summary: Mapping[str, Any], times: Mapping[str, float], found: Sequence[Found]) -> list[Path]:
+    """Write summary.json, measured.json, strategies.csv, daily.csv and the pictures; returns the pictures. Raises
+    ``LeasekitError`` where the folder can't be written.
+    """
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for name, content in (("summary.json", summary), ("measured.json", times)):
+            (out / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        _table(out / "strategies.csv", [list(found[0].figures), *(list(one.figures.values()) for one in found)])
+        _table(out / "daily.csv", _daily_rows(found))
+        return [*_draw_cores(out, summary, found), *_draw_hours(out, summary), *_draw_delays(out, summary)]
+    except OSError as error:
+        what = error.strerror or str(error)
+        raise LeasekitError(f"{error.filename or out}: found {what!r}, expected a folder to write to") from error
+
+
+def _daily_rows(found: Sequence[Found]) -> Iterator[Sequence[object]]:
+    yield ("day", "strategy", "used", "off", "suspended")
+    for one in found:
+        for day, values in enumerate(zip(*one.daily.values(), strict=True)):
+            yield (day, one.figures["strategy"], *values)
+
+
+def _table(path: Path, rows: Iterator[Sequence[object]] | Sequence[Sequence[object]]) -> None:
+    with path.open("w", encoding="utf-8", newline="") as out:
+        csv.writer(out, lineterminator="\n").writerows(rows)
+
+
+def _draw_cores(out: Path, summary: Mapping[str, Any], found: Sequence[Found]) -> tuple[Path, Path]:
+    """Cores in use and on by day, without and with reservations, under the manager with the last value."""
+    chosen = [one for one in found if one.figures["forecast"] == "last"]
+
+    def draw(figure: Figure) -> None:
+        for axes, one in zip(plots.stacked(figure, len(chosen)), chosen, strict=True):
+            capacity = one.figures["capacity"]
+            days = range(len(one.daily["used"]))
+            on = [capacity - off - slept for off, slept in zip(one.daily["off"], one.daily["suspended"], strict=True)]
+            axes.step(days, [capacity] * len(days), where="post", color=plots.BLACK, label="there")
+            axes.step(days, on, where="post", color=plots.VERMILION, label="on")
+            axes.fill_between(days, one.daily["used"], step="post", color=plots.BLUE, alpha=0.35, label="in use")
+            axes.set_title(one.figures["strategy"], fontsize=10)
+            axes.set_ylabel("cores, mean of a day")
+            axes.set_ylim(bottom=0)
+        figure.axes[-1].set_xlabel("days")
+        handles, labels = figure.axes[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside right upper")
+        figure.suptitle(f"Cores of {summary['log']}", x=0.01, ha="left", fontsize=12)
+
+    return plots.draw_figure(out / "cores", (9.0, 5.5), draw)
+
+
+def _draw_hours(out: Path, summary: Mapping[str, Any]) -> tuple[Path, Path]:
+    """What becomes of each strategy's core-hours."""
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        rows = summary["strategies"]
+        parts = {
+            "in use": [row["on_core_h"] + row["off_core_h"] + row["suspended_core_h"] - row["idle_core_h"] for row in
+            rows], "idle and on": [row["idle_core_h"] - row["off_core_h"] - row["suspended_core_h"] for row in rows],
+            "suspended": [row["suspended_core_h"] for row in rows], "off": [row["off_core_h"] for row in rows],
+        }  # fmt: skip
+        colors = (plots.BLUE, plots.VERMILION, plots.SKY, plots.DEMAND_FILL)
+        _bars(axes, [row["strategy"] for row in rows], parts, colors)
+        axes.set_title(f"Core-hours of {summary['log']}")
+        axes.set_xlabel("million core-hours")
+        axes.legend(loc="lower right")
+
+    return plots.draw_figure(out / "core_hours", (9.0, 4.5), draw)
+
+
+def _bars(axes: Axes, names: Sequence[str], parts: Mapping[str, Sequence[float]], colors: Sequence[str]) -> None:
+    left = [0.0] * len(names)
+    for (label, values), color in zip(parts.items(), colors, strict=True):
+        millions = [value / 1e6 for value in values]
+        axes.barh(names, millions, left=left, color=color, label=label)
+        left = [low + value for low, value in zip(left, millions, strict=True)]
+    axes.invert_yaxis()
+
+
+def _draw_delays(out: Path, summary: Mapping[str, Any]) -> tuple[Path, Path]:
+    """The trade: core-hours that are on while idle, and weighted delay."""
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        for index, row in enumerate(summary["strategies"]):
+            wasted = (row["idle_core_h"] - row["off_core_h"] - row["suspended_core_h"]) / 1000
+            color = plots.BLUE if row["reservations"] else plots.VERMILION
+            marker = plots.MARKERS[index % (len(STRATEGIES) // 2)]
+            axes.plot([wasted], [row["delay_req"] / 1000], marker, color=color, label=row["strategy"], linestyle="")
+        axes.set_title(f"What is wasted, and who waits: {summary['log']}")
+        axes.set_xlabel("thousand core-hours on and idle")
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+        axes.xaxis.set_minor_formatter(NullFormatter())
+        axes.set_ylabel("weighted delay, thousands")
+        axes.set_ylim(bottom=0)
+        axes.legend()
+
+    return plots.draw_figure(out / "delays", (7.5, 4.5), draw)

@@ -1,0 +1,105 @@
+"""All checkers of a run, wired to each other: the same for simulated worlds and for what real daemons did."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from leasekit.core.protocol.messages import LeaseUpdate, TicketUpdate
+from leasekit.core.time import Duration, Instant
+from leasekit.emulation.simulation.checkers import Listening, MemoryChecker, StateChecker
+from leasekit.emulation.simulation.claim_book import ClaimChecker, HonourChecker
+from leasekit.emulation.simulation.message_book import GuestChecker, MessageChecker
+from leasekit.emulation.simulation.power_book import PowerChecker
+from leasekit.emulation.simulation.refusals import BrokerRefusals, SiteRefusals
+from leasekit.emulation.simulation.unit_book import UnitChecker
+from leasekit.emulation.simulation.workload import Hooks
+
+AGAIN: Final = "again"
+WAITED: Final = "waited"
+
+
+class Checkers(Hooks):
+    """All checkers of a run, and what they are told of an operator's hand."""
+
+    def __init__(
+        self,
+        role: Callable[[str], str],
+        clock: Callable[[str], Instant],
+        key: Callable[[str], bytes],
+        *,
+        now: Callable[[], Instant],
+        comes_late: Callable[[str, str], str],
+        sites: Mapping[str, Mapping[str, int]],
+        guests: frozenset[str],
+        fcfs: frozenset[str],
+        first_fit: frozenset[str],
+        retention: Duration,
+        leave_time: Duration = 0,
+        rogue: bytes = b"",
+        is_rogue: bool = False,
+        hostile_tag: str = "-",
+    ) -> None:
+        """``role``, ``clock`` and ``key`` of an actor by its name; ``now`` is everybody's time.
+
+        ``comes_late(sender, lease)`` says of an update that is sent long after it was decided: :data:`AGAIN`, it was
+        lost with the actor and is made again, so that what was free then is no news any more; :data:`WAITED`, it waited
+        for the disk while the actor's drivers went on. Else ''. ``sites`` have so many units of each type; ``fcfs`` are
+        brokers, ``first_fit`` sites that refuse nobody but for want of units. ``rogue`` is the key of a broker that
+        gives away more than it has, if it ``is_rogue``; ``hostile_tag`` begins the ids of a hostile guest's leases.
+        """
+        self.states = StateChecker(role, rogue=is_rogue)
+        self.memory = MemoryChecker()
+        self.units = UnitChecker(tuple(sites), clock)
+        self.power = PowerChecker(tuple(sites))
+        self.claims = ClaimChecker()
+        self.honour = HonourChecker(self.claims, key, rogue)
+        self.messages = MessageChecker(self._announced, clock, retention, hostile_tag)
+        self.guests = GuestChecker(guests, clock, leave_time)
+        self.brokers = BrokerRefusals(self.claims, fcfs, tuple(sites), clock, key)
+        self.sites = SiteRefusals(self.units, sites, first_fit)
+        self.all: list[Listening] = [
+            self.states, self.memory, self.units, self.claims, self.honour, self.messages, self.guests, self.brokers,
+            self.sites, self.power,
+        ]  # fmt: skip
+        self.closes: dict[str, str] = {}
+        self._now, self._comes_late = now, comes_late
+
+    def _announced(self, sender: str, receiver: str, message: TicketUpdate | LeaseUpdate) -> None:
+        late = self._comes_late(sender, message.lease)
+        if isinstance(message, TicketUpdate):
+            self.claims.announced(self._now(), receiver, message)
+            if not late:
+                self.claims.check_withheld(message)
+                self.brokers.announced(sender, message)
+            return
+        if late != WAITED:
+            self.units.announced(sender, message)
+        if not late:
+            self.sites.announced(self._now(), sender, message)
+
+    def told(self, guest: str, lease: str) -> None:
+        """As the hooks'."""
+        self.memory.told(guest, lease)
+        self.guests.watched.add(lease)
+
+    def may_close(self, lease: str) -> None:
+        """As the hooks'."""
+        self.guests.free_to_close.add(lease)
+
+    def closed(self, guest: str, lease: str) -> None:
+        """As the hooks'."""
+        self.closes[lease] = guest
+
+    def disabled(self, site: str, unit: str) -> None:
+        """As the hooks'."""
+        self.sites.disabled(site, unit)
+
+    def broke(self, site: str, unit: str) -> None:
+        """As the workload's."""
+        self.units.broke(site, unit)
+        self.sites.disabled(site, unit)  # one that fails again and again goes out of service
+
+    def mended(self, site: str, unit: str) -> None:
+        """As the hooks'."""
+        self.units.mended(site, unit)

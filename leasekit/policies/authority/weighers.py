@@ -1,0 +1,37 @@
+"""Which units are best for a lease, among those that will do: weighers, as OpenStack's scheduler has them.
+
+``free_time``: the unit that is free for longest until its next reservation, so that it need not be vacated for that; of
+no concern to leases that are reservations themselves. ``efficiency``: the unit that computes most with a watt, so that
+the others can be switched off.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Final, Literal, TypeAlias
+
+Weigher: TypeAlias = Literal["free_time", "efficiency"]
+WEIGHERS: Final[tuple[Weigher, ...]] = ("free_time", "efficiency")
+
+GFLOPS: Final = "gflops"
+WATTS: Final = "watts"
+PER_WATT: Final = "gflops_per_watt"
+"""Properties of units: what one computes (10^9 floating-point operations a second), what it draws, and the one divided
+by the other. What a driver that meters the unit returns counts for more than what the inventory says."""
+
+
+def efficiency(properties: Mapping[str, str]) -> float:
+    """FLOPS per watt, in 10^9; 0 for a unit of which that isn't known."""
+    gflops, watts = _number(properties.get(GFLOPS)), _number(properties.get(WATTS))
+    if gflops > 0 and watts > 0:
+        return gflops / watts
+    return _number(properties.get(PER_WATT))
+
+
+def _number(text: str | None) -> float:
+    try:
+        number = float(text or 0)
+    except ValueError:
+        return 0.0
+    return number if math.isfinite(number) and number > 0 else 0.0

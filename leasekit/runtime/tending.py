@@ -1,0 +1,222 @@
+"""Looking after a site's units while nothing is done to them.
+
+Units that are up are probed every so often: one that is found down twice in a row has failed, and the actor hears
+of it as if an operator had said so. What drivers find of units that nobody asked for is told at the start, and removed
+when an operator wants it. An operator's own actions on a unit (its console, a restart) pass here too.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final, cast
+
+import attrs
+import trio
+
+from leasekit.core.drivers import DriverError, Orphan, OrphanFinder, ProbeResult, UnitContext
+from leasekit.core.errors import CommandError
+from leasekit.core.time import SECOND, format_duration
+from leasekit.runtime.bound import BoundDriver
+from leasekit.runtime.shell import ActorShell
+
+AGAIN_AFTER: Final = 1.0
+HELD: Final = frozenset({"setup", "active", "modify", "teardown"})
+"""States of units of which there may be something."""
+
+logger = logging.getLogger(__name__)
+
+
+class Tending:
+    """Looks after the units of the site that ``shell`` runs, with its ``drivers`` (none: there is nothing to do).
+
+    A unit that was found down is probed again after ``again_after`` seconds, before anything is done about it.
+    """
+
+    def __init__(
+        self,
+        shell: ActorShell,
+        driver_of: Callable[[str], BoundDriver | None],
+        drivers: Sequence[BoundDriver],
+        *,
+        again_after: float = AGAIN_AFTER,
+    ) -> None:
+        self._again_after = again_after
+        self._shell = shell
+        self._driver_of = driver_of
+        self._drivers = drivers
+        self._orphans: list[Orphan] = []
+        self.requests: Mapping[str, Callable[[Mapping[str, Any]], Awaitable[Any]]] = (
+            {
+                "orphans.list": self._list_orphans,
+                "orphans.remove": self._remove_orphans,
+                "unit.operate": self._operate,
+                "unit.probe": self._probe_now,
+            }
+            if self._drivers
+            else {}
+        )
+
+    def describe(self) -> dict[str, Any]:
+        """What it adds to an actor's status."""
+        return {"orphans": len(self._orphans)} if self._drivers else {}
+
+    async def run(self) -> None:
+        """Serve until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._tell_orphans)
+            for bound in self._drivers:
+                if bound.probe_every:
+                    nursery.start_soon(self._watch, bound)
+
+    # -- units that go down --------------------------------------------------------------------------------------
+
+    async def _watch(self, bound: BoundDriver) -> None:
+        while True:
+            await trio.sleep(bound.probe_every / SECOND)
+            limit = trio.CapacityLimiter(bound.concurrency)
+            try:
+                units = await self._shell.query("watched", {})
+            except CommandError:
+                continue  # it is stopping, or waits for its disk
+            async with trio.open_nursery() as nursery:
+                for unit in units:
+                    if self._driver_of(unit["type"]) is bound:
+                        nursery.start_soon(self._look, bound, limit, unit)
+
+    async def _look(self, bound: BoundDriver, limit: trio.CapacityLimiter, unit: Mapping[str, Any]) -> None:
+        async with limit:
+            for last in (False, True):
+                try:
+                    found = await self._probe(bound, unit)
+                except DriverError as error:
+                    logger.info("%s can't be probed: %s", unit["unit"], error, extra={"unit": unit["unit"]})
+                    return
+                if found.state != "down":
+                    return
+                if not last:
+                    await trio.sleep(self._again_after)
+        what = {key: unit[key] for key in ("unit", "lease", "setup")}
+        try:
+            await self._shell.command("unit.fail", {**what, "reason": f"found down: {found.detail}"})
+        except CommandError as error:
+            logger.debug("%s is down: %s", unit["unit"], error)
+        else:
+            logger.warning("%s is down: %s", unit["unit"], found.detail, extra={"unit": unit["unit"]})
+
+    async def _probe(self, bound: BoundDriver, unit: Mapping[str, Any]) -> ProbeResult:
+        """Raises ``DriverError``, whatever the driver raised."""
+        try:
+            with trio.move_on_after(bound.timeout / SECOND):
+                return await bound.driver.probe(self._context(unit, "probe"))
+        except DriverError:
+            raise
+        except Exception as error:
+            # Plug-ins: what they raise must not end the daemon.
+            raise DriverError(f"the driver failed in probe: {type(error).__name__}: {error}", retry=False) from error
+        raise DriverError(f"probe took longer than {format_duration(bound.timeout)}")
+
+    def _context(self, unit: Mapping[str, Any], op: str) -> UnitContext:
+        log = self._shell.unit_logs.open(unit["unit"], f"{unit['lease'] or '-'} {op}: ")
+        return UnitContext(
+            unit=unit["unit"],
+            type=unit["type"],
+            lease=unit["lease"],
+            op=op,
+            number=unit["setup"],
+            properties=unit["properties"],
+            log=log.write,
+        )
+
+    # -- what is left of units -----------------------------------------------------------------------------------
+
+    async def _tell_orphans(self) -> None:
+        try:
+            await self._find_orphans()
+        except (CommandError, DriverError) as error:
+            logger.warning("what is left of old units can't be found out: %s", error)
+        for orphan in self._orphans:
+            logger.warning(
+                "%s %s on %s is of unit %s, which nobody has: `leasekit site orphans --remove` removes it",
+                orphan.kind, orphan.name, orphan.host, orphan.unit, extra={"unit": orphan.unit},
+            )  # fmt: skip
+
+    async def _find_orphans(self) -> list[tuple[BoundDriver, Orphan]]:
+        known = {unit["unit"] for unit in await self._shell.query("units", {}) if unit["state"] in HELD}
+        found: list[tuple[BoundDriver, Orphan]] = []
+        for bound in self._drivers:
+            finder = cast(OrphanFinder, bound.driver) if hasattr(bound.driver, "orphans") else None
+            if finder is not None:
+                found += [(bound, orphan) for orphan in await finder.orphans(known)]
+        self._orphans = [orphan for _, orphan in found]
+        return found
+
+    async def _list_orphans(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
+        try:
+            return [attrs.asdict(orphan) for _, orphan in await self._find_orphans()]
+        except DriverError as error:
+            raise CommandError(str(error)) from error
+
+    async def _remove_orphans(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Has drivers tear down the units of all orphans, or of those of the one ``unit``; what was there."""
+        wanted = str(arguments.get("unit") or "")
+        try:
+            found = [(bound, one) for bound, one in await self._find_orphans() if wanted in ("", one.unit)]
+            for bound, unit in {(id(bound), one.unit): (bound, one.unit) for bound, one in found}.values():
+                await self._remove(bound, unit)
+            await self._find_orphans()
+        except DriverError as error:
+            raise CommandError(str(error)) from error
+        return [attrs.asdict(orphan) for _, orphan in found]
+
+    async def _remove(self, bound: BoundDriver, name: str) -> None:
+        """Out of service meanwhile, so that no lease gets the unit while it is being torn down."""
+        states = {unit["unit"]: unit["state"] for unit in await self._shell.query("units", {})}
+        held = states.get(name) == "free"
+        if held:
+            told = await self._shell.command("unit.disable", {"unit": name, "reason": "what is left of it is removed"})
+            if told["state"] != "out":
+                await self._shell.command("unit.enable", {"unit": name})
+                raise CommandError(f"unit {name} was given to a lease just now: nothing of it is removed")
+        elif states.get(name) in HELD:
+            raise CommandError(f"unit {name} is {states[name]}: nothing of it is removed")
+        unit = {"unit": name, "type": "", "lease": "", "setup": 0, "properties": {}}
+        try:
+            await bound.driver.teardown(self._context(unit, "teardown"))
+        finally:
+            if held:
+                await self._shell.command("unit.enable", {"unit": name})
+
+    # -- an operator's actions -----------------------------------------------------------------------------------
+
+    async def _operate(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Has the driver carry out ``operation`` on ``unit``, which is up, with ``arguments``; what it returns."""
+        bound, unit = await self._find(arguments)
+        given = arguments.get("arguments") or {}
+        if not isinstance(given, Mapping):
+            raise CommandError(f"arguments: found {given!r:.60}, expected names and values")
+        try:
+            with trio.move_on_after(bound.timeout / SECOND):
+                operation = str(arguments.get("operation", ""))
+                return dict(await bound.driver.operate(self._context(unit, "operate"), operation, given))
+        except DriverError as error:
+            raise CommandError(str(error)) from error
+        raise CommandError(f"it took longer than {format_duration(bound.timeout)}")
+
+    async def _probe_now(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        bound, unit = await self._find(arguments)
+        try:
+            found = await self._probe(bound, unit)
+        except DriverError as error:
+            raise CommandError(str(error)) from error
+        return {"state": found.state, "detail": found.detail, "measured": dict(found.measured)}
+
+    async def _find(self, arguments: Mapping[str, Any]) -> tuple[BoundDriver, Mapping[str, Any]]:
+        name = str(arguments.get("unit", ""))
+        for unit in await self._shell.query("watched", {}):
+            if unit["unit"] == name:
+                bound = self._driver_of(unit["type"])
+                if bound is None:
+                    raise CommandError(f"unit {name} has no driver")
+                return bound, unit
+        raise CommandError(f"no unit {name!r} is up here; `leasekit site units` shows those there are")

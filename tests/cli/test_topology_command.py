@@ -1,0 +1,211 @@
+"""`leasekit lease request --topology` and what goes with it, against real daemons of deploy/coallocation."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_daemons import running
+
+from leasekit.cli import main
+from leasekit.cli.times import to_second
+from leasekit.config.load import load
+from leasekit.runtime.client import ControlClient
+
+pytestmark = pytest.mark.xdist_group("cli_topology")
+
+DEPLOY = Path(__file__).resolve().parents[2] / "deploy" / "coallocation"
+
+REQUEST: dict[str, Any] = {
+    "duration": "10m",
+    "sites": [{"id": "left", "type": "vm", "units": 2}, {"id": "right", "type": "vm", "units": 2}],
+    "links": [{"id": "between", "from": "left", "to": "right", "bw": 30}],
+}
+
+
+class Cli:
+    """Runs commands in this process against the daemons of one deploy file."""
+
+    def __init__(self, file: Path, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+        self.file, self.folder, self._capfd = file, folder, capfd
+
+    def __call__(self, line: str, status: int = 0) -> tuple[str, str]:
+        """Standard output and error of a command line that must end with ``status``."""
+        found = main.run([*line.split(), "--file", str(self.file)])
+        out, err = self._capfd.readouterr()
+        assert found == status, err
+        return out, err
+
+    def json(self, line: str, status: int = 0) -> Any:
+        """The JSON document that it prints."""
+        return json.loads(self(f"{line} --json", status)[0])
+
+    def topology(self, **changes: Any) -> str:
+        """The command line that asks for a topology."""
+        file = self.folder / "topology.json"
+        file.write_text(json.dumps(REQUEST | changes))
+        return f"lease request --topology {file}"
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The deploy file as it stands, whose daemons run."""
+    path = tmp_path_factory.mktemp("d") / "coallocation.toml"
+    shutil.copy(DEPLOY / "coallocation.toml", path)
+    with running(path, os.environ):
+        yield path
+
+
+@pytest.fixture
+def cli(file: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Iterator[Cli]:
+    """All topologies are closed afterwards."""
+    made = Cli(file, tmp_path, capfd)
+    yield made
+    capfd.readouterr()
+    for each in made.json("lease topologies"):
+        made(f"lease close-topology {each['topology']} --wait")
+
+
+def test_a_dry_run_shows_a_plan_and_holds_nothing(cli: Cli) -> None:
+    """30 Mbit/s is more than the direct link has: the path leads through the exchange point. Nothing is leased."""
+    out, _ = cli(cli.topology() + " --dry-run")
+    lines = [line.split() for line in out.splitlines()]
+    assert ["between", "1/2", "network", "north-x1", "6", "broker"] in lines
+    assert ["between", "2/2", "network", "south-x1", "6", "broker"] in lines
+    assert {line[1] for line in lines if line[0] in ("left", "right")} == {"north", "south"}
+    plan = cli.json(cli.topology() + " --dry-run")
+    assert (plan["status"], plan["expires"]) == ("planned", None)
+    assert cli.json("lease list") == []
+    free = {link["link"]: link["free_now_mbps"] for link in cli.json("broker topology")["links"]}
+    assert free == {"north-x1": 200, "south-x1": 200, "north-south": 20}
+
+
+def test_a_topology_is_leased_listed_and_closed(cli: Cli) -> None:
+    """All leases come into force over one term, are shown together, and end together."""
+    out, err = cli(cli.topology() + " --wait")
+    assert "4 of 4 leases active" in err
+    assert out.count("active") == 4
+    (row,) = cli.json("lease topologies")
+    assert row["state"] == "committed"
+    found = cli.json(f"lease topology {row['topology']}")
+    leases = {lease["id"]: lease for lease in cli.json("lease list")}
+    assert {part["lease"] for part in found["parts"]} == set(leases)
+    assert {lease["end"] for lease in leases.values()} == {found["term"][1]}
+    assert {lease["group"] for lease in leases.values()} == {row["topology"]}
+    listed, _ = cli("lease list")
+    assert listed.count(row["topology"]) == 4
+    assert row["topology"] not in cli("lease list --actor north")[0]
+    out, _ = cli(f"lease topology {row['topology']}")
+    assert all(lease in out for lease in leases)
+    links = {link["link"]: link["free_now_mbps"] for link in cli.json("broker topology")["links"]}
+    assert links == {"north-x1": 170, "south-x1": 170, "north-south": 20}
+    cli(f"lease close-topology {row['topology']} --reason enough --wait")
+    assert cli.json("lease list") == []
+    (closed,) = [each for each in cli.json("lease topologies --all") if each["topology"] == row["topology"]]
+    assert closed["state"] == "closed"
+
+
+def test_a_backup_path_is_shown_as_one(cli: Cli) -> None:
+    """A link with a backup has two paths that share no link."""
+    links = [{"id": "safe", "from": "left", "to": "right", "bw": 20, "backup": True}]
+    out, _ = cli(cli.topology(links=links) + " --dry-run")
+    routes = [line.split()[1:3] for line in out.splitlines() if line.startswith("safe")]
+    shown = sorted(" ".join(route).removesuffix(" network") for route in routes)
+    assert shown in (["1/1", "backup 1/2", "backup 2/2"], ["1/2", "2/2", "backup 1/1"])
+
+
+REFUSALS = [
+    ({"sites": [{**REQUEST["sites"][0], "pin": "east"}, REQUEST["sites"][1]]}, "east"),
+    (
+        {
+            "sites": [*REQUEST["sites"], {"id": "third", "type": "vm", "units": 1}],
+            "links": [*REQUEST["links"], {"from": "third", "to": "left", "bw": 1}],
+        },
+        "3",
+    ),
+    ({"links": [{"id": "between", "from": "left", "to": "right", "bw": 400}]}, "200"),
+    ({"sites": [{**REQUEST["sites"][0], "units": 17}, REQUEST["sites"][1]]}, "17"),
+    ({"links": [{"id": "between", "from": "left", "to": "right", "bw": 30, "max_latency": 3}]}, "latency"),
+]
+
+
+@pytest.mark.parametrize(("change", "words"), REFUSALS, ids=["site", "sites", "bandwidth", "units", "latency"])
+def test_a_refusal_says_why(cli: Cli, change: dict[str, Any], words: str) -> None:
+    """An unknown site, more sites than there are, more bandwidth, more units, too short a path: one line says what,
+    in a dry run and for real.
+    """
+    for more in (" --dry-run", " --tries 1"):
+        _, err = cli(cli.topology(**change) + more, main.EXIT_ERROR)
+        (line,) = [line for line in err.splitlines() if line.startswith("leasekit: ")]
+        assert words in line.partition(": ")[2], line
+    assert cli.json("lease list") == []
+
+
+def test_a_window_finds_the_first_start_and_a_refusal_names_it(cli: Cli) -> None:
+    """While 150 of 200 Mbit/s are leased, as much again fits when they are free again: that is the plan where the
+    window is long enough, and is said where it isn't, as a date.
+    """
+    links = [{"id": "wide", "from": "left", "to": "right", "bw": 150}]
+    first = cli.json(cli.topology(links=links))
+    later = cli.json(cli.topology(links=links, est="+1m", lst="+1h") + " --dry-run")
+    assert later["term"][0] == first["term"][1]
+    _, err = cli(cli.topology(links=links) + " --dry-run", main.EXIT_ERROR)
+    assert re.search(r"link \S+ has 50 free .* 150 wanted", err)
+    assert to_second(first["term"][1]) in err
+    assert str(first["term"][1]) not in err
+
+
+def test_the_network_as_text_and_as_a_picture(cli: Cli) -> None:
+    """What the broker knows of sites, exchange points and links; a picture whose name ends otherwise is refused."""
+    out, _ = cli("broker topology")
+    for words in (["north", "vm", "16"], ["X1"], ["north-x1", "north", "X1", "200"]):
+        assert any(line.split()[: len(words)] == words for line in out.splitlines()), words
+    picture = cli.folder / "net.svg"
+    _, err = cli(f"broker topology --out {picture}")
+    assert err == f"written to {picture}\n"
+    assert "200 of 200 Mbit/s" in picture.read_text()
+    _, err = cli("broker topology --out net.pdf", main.EXIT_USAGE)
+    assert "expected a name that ends in .png or .svg" in err
+
+
+def test_a_topology_that_is_not_there(cli: Cli) -> None:
+    """To show or close one that was never asked for is one line."""
+    for line in ("lease topology nowhere", "lease close-topology nowhere"):
+        _, err = cli(line, main.EXIT_ERROR)
+        assert "nowhere" in err
+        assert len(err.splitlines()) == 1
+
+
+def test_a_lost_daemon_ends_the_wait(cli: Cli) -> None:
+    """Where no daemon answers it is said, with no traceback."""
+    _, err = cli(cli.topology() + f" --control {cli.folder / 'none'}", main.EXIT_ERROR)
+    assert "no daemon answers at" in err
+
+
+def test_the_deploy_file_is_the_network_that_it_draws(file: Path) -> None:
+    """The broker holds what the comment at the top of the file shows."""
+    with ControlClient(load(file).actors["broker"].control) as client:
+        types = {(each["site"], each["type"], each["units"]) for each in client.query("sources")}
+    assert types == {
+        ("north", "vm", 16),
+        ("south", "vm", 8),
+        ("network", "north-x1", 40),
+        ("network", "south-x1", 40),
+        ("network", "north-south", 4),
+    }
+
+
+def test_the_deploy_file_in_virtual_time(capfd: pytest.CaptureFixture[str]) -> None:
+    """In an emulated day topologies fill the smaller site at times, and never take more than there is."""
+    assert main.run(["emulate", str(DEPLOY / "coallocation.toml"), "--json"]) == 0
+    (run,) = json.loads(capfd.readouterr().out)["runs"]
+    peaks = {name: (site["peak"], site["capacity"]) for name, site in run["sites"].items()}
+    assert peaks["south"] == (8, 8)
+    assert 24 <= peaks["network"][0] <= 84
+    assert run["sites"]["north"]["usage"] > 0.2

@@ -1,0 +1,137 @@
+"""An operator's and a holder's commands on units that are up, against real daemons with the process driver."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_daemons import running
+
+from leasekit.cli import main
+
+pytestmark = pytest.mark.xdist_group("cli_daemons")
+
+DEPLOY = """
+deployment.name = "units"
+deployment.state = "run"
+deployment.create_keys = true
+
+[actor.site]
+role = "authority"
+listen = ["unix:site.sock"]
+[[actor.site.inventory]]
+type = "vm"
+units = 3
+driver = "scripts"
+[[actor.site.delegation]]
+broker = "broker"
+type = "vm"
+[actor.site.driver.scripts]
+kind = "script"
+directory = "."
+setup = ["sh", "setup.sh"]
+probe = ["sh", "probe.sh"]
+operations = { console = ["sh", "console.sh"], restart = ["true"] }
+
+[actor.broker]
+role = "broker"
+listen = ["unix:broker.sock"]
+
+[actor.guest]
+role = "guest"
+"""
+
+
+SCRIPTS = {
+    "setup": {"host": "-oProxyCommand=touch pwned"},
+    "probe": {"load": "0.25", "detail": "fine"},
+    "console": {"console": "one\x1b[31m\ntwo"},
+}
+"""What each script tells."""
+
+
+class Cli:
+    """Runs commands in this process."""
+
+    def __init__(self, file: Path, capfd: pytest.CaptureFixture[str]) -> None:
+        self._file, self._capfd = file, capfd
+
+    def __call__(self, line: str, status: int = 0) -> tuple[str, str]:
+        """Standard output and error of a command line that must end with ``status``."""
+        found = main.run([*line.split(), "--file", str(self._file)])
+        out, err = self._capfd.readouterr()
+        assert found == status, err
+        return out, err
+
+    def json(self, line: str) -> Any:
+        """The JSON document that it prints."""
+        return json.loads(self(f"{line} --json")[0])
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    path = tmp_path_factory.mktemp("d") / "leasekit.toml"
+    path.write_text(DEPLOY)
+    (path.parent / "run").mkdir(mode=0o700)
+    for name, told in SCRIPTS.items():
+        (path.parent / "run" / f"{name}.sh").write_text(f"cat <<'end'\n{json.dumps(told)}\nend\n")
+    with running(path, os.environ):
+        assert main.run(["lease", "request", "vm", "2", "--for", "1h", "--name", "web", "--wait", "-f", str(path)]) == 0
+        yield path
+
+
+@pytest.fixture
+def cli(file: Path, capfd: pytest.CaptureFixture[str]) -> Cli:
+    capfd.readouterr()
+    return Cli(file, capfd)
+
+
+def test_a_unit_is_looked_at(cli: Cli) -> None:
+    """A probe is shown with what it measured; one of a unit that is not up is refused."""
+    assert cli.json("site probe vm-0") == {"state": "up", "detail": "fine", "measured": {"load": 0.25}}
+    assert "0.25" in cli("site probe vm-0")[0]
+    _, err = cli("site probe vm-2", 1)
+    assert err == "leasekit: no unit 'vm-2' is up here; `leasekit site units` shows those there are\n"
+
+
+def test_an_operators_actions(cli: Cli) -> None:
+    """What the driver can do it does; what it can't is refused with what it can; a console can't steer the terminal."""
+    assert cli.json("site operate vm-0 restart how=hard") == {}
+    _, err = cli("site operate vm-0 explode", 1)
+    assert "found operation 'explode', expected one of: console, restart" in err
+    for line in ("site console vm-1", "lease console vm-1", "lease console web/vm-1"):
+        assert cli(line)[0] == "one\\x1b[31m\ntwo\n"
+
+
+def test_a_holder_names_a_unit(cli: Cli) -> None:
+    """A unit that is not the holder's, or that may be several, is refused with those that there are."""
+    assert cli("lease ssh vm-9", 1)[1] == "leasekit: no unit 'vm-9' is leased; there are: web/vm-0, web/vm-1\n"
+    assert "no unit 'web' is leased" in cli("lease console web", 1)[1]
+
+
+def test_nobody_logs_in_where_a_site_says_nonsense(cli: Cli, tmp_path: Path) -> None:
+    """An address that would be an option of ssh is refused, and no command of the site's is run."""
+    _, err = cli("lease ssh vm-0", 1)
+    assert "unit property host: found '-oProxyCommand=touch pwned', expected" in err
+    assert not Path("pwned").exists()
+
+
+def test_nothing_is_left_of_other_units(cli: Cli) -> None:
+    """Where a driver leaves nothing, nothing is listed or removed."""
+    assert cli.json("site orphans") == cli.json("site orphans --remove") == []
+    assert cli("site orphans")[1] == "there is nothing of units that nobody has\n"
+    assert cli.json("status site")[0]["orphans"] == 0
+
+
+def test_a_unit_that_failed_is_replaced(cli: Cli) -> None:
+    """A unit that its operator says has failed gives way to another; one that is not up can't fail."""
+    told = cli.json("site fail vm-0 --reason smoke")
+    assert (told["state"], told["reason"]) == ("teardown", "smoke")
+    while [unit["unit"] for unit in cli.json("lease show web")["units"]] != ["vm-1", "vm-2"]:
+        pass
+    assert "only one that is active can be said to have failed" in cli("site fail vm-0", 1)[1]
+    assert "smoke" in cli("lease history web")[0]

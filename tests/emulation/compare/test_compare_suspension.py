@@ -1,0 +1,230 @@
+"""Work that is suspended on its way through a mapper: what is left of it, when it goes on, and what it comes to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from leasekit.core.mappers import BrokerCycle, Grant, Preempt
+from leasekit.core.time import INSTANT_MAX, SECOND, Term
+from leasekit.emulation.compare.drive import REFUSED, MapperFault, Outcome, drive
+from leasekit.emulation.compare.measures import measure
+from leasekit.emulation.compare.parts import Saving
+from leasekit.emulation.compare.works import Work
+from leasekit.policies.broker.backfill import Backfill, BackfillSettings
+
+TEN = Saving(memory=10, rate=1000)
+"""Takes 10 ms."""
+
+
+class By:
+    """A mapper that decides as a function says, and keeps what it was shown."""
+
+    def __init__(self, decide: Callable[[BrokerCycle], Iterator[Any]]) -> None:
+        self._decide = decide
+        self.cycles: list[BrokerCycle] = []
+
+    def allocate(self, cycle: BrokerCycle) -> list[Any]:
+        """As the function says."""
+        self.cycles.append(cycle._replace(requests=list(cycle.requests)))
+        return list(self._decide(cycle))
+
+
+def best_effort(submit: int, run: int, units: int = 1, estimate: int = 0, latest: int | None = None) -> Work:
+    """Best effort, which can be suspended."""
+    estimate = estimate or run
+    last = INSTANT_MAX - estimate if latest is None else latest
+    return Work(f"{submit}", "h", submit, submit, last, estimate, run, units, "be")
+
+
+def reservation(submit: int, start: int, run: int, units: int = 1) -> Work:
+    """An advance reservation."""
+    return Work(f"{submit}", "h", submit, start, start, run, run, units, "ar")
+
+
+def in_parts(length: int) -> Callable[[BrokerCycle], Iterator[Any]]:
+    """Grants parts of that length, with the time that is needed to come back before it."""
+
+    def decide(cycle: BrokerCycle) -> Iterator[Any]:
+        for request in cycle.requests:
+            back = 10 if "resumes" in request.properties else 0
+            start = cycle.now + back
+            end = start + min(length, request.term.length)
+            yield Grant(request.lease, "nodes", request.units, Term(start, end), prepare=back)
+
+    return decide
+
+
+def test_a_part_is_followed_by_its_rest() -> None:
+    """Of a part the last moments go to saving; the rest asks again when the part is over, as long as what is left."""
+    mapper = By(in_parts(40))
+    outcome = drive([best_effort(0, 80, estimate=100)], 2, mapper, saving=TEN)
+    assert outcome.suspended == {0: [Term(0, 30), Term(50, 80), Term(100, 120)]}
+    assert list(outcome.starts) == [0]
+    assert outcome.suspensions == 2
+    rests = [cycle.requests[0] for cycle in mapper.cycles]
+    assert [(rest.lease, rest.term) for rest in rests] == [
+        ("0", Term(0, 100)), ("0+1", Term(40, 110)), ("0+2", Term(90, 130)),
+    ]  # fmt: skip
+    assert rests[0].properties == {"suspend": "10ms"}
+    assert rests[1].properties == {"suspend": "10ms", "prepare": "10ms", "resumes": "0"}
+    assert rests[2].properties["resumes"] == "0+1"
+    assert rests[1].site == "nodes"
+    assert all(rest.preemptible for rest in rests)
+
+
+def test_what_runs_is_suspended_for_others() -> None:
+    """A preempted lease ends at the instant given, and its units are to be had in the next turn of the same instant."""
+
+    def decide(cycle: BrokerCycle) -> Iterator[Any]:
+        for request in cycle.requests:
+            (source,) = cycle.sources("node")
+            if source.free.available(request.term) >= request.units:
+                yield Grant(request.lease, source.id, request.units, request.term)
+            elif request.lease == "1":
+                (lease,) = cycle.granted("node")
+                assert (lease.lease, lease.preemptible, lease.properties) == ("0", True, {"suspend": "10ms"})
+                yield Preempt("0", request.term.start)
+
+    mapper = By(decide)
+    outcome = drive([best_effort(0, 100, 2), reservation(20, 50, 30, 2)], 2, mapper, saving=TEN)
+    assert [cycle.now for cycle in mapper.cycles] == [0, 20, 20, 50]
+    assert mapper.cycles[-1].requests[0].term.length == 100 - 40
+    # This mapper asks for no Wake, so that nobody calls it when the reservation is over.
+    assert list(outcome.starts) == [REFUSED, 50]
+    assert outcome.reasons == {0: "suspended, and not resumed: never decided"}
+
+
+def test_work_that_is_done_by_then_is_not_suspended() -> None:
+    """A lease whose work ends before it would be saved ends by itself."""
+
+    def decide(cycle: BrokerCycle) -> Iterator[Any]:
+        for request in cycle.requests:
+            if request.lease == "1":
+                yield from (Preempt(lease.lease, 50) for lease in cycle.granted("node") if lease.term.end > 50)
+            yield Grant(request.lease, "nodes", request.units, request.term)
+
+    outcome = drive([best_effort(0, 30, estimate=100), best_effort(10, 5)], 2, By(decide), saving=TEN)
+    assert outcome.suspended == {}
+    assert outcome.suspensions == 0
+
+
+def test_what_is_not_resumed_in_time_is_refused() -> None:
+    """Work that is suspended and can't be done by its deadline any more counts as refused, whatever it has done."""
+
+    def once(cycle: BrokerCycle) -> Iterator[Any]:
+        if cycle.now == 0:
+            yield from in_parts(40)(cycle)
+
+    outcome = drive([best_effort(0, 100, latest=20), best_effort(500, 1)], 1, By(once), saving=TEN)
+    assert outcome.starts[0] == REFUSED
+    assert outcome.reasons[0] == "suspended, and not resumed: not granted in time"
+    assert outcome.suspended == {}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        (lambda: Preempt("1", 80), "which is not best effort"),
+        (lambda: Preempt("0", 25), "suspended lease 0 by 25: .* it is 20, and saving it takes 10 ms"),
+        (lambda: Preempt("0", 100), "suspended lease 0 by 100: it holds its units over"),
+        (lambda: Preempt("7", 80), "which has no units"),
+    ],
+)
+def test_what_can_not_be_suspended_ends_the_run(wrong: Callable[[], Preempt], told: str) -> None:
+    """Only best effort that runs, and that there is time to save."""
+
+    def decide(cycle: BrokerCycle) -> Iterator[Any]:
+        if cycle.now == 20:
+            yield wrong()
+        for request in cycle.requests:
+            yield Grant(request.lease, "nodes", request.units, request.term)
+
+    works = [best_effort(0, 100), reservation(5, 5, 100), best_effort(20, 5)]
+    with pytest.raises(MapperFault, match=told):
+        drive(works, 4, By(decide), saving=TEN)
+
+
+def test_saving_takes_memory_over_rate() -> None:
+    """A gigabyte at 32 MB a second takes 32 s, as Haizea has it."""
+    assert Saving().time == 32 * SECOND
+    assert Saving(memory=256, rate=64).time == 4 * SECOND
+    with pytest.raises(ValueError, match="rate"):
+        Saving(rate=0)
+
+
+def test_measures_count_what_ran() -> None:
+    """Slowdown counts up to the end, time in between included; utilisation only the time in which it ran."""
+    works = [best_effort(0, 80_000), best_effort(200_000, 1000)]
+    saving = Saving(memory=10, rate=1)
+    outcome = drive(works, 1, By(parts_of_40_s), saving=saving)
+    assert outcome.suspended == {0: [Term(0, 30_000), Term(50_000, 80_000), Term(100_000, 120_000)]}
+    summary = measure("m", works, 1, outcome).summary
+    assert summary["mean_wait_s"] == 0
+    assert summary["mean_bounded_slowdown"] == pytest.approx((120 / 80 + 1) / 2)
+    assert summary["utilisation"] == pytest.approx(80 / 200)
+    assert summary["measured"]["suspensions"] == 2
+
+
+def parts_of_40_s(cycle: BrokerCycle) -> Iterator[Any]:
+    """Parts of 40 s, of which 10 go to saving, and 10 before each to coming back."""
+    for request in cycle.requests:
+        start = cycle.now + (10_000 if "resumes" in request.properties else 0)
+        term = Term(start, start + min(40_000, request.term.length))
+        yield Grant(request.lease, "nodes", 1, term, prepare=start - cycle.now)
+
+
+WORKS = st.lists(
+    st.tuples(st.integers(0, 40), st.integers(1, 120), st.integers(0, 60), st.integers(1, 4), st.integers(-200, 120)),
+    max_size=25,
+)  # fmt: skip
+
+
+def drawn_works(drawn: list[tuple[int, int, int, int, int]]) -> list[Work]:
+    """Reservations and best effort, which may take less than it asks for."""
+    now, works = 0, []
+    for gap, run, extra, units, ahead in drawn:
+        now += gap
+        if ahead >= 0:
+            works.append(reservation(now, now + ahead, run, units))
+        else:
+            works.append(best_effort(now, run, units, run + extra))
+    return works
+
+
+def check_stretches(works: list[Work], outcome: Outcome, units: int) -> None:
+    """All that was granted ran for as long as it takes, nowhere with more units than there are."""
+    spans = []
+    for number, work in enumerate(works):
+        if outcome.starts[number] == REFUSED:
+            continue
+        plain = [Term(outcome.starts[number], outcome.starts[number] + work.run)]
+        terms = outcome.suspended.get(number, plain)
+        assert terms[0].start == outcome.starts[number] >= work.start
+        assert sum(term.length for term in terms) == work.run
+        assert work.kind == "be" or terms == plain == [Term(work.start, work.start + work.run)]
+        assert all(later.start - sooner.end >= 2 * TEN.time for sooner, later in pairwise(terms))
+        spans += [(*term, work.units) for term in terms]
+    for at in {start for start, _, _ in spans}:
+        assert sum(many for start, end, many in spans if start <= at < end) <= units
+
+
+@settings(max_examples=150)
+@given(WORKS, st.sampled_from(["easy", "conservative", "strict"]), st.sampled_from(["serial", "all"]))
+def test_backfill_with_suspension_keeps_the_rules(
+    drawn: list[tuple[int, int, int, int, int]], mode: Any, which: Any
+) -> None:
+    """Whatever is suspended when: nothing is overbooked, reservations run when they asked to, all work is done in full,
+    and no best effort is lost.
+    """
+    works = drawn_works(drawn)
+    chosen = BackfillSettings(mode=mode, suspension=which, least_run=15)
+    outcome = drive(works, 4, Backfill(chosen), saving=TEN)
+    check_stretches(works, outcome, 4)
+    assert all(outcome.starts[number] != REFUSED for number, work in enumerate(works) if work.kind == "be")
+    assert all(works[number].units == 1 for number in outcome.suspended if which == "serial")

@@ -1,0 +1,306 @@
+"""The energy experiment: how a log becomes a workload, what is simulated, and what is summed up."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import attrs
+import pytest
+from datafiles import data_file
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from leasekit.config.traces.places import TraceMissing
+from leasekit.core.errors import LeasekitError
+from leasekit.core.time import HOUR, MINUTE, SECOND, Term
+from leasekit.emulation import energy_experiment as experiment
+from leasekit.emulation.energy_metrics import Delayed, delay_req, e_savings, res_idle
+from leasekit.emulation.energy_requests import (
+    LOGS,
+    Request,
+    WorkingHours,
+    capacity_for,
+    on_demand,
+    peak,
+    read_requests,
+    window_of,
+)
+from leasekit.emulation.energy_simulation import Course, EnergySimulation, Latencies
+from leasekit.emulation.metrics import Series
+from leasekit.policies.authority.energy_forecast import Ewma, LastValue
+from leasekit.policies.authority.energy_plan import PowerSettings
+
+HOURS = WorkingHours(zone="Europe/Stockholm")
+LATENCIES = Latencies(boot=3 * MINUTE, resume=15 * SECOND)
+
+
+def at(text: str) -> int:
+    """Local time in Sweden in winter, as an instant."""
+    return int(datetime.fromisoformat(f"{text}+01:00").astimezone(UTC).timestamp()) * SECOND
+
+
+def series(*changes: tuple[int, float]) -> Series:
+    made = Series()
+    for instant, value in changes:
+        made.append(instant, value)
+    return made
+
+
+# -- formulas --------------------------------------------------------------------------------------------------------
+
+
+def test_the_formulas_are_the_papers() -> None:
+    """By hand: integrals in unit-seconds, and units times boot time by duration."""
+    used = series((0, 2), (10 * SECOND, 5), (20 * SECOND, 0))
+    window = Term(0, 40 * SECOND)
+    assert res_idle(8, used, window) == 8 * 40 - 2 * 10 - 5 * 10
+    assert res_idle(series((0, 8), (20 * SECOND, 4)), used, window) == 8 * 20 + 4 * 20 - 70
+    assert e_savings(series((0, 0), (10 * SECOND, 3)), window) == 90
+    assert delay_req([Delayed(4, 60 * SECOND, 120 * SECOND), Delayed(1, 30 * SECOND, 10 * SECOND)]) == 5.0
+    assert delay_req([]) == 0
+
+
+# -- workloads -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("local", "inside"),
+    [
+        ("1997-01-15T08:00", True), ("1997-01-15T07:59", False), ("1997-01-15T17:59", True),
+        ("1997-01-15T18:00", False), ("1997-01-18T12:00", False),
+    ],
+)  # fmt: skip
+def test_working_hours_are_local(local: str, inside: bool) -> None:
+    """Monday to Friday, from 8 until before 18, in the log's time zone."""
+    assert (at(local) in HOURS) is inside
+
+
+def test_working_hours_follow_summer_time() -> None:
+    """8 in summer is 6 in UTC."""
+    summer = int(datetime(1997, 7, 16, 6, 0, tzinfo=UTC).timestamp()) * SECOND
+    assert summer in HOURS
+    assert summer - 1 not in HOURS
+
+
+def test_both_rules_are_applied() -> None:
+    """Submitted within hours and started outside: at its submission. Every other: both at its start."""
+    day, evening = at("1997-01-15T10:00"), at("1997-01-15T22:00")
+    moved = Request(evening, day, HOUR, 4)
+    others = [
+        Request(day + HOUR, day, HOUR, 1),
+        Request(evening + HOUR, evening, HOUR, 2),
+        Request(at("1997-01-16T09:00"), evening, HOUR, 3),
+        Request(day, day, HOUR, 5),
+    ]
+    adapted, count = on_demand(sorted([moved, *others]), HOURS)
+    assert count == 1
+    assert adapted == sorted([Request(day, day, HOUR, 4), *(one._replace(submit=one.start) for one in others)])
+
+
+def test_capacity_is_the_peak_and_a_margin() -> None:
+    """Requests that follow each other without a gap don't add up."""
+    requests = [Request(0, 0, 10, 4), Request(5, 0, 10, 3), Request(10, 0, 10, 4), Request(30, 0, 1, 6)]
+    assert peak(requests) == 7
+    assert capacity_for(requests, 0.1) == 8
+    assert window_of(requests) == Term(0, 31)
+
+
+def brute_peak(requests: Sequence[Request]) -> int:
+    return max(sum(r.cores for r in requests if r.start <= one.start < r.start + r.duration) for one in requests)
+
+
+request_lists = st.lists(
+    st.builds(
+        lambda start, ahead, duration, cores: Request(start, max(0, start - ahead), duration, cores),
+        st.integers(0, 5 * HOUR), st.sampled_from((0, 0, MINUTE, HOUR, 4 * HOUR)), st.integers(1, 2 * HOUR),
+        st.integers(1, 6),
+    ),
+    min_size=1, max_size=25,
+).map(sorted)  # fmt: skip
+
+
+@given(request_lists)
+def test_the_peak_is_that_of_counting(requests: list[Request]) -> None:
+    """Against counting at each start."""
+    assert peak(requests) == brute_peak(requests)
+
+
+def test_the_kth_log_has_what_is_known_of_it() -> None:
+    """28,467 usable jobs; 104 cores at once as they were scheduled, and far more on demand."""
+    data_file(LOGS["kth-sp2"].file)
+    workloads = experiment.read_workloads("kth-sp2", experiment.Setup())
+    assert len(workloads.in_advance) == len(workloads.on_demand) == 28_467
+    assert peak(workloads.in_advance) == 104
+    assert peak(workloads.on_demand) == 470
+    assert workloads.moved == 2631
+
+
+def test_a_missing_log_is_told(tmp_path: Path) -> None:
+    """Its name, and where it was looked for."""
+    with pytest.raises(TraceMissing, match="KTH-SP2"):
+        read_requests("kth-sp2", tmp_path)
+
+
+# -- simulation ------------------------------------------------------------------------------------------------------
+
+
+def simulate(
+    requests: Sequence[Request], capacity: int, *, reservations: bool = False, ewma: bool = False, **power: int
+) -> Course:
+    forecast = Ewma() if ewma else LastValue()
+    made = PowerSettings(**{"boot": LATENCIES.boot, **power})
+    return EnergySimulation(requests, capacity, made, forecast, LATENCIES, reservations=reservations).run()
+
+
+def test_a_request_on_demand_waits_for_its_cores() -> None:
+    """One core is in use for an hour, the other is off from the first decision after five checks on; the second request
+    gets it back for its boot time.
+    """
+    requests = [Request(0, 0, HOUR, 1), Request(30 * MINUTE, 30 * MINUTE, 10 * MINUTE, 1)]
+    course = simulate(requests, 2)
+    assert list(course.off) == [(0, 0), (5 * MINUTE, 1), (30 * MINUTE, 0), (50 * MINUTE, 1)]
+    assert list(course.used) == [(0, 1), (30 * MINUTE, 2), (43 * MINUTE, 1), (60 * MINUTE, 0)]
+    assert course.delayed == [Delayed(1, 3 * MINUTE, 10 * MINUTE)]
+    assert (course.queued, course.late, course.switched) == (0, 0, 3)
+
+
+def test_a_request_in_advance_does_not_wait() -> None:
+    """Its core is on at the last decision that is early enough, and stays on for it."""
+    requests = [Request(0, 0, HOUR, 1), Request(50 * MINUTE + 1, 0, 10 * MINUTE, 1)]
+    course = simulate(requests, 2, reservations=True)
+    assert course.delayed == []
+    assert list(course.off)[:3] == [(0, 0), (5 * MINUTE, 1), (40 * MINUTE, 0)]
+
+
+def test_who_comes_unannounced_leaves_what_is_held() -> None:
+    """The idle core is for the reservation: the other request waits for one that is off."""
+    requests = [
+        Request(0, 0, 2 * HOUR, 1),
+        Request(46 * MINUTE, 46 * MINUTE, 30 * MINUTE, 1),
+        Request(50 * MINUTE, 0, 30 * MINUTE, 1),
+    ]
+    course = simulate(requests, 3, reservations=True)
+    assert course.delayed == [Delayed(1, 3 * MINUTE, 30 * MINUTE)]
+    assert course.late == 0
+
+
+def test_cores_are_suspended_where_idle_times_are_short() -> None:
+    """After the first time off showed how short they are: the next wait is that of resuming."""
+    requests = [Request(n * 20 * MINUTE, n * 20 * MINUTE, 5 * MINUTE, 1) for n in range(4)]
+    course = simulate(requests, 1, suspend_below=HOUR)
+    assert [one.boot for one in course.delayed] == [3 * MINUTE, 15 * SECOND, 15 * SECOND]
+    assert course.suspended.peak(Term(0, 2 * HOUR)) == 1
+
+
+def test_too_many_at_once_wait_in_line() -> None:
+    """First come, first served."""
+    requests = [Request(0, 0, HOUR, 2), Request(MINUTE, MINUTE, HOUR, 1), Request(2 * MINUTE, 2 * MINUTE, HOUR, 1)]
+    course = simulate(requests, 2)
+    assert course.queued == 2
+    assert course.used.peak(Term(0, 3 * HOUR)) == 2
+    assert course.used.integral(Term(0, 3 * HOUR)) == 4 * HOUR
+
+
+@settings(deadline=None)
+@given(request_lists, st.integers(0, 3), st.booleans(), st.booleans(), st.sampled_from((0, 30 * MINUTE)))
+def test_every_request_is_served_and_no_core_is_two_things(
+    requests: list[Request], spare: int, reservations: bool, ewma: bool, suspend_below: int
+) -> None:
+    """Cores in use, off and suspended never exceed what there is; used core-time is that of all requests, and of what
+    they waited for their cores; the same run comes out the same.
+    """
+    capacity = peak(requests) + spare
+    course = simulate(requests, capacity, reservations=reservations, ewma=ewma, suspend_below=suspend_below)
+    instants = {instant for part in (course.used, course.off, course.suspended) for instant, _ in part}
+    for instant in instants:
+        parts = [part.at(instant) for part in (course.used, course.off, course.suspended)]
+        assert min(parts) >= 0
+        assert sum(parts) <= capacity
+    window = Term(0, 100 * HOUR)
+    asked = sum(request.cores * request.duration for request in requests)
+    waited = sum(one.units * one.boot for one in course.delayed)
+    assert course.used.integral(window) == asked + waited
+    again = simulate(requests, capacity, reservations=reservations, ewma=ewma, suspend_below=suspend_below)
+    assert [list(part) for part in (again.used, again.off)] == [list(part) for part in (course.used, course.off)]
+    if not suspend_below:
+        assert list(course.suspended) == [(requests[0].start, 0)]
+
+
+def test_all_that_are_announced_early_start_on_time() -> None:
+    """With room to spare nobody waits whom the site knew of for as long as it looks ahead."""
+    requests = sorted(Request(2 * HOUR + n * 7 * MINUTE, 0, 11 * MINUTE, 1 + n % 5) for n in range(60))
+    course = simulate(requests, 3 * peak(requests), reservations=True)
+    assert course.delayed == []
+    assert course.off.peak(Term(0, 24 * HOUR)) > 0
+
+
+# -- the experiment --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def workloads() -> experiment.Workloads:
+    """A few days by hand: users who plan by day what runs at night."""
+    morning = at("1997-01-13T09:00")
+    planned = [
+        Request(morning + day * 24 * HOUR + hour * HOUR, morning + day * 24 * HOUR + MINUTE, 50 * MINUTE, 4)
+        for day in range(4)
+        for hour in (2, 10, 12, 14)
+    ]
+    sudden = [Request(morning + n * 5 * HOUR, morning + n * 5 * HOUR, 20 * MINUTE, 1) for n in range(15)]
+    requests = sorted([*planned, *sudden])
+    adapted, moved = on_demand(requests, HOURS)
+    return experiment.Workloads("kth-sp2", requests, adapted, moved)
+
+
+def test_the_experiment_compares_all_strategies(workloads: experiment.Workloads, tmp_path: Path) -> None:
+    """Figures of each hang together, claims are of two strategies each, and files hold what was found."""
+    setup = experiment.Setup()
+    found = experiment.run_all(workloads, setup)
+    summary = experiment.summarize(workloads, found, setup)
+    assert [row["strategy"] for row in summary["strategies"]] == [one.name for one in experiment.STRATEGIES]
+    for row in summary["strategies"]:
+        assert 0 <= row["off_core_h"] + row["suspended_core_h"] <= row["idle_core_h"]
+        assert (row["off_core_h"] == 0) == (row["forecast"] == "")
+    assert summary["peak"] == {"on demand": 13, "reservations": 5}
+    assert summary["moved_to_submission"] == 12
+    claims = {row["what"]: row for row in summary["claims"]}
+    assert claims["cores needed on demand, of those with reservations"]["found"] == round(15 / 6, 3)
+    pictures = experiment.write(tmp_path / "out", summary, experiment.measured(found), found)
+    assert all(path.stat().st_size > 1000 for path in pictures)
+    assert {path.suffix for path in pictures} == {".png", ".svg"}
+    assert json.loads((tmp_path / "out" / "summary.json").read_text()) == json.loads(json.dumps(summary))
+    lines = (tmp_path / "out" / "strategies.csv").read_text().splitlines()
+    assert len(lines) == 1 + len(experiment.STRATEGIES)
+    assert (tmp_path / "out" / "daily.csv").read_text().startswith("day,strategy,used,off,suspended\n0,")
+
+
+def test_the_same_in_several_processes(workloads: experiment.Workloads) -> None:
+    """In the same order, with the same figures."""
+    one, two = (experiment.run_all(workloads, jobs=jobs) for jobs in (1, 2))
+    assert [found.figures for found in one] == [found.figures for found in two]
+
+
+def test_a_site_that_never_switches_saves_nothing(workloads: experiment.Workloads) -> None:
+    """With as many cores on as there are, the manager is the same as none."""
+    setup = experiment.Setup(power=PowerSettings(minimum=1000))
+    found = experiment.run_strategy(workloads, experiment.STRATEGIES[1], setup).figures
+    still = experiment.run_strategy(workloads, experiment.STRATEGIES[0], setup).figures
+    same = set(found) - {"strategy", "forecast"}
+    assert {key: found[key] for key in same} == {key: still[key] for key in same}
+
+
+def test_a_folder_that_cannot_be_written_is_told(workloads: experiment.Workloads, tmp_path: Path) -> None:
+    """One line that names it."""
+    (tmp_path / "file").write_text("")
+    found = experiment.run_all(workloads)
+    summary = experiment.summarize(workloads, found, experiment.Setup())
+    with pytest.raises(LeasekitError, match="expected a folder to write to"):
+        experiment.write(tmp_path / "file", summary, {}, found)
+
+
+def test_the_setup_boots_as_long_as_the_manager_expects() -> None:
+    """The rule's lead is the latency that is simulated, unless said otherwise."""
+    assert experiment.Setup(latencies=attrs.evolve(LATENCIES, boot=9 * MINUTE)).power.boot == 9 * MINUTE

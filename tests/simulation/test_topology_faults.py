@@ -1,0 +1,85 @@
+"""Simulated worlds with links: topologies under faults, and a checker that finds what is broken on purpose."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from leasekit.actors.broker_holds import BrokerHolds
+from leasekit.actors.broker_plans import BrokerPlans
+from leasekit.actors.guest_plans import GuestPlans
+from leasekit.core.leases.plans import PlanHold
+from leasekit.emulation.simulation.run import simulate
+from leasekit.emulation.simulation.scenario import Scenario, draw
+
+ENOUGH = 25
+"""Worlds in which a planted fault must show."""
+
+
+def worlds(count: int) -> Iterator[Scenario]:
+    """The first scenarios that have links."""
+    seed = 0
+    while count:
+        scenario = draw(seed)
+        seed += 1
+        if scenario.links:
+            count -= 1
+            yield scenario
+
+
+def test_topologies_are_met() -> None:
+    """Plans are held, committed and given up, also over several brokers, and nothing is wrong."""
+    met: set[str] = set()
+    for scenario in worlds(6):
+        result = simulate(scenario)
+        assert result.failure is None, result.failure
+        met |= set(result.met)
+    assert met >= {
+        "topology held", "topology refused", "topology redeemed", "guest: committing/- commit",
+        "guest: committed/- over", "broker: promised/- use", "message Quote", "message Quoted",
+    }  # fmt: skip
+
+
+def _eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(GuestPlans, "is_undecided", lambda self, lease: False)
+
+
+def _forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
+    restore = super(BrokerHolds, BrokerHolds)._restore
+    monkeypatch.setattr(BrokerHolds, "_restore", lambda self, tables: restore(self, tables))
+
+
+def _endless(monkeypatch: pytest.MonkeyPatch) -> None:
+    due_at: Callable[..., Any] = BrokerHolds._due_at
+    monkeypatch.setattr(
+        BrokerHolds, "_due_at", lambda self, record: None if isinstance(record, PlanHold) else due_at(self, record)
+    )
+
+
+def _leaking(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BrokerHolds, "_free_parts", lambda self, hold: None)
+
+
+def _fickle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Repeats of a query are planned anew."""
+    on_plan = BrokerPlans._on_plan
+
+    def planned_anew(self: BrokerPlans, peer: str, message: Any) -> None:
+        for hold in self.holds.values():
+            if hold.query == message.query:
+                hold.query = ""
+        on_plan(self, peer, message)
+
+    monkeypatch.setattr(BrokerPlans, "_on_plan", planned_anew)
+
+
+@pytest.mark.parametrize("plant", [_eager, _forgetful, _endless, _leaking, _fickle])
+def test_what_is_broken_is_found(plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guests that redeem too early, brokers that forget, keep or leak what they hold, or plan one query twice."""
+    plant(monkeypatch)
+    failures = (simulate(scenario).failure for scenario in worlds(ENOUGH))
+    found = next((failure for failure in failures if failure is not None), None)
+    assert found is not None
+    assert "plan" in found.text or "topolog" in found.text, found.text

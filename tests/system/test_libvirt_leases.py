@@ -1,0 +1,257 @@
+"""Leases of real virtual machines through three real daemons: cycles, a site that is killed, and all that goes wrong.
+
+``LEASEKIT_CYCLES`` says how many cycles there are, ``LEASEKIT_VM_KILLS`` how many kills, ``LEASEKIT_SEED`` at which
+moments.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from system.libvirt_site import Site, open_site
+from system.libvirt_world import NET, V4, World, open_world
+from system.system_waits import soon, wait_until
+
+# Bridges, control groups and libvirt's own numbers belong to the machine: one after the other.
+pytestmark = pytest.mark.xdist_group("libvirt")
+
+CYCLES = int(os.environ.get("LEASEKIT_CYCLES", "3"))
+KILLS = int(os.environ.get("LEASEKIT_VM_KILLS", "3"))
+SEED = int(os.environ.get("LEASEKIT_SEED", "1"))
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    with open_world() as made:
+        yield made
+
+
+def cards() -> list[str]:
+    """The network cards of guests that are on the test's bridge."""
+    return sorted(path.name for path in Path(f"/sys/class/net/lk{NET}/brif").iterdir())
+
+
+def check_nothing_left(site: Site, *types: str) -> None:
+    """No domain, file, process, network card, record of a unit or open lease is left."""
+    site.until_free()
+    world = site.world
+    for type_ in types:
+        assert world.left(f"leasekit-{type_}") == []
+    assert world.host.guests() == []
+    wait_until("network cards", cards)
+    assert site.daemons.command("site", "orphans.list") == []
+    assert [lease for lease in site.daemons.query("site", "leases") if lease["state"] not in ("closed", "failed")] == []
+    assert {(unit["lease"], tuple(unit["properties"])) for unit in site.daemons.query("site", "units")} == {("", ())}
+
+
+def test_the_same_nodes_are_leased_again_and_again(world, tmp_path):
+    """Lease, log in, close, over and over on the same two nodes: each guest is a new one, with another host key, and
+    nothing of the last is left.
+    """
+    keys: set[str] = set()
+    with open_site(world, tmp_path, {"again-1": (2, world.settings())}) as site:
+        for cycle in range(CYCLES):
+            lease = site.ask("again-1", 2)
+            units = site.joined(lease, 2)
+            assert sorted(unit["unit"] for unit in units) == ["again-10", "again-11"]
+            for unit in units:
+                assert (
+                    world.ssh(unit["properties"], "test ! -e /tmp/used && touch /tmp/used; hostname").strip()
+                    == unit["unit"]
+                ), f"cycle {cycle}"
+                keys.add(unit["properties"]["host_key"])
+            site.close(lease)
+            site.over(lease)
+            check_nothing_left(site, "again-1")
+    assert len(keys) == 2 * CYCLES
+
+
+def test_a_site_that_is_killed(world, tmp_path):
+    """A site that is killed while it sets units up, while they run, or while it tears them down goes on where it was:
+    guests that ran go on, none is set up twice, all are torn down.
+    """
+    rng = random.Random(SEED)
+    moments = ["setup", "between", "teardown"]
+    with open_site(world, tmp_path, {"kill-2": (2, world.settings())}) as site:
+        for kill in range(KILLS):
+            moment = moments[kill] if kill < len(moments) else rng.choice(moments)
+            one_kill(site, moment, rng)
+            check_nothing_left(site, "kill-2")
+
+
+def one_kill(site: Site, moment: str, rng: random.Random) -> None:
+    """Lease two units and close them again, and kill the site once at that moment."""
+    world, names = site.world, ("kill-20", "kill-21")
+    lease = site.ask("kill-2", 2)
+    if moment == "setup":
+        wanted = rng.choice(names)
+        soon(lambda: world.pid(wanted) is not None)
+        seen = {name: world.pid(name) for name in names}
+        site.restart()
+        units = site.joined(lease, 2)
+        for name, pid in seen.items():
+            assert pid is None or world.pid(name) == pid, f"{name} was set up twice"
+    else:
+        units = site.joined(lease, 2)
+    running = {name: world.pid(name) for name in names}
+    if moment == "between":
+        site.restart()
+        assert site.joined(lease, 2) == units
+    for unit in units:
+        assert world.ssh(unit["properties"], "hostname").strip() == unit["unit"]
+    assert {name: world.pid(name) for name in names} == running
+    site.close(lease)
+    if moment == "teardown":
+        wanted = rng.choice(names)
+        soon(lambda: world.pid(wanted) is None)
+        site.restart()
+    site.over(lease)
+
+
+def broken(world: World, what: str) -> tuple[dict[str, Any], str]:
+    """Settings of a driver with something wrong, and the reason that is to be told."""
+    kernel = world.guest.artifact(world.guest.kernel)
+    if what == "checksum":
+        images = {"tiny": world.guest.image(kernel={**kernel, "sha256": "0" * 64})}
+        return world.settings(images=images, prefix="bad-"), "kernel has the SHA-256"
+    if what == "missing":
+        images = {"tiny": world.guest.image(kernel={**kernel, "file": "/nowhere/kernel"})}
+        return world.settings(images=images, prefix="bad-"), "can't read /nowhere/kernel: No such file or directory"
+    if what == "disk full":
+        large = world.folder / "large"
+        large.write_bytes(os.urandom(41 * 2**20))
+        host = world.host.settings(pool="small", pool_path="/var/lib/libvirt/small")
+        images = {"large": world.guest.image(kernel=world.guest.artifact(large), ready="running")}
+        return world.settings(
+            hosts={"one": host}, images=images, image="large", prefix="bad-"
+        ), "No space left on device"
+    return world.settings(image="hang", start_timeout="3s", prefix="bad-"), "the guest was not up within 3s"
+
+
+@pytest.mark.parametrize("what", ["checksum", "missing", "disk full", "never boots"])
+def test_units_that_can_not_be_set_up(world, tmp_path, what):
+    """A unit that can't be set up fails with the reason, after it was tried again where that may help; its lease fails
+    with that reason, nothing of it is left, and other leases of the site are unharmed.
+    """
+    settings, reason = broken(world, what)
+    lasting = what in ("checksum", "missing")
+    limits = {"retries": 1, "concurrency": 2}
+    with open_site(world, tmp_path, {"bad-3": (1, settings | limits), "good-4": (1, world.settings())}) as site:
+        good, bad = site.ask("good-4", 1), site.ask("bad-3", 1, deficit="accept")
+        told = site.over(bad)
+        assert told["state"] == "failed"
+        assert reason in told["reason"]
+        assert ("again in" in site.log("bad-30")) != lasting
+        (unit,) = site.joined(good, 1)
+        assert world.ssh(unit["properties"], "hostname").strip() == "good-40"
+        (row,) = [row for row in site.daemons.query("site", "units") if row["unit"] == "bad-30"]
+        assert (row["state"], row["failures"]) == ("free", 1)
+        site.close(good)
+        site.over(good)
+        assert [name for name in world.left("bad-") if name.startswith("bad-bad-3")] == []
+        check_nothing_left(site, "good-4")
+
+
+def test_a_unit_that_fails_is_replaced_by_another(world, tmp_path):
+    """A unit whose host can't be reached is replaced by one of another host, as the lease does not accept fewer."""
+    hosts = {"one": world.host.settings(units=["pair-5[1-9]"]), "gone": world.host.settings()}
+    hosts["gone"] |= {"uri": "qemu+unix:///system?socket=/nowhere/libvirt-sock", "units": ["pair-50"]}
+    with open_site(world, tmp_path, {"pair-5": (3, world.settings(hosts=hosts) | {"retries": 0})}) as site:
+        lease = site.ask("pair-5", 2)
+        units = site.joined(lease, 2)
+        assert sorted(unit["unit"] for unit in units) == ["pair-51", "pair-52"]
+        (row,) = [row for row in site.daemons.query("site", "units") if row["unit"] == "pair-50"]
+        assert "can't connect to qemu+unix:///system?socket=/nowhere/libvirt-sock" in row["reason"]
+        site.close(lease)
+        site.over(lease)
+
+
+def test_a_domain_that_is_killed_from_outside(world, tmp_path):
+    """A guest that somebody kills is found down by a probe, with the reason, and replaced; the other goes on; and a
+    libvirtd that is away makes no unit fail.
+    """
+    settings = world.settings() | {"probe_every": "500ms"}
+    with open_site(world, tmp_path, {"dies-6": (3, settings)}) as site:
+        lease = site.ask("dies-6", 2)
+        site.joined(lease, 2)
+        other = world.pid("dies-61")
+        world.host.connect().lookupByName("leasekit-dies-60").destroy()
+
+        def replaced() -> Any:
+            told = site.lease(lease)
+            names = {unit["unit"]: unit["state"] for unit in told["units"]}
+            return None if names == {"dies-61": "joined", "dies-62": "joined"} else told
+
+        wait_until("another unit", replaced)
+        whys = " ".join(row["why"] for row in _history(site, lease))
+        assert "dies-60 found down: its domain is stopped: it was destroyed" in whys
+        assert world.pid("dies-61") == other
+        for unit in site.lease(lease)["units"]:
+            assert world.ssh(unit["properties"], "hostname").strip() == unit["unit"]
+        before = world.host.guests()
+        world.host.kill()
+        wait_until("a probe that fails", lambda: None if "can't be probed" in _said(site) else "not yet")
+        world.host.start()
+        probed = site.daemons.command("site", "unit.probe", unit="dies-61")
+        assert (probed["state"], probed["detail"]) == ("up", "running on host one")
+        assert world.host.guests() == before
+        site.close(lease)
+        site.over(lease)
+        check_nothing_left(site, "dies-6")
+
+
+def test_a_libvirtd_that_is_restarted_while_units_are_set_up(world, tmp_path):
+    """Units whose hypervisor's daemon goes away in the middle of their setup are tried again, and come up."""
+    with open_site(world, tmp_path, {"back-7": (2, world.settings() | {"retries": 8})}) as site:
+        lease = site.ask("back-7", 2)
+        soon(lambda: any(world.pid(name) is not None for name in ("back-70", "back-71")))
+        world.host.kill()
+        world.host.start()
+        for unit in site.joined(lease, 2):
+            assert world.ssh(unit["properties"], "hostname").strip() == unit["unit"]
+        site.close(lease)
+        site.over(lease)
+        check_nothing_left(site, "back-7")
+
+
+def test_what_is_left_of_units_nobody_has(world, tmp_path):
+    """Guests that no lease has, such as those of a site whose store was lost, are told at its start, and removed when
+    its operator says so; a leased one is not touched.
+    """
+    with open_site(world, tmp_path, {"lost-8": (1, world.settings())}) as site:
+        site.joined(site.ask("lost-8", 1), 1)
+        site.daemons.kill("site")
+    other = tmp_path / "other"
+    other.mkdir()
+    with open_site(world, other, {"lost-8": (2, world.settings())}) as site:
+        assert {one["unit"] for one in site.daemons.command("site", "orphans.list")} == {"lost-80"}
+        assert site.daemons.query("site", "status")["orphans"] > 0
+        assert "of unit lost-80, which nobody has" in _said(site)
+        removed = site.daemons.command("site", "orphans.remove")
+        assert {(one["kind"], one["name"]) for one in removed} >= {("domain", "leasekit-lost-80")}
+        check_nothing_left(site, "lost-8")
+        (unit,) = site.joined(site.ask("lost-8", 1), 1)
+        assert site.daemons.command("site", "orphans.list") == site.daemons.command("site", "orphans.remove") == []
+        assert unit["properties"]["host"].startswith(V4)
+        assert world.ssh(unit["properties"], "hostname").strip() == "lost-80"
+        site.close(_only(site))
+        site.until_free()
+
+
+def _only(site: Site) -> str:
+    (lease,) = site.daemons.query("guest", "leases")
+    return str(lease["id"])
+
+
+def _history(site: Site, lease: str) -> list[dict[str, Any]]:
+    with site.daemons.client("site") as client:
+        return client.history(lease)
+
+
+def _said(site: Site) -> str:
+    return site.daemons.running["site"].said()

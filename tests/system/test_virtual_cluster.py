@@ -1,0 +1,117 @@
+"""deploy/virtual-cluster with real machines: a coordinator and workers leased together, a job, and workers that come
+and go while it runs.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from runtime.runtime_processes import Daemons
+from runtime.runtime_world import request
+from system.libvirt_site import Site
+from system.libvirt_world import World, as_toml, open_world
+from system.system_waits import wait_until
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLE = ROOT / "deploy/virtual-cluster"
+TASKS = 200
+"""More than there is time for."""
+PRIMES = {"0": "168", "1000": "135", "10000": "106"}
+"""How many there are in the thousand that begins with a number, for those that are given out first."""
+
+# Bridges, control groups and libvirt's own numbers belong to the machine: one after the other.
+pytestmark = pytest.mark.xdist_group("libvirt")
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    with open_world() as made:
+        yield made
+
+
+@pytest.fixture
+def site(world: World, tmp_path: Path) -> Iterator[Site]:
+    """The daemons of the example, with the hypervisor and the small guests of the tests."""
+    head, found, _ = (EXAMPLE / "cluster.toml").read_text().partition("[actor.site.driver.machines]")
+    assert found
+    file, state = tmp_path / "cluster.toml", tmp_path / "s"
+    file.write_text(f"{head}{as_toml({'kind': 'libvirt', **world.settings()}, 'actor.site.driver.machines')}\n")
+    shutil.copytree(EXAMPLE, state / "scripts")
+    shutil.copy(world.folder / "id", state / "id_ed25519")
+    with Daemons(file, state) as daemons:
+        daemons.start_all()
+        yield Site(world, daemons)
+
+
+def leasekit(site: Site, *words: str) -> str:
+    """What a command prints."""
+    environment = {**os.environ, "LEASEKIT_FILE": str(site.daemons.file), "LEASEKIT_STATE": str(site.daemons.state)}
+    done = subprocess.run(
+        [sys.executable, "-m", "leasekit.cli.main", *words],
+        env=environment, capture_output=True, text=True, timeout=200, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def ask(site: Site, name: str, units: int, **more: object) -> str:
+    """Ask for one of the two leases of the group."""
+    configuration = {"slice.key": site.world.public, "cluster.size": "2", "cluster.tasks": str(TASKS)}
+    wish = request(units, name=name, configuration=configuration, **more)
+    if name != "more":
+        wish["properties"] = {"group_id": "job", **({"lease_count": "2"} if name == "coordinator" else {})}
+    return str(site.daemons.command("guest", "lease.request", **wish)["id"])
+
+
+def job(site: Site) -> dict[str, int]:
+    """How far the job is, by `leasekit lease ssh`."""
+    key = site.world.folder / "id"
+    url = "http://127.0.0.1:8080/cgi-bin/job"
+    said = leasekit(site, "lease", "ssh", "coordinator", "-i", str(key), "--", "busybox", "wget", "-qO-", url)
+    return {word: int(number) for word, number in (line.split() for line in said.splitlines())}
+
+
+def test_a_cluster_works_while_it_grows_and_shrinks(world, site):
+    """The workers join after their coordinator; the job is launched when all have come; a third and a fourth join it
+    and one leaves it while it runs, and what they find is right.
+    """
+    coordinator = ask(site, "coordinator", 1)
+    workers = ask(site, "workers", 2, join_predecessor="coordinator")
+    assert site.joined(coordinator, 1)[0]["properties"]["url"].endswith(":8080/cgi-bin/job")
+    site.joined(workers, 2)
+    wait_until("the job to begin", lambda: None if job(site)["done"] else "nothing is done")
+    site.daemons.command("guest", "lease.modify", lease=workers, units=3)
+    more = ask(site, "more", 1, join_predecessor="coordinator")
+    site.joined(more, 1)
+    site.joined(workers, 3)
+    assert job(site)["workers"] == 4
+    site.close(more)
+    site.over(more)
+    seen = job(site)
+    assert seen["workers"] == 3
+    wait_until("further work", lambda: None if job(site)["done"] > seen["done"] + 3 else "nothing more is done")
+    assert 0 < job(site)["waiting"] < TASKS
+    for task, primes in PRIMES.items():
+        key = str(world.folder / "id")
+        assert (
+            leasekit(site, "lease", "ssh", "coordinator", "-i", key, "cat", f"/tmp/cluster/done/{task}")
+            == f"{primes}\n"
+        )
+    console = leasekit(site, "lease", "console", "coordinator")
+    assert "tiny guest is up" in console
+    told = subprocess.run(
+        [sys.executable, "-m", "leasekit.cli.main", "lease", "ssh", "vm-99", "-f", str(site.daemons.file)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (told.returncode, told.stdout) == (1, "")
+    for lease in (workers, coordinator):
+        site.close(lease)
+        site.over(lease)
+    site.until_free()
+    assert world.left("leasekit-vm-") == []
