@@ -401,7 +401,7 @@ class GuestPlans(GuestDesk):
     def _close_slice(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """As the desk's; what is still planned for the slice is given up first, or it would be leased all the same."""
         name = arguments.get("name")
-        for topology in list(self.topologies.values()) if name in self.slices else ():
+        for topology in list(self.topologies.values()) if isinstance(name, str) else ():
             open_ = topology.state in (ASKING, COMMITTING)
             if open_ and decode_topology(topology.request, REQUEST_BYTES_MAX * 4).slice == name:
                 self._close_topology(

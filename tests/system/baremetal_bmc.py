@@ -5,6 +5,7 @@ They live in a virtual environment of their own, for they bring along much that 
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import socket
@@ -30,16 +31,23 @@ HASH = "import bcrypt, sys; print(bcrypt.hashpw(sys.argv[1].encode(), bcrypt.gen
 def bmc_tools() -> Path:
     """The folder with the programs; they are installed first where they are not."""
     folder = Path(sys.prefix) / "bmc-tools"
-    if not (folder / "made").exists():
-        for command in (
-            [sys.executable, "-m", "venv", "--clear", folder],
-            [folder / "bin/pip", "install", "--quiet", "--disable-pip-version-check", *TOOLS],
-        ):
-            done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_WITHIN, check=False)
-            if done.returncode:
-                unavailable(f"VirtualBMC and sushy-tools can't be installed: {done.stderr[-1000:]}")
-        (folder / "made").touch()
+    with folder.with_suffix(".lock").open("w") as lock:
+        # Another worker may be at it.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "made").exists():
+            _install(folder)
     return folder / "bin"
+
+
+def _install(folder: Path) -> None:
+    for command in (
+        [sys.executable, "-m", "venv", "--clear", folder],
+        [folder / "bin/pip", "install", "--quiet", "--disable-pip-version-check", *TOOLS],
+    ):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_WITHIN, check=False)
+        if done.returncode:
+            unavailable(f"VirtualBMC and sushy-tools can't be installed: {done.stderr[-1000:]}")
+    (folder / "made").touch()
 
 
 def free_port(kind: socket.SocketKind = socket.SOCK_STREAM) -> int:
