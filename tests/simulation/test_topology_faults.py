@@ -14,7 +14,7 @@ from leasekit.core.leases.plans import PlanHold
 from leasekit.emulation.simulation.run import simulate
 from leasekit.emulation.simulation.scenario import Scenario, draw
 
-ENOUGH = 25
+ENOUGH = 45
 """Worlds in which a planted fault must show."""
 
 

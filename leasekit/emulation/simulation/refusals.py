@@ -144,7 +144,7 @@ class SiteRefusals(Listening):
         super().__init__()
         self.sends = {ErrorReply: self._error, Accepted: self._accepted}
         self.receives = {Redeem: self._redeem, CloseLease: self._close, Relinquish: self._relinquish}
-        self._live: dict[str, dict[str, tuple[int, Claim]]] = {site: {} for site in inventory}
+        self._live: dict[str, dict[str, tuple[int, str, Instant, Instant]]] = {site: {} for site in inventory}
         self._taken: set[bytes] = set()
         self._units, self._inventory, self._first_fit = units, inventory, first_fit
         self._redeemed: dict[str, dict[bytes, _Redeemed]] = {site: {} for site in inventory}
@@ -198,7 +198,8 @@ class SiteRefusals(Listening):
             self._settle(sender, message.lease, claim)
             if claim in self._redeemed[sender]:
                 known = self._redeemed[sender][claim].claim
-                self._live[sender][message.lease] = min(known.units, len(message.units)), known
+                units, end = min(known.units, len(message.units)), min(known.term.end, message.term.end)
+                self._live[sender][message.lease] = units, known.type, known.term.start, end
         elif message.state == "refused":
             leaf = self._last.get((sender, message.lease, message.number))
             self._drop(sender, message.lease, message.number)
@@ -227,16 +228,16 @@ class SiteRefusals(Listening):
 
     def _accepted(self, at: Instant, sender: str, receiver: str, message: Accepted) -> None:
         """What is sure to be in use beside a ticket that was taken: the units that active leases have (with a deficit
-        that their guests accept, fewer than their claims say), as long as they go on.
+        that their guests accept, fewer than their claims say), as long as they go on (to a notice's end, if it came).
         """
         leaf = self._last.get((sender, message.lease, message.number))
         if leaf is None or leaf.digest in self._taken:
             return
         self._taken.add(leaf.digest)
         others = [
-            (units, claim.term.start, claim.term.end)
-            for lease, (units, claim) in self._live[sender].items()
-            if claim.type == leaf.type and lease != message.lease
+            (units, start, end)
+            for lease, (units, type_, start, end) in self._live[sender].items()
+            if type_ == leaf.type and lease != message.lease
         ]
         instant, most = fullest(others, leaf.term)
         count = self._inventory[sender].get(leaf.type, 0)

@@ -56,7 +56,7 @@ NETWORK: Final = "net"
 RECORDS: Final = ("timing", "rates")
 """Parts of a scenario of which a file may fix some fields and leave the others to the draw."""
 
-DEEDS: Final = (110, 270)
+DEEDS: Final = (115, 290)
 """The least and most deeds of guests in a run."""
 GAPS: Final[Sequence[Duration]] = (10, 500, 2 * SECOND, 5 * SECOND, 25 * SECOND)
 """What may lie between two deeds, in milliseconds."""
