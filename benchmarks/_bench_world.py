@@ -6,10 +6,10 @@ import gc
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from leasekit.actors.authority import Authority
-from leasekit.actors.broker import Broker
-from leasekit.actors.service_manager import ServiceManager
+from leasekit.actors.broker.broker import Broker
+from leasekit.actors.guest.service_manager import ServiceManager
 from leasekit.actors.settings import AuthoritySettings, DelegationSpec, Peer, UnitGroup
+from leasekit.actors.site.authority import Authority
 from leasekit.core.claims.keys import ED25519, UNSIGNED, Keypair, Signer, UnsignedIdentity
 from leasekit.core.schema import Store
 from leasekit.core.steps import Command

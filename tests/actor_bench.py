@@ -13,10 +13,9 @@ from typing import Any, NamedTuple, Protocol
 
 import attrs
 
-from leasekit.actors.authority import Authority
 from leasekit.actors.base import Actor
-from leasekit.actors.broker import Broker
-from leasekit.actors.service_manager import ServiceManager
+from leasekit.actors.broker.broker import Broker
+from leasekit.actors.guest.service_manager import ServiceManager
 from leasekit.actors.settings import (
     AuthoritySettings,
     BrokerSettings,
@@ -25,6 +24,7 @@ from leasekit.actors.settings import (
     Peer,
     UnitGroup,
 )
+from leasekit.actors.site.authority import Authority
 from leasekit.core.claims.keys import ED25519, UNSIGNED, Keypair, Scheme, Signer, UnsignedIdentity
 from leasekit.core.mappers import AuthorityMapper, BrokerMapper, GuestMapper
 from leasekit.core.protocol.codec import UnknownKind, decode_batch, encode_batch

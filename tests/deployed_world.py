@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from leasekit.actors.authority import Authority
 from leasekit.actors.base import Actor
-from leasekit.actors.broker import Broker
-from leasekit.actors.service_manager import ServiceManager
+from leasekit.actors.broker.broker import Broker
+from leasekit.actors.guest.service_manager import ServiceManager
+from leasekit.actors.site.authority import Authority
 from leasekit.config.build import build
 from leasekit.config.load import load
 from leasekit.core.protocol.codec import UnknownKind, decode_batch, encode_batch

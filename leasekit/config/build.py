@@ -8,10 +8,10 @@ from pathlib import Path
 
 import attrs
 
-from leasekit.actors.authority import Authority
-from leasekit.actors.broker import Broker
-from leasekit.actors.service_manager import ServiceManager
+from leasekit.actors.broker.broker import Broker
+from leasekit.actors.guest.service_manager import ServiceManager
 from leasekit.actors.settings import AuthoritySettings, BrokerSettings, GuestSettings, Peer
+from leasekit.actors.site.authority import Authority
 from leasekit.config.addresses import can_be_dialled
 from leasekit.config.deployment import ActorSpec, Deployment, DriverSpec, Permission
 from leasekit.config.errors import ConfigErrors, Faults

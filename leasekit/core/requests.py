@@ -13,6 +13,7 @@ lease_count        on the group's leader only: how many requests the group has
 priority           the request's own class, a whole number; higher goes first
 preemptible        ``true``: the broker may end the lease early
 suspend            how long it takes to save the units of a preemptible lease, such as ``32s``: it may be suspended
+hold               ``PLAN/PART``: a part of a planned topology, of what the broker holds for it
 exclude_sites      names of sites that won't do, separated by commas
 =================  =====================================================================================
 

@@ -9,8 +9,8 @@ import pytest
 from deployed_world import CHAIN, DeployedWorld
 
 from leasekit.actors.base import Actor
-from leasekit.actors.broker import Broker
-from leasekit.actors.broker_book import Book
+from leasekit.actors.broker.book import Book
+from leasekit.actors.broker.broker import Broker
 from leasekit.core.claims.evidence import decode_evidence, verify_evidence
 from leasekit.core.claims.keys import fingerprint
 from leasekit.core.claims.statements import CONTRACT, RELINQUISHMENT, state

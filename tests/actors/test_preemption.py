@@ -10,7 +10,7 @@ import pytest
 from deployed_world import CHAIN, DeployedWorld
 
 from leasekit.actors.base import Actor
-from leasekit.actors.broker import Broker
+from leasekit.actors.broker.broker import Broker
 from leasekit.core.mappers import BrokerCycle, Defer, Preempt
 from leasekit.core.protocol.messages import Truncated
 from leasekit.core.steps import TurnDone

@@ -8,8 +8,8 @@ import pytest
 from actor_bench import Bench, Fault, Mappers, Plan
 from bad_mappers import BAD_MAPPERS
 
-from leasekit.actors.broker_probes import PEER_PROBES_MAX
-from leasekit.actors.guest_desk import PROBE_TIMEOUT
+from leasekit.actors.broker.probes import PEER_PROBES_MAX
+from leasekit.actors.guest.desk import PROBE_TIMEOUT
 from leasekit.actors.turns import run_turn
 from leasekit.core.claims.keys import key_tag
 from leasekit.core.mappers import BrokerCycle, Grant

@@ -9,7 +9,7 @@ import pytest
 from deployed_world import CHAIN, DeployedWorld
 
 from leasekit.actors.base import Actor
-from leasekit.actors.service_manager import ServiceManager
+from leasekit.actors.guest.service_manager import ServiceManager
 from leasekit.core.leases.records import GuestLease
 from leasekit.core.mappers import Go, LeaseView
 from leasekit.core.protocol.messages import (

@@ -9,7 +9,7 @@ import pytest
 from deployed_world import CHAIN, DeployedWorld, failed
 
 from leasekit.actors.base import Actor
-from leasekit.actors.broker import Broker
+from leasekit.actors.broker.broker import Broker
 from leasekit.actors.settings import DelegationSpec
 from leasekit.core.mappers import BrokerCycle, Defer, Preempt
 from leasekit.core.protocol.codec import decode_batch

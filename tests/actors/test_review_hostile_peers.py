@@ -7,9 +7,12 @@ from pathlib import Path
 import pytest
 from deployed_world import CHAIN, DeployedWorld
 
-from leasekit.actors import broker_sources, guest_returns, peering, served, site_claims
+from leasekit.actors import peering, served
 from leasekit.actors.base import Actor
+from leasekit.actors.broker import sources as broker_sources
+from leasekit.actors.guest import returns as guest_returns
 from leasekit.actors.settings import ADMINISTER, Peer
+from leasekit.actors.site import claims as site_claims
 from leasekit.core.claims.evidence import Evidence, verify_evidence
 from leasekit.core.claims.keys import Keypair
 from leasekit.core.claims.statements import RELINQUISHMENT, TRUNCATION, decode_statement, endorse, state

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from wire_strategies import messages
 
-from leasekit.actors import authority as authority_module
 from leasekit.actors.settings import BrokerSettings
+from leasekit.actors.site import authority as authority_module
 from leasekit.core.claims.statements import RELINQUISHMENT, state
 from leasekit.core.leases import authority, broker, service_manager
 from leasekit.core.protocol.codec import decode_message, encode_message

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from deploy_texts import SMALL, changed, write
 
-from leasekit.actors.authority import Authority
-from leasekit.actors.broker import Broker
-from leasekit.actors.service_manager import ServiceManager
+from leasekit.actors.broker.broker import Broker
+from leasekit.actors.guest.service_manager import ServiceManager
+from leasekit.actors.site.authority import Authority
 from leasekit.config.build import build, make_drivers, open_store
 from leasekit.config.deployment import Deployment
 from leasekit.config.errors import ConfigErrors

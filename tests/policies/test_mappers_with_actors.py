@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from leasekit.actors.authority import Authority
-from leasekit.actors.broker import Broker
-from leasekit.actors.service_manager import ServiceManager
+from leasekit.actors.broker.broker import Broker
+from leasekit.actors.guest.service_manager import ServiceManager
 from leasekit.actors.settings import AuthoritySettings, BrokerSettings, DelegationSpec, Peer, UnitGroup
+from leasekit.actors.site.authority import Authority
 from leasekit.core.claims.keys import UNSIGNED, UnsignedIdentity
 from leasekit.core.mappers import GuestMapper
 from leasekit.core.settings import structure

@@ -10,10 +10,9 @@ from typing import Any
 
 import trio
 
-from leasekit.actors.authority import Authority
 from leasekit.actors.base import Actor
-from leasekit.actors.broker import Broker
-from leasekit.actors.service_manager import ServiceManager
+from leasekit.actors.broker.broker import Broker
+from leasekit.actors.guest.service_manager import ServiceManager
 from leasekit.actors.settings import (
     AuthoritySettings,
     BrokerSettings,
@@ -22,6 +21,7 @@ from leasekit.actors.settings import (
     Peer,
     UnitGroup,
 )
+from leasekit.actors.site.authority import Authority
 from leasekit.config.shell import ShellSettings
 from leasekit.core.claims.keys import ED25519, Keypair
 from leasekit.core.drivers import Driver

@@ -23,22 +23,22 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from leasekit.actors.authority import Authority
 from leasekit.actors.base import Actor
-from leasekit.actors.broker import Broker
-from leasekit.actors.broker_book import Book
-from leasekit.actors.broker_claims import BrokerClaims
-from leasekit.actors.broker_probes import BrokerProbes
-from leasekit.actors.broker_state import BrokerState
-from leasekit.actors.guest_returns import GuestReturns
-from leasekit.actors.guest_units import GuestUnits
+from leasekit.actors.broker.book import Book
+from leasekit.actors.broker.broker import Broker
+from leasekit.actors.broker.claims import BrokerClaims
+from leasekit.actors.broker.probes import BrokerProbes
+from leasekit.actors.broker.state import BrokerState
+from leasekit.actors.guest.returns import GuestReturns
+from leasekit.actors.guest.service_manager import ServiceManager
+from leasekit.actors.guest.units import GuestUnits
 from leasekit.actors.peering import Peering
 from leasekit.actors.served import Server
-from leasekit.actors.service_manager import ServiceManager
-from leasekit.actors.site_claims import SiteClaims
-from leasekit.actors.site_leases import SiteLeases
-from leasekit.actors.site_maintenance import SiteMaintenance
-from leasekit.actors.site_units import Units
+from leasekit.actors.site.authority import Authority
+from leasekit.actors.site.claims import SiteClaims
+from leasekit.actors.site.leases import SiteLeases
+from leasekit.actors.site.maintenance import SiteMaintenance
+from leasekit.actors.site.units import Units
 from leasekit.core.claims.keys import Ed25519
 from leasekit.core.steps import ActionDone
 from leasekit.core.time import Term

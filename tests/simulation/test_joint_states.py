@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from leasekit.actors.base import Actor
-from leasekit.actors.broker import Broker
-from leasekit.actors.broker_book import Book
+from leasekit.actors.broker.book import Book
+from leasekit.actors.broker.broker import Broker
+from leasekit.actors.guest.service_manager import ServiceManager
 from leasekit.actors.served import Server
-from leasekit.actors.service_manager import ServiceManager
-from leasekit.actors.site_leases import SiteLeases
-from leasekit.actors.site_units import Units
+from leasekit.actors.site.leases import SiteLeases
+from leasekit.actors.site.units import Units
 from leasekit.core.leases import service_manager as sm
 from leasekit.core.leases.machine import NONE
 from leasekit.emulation.explore import FLOWS, explore

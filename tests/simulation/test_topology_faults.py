@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from leasekit.actors.broker_holds import BrokerHolds
-from leasekit.actors.broker_plans import BrokerPlans
-from leasekit.actors.guest_plans import GuestPlans
+from leasekit.actors.broker.holds import BrokerHolds
+from leasekit.actors.broker.plans import BrokerPlans
+from leasekit.actors.guest.plans import GuestPlans
 from leasekit.core.leases.plans import PlanHold
 from leasekit.emulation.simulation.run import simulate
 from leasekit.emulation.simulation.scenario import Scenario, draw

@@ -15,6 +15,9 @@ from leasekit.core.protocol.messages import PlanPart
 from leasekit.core.schema import Row
 from leasekit.core.time import Instant, Term
 
+HOLD: Final = "hold"
+"""The request property that names what a broker holds for a request: ``PLAN/PART``."""
+
 HOLDING: Final = "promising"
 """Other brokers are asked to hold their parts."""
 HELD: Final = "promised"

@@ -9,10 +9,9 @@ from typing import Any, Final
 
 import attrs
 
-from leasekit.actors.authority import Authority
 from leasekit.actors.base import Actor
-from leasekit.actors.broker import Broker
-from leasekit.actors.service_manager import ServiceManager
+from leasekit.actors.broker.broker import Broker
+from leasekit.actors.guest.service_manager import ServiceManager
 from leasekit.actors.settings import (
     AuthoritySettings,
     BrokerSettings,
@@ -21,6 +20,7 @@ from leasekit.actors.settings import (
     Peer,
     UnitGroup,
 )
+from leasekit.actors.site.authority import Authority
 from leasekit.core.claims.keys import UNSIGNED, UnsignedIdentity
 from leasekit.core.errors import CommandError
 from leasekit.core.schema import LOG, Change

@@ -12,10 +12,9 @@ from typing import Any, Final
 
 import attrs
 
-from leasekit.actors.authority import Authority
 from leasekit.actors.base import Actor
-from leasekit.actors.broker import Broker
-from leasekit.actors.service_manager import ServiceManager
+from leasekit.actors.broker.broker import Broker
+from leasekit.actors.guest.service_manager import ServiceManager
 from leasekit.actors.settings import (
     ActorSettings,
     AuthoritySettings,
@@ -25,6 +24,7 @@ from leasekit.actors.settings import (
     Peer,
     UnitGroup,
 )
+from leasekit.actors.site.authority import Authority
 from leasekit.core.claims.keys import ED25519, UNSIGNED, Keypair, Scheme, Signer, UnsignedIdentity
 from leasekit.core.protocol.messages import Message
 from leasekit.core.steps import ActorLike, Ready

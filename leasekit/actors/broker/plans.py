@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Final
 import attrs
 
 from leasekit.actors.base import earliest
-from leasekit.actors.broker_holds import BrokerHolds
+from leasekit.actors.broker.holds import BrokerHolds
 from leasekit.actors.settings import REQUEST, BrokerSettings, Peer
 from leasekit.actors.turns import check_decision, run_turn
 from leasekit.core.claims.keys import Scheme, Signer

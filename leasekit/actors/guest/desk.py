@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeVar
 
-from leasekit.actors.guest_groups import GuestGroups
+from leasekit.actors.guest.groups import GuestGroups
 from leasekit.actors.settings import GuestSettings, Peer
 from leasekit.actors.turns import check_decision, is_inline, run_turn
 from leasekit.core.claims.keys import Scheme, Signer

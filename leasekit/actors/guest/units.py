@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from leasekit.actors.guest_state import GuestState
+from leasekit.actors.guest.state import GuestState
 from leasekit.core.leases import service_manager as sm
 from leasekit.core.leases.records import GuestLease, GuestUnit
 from leasekit.core.properties import Properties

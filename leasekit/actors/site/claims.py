@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from leasekit.actors.settings import AuthoritySettings, Peer
-from leasekit.actors.site_leases import SiteLeases
+from leasekit.actors.site.leases import SiteLeases
 from leasekit.core.claims.claim import DEGREE_ONE, Claim, decode_claim
 from leasekit.core.claims.evidence import Evidence, encode_evidence, of_overdelegation
 from leasekit.core.claims.keys import Scheme, Signer, fingerprint

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from leasekit.actors.shares import withheld_shares
-from leasekit.actors.site_failures import SiteFailures
+from leasekit.actors.site.failures import SiteFailures
 from leasekit.core.errors import CommandError
 from leasekit.core.leases import authority as au
 from leasekit.core.leases import delegation as deleg

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from leasekit.actors.guest_units import GuestUnits
+from leasekit.actors.guest.units import GuestUnits
 from leasekit.core.claims.statements import RELINQUISHMENT, decode_statement, state
 from leasekit.core.claims.ticket import decode_ticket, split_tickets
 from leasekit.core.errors import TicketError

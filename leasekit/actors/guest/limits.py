@@ -5,7 +5,7 @@ This layer only tells the instants; what is done then is in :mod:`.service_manag
 
 from __future__ import annotations
 
-from leasekit.actors.guest_plans import GuestPlans
+from leasekit.actors.guest.plans import GuestPlans
 from leasekit.core.leases import service_manager as sm
 from leasekit.core.leases.machine import NONE
 from leasekit.core.leases.records import GuestLease

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from leasekit.actors.site_power import SitePower
-from leasekit.actors.site_units import REASON_MAX
+from leasekit.actors.site.power import SitePower
+from leasekit.actors.site.units import REASON_MAX
 from leasekit.core.drivers import DROP, NOT_RESUMED, NOT_SAVED, RESUME, SAVE, saves
 from leasekit.core.leases import authority as au
 from leasekit.core.leases import saved as sv

@@ -12,7 +12,7 @@ from typing import Any
 from leasekit.actors.base import earliest
 from leasekit.actors.giver import Giver
 from leasekit.actors.settings import AuthoritySettings, Peer
-from leasekit.actors.site_units import REASON_MAX, Units, summary
+from leasekit.actors.site.units import REASON_MAX, Units, summary
 from leasekit.actors.turns import is_inline
 from leasekit.core.claims.keys import Scheme, Signer
 from leasekit.core.claims.statements import CONTRACT, Statement, state

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from leasekit.actors.broker_state import BrokerState, delegation_key
+from leasekit.actors.broker.state import BrokerState, delegation_key
 from leasekit.actors.settings import DELEGATE, BrokerSettings, DelegationSpec, Peer
 from leasekit.actors.shares import withheld_shares
 from leasekit.core.claims.claim import DEGREE_ONE

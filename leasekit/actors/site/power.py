@@ -2,7 +2,7 @@
 
 A mapper decides which free units are switched off, suspended, or on (:class:`~leasekit.core.mappers.Power`); each
 decision becomes an operation of the driver that the site has for the power of that type. A lease may be given a unit
-that is not on: :mod:`.site_units` has it switched on first.
+that is not on: :mod:`.units` has it switched on first.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from typing import Any, Final
 
-from leasekit.actors.site_leases import GROW, NEW
-from leasekit.actors.site_maintenance import SiteMaintenance
-from leasekit.actors.site_units import REASON_MAX
+from leasekit.actors.site.leases import GROW, NEW
+from leasekit.actors.site.maintenance import SiteMaintenance
+from leasekit.actors.site.units import REASON_MAX
 from leasekit.core.errors import CommandError
 from leasekit.core.leases import authority as au
 from leasekit.core.leases import power as pw

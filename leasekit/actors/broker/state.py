@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from leasekit.actors.broker_book import Book
-from leasekit.actors.broker_usage import UsageBook
+from leasekit.actors.broker.book import Book
+from leasekit.actors.broker.usage import UsageBook
 from leasekit.actors.giver import Giver
 from leasekit.actors.settings import REQUEST, BrokerSettings, Peer
 from leasekit.core.claims.keys import Scheme, Signer

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from leasekit.actors.broker_holds import HOLD
-from leasekit.actors.guest_limits import GuestLimits
+from leasekit.actors.guest.limits import GuestLimits
 from leasekit.core.claims.ticket import begin_of, decode_ticket, saving_of
 from leasekit.core.errors import CommandError
+from leasekit.core.leases.plans import HOLD
 from leasekit.core.leases.records import Asked, GuestLease
 from leasekit.core.leases.saved import RESUMES
 from leasekit.core.mappers import RequestLease

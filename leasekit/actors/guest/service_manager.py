@@ -2,7 +2,7 @@
 :mod:`leasekit.core.leases.service_manager`.
 
 This layer speaks the protocol and keeps time: requests to the broker, redeems to sites, what is sent again and what
-is too late. Commands and mapper decisions come in through :mod:`.guest_desk`.
+is too late. Commands and mapper decisions come in through :mod:`.desk`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from leasekit.actors.base import earliest
-from leasekit.actors.guest_suspension import GuestSuspension
+from leasekit.actors.guest.suspension import GuestSuspension
 from leasekit.actors.settings import ENDORSE, GuestSettings, Peer
 from leasekit.core.claims.keys import Scheme, Signer
 from leasekit.core.claims.statements import CONTRACT, RELINQUISHMENT, check_statement, state

@@ -12,7 +12,7 @@ from typing import Any, Final
 import attrs
 from sortedcontainers import SortedList
 
-from leasekit.actors.unit_power import FAILED, Note, UnitPower
+from leasekit.actors.site.unit_power import FAILED, Note, UnitPower
 from leasekit.core.errors import CommandError
 from leasekit.core.leases import authority as au
 from leasekit.core.leases import power as pw

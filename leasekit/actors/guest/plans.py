@@ -13,12 +13,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from leasekit.actors.base import earliest
-from leasekit.actors.guest_desk import NAME_MAX, GuestDesk
+from leasekit.actors.guest.desk import NAME_MAX, GuestDesk
 from leasekit.actors.settings import GuestSettings, Peer
 from leasekit.core.claims.keys import Scheme, Signer
 from leasekit.core.errors import CommandError
 from leasekit.core.leases import service_manager as sm
-from leasekit.core.leases.plans import ASKING, CLOSED, COMMITTED, COMMITTING, FAILED, TOPOLOGY_MACHINE, Topology
+from leasekit.core.leases.plans import ASKING, CLOSED, COMMITTED, COMMITTING, FAILED, HOLD, TOPOLOGY_MACHINE, Topology
 from leasekit.core.leases.records import GuestLease
 from leasekit.core.mappers import GuestMapper, RequestLease, RequestTopology, TopologyView
 from leasekit.core.properties import PROPERTIES_MAX
@@ -42,7 +42,7 @@ PLAN_TIMEOUT: Final[Duration] = 30 * SECOND
 TRIES: Final = 3
 TRIES_MAX: Final = 100
 OVER: Final = (FAILED, CLOSED)
-OWN: Final = frozenset({"group_id", "lease_count", "hold"})
+OWN: Final = frozenset({"group_id", "lease_count", HOLD})
 """Request properties that hold the leases of a topology together."""
 
 
@@ -262,7 +262,7 @@ class GuestPlans(GuestDesk):
             properties={
                 **member.properties,
                 "group_id": f"{topology.plan}@{part.broker}",
-                "hold": f"{topology.plan}/{part.part}",
+                HOLD: f"{topology.plan}/{part.part}",
                 **leader,
             },
             configuration=member.configuration,

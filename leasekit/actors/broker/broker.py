@@ -11,11 +11,10 @@ from itertools import chain
 from typing import Any
 
 from leasekit.actors.base import earliest
-from leasekit.actors.broker_claims import constraints_of
-from leasekit.actors.broker_holds import HOLD
-from leasekit.actors.broker_plans import BrokerPlans
-from leasekit.actors.broker_suspension import ends_suspended, is_part, note_suspend, with_suspend
-from leasekit.actors.broker_usage import UsageBook
+from leasekit.actors.broker.claims import constraints_of
+from leasekit.actors.broker.plans import BrokerPlans
+from leasekit.actors.broker.suspension import ends_suspended, is_part, note_suspend, with_suspend
+from leasekit.actors.broker.usage import UsageBook
 from leasekit.actors.served import FRESH, OLD
 from leasekit.actors.settings import REQUEST, BrokerSettings, Peer
 from leasekit.actors.turns import is_inline
@@ -26,6 +25,7 @@ from leasekit.core.errors import CommandError, RemoteError
 from leasekit.core.leases import broker as br
 from leasekit.core.leases import delegation as deleg
 from leasekit.core.leases.machine import NONE
+from leasekit.core.leases.plans import HOLD
 from leasekit.core.leases.records import Asked, BrokerLease, Granted
 from leasekit.core.leases.relations import Delegation
 from leasekit.core.mappers import (

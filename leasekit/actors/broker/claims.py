@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from leasekit.actors.broker_sources import TRUNCATE, BrokerSources
+from leasekit.actors.broker.sources import TRUNCATE, BrokerSources
 from leasekit.actors.served import ServedLease
 from leasekit.actors.settings import DELEGATE, BrokerSettings, Peer
 from leasekit.core.claims.keys import Scheme, Signer

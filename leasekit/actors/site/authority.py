@@ -1,7 +1,7 @@
 """The site authority: holds the units, honours tickets (:mod:`leasekit.core.leases.authority`).
 
 This layer speaks the protocol: redeems, closes, returns, delegations. What a lease's units go through is in
-:mod:`.site_leases`; units themselves are in :mod:`.site_units`.
+:mod:`.leases`; units themselves are in :mod:`.units`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any
 
 from leasekit.actors.served import FRESH, OLD
 from leasekit.actors.settings import DELEGATE, REDEEM, AuthoritySettings, DelegationSpec, Peer
-from leasekit.actors.site_claims import REDEEMED, SEEN, VOID
-from leasekit.actors.site_saved import SiteSaved
+from leasekit.actors.site.claims import REDEEMED, SEEN, VOID
+from leasekit.actors.site.saved import SiteSaved
 from leasekit.core.claims.claim import Claim, decode_claim
 from leasekit.core.claims.evidence import of_returned
 from leasekit.core.claims.keys import Scheme, Signer

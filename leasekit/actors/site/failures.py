@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from leasekit.actors.site_claims import SiteClaims
-from leasekit.actors.site_leases import REPLACE
-from leasekit.actors.site_units import REASON_MAX
+from leasekit.actors.site.claims import SiteClaims
+from leasekit.actors.site.leases import REPLACE
+from leasekit.actors.site.units import REASON_MAX
 from leasekit.core.errors import CommandError
 from leasekit.core.leases import authority as au
 from leasekit.core.leases.records import SiteLease, SiteUnit

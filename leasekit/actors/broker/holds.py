@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from leasekit.actors.broker_probes import BrokerProbes
+from leasekit.actors.broker.probes import BrokerProbes
 from leasekit.actors.settings import REQUEST, BrokerSettings, Peer
 from leasekit.core.claims.keys import Scheme, Signer
 from leasekit.core.claims.ticket import JOINED_MAX
 from leasekit.core.errors import CommandError, RemoteError
 from leasekit.core.leases import plans
-from leasekit.core.leases.plans import HELD, HOLDING, USED, PlanHold
+from leasekit.core.leases.plans import HELD, HOLD, HOLDING, USED, PlanHold
 from leasekit.core.leases.records import BrokerLease
 from leasekit.core.mappers import BrokerMapper, Grant
 from leasekit.core.protocol.codec import clip
@@ -27,8 +27,6 @@ from leasekit.core.steps import Outgoing
 from leasekit.core.time import Instant, Term
 from leasekit.core.timetable import Shortfall
 
-HOLD: Final = "hold"
-"""The request property that names what is held for a request: ``PLAN/PART``."""
 EXPIRED: Final = "hold_expired"
 
 

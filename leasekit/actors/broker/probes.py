@@ -14,7 +14,7 @@ from typing import Final
 
 import attrs
 
-from leasekit.actors.broker_claims import BrokerClaims
+from leasekit.actors.broker.claims import BrokerClaims
 from leasekit.actors.settings import REQUEST, BrokerSettings, Peer
 from leasekit.actors.turns import check_decision, run_turn
 from leasekit.core.claims.keys import Scheme, Signer
