@@ -78,6 +78,9 @@ BUGS: Final[dict[str, Bug]] = {
     "a site gives units that are not free": Bug(
         SiteLeases, "_assign", "or not self.units.is_available(self.units[name])", ""
     ),
+    "an old update of a broker is taken for news": Bug(
+        ServiceManager, "_on_ticket_update", "if message.update <= lease.broker_seen:", "if False:"
+    ),
     "an old update of a site is taken for news": Bug(
         ServiceManager, "_on_lease_update", "if message.update > lease.site_seen:", "if True:"
     ),
@@ -209,6 +212,9 @@ BUGS: Final[dict[str, Bug]] = {
         BrokerClaims, "preempt", "lease.cut, lease.suspended = at, suspend",
         "lease.cut, lease.suspended = at, suspend\n"
         "    for one in lease.claims:\n        self.book.end_early(one, max(at, one.term.start))",
+    ),
+    "units of a maintenance window stay in the calendar": Bug(
+        SiteMaintenance, "_dip", "if more and start < window.end:", "if False:"
     ),
     "units do not come back after maintenance": Bug(
         SiteMaintenance, "_end", "self.units.bring_back(name)", NOTHING

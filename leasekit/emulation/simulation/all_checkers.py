@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Any, Final
 
 from leasekit.core.protocol.messages import LeaseUpdate, TicketUpdate
 from leasekit.core.time import Duration, Instant
@@ -103,3 +103,12 @@ class Checkers(Hooks):
     def mended(self, site: str, unit: str) -> None:
         """As the hooks'."""
         self.units.mended(site, unit)
+        self.sites.mended(site, unit)
+
+    def windowed(self, site: str, window: Mapping[str, Any]) -> None:
+        """As the hooks'."""
+        self.sites.windowed(site, window)
+
+    def unwindowed(self, site: str, window: str) -> None:
+        """As the hooks'."""
+        self.sites.unwindowed(site, window)

@@ -9,6 +9,7 @@ from typing import Any
 
 import attrs
 
+from leasekit.core.claims.statements import decode_statement
 from leasekit.core.claims.ticket import decode_ticket, split_tickets
 from leasekit.core.protocol.messages import (
     EXTEND,
@@ -253,8 +254,10 @@ class GuestChecker(Listening):
     def __init__(self, guests: frozenset[str], clock: Callable[[str], Instant], leave_time: Instant) -> None:
         super().__init__()
         self._guests, self._clock, self._leave = guests, clock, leave_time
-        self.sends = {CloseLease: self._close, Redeem: self._redeem, Ack: self._ack}
+        self.sends = {CloseLease: self._close, Redeem: self._redeem, Ack: self._ack, Relinquish: self._relinquish}
         self.receives = {LeaseUpdate: self._lease_update}
+        self._active: dict[str, tuple[int, bytes]] = {}
+        self._acknowledged: dict[tuple[str, str], int] = {}
         self._given: dict[str, set[str]] = {}
         self._has: dict[str, set[str]] = {}
         self._seen: dict[str, int] = {}
@@ -272,7 +275,9 @@ class GuestChecker(Listening):
         if sender == HOSTILE or message.update != self._seen.get(message.lease, 0) + 1:
             return
         self._seen[message.lease] = message.update
+        self._active.pop(message.lease, None)
         if message.state == "active":
+            self._active[message.lease] = message.update, decode_statement(message.contract).subject
             units = {unit.unit for unit in message.units}
             self._given.setdefault(message.lease, set()).update(units)
             self._has[message.lease] = units
@@ -293,8 +298,16 @@ class GuestChecker(Listening):
         if message.op == MODIFY and message.ticket:
             self._wanted_ends[message.lease] = decode_ticket(message.ticket).leaf.term.end
 
+    def _relinquish(self, at: Instant, sender: str, receiver: str, message: Relinquish) -> None:
+        """A guest gives back what it has no use for: no claim by which, as it has acknowledged, a lease is active."""
+        update, claim = self._active.get(message.lease, (0, b""))
+        if update and update <= self._acknowledged.get((message.lease, receiver), 0):
+            given = decode_ticket(message.ticket).leaf.digest
+            must(given != claim, f"{sender} gives back claim {given.hex()[:8]}, by which {message.lease} is active")
+
     def _ack(self, at: Instant, sender: str, receiver: str, message: Ack) -> None:
         """What a guest acknowledges it has written down; of what came before a crash it may know nothing."""
+        self._acknowledged[message.lease, receiver] = message.update
         unsure = self._unsure.get(message.lease)
         if unsure:
             for update in [n for n, (site, _) in unsure.items() if site == receiver and n <= message.update]:
@@ -328,6 +341,7 @@ class GuestChecker(Listening):
         if (message.lease, message.number) in self._closed or sender not in self._guests:
             return
         self._closed.add((message.lease, message.number))
+        self._active.pop(message.lease, None)
         now, end = self._clock(sender), self._end(message.lease)
         end = min(end, self._wanted_ends.get(message.lease, end))
         asked = message.lease in self.free_to_close or message.lease not in self.watched or now >= end - self._leave

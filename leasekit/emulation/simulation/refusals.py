@@ -7,7 +7,7 @@ can't be refused for want of units.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 import attrs
 
@@ -127,6 +127,15 @@ class _Redeemed:
     number: int
 
 
+class _Live(NamedTuple):
+    """An active lease: the units that it was said to have, of which its claim covers ``units``."""
+
+    type: str
+    names: tuple[str, ...]
+    units: int
+    term: Term
+
+
 class SiteRefusals(Listening):
     """A site does not refuse a ticket for want of units that it has, nor fail a lease while units are free; and it
     takes no ticket for which it has none.
@@ -144,17 +153,31 @@ class SiteRefusals(Listening):
         super().__init__()
         self.sends = {ErrorReply: self._error, Accepted: self._accepted}
         self.receives = {Redeem: self._redeem, CloseLease: self._close, Relinquish: self._relinquish}
-        self._live: dict[str, dict[str, tuple[int, str, Instant, Instant]]] = {site: {} for site in inventory}
+        self._live: dict[str, dict[str, _Live]] = {site: {} for site in inventory}
         self._taken: set[bytes] = set()
         self._units, self._inventory, self._first_fit = units, inventory, first_fit
         self._redeemed: dict[str, dict[bytes, _Redeemed]] = {site: {} for site in inventory}
         self._last: dict[tuple[str, str, int], Claim] = {}
         self._given: dict[tuple[str, str], Instant] = {}
         self._out: dict[str, set[str]] = {site: set() for site in inventory}
+        self._windows: dict[str, dict[str, tuple[set[str], Term]]] = {site: {} for site in inventory}
 
     def disabled(self, site: str, unit: str) -> None:
         """The operator has taken a unit out of service; it counts as out of it for good."""
         self._out[site].add(unit)
+
+    def windowed(self, site: str, window: Mapping[str, Any]) -> None:
+        """A maintenance window was acknowledged: its units are taken for its time."""
+        self._windows[site][window["window"]] = set(window["units"]), Term(window["start"], window["end"])
+
+    def unwindowed(self, site: str, window: str) -> None:
+        """A window may be over: its units are not counted on to be taken."""
+        self._windows[site].pop(window, None)
+
+    def mended(self, site: str, unit: str) -> None:
+        """A unit was put into service again, and be it in a window."""
+        for units, _ in self._windows[site].values():
+            units.discard(unit)
 
     def committed(self, at: Instant, actor: str, rows: Sequence[Row]) -> None:
         """A unit that is given away in the same step is not free, though its driver is told last."""
@@ -198,8 +221,9 @@ class SiteRefusals(Listening):
             self._settle(sender, message.lease, claim)
             if claim in self._redeemed[sender]:
                 known = self._redeemed[sender][claim].claim
-                units, end = min(known.units, len(message.units)), min(known.term.end, message.term.end)
-                self._live[sender][message.lease] = units, known.type, known.term.start, end
+                names = tuple(unit.unit for unit in message.units)
+                term = Term(known.term.start, min(known.term.end, message.term.end))
+                self._live[sender][message.lease] = _Live(known.type, names, known.units, term)
         elif message.state == "refused":
             leaf = self._last.get((sender, message.lease, message.number))
             self._drop(sender, message.lease, message.number)
@@ -228,23 +252,39 @@ class SiteRefusals(Listening):
 
     def _accepted(self, at: Instant, sender: str, receiver: str, message: Accepted) -> None:
         """What is sure to be in use beside a ticket that was taken: the units that active leases have (with a deficit
-        that their guests accept, fewer than their claims say), as long as they go on (to a notice's end, if it came).
+        that their guests accept, fewer than their claims say), as long as they go on (to a notice's end, if it came);
+        and those of maintenance windows.
         """
         leaf = self._last.get((sender, message.lease, message.number))
         if leaf is None or leaf.digest in self._taken:
             return
         self._taken.add(leaf.digest)
-        others = [
-            (units, start, end)
-            for lease, (units, type_, start, end) in self._live[sender].items()
-            if type_ == leaf.type and lease != message.lease
-        ]
-        instant, most = fullest(others, leaf.term)
+        instant, most = fullest(self._sure(sender, leaf.type, message.lease), leaf.term)
         count = self._inventory[sender].get(leaf.type, 0)
         must(
             instant < at or most + leaf.units <= count,
             f"{sender} takes a ticket for {leaf.units} {leaf.type} for {message.lease}: {most} of {count} are in use",
         )
+
+    def _sure(self, site: str, type_: str, but: str) -> list[tuple[int, Instant, Instant]]:
+        """Units of a type that are taken for sure, each once at any instant, and not by the lease ``but``."""
+        windows = [
+            (name, term)
+            for units, term in self._windows[site].values()
+            for name in units
+            if name.startswith(f"{type_}-")
+        ]
+        planned = {name for name, _ in windows}
+        taken: dict[str, list[Term]] = {}
+        for name, term in windows:
+            taken.setdefault(name, []).append(term)
+        for lease, live in self._live[site].items():
+            if lease == but or live.type != type_:
+                continue
+            # It may have to give some of them up: which, is not known, so as few as can be beside those of windows.
+            for name in sorted(live.names, key=lambda name: name not in planned)[: live.units]:
+                taken.setdefault(name, []).append(live.term)
+        return [(1, term.start, term.end) for terms in taken.values() for term in _united(terms)]
 
     def _drop(self, site: str, lease: str, number: int) -> None:
         book = self._redeemed[site]
@@ -288,3 +328,14 @@ class SiteRefusals(Listening):
             return False
         unit = self._units.units.get((site, name))
         return unit is None or (not unit.lease and not unit.broken)
+
+
+def _united(terms: Sequence[Term]) -> list[Term]:
+    """The terms of which each instant of these is in one."""
+    united: list[Term] = []
+    for term in sorted(terms):
+        if united and term.start <= united[-1].end:
+            united[-1] = Term(united[-1].start, max(united[-1].end, term.end))
+        else:
+            united.append(term)
+    return united

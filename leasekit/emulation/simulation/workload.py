@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from random import Random
 from typing import Any, Final
 
@@ -40,6 +41,12 @@ class Hooks:
 
     def mended(self, site: str, unit: str) -> None:
         """A unit was put into service again."""
+
+    def windowed(self, site: str, window: Mapping[str, Any]) -> None:
+        """A maintenance window was acknowledged: its ``window``, ``units``, ``start`` and ``end``."""
+
+    def unwindowed(self, site: str, window: str) -> None:
+        """A window is called off, if its site hears that."""
 
 
 class Workload:
@@ -355,7 +362,9 @@ class Workload:
         windows = [row["window"] for row in world.query(site, "maintenance")]
         if windows and rng.random() < 0.3:
             world.mark("maintenance called off")
-            self._command(site, "maintenance.remove", None, window=rng.choice(windows))
+            window = rng.choice(windows)
+            self.hooks.unwindowed(site, window)
+            self._command(site, "maintenance.remove", None, window=window)
             return
         names = [row["unit"] for row in world.query(site, "units")]
         chosen: dict[str, Any] = {"units": rng.sample(names, rng.randint(1, len(names)))}
@@ -367,7 +376,10 @@ class Workload:
         for name in chosen["units"]:
             self.hooks.disabled(site, name)
         world.mark("maintenance announced")
-        self._command(site, "maintenance.add", None, start=start, end=end, close=rng.random() < 0.5, **chosen)
+        self._command(
+            site, "maintenance.add", partial(self.hooks.windowed, site), start=start, end=end,
+            close=rng.random() < 0.5, **chosen,
+        )  # fmt: skip
 
     def _probe(self, deed: Deed, rng: Random) -> None:
         """A guest asks what a broker would answer."""
