@@ -1,19 +1,20 @@
 """Make a failure small: drop deeds and faults, and put aside what is special, for as long as it fails in the same way.
 
-What a run's rates have brought about is first listed fault by fault, so that each can be dropped by itself; then
-halves, quarters and single ones are dropped, as delta debugging does.
+What a run's rates have brought about is first listed fault by fault, so that each can be dropped by itself; then all
+deeds of an actor or of a kind are dropped, and halves, quarters and single ones, as delta debugging does.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
 import attrs
 
 from leasekit.emulation.simulation.run import Failure, simulate
-from leasekit.emulation.simulation.scenario import Rates, Scenario
+from leasekit.emulation.simulation.scenario import Deed, Rates, Scenario
 
 RUNS_MAX: Final = 600
 _VARYING: Final = re.compile(r"\b[0-9a-f]{16}-\d+\b|\b[0-9a-f]{8}\b|'[^']*'|\d+")
@@ -48,6 +49,8 @@ class Shrinker:
         """The smallest scenario that was found within the runs allowed."""
         self._list_faults()
         self._try(attrs.evolve(self.scenario, deeds=tuple(d for d in self.scenario.deeds if d.at <= self.failure.at)))
+        self._drop_alike(lambda deed: deed.who)
+        self._drop_alike(lambda deed: deed.do)
         before = -1
         while before != self._size() and self.runs < self._runs_max:
             before = self._size()
@@ -78,6 +81,13 @@ class Shrinker:
         self.scenario, self.failure = candidate, failure
         self._progress(self.runs, len(candidate.deeds), len(candidate.faults or ()))
         return True
+
+    def _drop_alike(self, likeness: Callable[[Deed], str]) -> None:
+        """Drop all deeds of an actor, or of a kind, at once: the more there are, the sooner."""
+        counts = Counter(map(likeness, self.scenario.deeds))
+        for key, _ in counts.most_common():
+            left = tuple(deed for deed in self.scenario.deeds if likeness(deed) != key)
+            self._try(attrs.evolve(self.scenario, deeds=left))
 
     def _drop(self, items: Sequence[T], build: Callable[[Sequence[T]], Scenario]) -> None:
         """Drop pieces of a list, ever smaller ones."""
