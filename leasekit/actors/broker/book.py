@@ -214,18 +214,18 @@ class Book:
         else:
             table.reserve(claim.key, claim.units, term, force=True)
 
-    def reopen(self, claim: Granted) -> bool:
-        """Book a claim that was ended early up to its ``until`` again; False, with nothing changed, if it doesn't
-        fit.
+    def reopen(self, claim: Granted, *, force: bool) -> bool:
+        """Book a claim that was ended early up to its ``until`` again; False, with nothing changed, if it is over, or
+        doesn't fit. ``force`` it if its time has been booked all along: there may be less than that by now.
         """
         table, term = self._tables.get(claim.source), Term(claim.term.start, claim.until)
         if table is None or term.end <= max(term.start, table.horizon):
             return False
         try:
             if claim.key in table:
-                table.change(claim.key, term=term)
+                table.change(claim.key, term=term, force=force)
             else:
-                table.reserve(claim.key, claim.units, term)
+                table.reserve(claim.key, claim.units, term, force=force)
         except Shortfall:
             return False
         return True

@@ -116,7 +116,8 @@ class BrokerClaims(BrokerSources):
     def _undo(self, lease: BrokerLease, claim: Granted) -> None:
         """The claim of an extend or modify came back unused: the lease is as it was before it.
 
-        What a modify took from the claim before it is booked again, if nobody else has it by now.
+        What a modify took from the claim before it is booked again: as long as the site has not confirmed that it ends
+        early nobody else has it, else if nobody has it by now.
         """
         self.book.end_early(claim, claim.term.start)
         place = lease.claims.index(claim)
@@ -125,7 +126,7 @@ class BrokerClaims(BrokerSources):
         if place and before.until == claim.term.start and before.until < before.term.end:
             self._free_rest(before)
             whole = before._replace(until=before.term.end, held=False)
-            left = whole if self.book.reopen(whole) else before._replace(held=False)
+            left = whole if self.book.reopen(whole, force=before.held) else before._replace(held=False)
             rest = tuple(left if c is before else c for c in rest)
         self.set_claims(lease, rest)
 

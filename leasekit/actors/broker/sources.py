@@ -206,6 +206,7 @@ class BrokerSources(BrokerState):
             )  # fmt: skip
             # By itself: what it goes on from, if it does, it does not say.
             self.book.add(source, ticket)
+            self._note(source.id, "taken", "", deleg.HELD, "it is taken back before it was offered")
         if source.state == deleg.HELD:
             source.reclaimed = note.at
             source.deadline = -1 if deadline is None else deadline

@@ -6,6 +6,7 @@ See :mod:`leasekit.core.leases.returns` for the machine. A return is a record of
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Final
 
 from leasekit.actors.guest.units import GuestUnits
@@ -59,6 +60,11 @@ class GuestReturns(GuestUnits):
             return
         for data in (message.ticket, *split_tickets(message.further)):
             self._give_back_stray(peer, message.lease, data)
+
+    def _give_back_those_good(self, peer: str, message: TicketUpdate) -> None:
+        """Each by itself: the first may be over when those that go on from it are not."""
+        with suppress(TicketError):
+            self._give_back_unknown(peer, message)
 
     def _give_back_stray(self, peer: str, lease_id: str, data: bytes) -> None:
         ticket = decode_ticket(data)

@@ -139,15 +139,15 @@ class ServiceManager(GuestSuspension):
             self._complain(f"{broker}'s endorsement of a site: {error.text}")
 
     def _on_ticket(self, lease: GuestLease, message: TicketUpdate, wanted: bool) -> None:
+        if not wanted or not sm.MACHINE.allows((lease.state, lease.pending), "ticket"):
+            self._give_back_those_good(lease.broker, message)
+            return
         try:
             held, site = self._check_ticket(lease, message)
             further = self.further_of(lease.broker, message, held)
         except TicketError as error:
-            if wanted:
-                self._on_no_ticket(lease, f"the broker's ticket can't be believed: {error.text}", -1)
-            return
-        if not wanted or not sm.MACHINE.allows((lease.state, lease.pending), "ticket"):
-            self.give_back_all(lease, (held, *further), site)
+            self._on_no_ticket(lease, f"the broker's ticket can't be believed: {error.text}", -1)
+            self._give_back_those_good(lease.broker, message)
             return
         before, op = (lease.state, lease.pending), lease.asked.op
         self._fire(sm.MACHINE, lease, "ticket", f"{held.units} units at {site}")
@@ -449,7 +449,7 @@ class ServiceManager(GuestSuspension):
             lease.ask_tries = 0
             self._send_ask(lease)
         elif lease.state in (sm.CLOSED, sm.FAILED):
-            if lease.approved is not None and before[0] == sm.TICKETED:
+            if lease.approved is not None:  # of a lease that was ended early, or not redeemed, its claim may go on
                 self.give_back(lease, lease.approved, lease.site)
             self._end(lease)
 

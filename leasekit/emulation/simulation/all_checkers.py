@@ -73,9 +73,13 @@ class Checkers(Hooks):
                 self.claims.check_withheld(message)
                 self.brokers.announced(sender, message)
             return
+        if message.state == "noticed":
+            self.units.noticed(sender, message.lease)
         if late != WAITED:
             self.units.announced(sender, message)
-        if not late:
+        if late:
+            self.sites.unsure(sender, message.lease)
+        else:
             self.sites.announced(self._now(), sender, message)
 
     def told(self, guest: str, lease: str) -> None:

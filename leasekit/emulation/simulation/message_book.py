@@ -258,6 +258,7 @@ class GuestChecker(Listening):
         self.receives = {LeaseUpdate: self._lease_update}
         self._active: dict[str, tuple[int, bytes]] = {}
         self._acknowledged: dict[tuple[str, str], int] = {}
+        self._given_back: set[bytes] = set()
         self._given: dict[str, set[str]] = {}
         self._has: dict[str, set[str]] = {}
         self._seen: dict[str, int] = {}
@@ -300,9 +301,12 @@ class GuestChecker(Listening):
 
     def _relinquish(self, at: Instant, sender: str, receiver: str, message: Relinquish) -> None:
         """A guest gives back what it has no use for: no claim by which, as it has acknowledged, a lease is active."""
+        given = decode_ticket(message.ticket).leaf.digest
         update, claim = self._active.get(message.lease, (0, b""))
+        if given in self._given_back:
+            return  # it goes on asking, whatever the site has said meanwhile
+        self._given_back.add(given)
         if update and update <= self._acknowledged.get((message.lease, receiver), 0):
-            given = decode_ticket(message.ticket).leaf.digest
             must(given != claim, f"{sender} gives back claim {given.hex()[:8]}, by which {message.lease} is active")
 
     def _ack(self, at: Instant, sender: str, receiver: str, message: Ack) -> None:

@@ -209,6 +209,10 @@ class SiteRefusals(Listening):
         self._drop(sender, message.lease, message.number)
         self._check_short(sender, leaf, message.lease, message.text)
 
+    def unsure(self, site: str, lease: str) -> None:
+        """Something was said of a lease that may be over by now."""
+        self._live.get(site, {}).pop(lease, None)
+
     def announced(self, at: Instant, sender: str, message: LeaseUpdate) -> None:
         """An update that is sent for the first time."""
         if sender not in self._redeemed:

@@ -147,10 +147,12 @@ class UnitChecker(Listening):
 
     # -- what guests are told ----------------------------------------------------------------------------------
 
+    def noticed(self, site: str, lease: str) -> None:
+        """A site has told a guest that its lease ends early."""
+        self._shrinks.add((site, lease))
+
     def announced(self, site: str, message: LeaseUpdate) -> None:
         """An update that is sent for the first time."""
-        if message.state == "noticed":
-            self._shrinks.add((site, message.lease))
         if message.state == "closed":
             left = [name for (at, name), unit in self.units.items() if at == site and unit.lease == message.lease]
             must(not left, f"{site} says that {message.lease} is closed: {left} are still held for it")
