@@ -74,10 +74,10 @@ test-libvirt: setup  ## only the tests with real guests under libvirt and QEMU: 
 	@$(BIN)/python -m pytest -q tests/system/test_libvirt*.py tests/system/test_virtual_cluster.py
 
 test-baremetal: setup  ## machines imaged over the network by their BMCs, for real: takes minutes, needs root
-	@$(BIN)/python -m pytest -q tests/system/baremetal_machines.py
+	@$(BIN)/python -m pytest -q -s tests/system/baremetal_machines.py tests/system/baremetal_hypervisors.py
 
 test-xen: setup  ## only the tests with a real Xen under QEMU (root, minutes; LEASEKIT_RECORD=1 records xl anew)
-	@$(BIN)/python -m pytest -q -s tests/system/xen_guests.py tests/system/xen_kills.py
+	@$(BIN)/python -m pytest -q -s tests/system/xen_guests.py tests/system/xen_moves.py tests/system/xen_kills.py
 
 docs: setup  ## write docs/cli.md and the diagrams in docs/architecture.md anew
 	@$(BIN)/python docs/generate.py

@@ -146,7 +146,7 @@ def _default(field: attrs.Attribute[Any], annotation: str) -> str:
     value = field.default
     if value is attrs.NOTHING:
         return "needed"
-    if isinstance(value, attrs.Factory):  # type: ignore[arg-type]
+    if value is not None and isinstance(value, attrs.Factory):  # type: ignore[arg-type]
         return "none" if value.factory in (dict, list, tuple) else "see below"
     if value in (None, "", ()) or isinstance(value, Mapping):
         return "none"

@@ -61,7 +61,8 @@ def drawn() -> str:
             axes.set_title(title, loc="left")
             _network(axes, planned(reserved), {frozenset(one["link"]) for one in reserved})
         out = io.StringIO()
-        FigureCanvasSVG(figure).print_svg(out, metadata={"Date": None, "Creator": None})
+        canvas: Any = FigureCanvasSVG
+        canvas(figure).print_svg(out, metadata={"Date": None, "Creator": None})
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -29,7 +30,7 @@ HERE: Final = Path(__file__).resolve().parent
 COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 SPAN: Final = Term(0, 1000)
 LATE: Final = 500
-STYLE: Final[Mapping[str, Any]] = {"svg.hashsalt": "leasekit", "svg.fonttype": "none", "font.size": 8}
+STYLE: Final[Any] = {"svg.hashsalt": "leasekit", "svg.fonttype": "none", "font.size": 8}
 
 
 class Job(NamedTuple):
@@ -125,7 +126,7 @@ def decided(picture: Picture, panel: Panel) -> list[Grant]:
             for r in waits.values()
         ]
         sources = [Source(site, site, "vm", picture.sites[site], SPAN, {}, tables[site].overlay()) for site in tables]
-        for decision in mapper.allocate(BrokerCycle(now, shown, (), lambda type_, sources=sources: sources)):
+        for decision in mapper.allocate(BrokerCycle(now, shown, (), partial(_any_type, sources))):
             if isinstance(decision, Grant):
                 tables[decision.source].reserve(decision.lease, decision.units, decision.term)
                 del waits[decision.lease]
@@ -133,6 +134,10 @@ def decided(picture: Picture, panel: Panel) -> list[Grant]:
             elif isinstance(decision, Wake) and waits:
                 instants.add(decision.at)
     return found
+
+
+def _any_type(sources: Sequence[Source], type_: str) -> Sequence[Source]:
+    return sources
 
 
 def _run(picture: Picture, panel: Panel) -> list[Grant]:
@@ -182,7 +187,8 @@ def drawn(picture: Picture) -> str:
         for row, site in enumerate(sites):
             grid[row][0].set_ylabel(f"units of {site}" if len(sites) > 1 else "units")
         out = io.StringIO()
-        FigureCanvasSVG(figure).print_svg(out, metadata={"Date": None, "Creator": None})
+        canvas: Any = FigureCanvasSVG
+        canvas(figure).print_svg(out, metadata={"Date": None, "Creator": None})
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
 
 

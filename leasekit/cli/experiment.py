@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from leasekit.cli.output import console, example, json_option, note, print_json, print_table
-from leasekit.cli.times import SPAN
+from leasekit.cli.times import SPAN, Count
 
 SCENARIOS = ("normal", "service_levels", "load_balancing", "preference_domain", "preference_size")
 """As in the experiment itself, which is imported when it is run."""
@@ -25,7 +25,7 @@ def experiment() -> None:
 @experiment.command(epilog=example("leasekit experiment coallocation --data ../shared/data --seeds 10 --out results"))
 @click.option("--data", type=click.Path(path_type=Path), metavar="DIR", help="Where the testbed is [LEASEKIT_DATA].")
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Where pictures, CSV files and JSON go.")
-@click.option("--seeds", type=click.IntRange(1, 10_000), default=5, show_default=True, help="How many, from 1 on.")
+@click.option("--seeds", type=Count(1, 10_000), default=5, show_default=True, help="How many, from 1 on.")
 @click.option(
     "--scenario", "scenarios", type=click.Choice(SCENARIOS), multiple=True, help="Only these (repeat it) [all]."
 )
@@ -36,11 +36,11 @@ def experiment() -> None:
     show_default=True,
     help="Which starts of a window are tried.",
 )
-@click.option("--frames", type=click.IntRange(1, 1000), default=10, show_default=True, help="Equidistant starts.")
+@click.option("--frames", type=Count(1, 1000), default=10, show_default=True, help="Equidistant starts.")
 @click.option("--sort", type=click.Choice(["value", "start"]), default="value", show_default=True, help="Best plan by.")
-@click.option("--pmax", type=click.IntRange(0), default=2, show_default=True, help="Most links of a path (0: any).")
+@click.option("--pmax", type=Count(0), default=2, show_default=True, help="Most links of a path (0: any).")
 @click.option("--load", type=click.FloatRange(0, 100, min_open=True), default=1.0, help="Times as many requests [1].")
-@click.option("--jobs", type=click.IntRange(1), default=None, metavar="N", help="Processes [one for each CPU].")
+@click.option("--jobs", type=Count(1), default=None, metavar="N", help="Processes [one for each CPU].")
 @click.option("--actors", is_flag=True, help="By real actors in virtual time: planned, held, leased and redeemed.")
 @json_option
 def coallocation(
@@ -156,8 +156,8 @@ def _print(summary: Mapping[str, Any], times: Mapping[str, Any]) -> None:
 @click.option(
     "--suspend-below", type=SPAN, default="30m", show_default=True, help="Suspend what is expected to idle less."
 )
-@click.option("--minimum", type=click.IntRange(0), default=0, show_default=True, help="Cores that stay on.")
-@click.option("--jobs", type=click.IntRange(1), default=None, metavar="N", help="Processes [one for each CPU].")
+@click.option("--minimum", type=Count(0), default=0, show_default=True, help="Cores that stay on.")
+@click.option("--jobs", type=Count(1), default=None, metavar="N", help="Processes [one for each CPU].")
 @json_option
 def energy(
     data: Path | None,

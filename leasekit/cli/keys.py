@@ -122,6 +122,10 @@ def rotate(
         print_json(row)
     else:
         print_fields(row.items())
+        note(
+            f"next: have every peer run `leasekit peer succeed {told.name} {made.statement.name}`, then start "
+            f'{told.name} with key = {{ file = "{made.key.name}", after = ["{file.name}"] }} in its deploy file'
+        )
     _report_folders([file])
 
 

@@ -15,7 +15,7 @@ from leasekit.cli.lease_units import add_unit_commands
 from leasekit.cli.lease_views import list_leases, show_history, show_lease, transition_line
 from leasekit.cli.output import clean, example, json_option, print_json, print_json_line
 from leasekit.cli.places import Place, daemon_options
-from leasekit.cli.times import PAIR, SPAN, WHEN, now, to_second
+from leasekit.cli.times import PAIR, SPAN, WHEN, Count, dated, now, shown, to_second
 from leasekit.cli.topology import add_topology_commands, request_topology, with_topologies
 from leasekit.cli.watching import Following, Outcome
 from leasekit.core.errors import LeasekitError
@@ -30,7 +30,7 @@ wait_option = click.option("--wait", is_flag=True, help="Follow it until it is i
 dry_run_option = click.option(
     "--dry-run", is_flag=True, help="Only ask what the broker would answer; exit with 1 if it would refuse."
 )
-units_option = click.option("--units", type=click.IntRange(min=1), metavar="N", help="That many units [as now].")
+units_option = click.option("--units", type=Count(min=1), metavar="N", help="That many units [as now].")
 victims_option = click.option(
     "--victim", "victims", multiple=True, metavar="UNIT", help="Give up this unit (repeat it), when it shrinks."
 )
@@ -59,7 +59,7 @@ def lease() -> None:
     )
 )
 @click.argument("type_", metavar="TYPE", required=False)
-@click.argument("units", metavar="UNITS", type=click.IntRange(min=1), required=False)
+@click.argument("units", metavar="UNITS", type=Count(min=1), required=False)
 @click.option("--for", "span", type=SPAN, help="How long.")
 @click.option("--start", type=WHEN, help="When it begins [as soon as possible].")
 @click.option("--slice", "slice_", default="", metavar="NAME", help="The slice it belongs to [default].")
@@ -70,16 +70,14 @@ def lease() -> None:
     "--property", "properties", type=PAIR, multiple=True, help="Request property, told to the broker (repeat it)."
 )
 @configuration_option
-@click.option("--elastic", type=click.IntRange(min=1), metavar="MIN", help="Fewer units will do, down to MIN.")
+@click.option("--elastic", type=Count(min=1), metavar="MIN", help="Fewer units will do, down to MIN.")
 @click.option("--deferrable-until", type=WHEN, help="A later start will do, up to then.")
 @click.option("--timeout", type=SPAN, help=f"How long an answer is of use [{format_duration(ANSWER_WITHIN)}].")
 @click.option("--after", default="", metavar="LEASE", help="Redeem it only when that lease is active.")
 @click.option("--join-after", default="", metavar="LEASE", help="Join its units only when that lease's have joined.")
 @click.option("--proceed", is_flag=True, help="Go on if a lease it waits for fails, instead of failing too.")
 @click.option("--group", default="", metavar="ID", help="All requests of this group are granted together, or none is.")
-@click.option(
-    "--group-size", type=click.IntRange(min=1), metavar="N", help="On one request of the group: how many it has."
-)
+@click.option("--group-size", type=Count(min=1), metavar="N", help="On one request of the group: how many it has.")
 @dry_run_option
 @click.option(
     "--topology",
@@ -87,7 +85,7 @@ def lease() -> None:
     metavar="FILE",
     help="Sites and the links between them, all or nothing, as a TOML or JSON FILE says (in place of TYPE and UNITS).",
 )
-@click.option("--tries", type=click.IntRange(min=1), help="With --topology: how many plans to try [3].")
+@click.option("--tries", type=Count(min=1), help="With --topology: how many plans to try [3].")
 @wait_option
 @daemon_options
 @json_option
@@ -224,10 +222,11 @@ def _answer(answer: Mapping[str, Any], *, as_json: bool) -> int:
             clean(f"{answer['broker']} would grant {answer['units']} units at {answer['site']} over {start} .. {end}")
         )
     elif answer["status"] == "waits":
-        click.echo(clean(f"{answer['broker']} would let it wait: {answer['reason'] or 'it gave no reason'}"))
+        click.echo(dated(clean(f"{answer['broker']} would let it wait: {answer['reason'] or 'it gave no reason'}")))
     if answer["status"] == "refused":
-        fits = "" if answer["earliest"] is None else f"; it would fit at {to_second(answer['earliest'])}"
-        raise LeasekitError(f"{answer['broker']} would refuse it: {answer['reason']}{fits}")
+        fits, reason = answer["earliest"], answer["reason"]
+        also = "" if fits is None or str(fits) in reason else f"; it would fit at {shown(fits)}"
+        raise LeasekitError(f"{answer['broker']} would refuse it: {reason}{also}")
     return 0
 
 
@@ -442,6 +441,14 @@ def _id(client: Any, name: str) -> str:
     return name
 
 
+def _open(client: Any, name: str) -> str:
+    """The id of a lease of which there is something to come. Raises ``LeasekitError``."""
+    found = client.query("lease", lease=name)
+    if found["state"] in ("closed", "failed"):
+        raise LeasekitError(f"lease {found['id']} is {found['state']}: `leasekit lease history` tells how it went")
+    return str(found["id"])
+
+
 @lease.command(epilog=example("leasekit lease watch web", "leasekit lease watch --actor site --json"))
 @click.argument("name", metavar="[LEASE]", default="")
 @daemon_options
@@ -449,7 +456,7 @@ def _id(client: Any, name: str) -> str:
 def watch(place: Place, name: str, as_json: bool) -> None:
     """Print transitions as they happen, of one lease or of all, until Ctrl-C."""
     with place.connect(GUEST, or_only=True) as client:
-        for event in client.watch(_id(client, name) if name else ""):
+        for event in client.watch(_open(client, name) if name else ""):
             if as_json:
                 print_json_line(event)
             else:
@@ -461,7 +468,7 @@ def watch(place: Place, name: str, as_json: bool) -> None:
 @click.argument("unit", default="")
 @click.option(
     "--lines",
-    type=click.IntRange(min=0, max=10_000),
+    type=Count(min=0, max=10_000),
     default=50,
     show_default=True,
     help="How many lines of each unit.",

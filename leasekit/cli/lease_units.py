@@ -73,7 +73,9 @@ def ssh(place: Place, unit: str, command: Sequence[str], identity: Path | None, 
         raise LeasekitError("there is no program ssh here (install openssh-client)")
     with place.connect(GUEST) as client:
         _, found = find_unit(client, unit)
-    login = login_of(found["properties"], user)
+    login = login_of(found["properties"], user, strict=False)
+    if not login.host_key:
+        raise LeasekitError(f"unit {found['unit']} has no property host_key: its site has told of no ssh server there")
     with tempfile.TemporaryDirectory(prefix="leasekit-ssh-") as folder:
         known = Path(folder) / "known_hosts"
         known.write_text(login.known_hosts(), "utf-8")

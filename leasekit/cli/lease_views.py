@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from leasekit.cli.output import pairs, print_fields, print_table
-from leasekit.cli.times import now, show_when, shown, to_second
+from leasekit.cli.times import dated, now, show_when, shown, to_second
 from leasekit.core.leases.machine import NONE
 
 HISTORY_COLUMNS = ("at", "event", "from", "to", "why")
@@ -128,4 +128,4 @@ def transition_line(event: Mapping[str, Any]) -> str:
         return f"... {event['missed']} transitions were too many to show"
     arrow = f"{event['from_state']} -> {event['to_state']}" if event["from_state"] else event["to_state"]
     why = f": {event['why']}" if event["why"] else ""
-    return f"{shown(event['at'])} {event['lease']} {event['event']} {arrow}{why}"
+    return f"{shown(event['at'])} {event['lease']} {event['event']} {arrow}{dated(why)}"

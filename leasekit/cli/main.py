@@ -42,6 +42,7 @@ from leasekit.cli.site import site
 from leasekit.cli.slice import slice_
 from leasekit.cli.status import status
 from leasekit.cli.ticket import ticket
+from leasekit.cli.times import dated
 from leasekit.cli.up import down, up
 from leasekit.core.errors import LeasekitError
 
@@ -95,7 +96,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return result if isinstance(result, int) else 0
     except click.UsageError as error:
         where = error.ctx.command_path if error.ctx is not None else "leasekit"
-        _tell(f"{error.format_message()} (see {where} --help)")
+        _tell(f"{_in_one_line(error)} (see {where} --help)")
         return EXIT_USAGE
     except click.ClickException as error:
         _tell(error.format_message())
@@ -115,9 +116,15 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return EXIT_BUG
 
 
+def _in_one_line(error: click.UsageError) -> str:
+    if isinstance(error, click.NoSuchOption) and error.option_name[1:].isdecimal():
+        return f"found {error.option_name}, expected a whole number of units: 1 or more"
+    return " ".join(error.format_message().split())
+
+
 def _tell(text: str) -> None:
     for line in text.splitlines() or [""]:
-        click.echo(f"leasekit: {clean(line)}", err=True)
+        click.echo(f"leasekit: {dated(clean(line))}", err=True)
 
 
 def main() -> None:

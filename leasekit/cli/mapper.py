@@ -13,6 +13,7 @@ import click
 from leasekit.cli.emulate import progress_bars
 from leasekit.cli.output import example, json_option, note, print_json, print_table
 from leasekit.cli.saving import saving_options
+from leasekit.cli.times import Count
 from leasekit.core.errors import LeasekitError
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def _installed() -> Iterator[tuple[str, str, str, str]]:
 @click.argument("target", metavar="MAPPER")
 @click.option("--role", type=click.Choice(ROLES), help="Its role, where its methods leave that open.")
 @click.option("--settings", type=_FILE, metavar="FILE", help="Its settings: a TOML file.")
-@click.option("--cases", type=click.IntRange(min=1), default=100, show_default=True, metavar="N", help="Worlds.")
+@click.option("--cases", type=Count(min=1), default=100, show_default=True, metavar="N", help="Worlds.")
 @click.option("--seed", type=int, default=1, show_default=True, metavar="N", help="What the cases are drawn by.")
 @click.option(
     "--type", "types", multiple=True, default=("vm", "host"), show_default=True, metavar="NAME", help="Types of units."
@@ -186,9 +187,9 @@ def _show_replay(checked: Checked, as_json: bool) -> int:
 @click.argument("targets", nargs=-1, required=True, metavar="MAPPER...")
 @click.option("--workload", "workload_file", type=_FILE, metavar="FILE", help="A workload as for `plan timetable`.")
 @click.option("--swf", type=_FILE, metavar="FILE", help="A job log in the Standard Workload Format, gzip or not.")
-@click.option("--nodes", type=click.IntRange(min=1), required=True, metavar="N", help="How many nodes there are.")
+@click.option("--nodes", type=Count(min=1), required=True, metavar="N", help="How many nodes there are.")
 @click.option("--out", type=_FILE, metavar="DIR", help="Where tables and pictures go.")
-@click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="How many runs at once (default: a run a CPU).")
+@click.option("--jobs", type=Count(min=1), metavar="N", help="How many runs at once (default: a run a CPU).")
 @click.option(
     "--engine", type=click.Choice(("local", "dask")), default="local", show_default=True, help="Where they run."
 )
@@ -304,12 +305,12 @@ def _cell(value: Any) -> str:
 
 @mapper.command(epilog=example("leasekit mapper workload jobs.swf --jobs 2000 --nodes 64 --seed 1"))
 @click.argument("file", type=_FILE)
-@click.option("--jobs", type=click.IntRange(min=1), default=2000, show_default=True, metavar="N", help="How many jobs.")
-@click.option("--nodes", type=click.IntRange(min=1), default=64, show_default=True, metavar="N", help="How many nodes.")
+@click.option("--jobs", type=Count(min=1), default=2000, show_default=True, metavar="N", help="How many jobs.")
+@click.option("--nodes", type=Count(min=1), default=64, show_default=True, metavar="N", help="How many nodes.")
 @click.option(
     "--load", type=click.FloatRange(min=0.01, max=10), default=0.8, show_default=True, metavar="SHARE", help="Offered."
 )
-@click.option("--users", type=click.IntRange(min=1), default=12, show_default=True, metavar="N", help="Whose jobs.")
+@click.option("--users", type=Count(min=1), default=12, show_default=True, metavar="N", help="Whose jobs.")
 @click.option("--seed", type=int, default=1, show_default=True, metavar="N", help="What they are drawn by.")
 def workload(file: Path, jobs: int, nodes: int, load: float, users: int, seed: int) -> None:
     """Make a job log by a seed, for those who have none: FILE in the Standard Workload Format."""

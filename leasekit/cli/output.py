@@ -15,6 +15,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from leasekit.cli.times import dated
+
 WIDTH_UNKNOWN: Final = 240
 """The width of tables that don't go to a terminal: nothing is cut there."""
 
@@ -39,6 +41,11 @@ STYLES: Final[Mapping[str, str]] = {
 }
 """Colours of the words that say how something is."""
 
+PROSE: Final = frozenset(
+    {"detail", "reason", "requested", "approved", "renewal", "granted", "next", "problem", "refused", "why", "words"}
+)
+"""Columns and fields in which actors speak: instants in them are shown as dates."""
+
 json_option: Callable[[F], F] = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 
 
@@ -56,9 +63,9 @@ def clean(value: Any) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def styled(value: Any) -> Text:
-    """A value as a table's cell, coloured if it is a state."""
-    text = clean(value)
+def styled(value: Any, name: str = "") -> Text:
+    """A value as a table's cell, coloured if it is a state; ``name`` is its column's or field's."""
+    text = dated(clean(value)) if name in PROSE else clean(value)
     return Text(text, style=STYLES.get(text, ""))
 
 
@@ -93,8 +100,8 @@ def print_table(
     for column in columns:
         table.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
     for line in lines:
-        table.add_row(*(styled(cell) for cell in line))
-    console().print(table)
+        table.add_row(*map(styled, line, columns))
+    _print(table)
 
 
 def print_fields(fields: Iterable[tuple[str, Any]]) -> None:
@@ -104,13 +111,24 @@ def print_fields(fields: Iterable[tuple[str, Any]]) -> None:
     table.add_column(overflow="fold")
     for name, value in fields:
         if value not in (None, "", (), [], {}):
-            table.add_row(name, styled(value))
-    console().print(table)
+            table.add_row(name, styled(value, name))
+    _print(table)
+
+
+def _print(table: Table) -> None:
+    """A table, without the blanks that pad its lines where no terminal shows them."""
+    where = console()
+    if where.is_terminal:
+        where.print(table)
+        return
+    with where.capture() as printed:
+        where.print(table)
+    click.echo("\n".join(line.rstrip() for line in printed.get().splitlines()))
 
 
 def note(text: str) -> None:
     """Something for the person at the terminal, not for a program that reads the output."""
-    click.echo(clean(text), err=True)
+    click.echo(dated(clean(text)), err=True)
 
 
 def pairs(properties: Mapping[str, Any]) -> str:

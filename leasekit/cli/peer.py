@@ -10,6 +10,7 @@ import click
 
 from leasekit.cli.output import example, json_option, note, print_json, print_table
 from leasekit.cli.places import Place, daemon_options
+from leasekit.cli.times import Count
 from leasekit.core.errors import LeasekitError
 
 ROLES = ("guest", "broker", "authority")
@@ -49,7 +50,7 @@ def list_(place: Place, as_json: bool) -> None:
 @click.option("--key", required=True, metavar="KEY", help="Its public key: 64 hex digits, or a .pub file.")
 @click.option("--address", default="", metavar="ADDRESS", help="Where it is dialled; without, it dials this actor.")
 @click.option("--may", multiple=True, type=click.Choice(PERMISSIONS), help="What it may do [what its role may].")
-@click.option("--open-requests", type=click.IntRange(min=1), metavar="N", help="Its requests that may be open at once.")
+@click.option("--open-requests", type=Count(min=1), metavar="N", help="Its requests that may be open at once.")
 @daemon_options
 @json_option
 def add(

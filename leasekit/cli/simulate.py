@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from leasekit.cli.output import clean, console, example, json_option, note, print_fields, print_json
+from leasekit.cli.times import Count
 from leasekit.core.settings import expect_one_of
 
 if TYPE_CHECKING:
@@ -50,9 +51,9 @@ class SeedRange(click.ParamType[tuple[int, int | None]]):
         "leasekit simulate --explore plain --faults 2",
     )
 )
-@click.option("--seed", type=click.IntRange(min=0), metavar="N", help="Run this seed again, exactly as it was.")
+@click.option("--seed", type=Count(min=0), metavar="N", help="Run this seed again, exactly as it was.")
 @click.option("--seeds", type=SeedRange(), metavar="A..B", help="Run these seeds [0..99]; A.. goes on and on.")
-@click.option("--jobs", type=click.IntRange(min=1), default=1, metavar="N", help="In how many processes [1].")
+@click.option("--jobs", type=Count(min=1), default=1, metavar="N", help="In how many processes [1].")
 @click.option("--minutes", type=click.FloatRange(min=0), metavar="M", help="Go on until time is up.")
 @click.option(
     "--scenario", "file", type=click.Path(path_type=Path), metavar="FILE",
@@ -66,9 +67,7 @@ class SeedRange(click.ParamType[tuple[int, int | None]]):
     help="Write the scenario (with --shrink: the small one).",
 )
 @click.option("--explore", "flows", is_flag=True, help="Explore every joint state of a lease instead.")
-@click.option(
-    "--faults", type=click.IntRange(0, 3), default=1, metavar="N", help="With --explore: at most so many [1]."
-)
+@click.option("--faults", type=Count(0, 3), default=1, metavar="N", help="With --explore: at most so many [1].")
 @click.argument("flow", nargs=-1)
 @json_option
 @click.pass_context

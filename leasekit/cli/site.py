@@ -10,12 +10,16 @@ from leasekit.cli.delegations import add_delegation_commands
 from leasekit.cli.output import example, json_option, note, pairs, print_json, print_table
 from leasekit.cli.places import Place, daemon_options
 from leasekit.cli.site_doctor import doctor
+from leasekit.cli.site_hosts import host
 from leasekit.cli.site_units import add_unit_commands
 from leasekit.cli.times import WHEN, to_second
 from leasekit.core.errors import LeasekitError
+from leasekit.core.leases.authority import UNIT_TABLE
 from leasekit.core.time import Instant
 
 SITE = "authority"
+STATES = tuple(dict.fromkeys(state for state, _ in UNIT_TABLE))
+"""The states that a unit can be in."""
 
 
 @click.group()
@@ -25,10 +29,12 @@ def site() -> None:
 
 @site.command(epilog=example("leasekit site units --in free"))
 @click.option("--type", "type_", default="", metavar="TYPE", help="Only units of this type.")
-@click.option("--in", "unit_state", default="", metavar="STATE", help="Only units in this state, such as free.")
+@click.option(
+    "--in", "unit_state", type=click.Choice(STATES), metavar="STATE", help="Only units in this state, such as free."
+)
 @daemon_options
 @json_option
-def units(place: Place, type_: str, unit_state: str, as_json: bool) -> None:
+def units(place: Place, type_: str, unit_state: str | None, as_json: bool) -> None:
     """List the units of a site: whose they are, and what is being done to them."""
     with place.connect(SITE) as client:
         found = [
@@ -150,7 +156,8 @@ def add_window(
         print_json(window)
     else:
         span = f"from {to_second(window['start'])} to {to_second(window['end'])}"
-        note(f"{window['window']}: {len(window['units'])} units are out of service {span}")
+        what = "1 unit is" if len(window["units"]) == 1 else f"{len(window['units'])} units are"
+        note(f"{window['window']}: {what} out of service {span}")
 
 
 @maintenance.command("remove", epilog=example("leasekit site maintenance remove window-12"))
@@ -220,3 +227,4 @@ def claims(place: Place, as_json: bool) -> None:
 add_delegation_commands(site, SITE)
 add_unit_commands(site)
 site.add_command(doctor)
+site.add_command(host)

@@ -9,7 +9,7 @@ import click
 
 from leasekit.cli.output import clean, example, json_option, note, print_fields, print_json, print_table
 from leasekit.cli.places import Place, daemon_options
-from leasekit.cli.times import PAIR
+from leasekit.cli.times import PAIR, Count, now, show_when
 
 SITE: Final = "authority"
 PATIENCE: Final = 900.0
@@ -18,7 +18,7 @@ PATIENCE: Final = 900.0
 
 def add_unit_commands(group: click.Group) -> None:
     """Add these commands to ``leasekit site``."""
-    for command in (fail, probe, operate, console, caps, orphans):
+    for command in (fail, probe, operate, console, caps, orphans, saved):
         group.add_command(command)
 
 
@@ -54,9 +54,13 @@ def probe(place: Place, unit: str, as_json: bool) -> None:
     if as_json:
         print_json(found)
         return
-    print_fields(
-        [("state", found["state"]), ("detail", found["detail"]), *((k, f"{v:g}") for k, v in found["measured"].items())]
-    )
+    measured = ((name, _number(value)) for name, value in found["measured"].items())
+    print_fields([("state", found["state"]), ("detail", found["detail"]), *measured])
+
+
+def _number(value: float) -> str:
+    """A measured number: whole where it is, else to three places."""
+    return f"{value:,.0f}" if value == int(value) else f"{value:,.3f}"
 
 
 @click.command(epilog=example("leasekit site operate vm-3 restart", "leasekit site operate vm-3 migrate host=two"))
@@ -96,9 +100,7 @@ def show_console(place: Place, unit: str, *, as_json: bool) -> None:
 
 @click.command(epilog=example("leasekit site caps vm-3 --seconds 5"))
 @click.argument("unit")
-@click.option(
-    "--seconds", type=click.IntRange(1, 60), default=2, show_default=True, help="How long each cap is measured."
-)
+@click.option("--seconds", type=Count(1, 60), default=2, show_default=True, help="How long each cap is measured.")
 @daemon_options
 @json_option
 def caps(place: Place, unit: str, seconds: int, as_json: bool) -> None:
@@ -141,3 +143,18 @@ def orphans(place: Place, remove: bool, unit: str, as_json: bool) -> None:
     print_table(("host", "unit", "what", "name"), rows, empty="there is nothing of units that nobody has")
     if remove and found:
         note("removed")
+
+
+@click.command(epilog=example("leasekit site saved", "leasekit site saved --json"))
+@daemon_options
+@json_option
+def saved(place: Place, as_json: bool) -> None:
+    """List what the site keeps of the units of suspended leases, until when, and for whom."""
+    with place.connect(SITE) as client:
+        kept = client.query("saved")
+    if as_json:
+        print_json(kept)
+        return
+    instant = now()
+    rows = [(k["lease"], k["unit"], k["type"], k["holder"], k["state"], show_when(k["until"], instant)) for k in kept]
+    print_table(("lease", "unit", "type", "holder", "state", "kept until"), rows, empty="nothing is kept of any unit")

@@ -9,7 +9,9 @@ import click
 
 from leasekit.cli.output import example, json_option, note, print_json, print_table
 from leasekit.cli.places import Place, daemon_options
+from leasekit.cli.times import Count
 from leasekit.cli.watching import Following
+from leasekit.core.errors import LeasekitError
 
 GUEST = "guest"
 
@@ -23,7 +25,7 @@ def slice_() -> None:
 @click.argument("name")
 @click.option(
     "--hold",
-    type=click.IntRange(min=0),
+    type=Count(min=0),
     default=0,
     metavar="N",
     help="Redeem nothing before N leases of the slice have their tickets; if one is refused, close them all.",
@@ -50,12 +52,27 @@ def key(place: Place, name: str, keys: TextIO, as_json: bool) -> None:
 
     Units that are up are told at once; leases that are still to come get the keys when they are set up.
     """
+    text = _checked(keys)
     with place.connect(GUEST) as client:
-        changed = client.request("command", "slice.key", {"name": name, "key": keys.read()})
+        changed = client.request("command", "slice.key", {"name": name, "key": text})
     if as_json:
         print_json(changed)
     else:
         note(f"slice {name} has another key; {len(changed['leases'])} open leases get it")
+
+
+def _checked(file: TextIO) -> str:
+    """The text of a file of public keys: what is none would be sent to every site, a private key too."""
+    from leasekit.drivers.libvirt.plan import login_keys
+
+    try:
+        text = file.read()
+        found = login_keys(text)
+    except (LeasekitError, UnicodeDecodeError) as error:
+        raise LeasekitError(f"{file.name}: {error}") from error
+    if not found:
+        raise LeasekitError(f"{file.name}: found no key, expected a public key of OpenSSH in each line")
+    return text
 
 
 @slice_.command("list", epilog=example("leasekit slice list"))

@@ -15,7 +15,7 @@ import click
 
 from leasekit.cli.output import example, json_option, note, print_fields, print_json, print_table
 from leasekit.cli.places import Place, daemon_options
-from leasekit.cli.times import WHEN, now, to_second
+from leasekit.cli.times import WHEN, Count, now, to_second
 from leasekit.core.claims.keys import ED25519, fingerprint
 from leasekit.core.claims.ticket import DEPTH_MAX, Ticket, decode_ticket
 from leasekit.core.claims.verify import DEPTH_DEFAULT, TicketVerifier
@@ -92,7 +92,7 @@ def show(place: Place, source: str, lease: str, save: Path | None, as_json: bool
 @click.option("--at", type=WHEN, default=None, metavar="TIME", help="When it must not be over yet (default: any time).")
 @click.option(
     "--depth",
-    type=click.IntRange(1, DEPTH_MAX),
+    type=Count(1, DEPTH_MAX),
     default=DEPTH_DEFAULT,
     show_default=True,
     help="The most claims in it.",

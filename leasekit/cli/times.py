@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import Any, Final
 
@@ -11,6 +12,11 @@ from leasekit.config.traces import format_instant, parse_instant
 from leasekit.core.time import INSTANT_MAX, SECOND, Duration, Instant, format_duration, parse_duration
 
 CALENDAR_END: Final[Instant] = 253_402_300_799_999
+_INSTANTS: Final = re.compile(r"(?<![\w.-])[1-9]\d{12}(?![\w-]|\.\d)")
+"""What is an instant in prose: 13 digits, which are Unix milliseconds from 2001 to 2286."""
+_WHOLE: Final = re.compile(r"[+-]?[0-9]{1,40}")
+COUNT_MAX: Final = 2**53 - 1
+"""The greatest whole number that every part of leasekit can hold."""
 
 
 def now() -> Instant:
@@ -58,6 +64,18 @@ class _Pair(click.ParamType[tuple[str, str]]):
         return key, text
 
 
+class Count(click.IntRange):
+    """A whole number within bounds; what is none is told with what is allowed."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        least, most = self.min or 0, self.max or COUNT_MAX
+        number = int(value) if _WHOLE.fullmatch(str(value)) else None
+        if number is None or not least <= number <= most:
+            to = f" to {most}" if self.max or (number or 0) > most else " on"
+            self.fail(f"found {value!s:.40}, expected a whole number from {least}{to}", param, ctx)
+        return number
+
+
 WHEN = _When()
 SPAN = _Span()
 PAIR = _Pair()
@@ -101,6 +119,11 @@ def to_second(instant: Instant) -> str:
 def shown(instant: Instant) -> str:
     """Any instant; those that no calendar has are only said to be far away."""
     return format_instant(instant) if instant <= CALENDAR_END else "after the year 9999"
+
+
+def dated(text: str) -> str:
+    """Prose of actors with its instants, which are milliseconds, as dates: exactly, since they are typed in again."""
+    return _INSTANTS.sub(lambda found: shown(int(found[0])), text)
 
 
 def round_span(span: Duration) -> Duration:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import click
@@ -54,14 +55,14 @@ def down(place: Place, actors: tuple[str, ...]) -> None:
     for name in actors:
         if name not in deployment.actors:
             raise LeasekitError(f"{deployment.file}: no actor {name!r}; it has {', '.join(deployment.actors)}")
-    stopped = 0
-    for name in actors or deployment.actors:
-        try:
-            with ControlClient(deployment.actors[name].control) as client:
+    with ExitStack() as stack:
+        running = {}
+        for name in actors or deployment.actors:
+            with suppress(ControlError):
+                running[name] = stack.enter_context(ControlClient(deployment.actors[name].control))
+        for name, client in running.items():
+            with suppress(ControlError):  # the process that runs it may have been told so already
                 client.stop()
-        except ControlError:
-            continue  # it is not running, or the process that ran it has just been told so
-        stopped += 1
-        note(f"{name}: stopping")
-    if not stopped:
+            note(f"{name}: stopping")
+    if not running:
         raise LeasekitError(f"{deployment.file}: none of its daemons is running")

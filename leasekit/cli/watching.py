@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 from leasekit.cli.output import console
+from leasekit.cli.times import dated
 from leasekit.core.leases import service_manager as sm
 from leasekit.core.leases.machine import NONE
 
@@ -87,7 +88,7 @@ class Following:
             if "missed" in event:
                 yield event
             elif event["lease"] == lease:
-                show(f"{event['event']}: {event['to_state']}" + (f": {event['why']}" if event["why"] else ""))
+                show(f"{event['event']}: {event['to_state']}" + (f": {dated(event['why'])}" if event["why"] else ""))
                 yield event
 
     def _judge(self, lease: str, event: Mapping[str, Any], *, closing: bool) -> Outcome | None:

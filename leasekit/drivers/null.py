@@ -97,13 +97,15 @@ def _check_properties(_: object, __: object, properties: Properties) -> None:
 class NullSettings:
     """``latency`` and ``failure`` (a probability, 0 to 1) by operation; operations left out take no time, and succeed.
 
-    ``properties`` are added to the unit properties of every setup. Two drivers with one ``seed`` draw the same.
+    ``properties`` are added to the unit properties of every setup; ``metered`` is what power operations return of units
+    that have a meter (``watts``, ``idle_watts``). Two drivers with one ``seed`` draw the same.
     """
 
     seed: int = 0
     latency: Mapping[Operation, Distribution] = attrs.Factory(dict)
     failure: Mapping[Operation, float] = attrs.field(factory=dict, validator=_check_probabilities)
     properties: Mapping[str, str] = attrs.field(factory=dict, validator=_check_properties)
+    metered: Mapping[str, str] = attrs.field(factory=dict, validator=_check_properties)
 
 
 class Outcome(NamedTuple):
@@ -122,6 +124,7 @@ class LatencyModel:
         self._latency: dict[str, Distribution] = {str(op): model for op, model in settings.latency.items()}
         self._failure: dict[str, float] = {op: share for op, share in settings.failure.items() if share > 0}
         self._properties = dict(settings.properties)
+        self._metered = dict(settings.metered)
 
     def latency(self, op: str, unit: str, number: int) -> Duration:
         """Milliseconds that action ``number``, ``op`` on ``unit``, takes."""
@@ -137,11 +140,15 @@ class LatencyModel:
         share = self._failure.get(op, 0.0)
         if share and self._uniform(b"failure", op, unit, number) < share:
             return Outcome(False, reason=f"{op} of {unit} failed, as one in {1 / share:.4g} is set to")
-        return Outcome(True, self.properties(unit) if op in ("setup", "modify") else EMPTY)
+        return Outcome(True, self.properties(unit) if op in ("setup", "modify") else self.metered(op))
 
     def properties(self, unit: str) -> Properties:
         """The unit properties of a unit that is set up."""
         return {"host": unit, **self._properties}
+
+    def metered(self, op: str) -> Properties:
+        """What an operation returns of the unit's meter."""
+        return dict(self._metered) if op in OPERATIONS else EMPTY
 
     def _uniform(self, purpose: bytes, op: str, unit: str, number: int) -> float:
         """A number strictly between 0 and 1: with 52 random bits neither end can be rounded to."""
@@ -222,12 +229,13 @@ class NullDriver:
             await trio.lowlevel.checkpoint()
             self._saved[unit.unit] = None
             return EMPTY
+        metered: Properties = EMPTY
         if operation == "status":
             await trio.lowlevel.checkpoint()
         else:
-            await self._act(operation, unit)
+            metered = await self._act(operation, unit)
             self._power[unit.unit] = {POWER_OFF: "off", SUSPEND: "suspended"}.get(operation, "on")
-        return {"power": self._power.get(unit.unit, "on")}
+        return {"power": self._power.get(unit.unit, "on"), **metered}
 
     async def _act(self, op: str, unit: UnitContext) -> Properties:
         latency = self.model.latency(op, unit.unit, unit.number)

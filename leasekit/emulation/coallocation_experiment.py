@@ -149,7 +149,9 @@ def read_testbed(data: Path | None = None) -> Testbed:
             },
             fractions={"service_levels": scenarios["service_levels"]["user_fraction"]},
         )
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except OSError as error:
+        raise LeasekitError(f"{path}: can't be read: {error.strerror or error}") from error
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
         raise LeasekitError(f"{path}: can't be read as a testbed: {error}") from error
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise LeasekitError(f"{path}: is not a testbed of the co-allocation paper: {error!r}") from error

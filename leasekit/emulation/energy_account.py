@@ -1,8 +1,8 @@
 """What power management of an emulated site came to, from the rows that its authority commits.
 
 A unit counts as off, or suspended, from when its site has heard that it is to when it begins to be switched on; on the
-way there it counts as on. A lease was delayed if one of its units was not on when it got it: by as long as the last of
-them took to come on.
+way there it counts as on. Where its meter was read before it was put off (``idle_watts``), that is what it saves. A
+lease was delayed if one of its units was not on when it got it: by as long as the last of them took to come on.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from leasekit.core.leases import authority as au
 from leasekit.core.leases import power as pw
 from leasekit.core.leases.records import SiteUnit
 from leasekit.core.schema import Change
-from leasekit.core.time import Instant, Term
+from leasekit.core.time import HOUR, Instant, Term
 from leasekit.emulation.energy_metrics import Delayed, delay_req, e_savings, res_idle
 from leasekit.emulation.metrics import Series
+from leasekit.policies.authority.weighers import IDLE_WATTS, positive
 
 
 class EnergyAccount:
@@ -26,12 +27,16 @@ class EnergyAccount:
         self.off = Series()
         self.suspended = Series()
         self.used = Series()
+        self.spared = Series()
+        """What units that are off or suspended would draw, idle, in watts: as far as that was metered."""
         self.switched = 0
         self._power: dict[str, str] = {}
         self._used: set[str] = set()
         self._waits: dict[str, tuple[str, Instant]] = {}
         self._boots: dict[str, int] = {}
         self._leases: dict[str, tuple[int, Term]] = {}
+        self._spared: dict[str, float] = {}
+        self._metered: set[str] = set()
 
     def observe(self, now: Instant, changes: Sequence[Change]) -> None:
         """Take in one commit."""
@@ -51,6 +56,7 @@ class EnergyAccount:
             for series, power in ((self.off, pw.OFF), (self.suspended, pw.SUSPENDED)):
                 if (before == power) != (after == power):
                     series.add(now, 1 if after == power else -1)
+            self._meter(now, unit)
         used = unit.state not in (au.FREE, au.OUT) or bool(unit.promised)
         if used != (unit.id in self._used):
             (self._used.add if used else self._used.discard)(unit.id)
@@ -65,17 +71,34 @@ class EnergyAccount:
             if unit.lease == lease:
                 self._boots[lease] = max(self._boots[lease], now - since)
 
+    def _meter(self, now: Instant, unit: SiteUnit) -> None:
+        spares = positive(unit.metered.get(IDLE_WATTS)) if unit.power in (pw.OFF, pw.SUSPENDED) else 0.0
+        if spares:
+            self._metered.add(unit.id)
+        before = self._spared.pop(unit.id, 0.0)
+        if spares:
+            self._spared[unit.id] = spares
+        if spares != before:
+            self.spared.add(now, spares - before)
+
     def delayed(self) -> list[Delayed]:
         """The leases that had to wait for a unit to come on."""
         known = [(self._leases.get(lease), boot) for lease, boot in self._boots.items() if boot]
         return [Delayed(lease[0], boot, lease[1].length) for lease, boot in known if lease is not None]
 
     def summary(self, capacity: int, window: Term) -> Mapping[str, Any] | None:
-        """The figures over a window, in unit-seconds; None where nothing was ever switched."""
+        """The figures over a window, in unit-seconds; None where nothing was ever switched. ``saved_wh`` is what the
+        ``metered`` units saved, in watt-hours; only there if any was.
+        """
         if not self.switched:
             return None
         delayed = self.delayed()
+        metered = {
+            "metered": len(self._metered),
+            "saved_wh": round(self.spared.integral(window) / HOUR, 1),
+        }
         return {
+            **(metered if self._metered else {}),
             "res_idle": res_idle(capacity, self.used, window),
             "e_savings": e_savings(self.off, window),
             "suspended": e_savings(self.suspended, window),

@@ -168,25 +168,36 @@ def _daily(series: StepFunction, window: Term) -> list[float]:
     ]
 
 
-def _job(job: tuple[Workloads, Strategy, Setup]) -> Found:
-    return run_strategy(*job)
+_shared: list[tuple[Workloads, Setup]] = []
+"""What a process of :func:`run_all` was sent once, for all the strategies that it runs."""
+
+
+def _share(workloads: Workloads, setup: Setup) -> None:
+    _shared.append((workloads, setup))
+
+
+def _job(strategy: Strategy) -> Found:
+    workloads, setup = _shared[-1]
+    return run_strategy(workloads, strategy, setup)
 
 
 def run_all(
     workloads: Workloads, setup: Setup = Setup(), *, jobs: int = 1, progress: Progress | None = None
 ) -> list[Found]:
     """Every strategy, on so many processes, in the order of :data:`STRATEGIES`."""
-    work = [(workloads, strategy, setup) for strategy in STRATEGIES]
     found: list[Found] = []
     with ExitStack() as stack:
-        each: Callable[..., Iterable[Found]] = map
         if jobs > 1:
-            pool = multiprocessing.get_context("spawn").Pool(min(jobs, len(work)))
-            each = stack.enter_context(pool).imap
-        for one in each(_job, work):
+            pool = multiprocessing.get_context("spawn").Pool(
+                min(jobs, len(STRATEGIES)), initializer=_share, initargs=(workloads, setup)
+            )
+            each: Iterable[Found] = stack.enter_context(pool).imap(_job, STRATEGIES)
+        else:
+            each = (run_strategy(workloads, strategy, setup) for strategy in STRATEGIES)
+        for one in each:
             found.append(one)
             if progress is not None:
-                progress("energy", len(found) / len(work))
+                progress("energy", len(found) / len(STRATEGIES))
     return found
 
 

@@ -10,25 +10,22 @@ most efficient one on.
 from __future__ import annotations
 
 import heapq
-from bisect import insort
+from bisect import bisect_left, bisect_right, insort
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from itertools import chain
 
 import attrs
-from sortedcontainers import SortedList
 
-from leasekit.core.time import MINUTE, SECOND, Duration, Instant, Term
-from leasekit.core.timetable import Timetable
+from leasekit.core.time import MINUTE, SECOND, Duration, Instant
 from leasekit.emulation.energy_metrics import Delayed
 from leasekit.emulation.energy_requests import Request
 from leasekit.emulation.metrics import Series
 from leasekit.policies.authority.energy_forecast import Forecast
 from leasekit.policies.authority.energy_plan import Fleet, PowerManager, PowerSettings
 
-FORGET_EVERY: int = 512
-"""After how many decisions the timetable forgets what is over."""
 FEW: int = 8
+"""Up to how many cores are put one by one among those that are in order."""
 
 
 @attrs.frozen(kw_only=True)
@@ -75,13 +72,14 @@ class EnergySimulation:
         self._latencies = latencies
         self._manager: PowerManager[int] = PowerManager(settings, forecast)
         self._idle = list(range(capacity))
-        self._off: SortedList = SortedList()
-        self._suspended: SortedList = SortedList()
+        self._off: list[int] = []
+        self._suspended: list[int] = []
         self._coming: list[tuple[Instant, int]] = []
         self._ends: list[tuple[Instant, int, list[int]]] = []
         self._waiting: deque[Request] = deque()
         self._in_use = 0
         self._series = (Series(), Series(), Series())
+        self._recorded = (-1, -1, -1)
         self._delayed: list[Delayed] = []
         self._queued = self._switched = self._number = self._late = 0
         self._known = _Known(requests, capacity) if reservations else None
@@ -90,22 +88,22 @@ class EnergySimulation:
         """Let it all happen."""
         requests, decide = self._requests, self._settings.decide
         start = requests[0].start
-        for core in self._idle:
-            self._manager.checks.idle(core, start)
+        self._manager.checks.all_idle(self._idle, start)
         self._record(start)
         decision, index = -(-start // decide) * decide, 0
-        while index < len(requests) or self._ends or self._waiting:
-            arrival = requests[index].start if index < len(requests) else None
-            end = self._ends[0][0] if self._ends else None
-            now = min(at for at in (arrival, end, decision) if at is not None)
+        ends = self._ends
+        arrival: Instant | None = start
+        while arrival is not None or ends or self._waiting:
             # At one instant: what ends, then what begins, then the decision.
-            if end == now:
-                self._end(now)
-            elif arrival == now:
-                self._arrive(requests[index], now)
+            until = decision if arrival is None or decision < arrival else arrival
+            if ends and ends[0][0] <= until:
+                self._end(ends[0][0])
+            elif arrival == until:
+                self._arrive(requests[index], until)
                 index += 1
+                arrival = requests[index].start if index < len(requests) else None
             else:
-                self._decide(now)
+                self._decide(decision)
                 decision += decide
         used, off, suspended = self._series
         return Course(
@@ -130,9 +128,7 @@ class EnergySimulation:
         spare = max(0, len(self._idle) + len(self._coming) - held)
         cores = self._idle[: min(request.cores, spare)]
         del self._idle[: len(cores)]
-        busy = self._manager.checks.busy
-        for core in cores:
-            busy(core, now)
+        self._manager.checks.all_busy(cores, now)
         ready = now
         if len(cores) < request.cores:
             ready = self._fetch(request.cores - len(cores), now, cores, spare - len(cores))
@@ -144,7 +140,7 @@ class EnergySimulation:
         end = ready + request.duration
         heapq.heappush(self._ends, (end, self._number, cores))
         if self._known is not None and end > request.start + request.duration:
-            self._known.extend(request, end)
+            self._known.extend(request, now, end)
         self._record(now)
 
     def _fetch(self, count: int, now: Instant, cores: list[int], spare: int) -> Instant:
@@ -156,19 +152,19 @@ class EnergySimulation:
             ready, core = heapq.heappop(self._coming)
             cores.append(core)
             count, spare = count - 1, spare - 1
-        for core in list(self._dark(count)):
-            ready = max(ready, self._switch_on(core, now))
-            cores.append(core)
-            count -= 1
+        for at, dark in self._wake(count, now):
+            if dark:
+                ready, count = max(ready, at), count - len(dark)
+                cores += dark
         # There are no others: a reservation that loses them gets what is given back until then.
         while count and self._coming:
             at, core = heapq.heappop(self._coming)
             ready, count = max(ready, at), count - 1
             cores.append(core)
-        for core in self._idle[:count]:
-            self._manager.checks.busy(core, now)
-            cores.append(core)
-        del self._idle[:count]
+        if count:
+            self._manager.checks.all_busy(self._idle[:count], now)
+            cores += self._idle[:count]
+            del self._idle[:count]
         return ready
 
     def _end(self, now: Instant) -> None:
@@ -180,30 +176,20 @@ class EnergySimulation:
         self._record(now)
 
     def _free(self, cores: Sequence[int], now: Instant) -> None:
-        idle = self._manager.checks.idle
-        for core in cores:
-            idle(core, now)
-        if len(cores) < FEW:
-            for core in cores:
-                insort(self._idle, core)
-        else:
-            self._idle.extend(cores)
-            self._idle.sort()
+        self._manager.checks.all_idle(cores, now)
+        _put(self._idle, cores)
 
     # -- power -------------------------------------------------------------------------------------------------
 
-    def _dark(self, count: int) -> Iterator[int]:
-        """The cores that are best switched on."""
-        return (core for core, _ in zip(chain(self._suspended, self._off), range(count), strict=False))
-
-    def _switch_on(self, core: int, now: Instant) -> Instant:
-        self._manager.woken(core, now)
-        self._switched += 1
-        if core in self._suspended:
-            self._suspended.remove(core)
-            return now + self._latencies.resume
-        self._off.remove(core)
-        return now + self._latencies.boot
+    def _wake(self, count: int, now: Instant) -> tuple[tuple[Instant, list[int]], ...]:
+        """Begin to switch on so many cores, or what there is, the best first. Returns which are on when."""
+        suspended = self._suspended[:count]
+        off = self._off[: count - len(suspended)]
+        del self._suspended[: len(suspended)], self._off[: len(off)]
+        for core in chain(suspended, off):
+            self._manager.woken(core, now)
+        self._switched += len(suspended) + len(off)
+        return (now + self._latencies.resume, suspended), (now + self._latencies.boot, off)
 
     def _come_on(self, now: Instant) -> None:
         while self._coming and self._coming[0][0] <= now:
@@ -220,65 +206,85 @@ class EnergySimulation:
             on=self._capacity - dark,
             idle=reversed(self._idle),
             dark=chain(self._suspended, self._off),
-            next_due=None if self._known is None else self._known.first_after(soon),
+            next_due=self._known.first_after(soon) if self._known and self._settings.suspend_below else None,
         )
         switching = self._manager.decide(now, fleet)
         if not (switching.on or switching.off):
             return
-        for core in switching.on:
-            heapq.heappush(self._coming, (self._switch_on(core, now), core))
+        # The manager switches on the first of those that it is shown.
+        for at, cores in self._wake(len(switching.on), now):
+            for core in cores:
+                heapq.heappush(self._coming, (at, core))
         self._switch_off(switching.off, suspend=switching.suspend)
         self._record(now)
 
-    def _switch_off(self, cores: Iterable[int], *, suspend: bool) -> None:
-        gone = set(cores)
-        if gone:
-            (self._suspended if suspend else self._off).update(gone)
+    def _switch_off(self, cores: Sequence[int], *, suspend: bool) -> None:
+        if cores:
+            gone = set(cores)
+            _put(self._suspended if suspend else self._off, cores)
             self._idle = [core for core in self._idle if core not in gone]
             self._switched += len(gone)
 
     def _record(self, now: Instant) -> None:
-        used, off, suspended = self._series
-        used.append(now, self._in_use)
-        off.append(now, len(self._off))
-        suspended.append(now, len(self._suspended))
+        values = self._in_use, len(self._off), len(self._suspended)
+        if values != self._recorded:
+            for series, value, before in zip(self._series, values, self._recorded, strict=True):
+                if value != before:
+                    series.append(now, value)
+            self._recorded = values
+
+
+def _put(cores: list[int], more: Sequence[int]) -> None:
+    """Adds more to cores that are in order."""
+    if len(more) < FEW:
+        for core in more:
+            insort(cores, core)
+    else:
+        cores.extend(more)
+        cores.sort()
 
 
 class _Known:
-    """What a site knows of requests that have been submitted: how many cores they need when."""
+    """What a site knows of requests that have been submitted: how many cores they need when.
+
+    Asked for ever later instants. What lies ahead is a short list, as only what was submitted is in it.
+    """
 
     def __init__(self, requests: Sequence[Request], capacity: int) -> None:
-        self._by_submit = sorted(requests, key=lambda request: request.submit)
-        self._table = Timetable(capacity)
+        self._to_come = sorted(requests, key=lambda request: request.submit, reverse=True)
         self._capacity = capacity
-        self._starts: SortedList = SortedList()
-        self._next = 0
-        self._asked = 0
-        self._keys: dict[Request, list[int]] = {}
+        self._needed = 0
+        self._changes: list[tuple[Instant, int]] = []
+        self._starts: list[tuple[Instant, int]] = []
 
     def _learn(self, now: Instant) -> None:
-        coming = self._by_submit
-        while self._next < len(coming) and coming[self._next].submit <= now:
-            request = coming[self._next]
-            term = Term(request.start, request.start + request.duration)
-            if term.end > now:
-                self._table.reserve(self._next, request.cores, term, force=True)
-                self._keys.setdefault(request, []).append(self._next)
-                if request.submit < request.start:
-                    self._starts.add((request.start, request.submit, request.cores))
-            self._next += 1
-        self._asked += 1
-        if self._asked % FORGET_EVERY == 0:
-            self._table.forget_before(now)
+        changes, to_come = self._changes, self._to_come
+        while to_come and to_come[-1].submit <= now:
+            start, submit, duration, cores = to_come.pop()
+            insort(changes, (start, cores))
+            insort(changes, (start + duration, -cores))
+            if submit < start:
+                insort(self._starts, (start, cores))
+        past = bisect_right(changes, (now, self._capacity))
+        if past:
+            self._needed += sum(change for _, change in changes[:past])
+            del changes[:past]
 
     def peak(self, now: Instant, until: Instant) -> int:
         """The most cores at once that are spoken for in the meantime."""
         self._learn(now)
-        return min(self._capacity, self._capacity - self._table.available(Term(now, until)))
+        most = needed = self._needed
+        # At one instant what ends is listed before what begins.
+        for at, change in self._changes:
+            if at >= until:
+                break
+            needed += change
+            most = max(most, needed)
+        return min(self._capacity, most)
 
     def first_after(self, instant: Instant) -> Instant | None:
         """The first start that is known, at ``instant`` or later."""
-        index = self._starts.bisect_left((instant,))
+        index = bisect_left(self._starts, (instant, 0))
         return self._starts[index][0] if index < len(self._starts) else None
 
     def begin(self, request: Request, now: Instant) -> bool:
@@ -286,15 +292,19 @@ class _Known:
         self._learn(now)
         if request.submit >= request.start:
             return False
-        self._starts.discard((request.start, request.submit, request.cores))
+        del self._starts[bisect_left(self._starts, (request.start, request.cores))]
         return True
 
-    def extend(self, request: Request, end: Instant) -> None:
-        """A request that waited goes on for longer than it was to."""
-        keys = self._keys.get(request)
-        if keys and keys[-1] in self._table:
-            self._table.change(keys.pop(), term=Term(request.start, end), force=True)
+    def extend(self, request: Request, now: Instant, end: Instant) -> None:
+        """A request that waited, and begins now, goes on for longer than it was to."""
+        was = request.start + request.duration
+        if was <= now:
+            self._needed += request.cores
+        else:
+            del self._changes[bisect_left(self._changes, (was, -request.cores))]
+        insort(self._changes, (end, -request.cores))
 
     def held(self, now: Instant, until: Instant) -> int:
         """How many cores requests need that were made in advance, and that begin in the meantime."""
-        return sum(cores for _, _, cores in self._starts.irange((now,), (until,)))
+        starts = self._starts
+        return sum(cores for _, cores in starts[bisect_left(starts, (now, 0)) : bisect_left(starts, (until, 0))])

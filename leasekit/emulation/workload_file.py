@@ -44,7 +44,9 @@ def read_workload(file: Path) -> list[Request]:
             if tuple(header) != COLUMNS:
                 raise LeasekitError(f"{file}: line 1: found {','.join(header)!r:.120}, expected {','.join(COLUMNS)}")
             return [_request(file, rows.line_num, row) for row in rows if row]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+    except OSError as error:
+        raise LeasekitError(f"{file}: can't be read: {error.strerror or error}") from error
+    except (UnicodeDecodeError, csv.Error) as error:
         raise LeasekitError(f"{file}: can't be read as a workload: {error}") from error
 
 

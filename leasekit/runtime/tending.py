@@ -64,7 +64,8 @@ class Tending:
     async def run(self) -> None:
         """Serve until cancelled."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._tell_orphans)
+            if self._drivers:
+                nursery.start_soon(self._tell_orphans)
             for bound in self._drivers:
                 if bound.probe_every:
                     nursery.start_soon(self._watch, bound)

@@ -315,7 +315,7 @@ class Transport:
                 problem = await self._dial(peer, address)
                 if problem and problem != peer.problem:
                     peer.problem = problem
-                    text = "%s can't be reached at %s: %s"
+                    text = "%s can't be reached at %s: %s; it is dialled again and again"
                     self._log.warning(text, peer.name, address, problem, extra={"peer": peer.name})
                 await trio.sleep(wait / SECOND)
                 wait = min(2 * wait, self._settings.backoff_max)
@@ -328,7 +328,7 @@ class Transport:
         except trio.TooSlowError:
             return f"no connection within {self._settings.handshake} ms"
         except OSError as error:
-            return str(error) or type(error).__name__
+            return error.strerror or str(error) or type(error).__name__
         wire = Wire(stream)
         try:
             try:

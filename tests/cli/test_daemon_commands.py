@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import select
 import signal
 import stat
@@ -15,6 +16,8 @@ from typing import Any
 
 import pytest
 from cli_daemons import running
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from leasekit.cli import main
 
@@ -143,7 +146,10 @@ def test_dry_run(cli: Cli) -> None:
     out, _ = cli("lease request vm 8 --for 30m --dry-run")
     assert out.startswith("broker would grant 8 units at site over 20")
     _, err = cli("lease request vm 3 --for 1h --start +90m --dry-run", 1)
-    assert err.startswith("leasekit: broker would refuse it: insufficient resources: ") and "would fit at 20" in err
+    assert (
+        err.startswith("leasekit: broker would refuse it: insufficient resources: ") and "earliest fit is at 20" in err
+    )
+    assert re.search(r"\d{13}", err) is None
     told = cli.json("lease request vm 3 --for 1h --start +90m --dry-run", 1)
     assert (told["status"], told["units"]) == ("refused", 0)
     assert told["earliest"] == cli.json("lease show held")["requested"]["term"][1]
@@ -270,6 +276,25 @@ def test_watch_streams_transitions(cli: Cli, file: Path) -> None:
     assert "Traceback" not in err
 
 
+def test_watch_of_what_will_never_happen(cli: Cli) -> None:
+    """There is nothing to wait for of a lease that is not there, or is over."""
+    assert "no lease 'nobody' here" in cli("lease watch nobody", 1)[1]
+    cli("lease request vm 1 --for 1h --name brief --wait")
+    cli("lease close brief --wait")
+    assert "is closed: `leasekit lease history` tells how it went" in cli("lease watch brief", 1)[1]
+
+
+def test_reasons_are_read_by_people(cli: Cli) -> None:
+    """Tables and fields show instants as dates, in reasons and properties too; JSON has them in milliseconds."""
+    cli("lease request vm 8 --for 2h --name all --wait")
+    id_ = cli.json("lease request vm 3 --for 1h --start +1h --name more --wait", 1)["id"]
+    assert re.search(r"\d{13}", cli.json(f"lease show {id_}")["reason"]) is not None
+    for line in (f"lease show {id_}", "lease show all", "lease list --all", "lease history all", "broker requests"):
+        out, err = cli(line)
+        assert re.search(r"(?<![\w-])\d{13}", out + err) is None, line
+        assert all(row == row.rstrip() for row in out.splitlines())
+
+
 def test_logs_of_guest_and_site(cli: Cli) -> None:
     """The logs of a lease's units are those of both sides; one unit can be asked for."""
     lease = cli.json("lease request vm 2 --for 1h --name web --wait")
@@ -301,6 +326,21 @@ def test_slices(cli: Cli) -> None:
     assert "held" in out
 
 
+def test_keys_of_a_slice(cli: Cli, tmp_path: Path) -> None:
+    """A slice's login keys are public keys of OpenSSH; a private key, or any other file, is sent to nobody."""
+    secret = Ed25519PrivateKey.generate()
+    public = secret.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+    cli("slice create lab")
+    for name, data in {
+        "id": secret.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()), "hosts": b"127.0.0.1 me\n",
+        "none": b"\n", "picture": b"\xff\xd8",
+    }.items():  # fmt: skip
+        (tmp_path / name).write_bytes(data)
+        assert f"{name}: " in cli(f"slice key lab {tmp_path / name}", 1)[1]
+    (tmp_path / "id.pub").write_bytes(public + b" me@here\n")
+    assert cli.json(f"slice key lab {tmp_path / 'id.pub'}")["leases"] == []
+
+
 def test_predecessors(cli: Cli) -> None:
     """--after and --join-after name the leases that a request waits for; they must be there."""
     cli("lease request vm 1 --for 1h --name first --wait")
@@ -314,6 +354,8 @@ def test_site_commands(cli: Cli) -> None:
     """Units can be listed and filtered, taken out of service and brought back; delegations are listed."""
     assert len(cli.json("site units")) == 8
     assert cli.json("site units --in out") == []
+    assert cli.json("site saved") == []
+    assert cli("site saved") == ("", "nothing is kept of any unit\n")
     assert cli.json("site disable vm-3")["state"] == "out"
     assert [unit["unit"] for unit in cli.json("site units --in out --type vm")] == ["vm-3"]
     out, _ = cli("site units --in out")

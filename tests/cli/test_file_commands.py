@@ -97,6 +97,10 @@ def test_config_check_lists_every_fault(elsewhere: Path, capfd: pytest.CaptureFi
     (elsewhere / "good.toml").write_text(EMULATION)
     assert main.run(["config", "check", "good.toml", "--json"]) == 0
     assert json.loads(capfd.readouterr().out) == []
+    assert main.run(["config", "check", "good.toml", "bad.toml"]) == 1
+    out, err = capfd.readouterr()
+    assert len(out.splitlines()) == len(faults) + 1
+    assert err == "good.toml: nothing wrong\n"
 
 
 def test_down_without_daemons(elsewhere: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -78,6 +78,11 @@ def test_rotate(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert told.until - told.at == 60 * DAY
     assert row["new"] == load_key(folder / "site.next.key").public.hex() == told.new.hex()
     assert row["old"] == load_key(folder / "site.key").public.hex() == told.old.hex()
+    assert main.run(["keys", "new", "lab.key"]) == 0
+    assert main.run(["keys", "rotate", "lab.key"]) == 0
+    said = capfd.readouterr().err
+    assert "`leasekit peer succeed lab lab.succession`" in said
+    assert 'key = { file = "lab.next.key", after = ["lab.key"] }' in said
     assert main.run(["keys", "rotate", "site.key"]) == 1
     assert "is not being changed already" in capfd.readouterr().err
 

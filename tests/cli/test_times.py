@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leasekit.cli.times import parse_when, round_span, show_when, to_second
+from leasekit.cli.times import dated, parse_when, round_span, show_when, to_second
 from leasekit.config.traces import format_instant
 from leasekit.core.time import DAY, HOUR, INSTANT_MAX, MINUTE, SECOND, format_duration
 
@@ -44,6 +44,16 @@ def test_shown_times_can_be_typed(instant: int) -> None:
     """What is shown of an instant reads back as the same instant (or as its second)."""
     assert parse_when(format_instant(instant), NOON) == instant
     assert parse_when(to_second(instant), NOON) == instant // SECOND * SECOND
+
+
+def test_prose_has_dates() -> None:
+    """Instants in what actors say become dates that can be typed in again; other numbers and names stay."""
+    prose = f"3 of 'vm' wanted over [{NOON}, {NOON + 90_001}); it would fit at {NOON}"
+    assert dated(prose) == (
+        "3 of 'vm' wanted over [2027-03-01T12:00:00Z, 2027-03-01T12:01:30.001Z); it would fit at 2027-03-01T12:00:00Z"
+    )
+    for other in (f"f4af{NOON}-1", f"-{NOON}", f"{NOON}.5", f"{NOON}7", "1500000000", str(INSTANT_MAX), f"node-{NOON}"):
+        assert dated(other) == other
 
 
 @given(st.integers(0, INSTANT_MAX))

@@ -131,7 +131,21 @@ def test_script_driver(folder: Path) -> None:
         _type([f"leasekit lease close g --wait --file {file.name}"], folder)
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/mappers.md", "docs/drivers.md"])
+def test_machines_that_are_hypervisors(folder: Path) -> None:
+    """docs/baremetal.md: units are in service while a leased machine is their host, and the windows say so."""
+    (file,) = _files("docs/baremetal.md", folder)
+    lines = _typed("docs/baremetal.md", "Hypervisors")
+    with running(file, _environment(folder), folder / "s"):
+        printed = _type([f"{line} 2>&1" if line.startswith("leasekit") else line for line in lines], folder)
+    assert "2 hosts changed: first, second" in printed
+    assert "lease-7/node-1 is host first until " in printed
+    assert printed.count("host first is not leased") == printed.count("host second is not leased") == 1
+    assert "lease-7/node-1 is no host any more" in printed
+
+
+@pytest.mark.parametrize(
+    "page", ["README.md", "docs/mappers.md", "docs/drivers.md", "docs/xen.md", "docs/baremetal.md"]
+)
 def test_deploy_files_have_no_fault(page: str, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Every deploy file in a page passes `leasekit config check`."""
     for file in _files(page, folder):

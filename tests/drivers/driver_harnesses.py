@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import attrs
 from link_lab import LinkLab
+from metal_machines import MetalHarness
 from power_machines import PowerHarness
 from system.packages import unavailable
 from xen_control import XenHarness
@@ -244,7 +245,26 @@ class LibvirtHarness:
     def leftovers(self) -> list[str]:
         names = [domain.name() for domain in self.connection.listAllDomains(0)]
         names += [volume.name() for volume in self.pool.listAllVolumes()]
-        return sorted(name for name in names if name.startswith(self.PREFIX))
+        return sorted(name for name in names if name.startswith(self.PREFIX) and not self._is_kept(name))
+
+    def kept(self) -> list[str]:
+        """What is kept of units that were saved."""
+        names = [domain.name() for domain in self.connection.listAllDomains(0)]
+        return sorted(filter(self._is_kept, names + [volume.name() for volume in self.pool.listAllVolumes()]))
+
+    def close(self) -> None:
+        """Removes all that tests have left."""
+        for domain in self.connection.listAllDomains(0):
+            if domain.name().startswith(self.PREFIX):
+                if domain.isActive():
+                    domain.destroy()
+                domain.undefineFlags(self.libvirt.VIR_DOMAIN_UNDEFINE_MANAGED_SAVE)
+        for volume in self.pool.listAllVolumes():
+            if volume.name().startswith(self.PREFIX):
+                volume.delete(0)
+
+    def _is_kept(self, name: str) -> bool:
+        return name.startswith(f"{self.PREFIX}~kept-")
 
 
 class LinkHarness:
@@ -286,6 +306,7 @@ class LinkHarness:
 
 
 HARNESSES: dict[str, Callable[[Path], DriverHarness]] = {
+    "baremetal": MetalHarness,
     "libvirt": LibvirtHarness,
     "link": LinkHarness,
     "null": NullHarness,

@@ -64,5 +64,6 @@ async def test_libvirt_tells_of_each_host_and_image(tmp_path: Path) -> None:
     assert found["libvirt-python"].verdict == "ok"
     assert found["host here"].verdict == "ok"
     assert found["host here: pool default-pool"].verdict in ("ok", "doubtful")
+    assert found["host here: network filter"].verdict == "doubtful"
     assert found["host far"].verdict == "missing" and "can't connect to test:///" in found["host far"].found
     assert found["host far"].advice.startswith("apt-get install libvirt-daemon-system")

@@ -27,14 +27,7 @@ NODE = "<node><cpu><mhz>1</mhz><model>x</model><active>1</active><nodes>1</nodes
 def virtual(tmp_path: Path) -> Iterator[LibvirtHarness]:
     made = LibvirtHarness(tmp_path)
     yield made
-    for domain in made.connection.listAllDomains(0):
-        if domain.name().startswith(PREFIX):
-            if domain.isActive():
-                domain.destroy()
-            domain.undefineFlags(made.libvirt.VIR_DOMAIN_UNDEFINE_MANAGED_SAVE)
-    for volume in made.pool.listAllVolumes():
-        if volume.name().startswith(PREFIX):
-            volume.delete(0)
+    made.close()
 
 
 def driver_of(virtual: LibvirtHarness, **settings: Any) -> LibvirtDriver:
@@ -56,7 +49,7 @@ async def test_properties_tell_a_guest_what_it_needs(virtual, make_unit):
         "console": f"here/{PREFIX}vm-1",
         "image": "tiny",
     }
-    assert driver.capabilities == {"cap", "resize", "suspend", "image"}
+    assert driver.capabilities == {"cap", "resize", "suspend", "image", "save"}
 
 
 async def test_a_new_action_or_lease_makes_the_unit_anew(virtual, make_unit):
@@ -176,7 +169,7 @@ async def test_units_are_where_the_settings_say(virtual, make_unit, tmp_path):
     }
     images = {"none": {"disk": {"volume": "base"}, "format": "raw", "seed": "none", "ready": "running"}}
     driver = driver_of(virtual, hosts=hosts, images=images)
-    assert driver.capabilities == {"cap", "resize", "suspend", "image", "migrate"}
+    assert driver.capabilities == {"cap", "resize", "suspend", "image", "save", "migrate"}
     assert (await driver.setup(make_unit("a-1")))["console"] == f"here/{PREFIX}a-1"
     with pytest.raises(DriverError, match="image none: host there has no volume 'base' in its pool"):
         await driver.setup(make_unit("b-2"))

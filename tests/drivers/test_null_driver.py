@@ -160,3 +160,12 @@ async def test_the_driver_fails_as_the_model_says(autojump_clock, make_unit):
         else:
             assert expected.ok
     assert 10 < failed < 40
+
+
+async def test_a_meter_is_told_of_by_power_operations(make_unit):
+    """And by no others."""
+    driver = NullDriver(structure(NullSettings, {"metered": {"idle_watts": "90"}}, "null"))
+    assert "idle_watts" not in await driver.setup(make_unit("u"))
+    unit = make_unit("u", "operate")
+    assert await driver.operate(unit, "power_off", {}) == {"power": "off", "idle_watts": "90"}
+    assert await driver.operate(unit, "status", {}) == {"power": "off"}

@@ -11,7 +11,7 @@ from driver_harnesses import HARNESSES, DriverHarness, ProcessHarness
 from leasekit.core.drivers import DROP, NOT_RESUMED, NOT_SAVED, RESUME, SAVE, DriverError
 from leasekit.drivers.members import ask, unit_address
 
-SAVING = ("null", "process")
+SAVING = ("libvirt", "null", "process")
 SAVED, RESUMED = {SAVE: "saved-1"}, {RESUME: "saved-1"}
 
 

@@ -41,8 +41,15 @@ class Player:
         situation = "cap" if verb.startswith("sched-") else verb
         if name not in self.domains:
             return self.said(f"{situation} unknown", name)
+        if verb == "migrate" and not self.domains[name]["pv"]:
+            return self.migrate(name)
         self.change(verb, name, rest)
         return self.said(situation, name)
+
+    def migrate(self, name: str) -> tuple[str, str, int]:
+        """To where it was, as another domain: the recorded move was one from a host to itself."""
+        self.add(name, self.domains[name])
+        return self.said("migrate pvh", name)
 
     def said(self, situation: str, name: str = "") -> tuple[str, str, int]:
         """The recorded answer, of another domain."""
@@ -80,7 +87,8 @@ class Player:
         if name in self.domains:
             return self.said("create again", name)
         numbers = {key: int(number) for key, number in re.findall(r"^(\w+) = (\d+)$", text, re.MULTILINE)}
-        self.add(name, {"memory": numbers["memory"], "vcpus": numbers["vcpus"], "cap": numbers.get("cap", 0)})
+        found = {key: numbers.get(key, 0) for key in ("memory", "vcpus", "cap")}
+        self.add(name, {**found, "pv": int('type = "pv"' in text)})
         return self.said("create", name)
 
     def restore(self, rest: list[str]) -> tuple[str, str, int]:

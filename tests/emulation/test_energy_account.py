@@ -78,3 +78,31 @@ def test_the_deployment_of_the_example_saves_energy() -> None:
         assert 0.5 * found["res_idle"] < found["e_savings"] + found["suspended"] < found["res_idle"]
         assert found["switched"] > 20
         assert 0 < found["delay_req"] < 2
+
+
+def metered(name: str, power: str, **told: str) -> Change:
+    return Change("units", name, SiteUnit(name, "node", power=power, metered=told).row())
+
+
+def test_what_was_metered_before_a_unit_was_put_off_is_saved_while_it_is() -> None:
+    """In watt-hours, of the units that have a meter; what units draw at work has nothing to do with it."""
+    account = EnergyAccount()
+    account.observe(0, [metered("a", pw.STOPPING), metered("b", pw.STOPPING), metered("c", pw.SUSPENDING)])
+    account.observe(HOUR, [metered("a", pw.OFF, idle_watts="120", watts="400"), metered("b", pw.OFF, watts="300")])
+    account.observe(2 * HOUR, [metered("c", pw.SUSPENDED, idle_watts="80")])
+    account.observe(4 * HOUR, [metered("a", pw.STARTING, idle_watts="120", watts="400")])
+    found = account.summary(3, Term(0, 5 * HOUR))
+    assert found is not None
+    assert (found["metered"], found["saved_wh"]) == (2, 3 * 120 + 3 * 80)
+
+
+def test_a_meter_of_the_emulated_controllers_is_accounted() -> None:
+    """What a null driver says its machines draw idle is saved as long as they are off or suspended."""
+    changes = {"emulation.horizon": "1d", "actor.site.driver.bmc.metered": {"idle_watts": "150"}}
+    deployment = load(DEPLOY).with_overrides(changes)
+    assert deployment.emulation is not None
+    (spec,) = [run for run in deployment.emulation.runs if run.name == "EWMA, suspend"]
+    found = run_one(deployment, spec, None).summary["sites"]["site"]["energy"]
+    assert 0 < found["metered"] <= 24
+    dark_hours = (found["e_savings"] + found["suspended"]) * SECOND / HOUR
+    assert found["saved_wh"] == pytest.approx(150 * dark_hours, abs=0.1)

@@ -227,3 +227,17 @@ def test_wrong_settings_are_told(settings: dict[str, object]) -> None:
     """The key is named."""
     with pytest.raises(SettingsError, match=f"mapper.{next(iter(settings))}"):
         structure(PowerSettings, settings, "mapper")
+
+
+@given(
+    moves=st.lists(st.tuples(st.integers(0, 3), st.booleans(), st.integers(0, 90)), max_size=40),
+    checks=st.integers(1, 6),
+)
+def test_those_idle_for_long_are_those_that_count_so(moves: list[tuple[int, bool, int]], checks: int) -> None:
+    """Asked of all at once, units are picked as if each one's count had been looked at, in the order given."""
+    idle, now = IdleChecks[int](10), 0
+    for unit, busy, later in moves:
+        now += later
+        (idle.busy if busy else idle.idle)(unit, now)
+        order = (3, 1, 0, 2)
+        assert list(idle.idle_for(order, now, checks)) == [one for one in order if idle.count(one, now) >= checks]

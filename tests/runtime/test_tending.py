@@ -173,6 +173,16 @@ async def test_what_is_left_of_old_units(tmp_path):
         assert place.tending.describe() == {"orphans": 0}
 
 
+async def test_a_broker_has_no_units(tmp_path, caplog):
+    """Where there is no driver there is nothing to look after, and nothing to say."""
+    broker = make_shell("broker", tmp_path)
+    async with running(broker):
+        tending = Tending(broker, lambda type_: None, ())
+        await tending.run()
+        assert (tending.describe(), dict(tending.requests)) == ({}, {})
+    assert [r.message for r in caplog.records if r.name == "leasekit.runtime.tending"] == []
+
+
 async def test_an_operators_actions(tmp_path):
     """An operator has a driver do something with a unit that is up, or look at it; all else is refused in words."""
     async with leased(tmp_path, every=0) as place:

@@ -6,54 +6,28 @@ These start machines many times, which takes minutes: `make test-baremetal` runs
 from __future__ import annotations
 
 import json
-import shutil
 import socket
-import subprocess
-import tempfile
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
 from runtime.runtime_processes import Daemons
 from runtime.runtime_world import request
-from system.baremetal_bmc import VirtualBmc, password_file
-from system.baremetal_nodes import stop_dnsmasq
-from system.baremetal_world import BRIDGE, V4, V6, Machines, make_disk_image
-from system.libvirt_host import LibvirtHost, bridge
-from system.libvirt_site import HEAD
-from system.libvirt_world import World, as_toml
-from system.packages import BAREMETAL, BMC, BOOT_LOADER, LIBVIRT, require, require_root
+from system.baremetal_world import BRIDGE, Machines, deploy_file, open_machines
+from system.libvirt_world import World
 from system.system_waits import wait_until
-from system.tiny_guest import TinyGuest
 
 from leasekit.core.drivers import DriverError
 
 
 @pytest.fixture(scope="module")
 def machines() -> Iterator[Machines]:
-    require_root()
-    require((*LIBVIRT, *BMC, *BAREMETAL, *BOOT_LOADER))
-    # QEMU runs as a user of its own, which has to get at files here; pytest's folders are closed to others.
-    folder = Path(tempfile.mkdtemp(prefix="leasekit-metal-"))
-    folder.chmod(0o755)
-    try:
-        (folder / "cache").mkdir()
-        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / "id"], check=True)
-        host = LibvirtHost(folder, "metal", folder / "cache")
-        with bridge(BRIDGE, f"{V4}.1/24", f"{V6}:1/64"), host:
-            guest, bmc = TinyGuest(folder), VirtualBmc(folder, host.uri)
-            image = make_disk_image(folder / "image.raw", guest)
-            with bmc.serving():
-                made = Machines(folder, host, bmc, guest, image, password_file(folder))
-                for name in ("node-1", "node-2"):
-                    made.add(name)
-                yield made
-            stop_dnsmasq(folder / "driver")
-    finally:
-        shutil.rmtree(folder)
+    with open_machines() as made:
+        for name in ("node-1", "node-2"):
+            made.add(name)
+        yield made
 
 
 @pytest.fixture
@@ -112,6 +86,26 @@ async def test_a_node_that_is_switched_off_from_outside(machines):
         driver.close()
 
 
+async def test_a_node_whose_bmc_speaks_redfish(machines, world):
+    """A node behind a Redfish service is erased, imaged, starts from its disk, is logged in to, and erased again."""
+    machines.add("fish", "redfish")
+    driver = machines.driver()
+    try:
+        began, starts = time.monotonic(), machines.starts()
+        properties = await driver.setup(machines.unit("fish", number=21))
+        up = time.monotonic() - began
+        assert world.ssh(properties, "hostname").strip() == "fish.metal.example"
+        assert machines.starts() == starts + 2
+        assert (await driver.probe(machines.unit("fish", "probe"))).state == "up"
+        assert await driver.operate(machines.unit("fish", "operate"), "status", {}) == {"power": "on"}
+        await driver.teardown(machines.unit("fish", "teardown", 22))
+        assert set(machines.metal["fish"].disk.read_bytes()) == {0}
+        assert not machines.is_on("fish")
+        print(f"Redfish: image, start, ssh {up:.1f} s; use, erase, off {time.monotonic() - began - up:.1f} s")
+    finally:
+        driver.close()
+
+
 async def test_a_bmc_that_times_out(machines):
     """A node whose BMC is away fails with that reason, and nothing was done to its disk; the BMC back, it is erased."""
     nodes = machines.settings()["nodes"]
@@ -135,25 +129,11 @@ async def test_a_bmc_that_times_out(machines):
         driver.close()
 
 
-RESOURCES = """
-[[actor.site.inventory]]
-type = "node"
-names = ["node-1", "node-2"]
-driver = "metal"
-[[actor.site.delegation]]
-broker = "broker"
-type = "node"
-"""
-
-
 def test_a_lease_ends_in_a_machine_to_log_in_to(machines, world, tmp_path):
     """A lease through three daemons ends in a machine with the site's image, which its holder logs in to; the site is
     killed while it images the node and while it erases it, and the node is started once for each all the same.
     """
-    file = tmp_path / "metal.toml"
-    settings = {"kind": "baremetal", **machines.settings(), "timeout": "15m"}
-    file.write_text(f"{HEAD}\n{RESOURCES}\n{as_toml(settings, 'actor.site.driver.metal')}\n")
-    with Daemons(file, tmp_path / "s") as daemons:
+    with Daemons(deploy_file(machines, tmp_path), tmp_path / "s") as daemons:
         daemons.start_all()
         began = time.monotonic()
         wish = request(1, 3600, type="node", configuration={"slice.key": world.public})

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -32,14 +32,26 @@ V4, V6 = f"10.215.{NET}", f"fd00:215:{NET:x}:"
 DISK = 4 * 2**20
 KILLED_WITHIN = 60.0
 
+WIRE = """\
+#!/bin/sh
+# Puts a node's card on the boot network: its namespace, and a pair of interfaces.
+set -e
+ip netns add {namespace}
+ip link add {far} type veth peer name eth0 address {mac} netns {namespace}
+ip link set {far} master {interface} up
+ip -n {namespace} link set lo up
+ip -n {namespace} link set eth0 up
+"""
+
 CONTROL = """\
 #!/bin/sh
 # node STATE-FOLDER NAMESPACE on|off|status|boot [DEVICE]
 folder=$1 ns=$2
-running() { ip netns pids "$ns"; }
+running() { [ ! -e "/run/netns/$ns" ] || ip netns pids "$ns"; }
 case "$3" in
     on)
         [ -z "$(running)" ] || exit 0
+        [ -e "/run/netns/$ns" ] || "$folder/wire" || exit 1
         ip -n "$ns" addr flush dev eth0
         echo start >>"$folder/starts"
         setsid ip netns exec "$ns" env -i PATH="$folder/bin" TMPDIR="$folder" "$folder/bin/sh" "$folder/firmware" \\
@@ -127,9 +139,15 @@ class Node:
         path = self.folder / "starts"
         return len(path.read_text().splitlines()) if path.exists() else 0
 
+    def pids(self) -> list[int]:
+        """The processes that it runs as."""
+        if not Path(f"/run/netns/{self.namespace}").exists():
+            return []
+        return [int(pid) for pid in _ip("netns", "pids", self.namespace).split()]
+
     def is_on(self) -> bool:
         """Whether it runs."""
-        return bool(_ip("netns", "pids", self.namespace).strip())
+        return bool(self.pids())
 
 
 @attrs.define
@@ -142,37 +160,40 @@ class Nodes:
     lines: list[str] = attrs.Factory(list)
 
     def add(self, name: str, size: int = DISK) -> Node:
-        """A node that is off, with somebody's data on its disk."""
+        """A node that is off, with somebody's data on its disk. It is wired when it is first switched on."""
         number = len(self.nodes) + 1
         namespace = f"{PREFIX}-{number}"
         made = Node(name, namespace, f"02:15:{NET:02x}:00:00:{number:02x}", self.folder / "nodes" / name)
         self.nodes[name] = made
         made.folder.mkdir(parents=True)
         made.disk.write_bytes(b"somebody's".ljust(16, b"!") * (size // 16))
-        (made.folder / "bin").mkdir()
-        subprocess.run(["busybox", "--install", "-s", made.folder / "bin"], check=True)
-        (made.folder / "bin/sfdisk").symlink_to(shutil.which("sfdisk") or "sfdisk")
+        (made.folder / "bin").symlink_to(self._programs())
+        wire = WIRE.format(namespace=namespace, far=f"{PREFIX}v{number}", mac=made.mac, interface=self.interface)
         for script, text in (
-            ("control", CONTROL), ("firmware", FIRMWARE), ("leased", LEASED.format(folder=made.folder)),
+            ("control", CONTROL), ("firmware", FIRMWARE), ("leased", LEASED.format(folder=made.folder)), ("wire", wire),
         ):  # fmt: skip
             (made.folder / script).write_text(text)
             (made.folder / script).chmod(0o755)
         (made.folder / "device").write_text("network\n")
-        _ip("netns", "add", namespace)
-        host_end = f"{PREFIX}v{number}"
-        peer = ["peer", "name", "eth0", "address", made.mac, "netns", namespace]
-        _ip("link", "add", host_end, "type", "veth", *peer)
-        _ip("link", "set", host_end, "master", self.interface, "up")
-        for each in ("lo", "eth0"):
-            _ip("-n", namespace, "link", "set", each, "up")
         return made
+
+    def _programs(self) -> Path:
+        """A folder with what nodes run, which they share."""
+        folder = self.folder / "bin"
+        if not folder.exists():
+            folder.mkdir()
+            subprocess.run(["busybox", "--install", "-s", folder], check=True)
+            (folder / "sfdisk").symlink_to(shutil.which("sfdisk") or "sfdisk")
+        return folder
 
     def remove_all(self) -> None:
         """Switches all nodes off, and takes them away."""
         for node in self.nodes.values():
-            for pid in _ip("netns", "pids", node.namespace).split():
-                subprocess.run(["kill", "-KILL", pid], check=False, capture_output=True)
-            _ip("netns", "del", node.namespace)
+            for pid in node.pids():
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            if Path(f"/run/netns/{node.namespace}").exists():
+                _ip("netns", "del", node.namespace)
 
     def settings(self, **changes: Any) -> dict[str, Any]:
         """The driver's, as a deploy file has them."""

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import attrs
-from system.baremetal_bmc import USER, VirtualBmc
-from system.libvirt_host import LibvirtHost
+from system.baremetal_bmc import USER, VirtualBmc, password_file, sushy
+from system.baremetal_nodes import stop_dnsmasq
+from system.libvirt_host import LibvirtHost, bridge
+from system.libvirt_site import HEAD
+from system.libvirt_world import as_toml
+from system.packages import BAREMETAL, BMC, BOOT_LOADER, LIBVIRT, require, require_root
 from system.tiny_guest import COMMAND_LINE, TinyGuest
 
 from leasekit.core.drivers import UnitContext
@@ -25,7 +33,7 @@ PORT = 8069
 DOMAIN = """
 <domain type='qemu'>
   <name>{name}</name>
-  <memory unit='MiB'>384</memory>
+  <memory unit='MiB'>{memory}</memory>
   <vcpu>1</vcpu>
   <os><type arch='x86_64'>hvm</type><boot dev='network'/></os>
   <features><acpi/></features>
@@ -55,7 +63,8 @@ class Metal:
     mac: str
     disk: Path
     console: Path
-    port: int
+    power: dict[str, Any]
+    """Its controller, as a deploy file has it."""
 
 
 @attrs.define
@@ -68,11 +77,15 @@ class Machines:
     guest: TinyGuest
     image: Path
     secret: Path
+    redfish: str
+    """Where the controllers that speak it are."""
     metal: dict[str, Metal] = attrs.Factory(dict)
     lines: list[str] = attrs.Factory(list)
 
-    def add(self, name: str) -> Metal:
-        """A machine that is off, with a disk that is full of somebody's data."""
+    def add(self, name: str, kind: str = "ipmi", memory: int = 384) -> Metal:
+        """A machine that is off, with a disk that is full of somebody's data and so many MiB of memory; ``kind`` is
+        what its controller speaks.
+        """
         number = len(self.metal) + 1
         folder = self.host.root / "lib/images"
         disk, console = folder / f"{name}.raw", folder / f"{name}.console"
@@ -82,22 +95,23 @@ class Machines:
             path.chmod(0o666)
         mac = f"52:54:00:{NET:02x}:00:{number:02x}"
         inside = Path("/var/lib/libvirt/images")
-        xml = DOMAIN.format(name=name, mac=mac, bridge=BRIDGE, disk=inside / disk.name, console=inside / console.name)
-        self.host.connect().defineXML(xml)
-        made = self.metal[name] = Metal(name, mac, disk, console, self.bmc.add(name))
+        xml = DOMAIN.format(
+            name=name, mac=mac, bridge=BRIDGE, disk=inside / disk.name, console=inside / console.name, memory=memory
+        )
+        domain = self.host.connect().defineXML(xml)
+        power = {"kind": kind, "user": USER, "password_file": str(self.secret), "order_timeout": "90s"}
+        if kind == "ipmi":
+            power |= {"host": "127.0.0.1", "port": self.bmc.add(name)}
+        else:
+            power |= {"url": self.redfish, "system": f"/redfish/v1/Systems/{domain.UUIDString()}"}
+        made = self.metal[name] = Metal(name, mac, disk, console, power)
         return made
 
     def settings(self, **changes: Any) -> dict[str, Any]:
         """The bare-metal driver's, as a deploy file has them."""
         nodes = {
             metal.name: {
-                "mac": metal.mac,
-                "disk": "/dev/vda",
-                "properties": {"rack": "7"},
-                "power": {
-                    "kind": "ipmi", "host": "127.0.0.1", "port": metal.port, "user": USER,
-                    "password_file": str(self.secret), "order_timeout": "90s",
-                },
+                "mac": metal.mac, "disk": "/dev/vda", "properties": {"rack": "7"}, "power": dict(metal.power),
             }
             for metal in self.metal.values()
         }  # fmt: skip
@@ -145,6 +159,51 @@ class Machines:
         """How often machines were started, as their hypervisor has it."""
         logs = [self.host.root / f"log/qemu/{name}.log" for name in self.metal]
         return sum(path.read_text().count(": starting up ") for path in logs if path.exists())
+
+
+@contextmanager
+def open_machines() -> Iterator[Machines]:
+    """A hypervisor, a bridge, controllers and what machines may start, without a machine yet; skips the test where
+    there can be none.
+    """
+    require_root()
+    require((*LIBVIRT, *BMC, *BAREMETAL, *BOOT_LOADER))
+    # QEMU runs as a user of its own, which has to get at files here; pytest's folders are closed to others.
+    folder = Path(tempfile.mkdtemp(prefix="leasekit-metal-"))
+    folder.chmod(0o755)
+    try:
+        (folder / "cache").mkdir()
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / "id"], check=True)
+        host = LibvirtHost(folder, "metal", folder / "cache")
+        with bridge(BRIDGE, f"{V4}.1/24", f"{V6}:1/64"), host:
+            guest, bmc = TinyGuest(folder), VirtualBmc(folder, host.uri)
+            image = make_disk_image(folder / "image.raw", guest)
+            with bmc.serving(), sushy(folder, host.uri) as redfish:
+                try:
+                    yield Machines(folder, host, bmc, guest, image, password_file(folder), redfish)
+                finally:
+                    stop_dnsmasq(folder / "driver")
+    finally:
+        shutil.rmtree(folder)
+
+
+RESOURCES = """
+[[actor.site.inventory]]
+type = "node"
+names = ["node-1", "node-2"]
+driver = "metal"
+[[actor.site.delegation]]
+broker = "broker"
+type = "node"
+"""
+
+
+def deploy_file(machines: Machines, folder: Path) -> Path:
+    """A deploy file of a site with machines of these two names, a broker and a guest."""
+    file = folder / "metal.toml"
+    settings = {"kind": "baremetal", **machines.settings(), "timeout": "15m"}
+    file.write_text(f"{HEAD}\n{RESOURCES}\n{as_toml(settings, 'actor.site.driver.metal')}\n")
+    return file
 
 
 def make_disk_image(path: Path, guest: TinyGuest) -> Path:

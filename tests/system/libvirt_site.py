@@ -38,7 +38,7 @@ redeem_lead = "100ms"
 """
 
 
-def deployment(drivers: Mapping[str, tuple[int, Mapping[str, Any]]]) -> str:
+def deployment(drivers: Mapping[str, tuple[int, Mapping[str, Any]]], more: str = "") -> str:
     """A deploy file with a type of units, so many of them, and a libvirt driver for each of ``drivers``. Units are
     called by their type and a number: a type that ends in another digit has addresses of its own.
     """
@@ -51,7 +51,7 @@ def deployment(drivers: Mapping[str, tuple[int, Mapping[str, Any]]]) -> str:
             f'[[actor.site.delegation]]\nbroker = "broker"\ntype = "{type_}"',
             driver,
         ]
-    return "\n".join(parts) + "\n"
+    return "\n".join([*parts, more]) + "\n"
 
 
 class Site:
@@ -111,10 +111,12 @@ class Site:
 
 
 @contextmanager
-def open_site(world: World, folder: Path, drivers: Mapping[str, tuple[int, Mapping[str, Any]]]) -> Iterator[Site]:
-    """Three daemons of a site with these types of units."""
+def open_site(
+    world: World, folder: Path, drivers: Mapping[str, tuple[int, Mapping[str, Any]]], more: str = ""
+) -> Iterator[Site]:
+    """Three daemons of a site with these types of units; ``more`` goes to the deploy file."""
     file = folder / "vms.toml"
-    file.write_text(deployment(drivers))
+    file.write_text(deployment(drivers, more))
     with Daemons(file, folder / "s") as daemons:
         daemons.start_all()
         yield Site(world, daemons)

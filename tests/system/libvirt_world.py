@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -132,6 +134,36 @@ def open_world() -> Iterator[World]:
             subprocess.run(["umount", "-l", small], check=True)
     finally:
         shutil.rmtree(folder)
+
+
+CHILD = """
+import json, sys, trio
+from leasekit.core.drivers import UnitContext
+from leasekit.drivers.registry import make_driver
+given = json.load(sys.stdin)
+unit = UnitContext(log=lambda line: print(line, flush=True), **given["unit"])
+driver = make_driver("libvirt", given["settings"], "libvirt")
+trio.run(getattr(driver, given["unit"]["op"]), unit)
+print("done", flush=True)
+"""
+
+
+def start_child(world: World, unit: UnitContext) -> subprocess.Popen[str]:
+    """A process that does one action, as a daemon would."""
+    process = subprocess.Popen([sys.executable, "-c", CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdin is not None
+    given = {**attrs.asdict(unit), "properties": dict(unit.properties)}
+    del given["log"]
+    process.stdin.write(json.dumps({"settings": world.settings(), "unit": given}))
+    process.stdin.close()
+    return process
+
+
+def kill(process: subprocess.Popen[str]) -> None:
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert process.stdout is not None
+    process.stdout.close()
 
 
 def as_toml(table: Mapping[str, Any], where: str) -> str:

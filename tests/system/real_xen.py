@@ -67,6 +67,9 @@ INIT_CONTROL = """\
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8
 mount -t proc proc /proc; mount -t sysfs sys /sys; mkdir -p /dev/pts /dev/shm
 mount -t devpts devpts /dev/pts; mount -t tmpfs run /run; mount -t tmpfs shm /dev/shm
+# As udev has them; without /dev/stdin Xen's hotplug scripts try for their lock until they are killed.
+ln -s /proc/self/fd /dev/fd
+ln -s /proc/self/fd/0 /dev/stdin; ln -s /proc/self/fd/1 /dev/stdout; ln -s /proc/self/fd/2 /dev/stderr
 for module in xen-evtchn xen-gntdev xen-gntalloc xen-privcmd xenfs xen-blkback xen-netback loop bridge tun; do
     modprobe "$module"
 done
@@ -229,7 +232,8 @@ class RealXen:
         _run("ip", "tuntap", "add", "dev", tap, "mode", "tap")
         _run("ip", "link", "set", tap, "master", self.bridge, "up")
         command = [
-            "qemu-system-x86_64", "-accel", "tcg", "-cpu", "qemu64", "-smp", "2", "-m", str(MEMORY_MB),
+            # With nested page tables Xen can log what guests write to, without which none moves while it runs.
+            "qemu-system-x86_64", "-accel", "tcg", "-cpu", "qemu64,+npt", "-smp", "2", "-m", str(MEMORY_MB),
             "-nodefaults", "-display", "none", "-no-reboot",
             "-serial", f"file:{self.folder}/console", "-kernel", str(self.parts.folder / "xen"),
             "-append",
@@ -281,17 +285,19 @@ class RealXen:
 
     def ssh(self, address: str, host_key: str, command: str, given: bytes = b"") -> subprocess.CompletedProcess[str]:
         """A command at ``address``, however it ends."""
+        words = self.login(address, host_key)
+        done = subprocess.run([*words, command], input=given, capture_output=True, timeout=180, check=False)
+        out, err = (text.decode("utf-8", "replace") for text in (done.stdout, done.stderr))
+        return subprocess.CompletedProcess(done.args, done.returncode, out, err)
+
+    def login(self, address: str, host_key: str) -> list[str]:
+        """What logs in to ``address``, as words before a command."""
         known = self.folder / f"known-{address}"
         known.write_text(f"it {host_key}\n")
         options = ["StrictHostKeyChecking=yes", f"UserKnownHostsFile={known}", "HostKeyAlias=it", "BatchMode=yes"]
         options += ["IdentitiesOnly=yes", "IdentityAgent=none", "ConnectTimeout=20"]
         words = [word for option in options for word in ("-o", option)]
-        done = subprocess.run(
-            ["ssh", "-F", "/dev/null", "-i", self.identity, *words, f"root@{address}", command],
-            input=given, capture_output=True, timeout=180, check=False,
-        )  # fmt: skip
-        out, err = (text.decode("utf-8", "replace") for text in (done.stdout, done.stderr))
-        return subprocess.CompletedProcess(done.args, done.returncode, out, err)
+        return ["ssh", "-F", "/dev/null", "-i", str(self.identity), *words, f"root@{address}"]
 
     def host(self, **changes: Any) -> dict[str, Any]:
         """Its table in a driver's settings."""

@@ -75,6 +75,7 @@ async def test_a_node_is_imaged_used_and_erased(nodes):
         assert node.starts() == starts + 1
         assert second["host"] != first["host"]
         assert second["host_key"].startswith("ssh-ed25519 ")
+        assert second["user"] == "root"
         await driver.teardown(nodes.unit("node-1", "teardown", 4))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import socket
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,15 +13,17 @@ from xml.etree import ElementTree
 import attrs
 import pytest
 import trio
-from system.baremetal_bmc import PASSWORD, USER, VirtualBmc, free_port, password_file, sushy
+from system.baremetal_bmc import PASSWORD, USER, VirtualBmc, bmc_tools, free_port, password_file, running, sushy
 from system.libvirt_host import POOL, LibvirtHost
 from system.packages import BMC, LIBVIRT, require, require_root
 
 from leasekit.core.drivers import DriverError
 from leasekit.core.settings import structure
-from leasekit.drivers.power.base import Power
+from leasekit.drivers.power.base import NoMeter, Power
 from leasekit.drivers.power.driver import Machine
+from leasekit.drivers.power.examining import examine_controllers
 from leasekit.drivers.power.make import make_power
+from leasekit.drivers.power.settings import ControllerSettings
 
 pytestmark = pytest.mark.xdist_group("libvirt")
 """One after the other with all that start domains: their control groups are the machine's."""
@@ -61,8 +64,11 @@ class Controllers:
         )
         return {**plain, **own, **changes}
 
+    def settings_of(self, kind: str, **changes: Any) -> ControllerSettings:
+        return structure(Machine, {"power": self.settings(kind, **changes)}, "m").power
+
     def power(self, kind: str, **changes: Any) -> Power:
-        return make_power(structure(Machine, {"power": self.settings(kind, **changes)}, "m").power)
+        return make_power(self.settings_of(kind, **changes))
 
     def domain(self, kind: str) -> Any:
         return self.host.connect().lookupByName({"ipmi": "metal", "redfish": "fish"}[kind])
@@ -196,3 +202,30 @@ async def test_a_service_with_several_machines(controllers):
         await controllers.power("redfish", system="").status()
     with pytest.raises(DriverError, match="GET /redfish/v1/Systems/nobody was answered by HTTP status 404"):
         await controllers.power("redfish", system="/redfish/v1/Systems/nobody").on()
+
+
+@KINDS
+async def test_domains_have_no_meter(controllers, kind):
+    """VirtualBMC does not know DCMI, and sushy-tools has all machines in one chassis: that is why, and what is said."""
+    why = {"ipmi": r"DCMI request failed because: Invalid command \(c1\)", "redfish": "its chassis .* has 2 machines"}
+    with pytest.raises(NoMeter, match=f"the BMC at .*: it has no meter: {why[kind]}"):
+        await controllers.power(kind).watts()
+    (found,) = await examine_controllers({"m": controllers.settings_of(kind)})
+    assert found.verdict == "ok"
+    assert "its controller answers: the power is off; the BMC at" in found.found
+    assert "it has no meter" in found.found
+
+
+async def test_a_meter_is_read_by_ipmitool(tmp_path):
+    """What a BMC that knows DCMI measures comes through ipmitool's own output."""
+    require(BMC)
+    port = free_port(socket.SOCK_DGRAM)
+    command = [bmc_tools() / "python", Path(__file__).with_name("metering_bmc.py"), str(port), USER, PASSWORD, "231"]
+    settings = {
+        "kind": "ipmi", "host": "127.0.0.1", "port": port, "user": USER, "password_file": str(password_file(tmp_path)),
+        "order_timeout": "60s",
+    }  # fmt: skip
+    with running(command, tmp_path / "log", {}):
+        power = make_power(structure(Machine, {"power": settings}, "m").power)
+        await power.on()  # nothing but a look, until it answers
+        assert await power.watts() == 231

@@ -9,6 +9,7 @@ import pytest
 from runtime.runtime_processes import Daemons
 from system.system_waits import no_units_left, unit_processes, wait_until
 
+from leasekit.cli import main
 from leasekit.core.time import HOUR, SECOND
 
 pytestmark = pytest.mark.xdist_group("suspend")
@@ -57,7 +58,7 @@ def runs(state: Path) -> list[int]:
     return sorted(len(path.read_text().split()) for path in (state / "units" / "units").glob("*/work/runs"))
 
 
-def test_processes_go_on_in_their_directories(tmp_path: Path) -> None:
+def test_processes_go_on_in_their_directories(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Each program begins again in the directory that it had; the site's daemon is killed while it keeps them."""
     file, state = tmp_path / "suspend.toml", tmp_path / "s"
     file.write_text(DEPLOY)
@@ -74,6 +75,9 @@ def test_processes_go_on_in_their_directories(tmp_path: Path) -> None:
         wait_until("saved", lambda: daemons.query("batch", "lease", lease=first)["state"] != "closed")
         saved = daemons.query("site", "saved")
         assert [(one["lease"], one["state"]) for one in saved] == [(first, "saved")] * 2
+        assert main.run(["site", "saved", "--file", str(file), "--state", str(state)]) == 0
+        rows = [row.split() for row in capfd.readouterr().out.splitlines()]
+        assert [(row[0], row[3:5]) for row in rows[1:]] == [(first, ["batch", "saved"])] * 2
         daemons.wait_for("web", reservation, state="active")
         daemons.kill("site")
         daemons.start("site")

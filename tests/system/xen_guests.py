@@ -85,18 +85,19 @@ async def test_caps_hold(xen):
     assert found[0] > 45, found
 
 
-async def test_suspend_and_resume(xen):
+@pytest.mark.parametrize("image", ["tiny", "moving"])
+async def test_suspend_and_resume(xen, image):
     """A guest that was saved uses nothing, is up for its lease, and goes on where it was, with its cap."""
     driver = driver_of(xen)
-    told = await driver.setup(unit(xen))
+    told = await driver.setup(unit(xen, image=image))
     await driver.modify(unit(xen, op="modify", number=2, cap="70"))
     before = xen.inside(told, BOOT_ID)
-    with Watch(xen, "save"):
+    with Watch(xen, f"save, {image}"):
         await driver.operate(unit(xen), "suspend", {})
     assert "leasekit-u1" not in xen.run("xl list")
     assert "suspended" in (await driver.probe(unit(xen, op="probe"))).detail
-    with Watch(xen, "restore"):
-        await driver_of(xen).operate(unit(xen, cap="70"), "resume", {})
+    with Watch(xen, f"restore, {image}"):
+        await driver_of(xen).operate(unit(xen, cap="70", image=image), "resume", {})
     assert xen.inside(told, BOOT_ID) == before
     assert "70" in xen.run("xl sched-credit2 -d leasekit-u1").split()
     await driver.operate(unit(xen), "suspend", {})
@@ -119,21 +120,6 @@ async def test_restart_and_reboot(xen):
     assert xen.inside(told, BOOT_ID) not in (first, second)
     assert "90" in xen.run("xl sched-credit2 -d leasekit-u1").split()
     await driver.teardown(unit(xen, op="teardown", number=3))
-
-
-async def test_a_guest_that_can_not_move_stays(xen):
-    """Where `xl` can't move a guest it goes on where it was, and the reason is told. (This Xen keeps no log of the
-    pages that a paravirtualized guest writes to, without which none moves while it runs.)
-    """
-    hosts = {"one": xen.host(), "two": xen.host(units=[], migration="root@127.0.0.1")}
-    driver = driver_of(xen, hosts=hosts, shared=True)
-    told = await driver.setup(unit(xen))
-    before = xen.inside(told, BOOT_ID)
-    with pytest.raises(DriverError, match=r"can't move domain leasekit-u1 to host two: .* to enable logdirty"):
-        await driver.operate(unit(xen), "migrate", {"host": "two"})
-    assert await driver_of(xen, hosts=hosts, shared=True).setup(unit(xen)) == told
-    assert xen.inside(told, BOOT_ID) == before
-    await driver.teardown(unit(xen, op="teardown", number=2))
 
 
 @pytest.mark.parametrize("image", ["copied", "overlaid"])
@@ -165,11 +151,11 @@ async def test_a_restarted_authority_adopts(xen):
 
 async def test_what_goes_wrong_is_told(xen):
     """A guest that ends, hangs, or is ended by somebody, and an image that is another, are failures with a reason."""
-    driver = driver_of(xen, start_timeout="20s")
     with pytest.raises(DriverError, match=r"was not up when its domain was gone"):
-        await driver.setup(unit(xen, image="off"))
-    with pytest.raises(DriverError, match=r"not up within 20s: .* on its console: tiny guest hangs"):
-        await driver.setup(unit(xen, image="hang"))
+        await driver_of(xen).setup(unit(xen, image="off"))
+    # Time enough for it to come as far as it comes, on a machine that does other things as well.
+    with pytest.raises(DriverError, match=r"not up within 1m30s: .* on its console: tiny guest hangs"):
+        await driver_of(xen, start_timeout="90s").setup(unit(xen, image="hang"))
     wrong = {**xen.image(), "kernel": {**xen.image()["kernel"], "sha256": "0" * 64}}
     with pytest.raises(DriverError, match=r"has the SHA-256 .*, expected 0000") as caught:
         await driver_of(xen, images={"wrong": wrong}, image="").setup(unit(xen))

@@ -20,6 +20,7 @@ from system.real_xen import RealXen
 FILE = Path(__file__).parent.parent / "drivers/xen_recorded/calls.json"
 NAME, FOLDER = "recorded-u1", "/var/lib/leasekit/recorded"
 CONFIG, SAVED, OTHER = f"{FOLDER}/domain.cfg", f"{FOLDER}/saved", "recorded-none"
+MOVING = f"{FOLDER}/moving.cfg"
 
 SITUATIONS: dict[str, list[str]] = {
     "info": ["info"],
@@ -46,12 +47,15 @@ SITUATIONS: dict[str, list[str]] = {
     "migrate": ["migrate", NAME, "root@127.0.0.1"],
     "destroy": ["destroy", NAME],
     "destroy unknown": ["destroy", NAME],
+    "create pvh": ["create", "-q", MOVING],
+    "migrate pvh": ["migrate", NAME, "root@127.0.0.1"],
+    "destroy pvh": ["destroy", NAME],
 }
 """What is run, by the name of the situation."""
 
 DOCUMENT = """\
 name = "{name}"
-type = "pv"
+type = "{type}"
 kernel = "{folder}/kernel"
 ramdisk = "{folder}/initrd"
 cmdline = "console=hvc0 tiny.hang"
@@ -67,7 +71,8 @@ def record(xen: RealXen, kernel: Path, initrd: Path) -> list[dict[str, Any]]:
     xen.run(f"mkdir -p {FOLDER}")
     for name, content in (("kernel", kernel), ("initrd", initrd)):
         xen.send(f"cat >{FOLDER}/{name}", content.read_bytes())
-    xen.send(f"cat >{CONFIG}", DOCUMENT.format(name=NAME, folder=FOLDER).encode())
+    for file, type_ in ((CONFIG, "pv"), (MOVING, "pvh")):
+        xen.send(f"cat >{file}", DOCUMENT.format(name=NAME, folder=FOLDER, type=type_).encode())
     calls = []
     for situation, words in SITUATIONS.items():
         done = xen.ssh(xen.address, xen.host_key, shlex.join(["xl", *words]))
@@ -97,7 +102,11 @@ def shape(call: dict[str, Any]) -> tuple[Any, ...]:
         stdout = re.findall(r"^(\w+) *:", call["stdout"], re.MULTILINE)
     else:
         stdout = _plain(call["stdout"])
-    return call["situation"], tuple(call["argv"]), call["status"], stdout, _plain(call["stderr"])
+    stderr = _plain(call["stderr"])
+    if call["situation"].startswith("migrate"):
+        # Both ends write at once, in the middle of each other's lines.
+        stderr = {word for line in stderr for word in line.split()}
+    return call["situation"], tuple(call["argv"]), call["status"], stdout, stderr
 
 
 def _plain(text: str) -> set[str]:

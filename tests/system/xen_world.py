@@ -25,6 +25,7 @@ def settings(xen: RealXen, **changes: Any) -> dict[str, Any]:
             "tiny": xen.image(),
             "copied": xen.image(seed="nocloud", disk=disk, disk_mb=8, ready="console"),
             "overlaid": xen.image(disk=disk, clone="overlay"),
+            "moving": xen.image(type="pvh", disk=disk),
             "hang": xen.image("tiny.hang", ready="console"),
             "off": xen.image("tiny.off"),
         },

@@ -38,14 +38,17 @@ class GuestReturns(GuestUnits):
         lease.number += 1
         at = max(self.now, held.term.start)
         giving = Return(held.digest.hex(), lease.id, site, lease.broker, held, lease.number, at)
-        self.returns[giving.id] = giving
-        self._note(lease.id, "give_back", "", returns.RELINQUISHING, f"claim {giving.id[:16]} from {at}")
+        self._begin_return(giving)
         self._touch(lease)
-        self._touch(giving)
         if receipt:
             self._returning(giving, receipt)
         else:
             self._send_return(giving)
+
+    def _begin_return(self, giving: Return) -> None:
+        self.returns[giving.id] = giving
+        self._note(giving.lease, "give_back", "", returns.RELINQUISHING, f"claim {giving.id[:16]} from {giving.at}")
+        self._touch(giving)
 
     def give_back_all(self, lease: GuestLease, tickets: Iterable[Held], site: str) -> None:
         """As :meth:`give_back`, for several."""
@@ -84,8 +87,7 @@ class GuestReturns(GuestUnits):
         # No number that the lease ever had: a late refusal of what that asked for must not settle this.
         number = STRAYS_FROM + self._next("serial")
         giving = Return(leaf.digest.hex(), lease_id, site, peer, held, number, max(self.now, leaf.term.start))
-        self.returns[giving.id] = giving
-        self._touch(giving)
+        self._begin_return(giving)
         self._send_return(giving)
 
     # -- tickets that go on from each other --------------------------------------------------------------------

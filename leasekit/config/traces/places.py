@@ -89,17 +89,17 @@ def data_dir(
 def missing_traces(names: Sequence[str], folder: Path | None) -> TraceMissing:
     """The one error for all traces that were not found in a data folder (or without one)."""
     looked = f"looked in {folder}" if folder is not None else f"no data folder: give --data DIR or {DATA_ENVIRONMENT}"
-    return _missing(names, f"; {looked}")
+    return _missing(names, f"; {looked}; --synthetic uses generated demand instead")
 
 
-def _missing(names: Sequence[str], looked: str) -> TraceMissing:
+def _missing(names: Sequence[str], advice: str) -> TraceMissing:
     parts = []
     for name in names:
         known = known_trace(name)
         published = f" (published by {known.publisher}: {known.title}, {known.url})" if known else ""
         parts.append(f"{name}{published}")
     what = "trace is missing" if len(parts) == 1 else "traces are missing"
-    return TraceMissing(f"{what}: {'; '.join(parts)}{looked}; --synthetic uses generated demand instead", names)
+    return TraceMissing(f"{what}: {'; '.join(parts)}{advice}", names)
 
 
 @contextmanager

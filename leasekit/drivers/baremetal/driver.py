@@ -294,7 +294,11 @@ class BareMetalDriver:
             "port": SSH_PORT,
             "addresses": " ".join(addresses),
         }
-        return {**found, "host_key": record.host_key} if record.host_key else found
+        image = self._settings.images.get(record.image)
+        if record.host_key:
+            found["host_key"] = record.host_key
+            found |= {"user": image.user} if image is not None else {}
+        return found
 
     @asynccontextmanager
     async def _exclusively(self, name: str) -> AsyncIterator[None]:

@@ -191,6 +191,10 @@ class Services:
         word, _, rest = text.partition(" ")
         if word not in ("busy", "done", "failed"):
             return 400
+        if word == "busy" and record.heard:
+            # Nothing to keep: what a node says now and then does not wait for other nodes' files.
+            self._hear(record.node, rest or word)
+            return 200
         changes = {"heard": True} if word == "busy" else {"heard": True, "report": text}
         try:
             kept = self.records.change(record.node, token, **changes)

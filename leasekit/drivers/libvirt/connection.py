@@ -18,7 +18,8 @@ from leasekit.core.drivers import DriverError
 from leasekit.core.settings import SettingsError
 from leasekit.core.time import SECOND, Duration
 from leasekit.drivers.libvirt import documents
-from leasekit.drivers.libvirt.settings import Host
+from leasekit.drivers.libvirt.leased import LeasedHost
+from leasekit.drivers.libvirt.settings import Host, LeasedHosts
 from leasekit.drivers.names import one_line
 
 P = ParamSpec("P")
@@ -33,6 +34,10 @@ _started: Final = threading.Event()
 
 class HostLostError(DriverError):
     """The connection to a host broke or can't be made. What was asked for may or may not have been done."""
+
+
+class HostAbsentError(HostLostError):
+    """No machine is leased for the host: nothing of anybody's is there, for machines are erased between leases."""
 
 
 def binding() -> Any:
@@ -65,9 +70,13 @@ def _run_events(libvirt: Any) -> None:
 class HostConnection:
     """One hypervisor, opened when it is first needed and again whenever the connection broke."""
 
-    def __init__(self, name: str, host: Host, threads: int, keepalive: Duration) -> None:
+    def __init__(
+        self, name: str, host: Host, threads: int, keepalive: Duration, leased: LeasedHosts | None = None
+    ) -> None:
         self.name = name
         self.host = host
+        self.uri = host.uri
+        self._leased = LeasedHost(name, leased) if leased is not None and not host.uri else None
         self.libvirt = binding()
         self._keepalive = keepalive
         self._limiter = trio.CapacityLimiter(threads)
@@ -116,6 +125,7 @@ class HostConnection:
     async def _open(self) -> Any:
         """The connection, if it is alive, or a new one. One that belongs to an earlier run of trio is not used."""
         async with self._opening:
+            await self._find()
             token = trio.lowlevel.current_trio_token()
             if self._connection is not None and (self._token is not token or not self._is_alive(self._connection)):
                 self._connection = None
@@ -126,14 +136,24 @@ class HostConnection:
                     )
                 except self.libvirt.libvirtError as error:
                     said = one_line(error.get_error_message() or str(error))
-                    raise HostLostError(f"host {self.name}: can't connect to {self.host.uri}: {said}") from error
+                    raise HostLostError(f"host {self.name}: can't connect to {self.uri}: {said}") from error
                 self._connection, self._token = connection, token
             return self._connection
+
+    async def _find(self) -> None:
+        """Sees where the host is. Raises :class:`HostAbsentError` where no machine is leased for it."""
+        if self._leased is None:
+            return
+        uri = await trio.to_thread.run_sync(self._leased.uri)
+        if uri != self.uri:
+            self.uri, self._connection, self._machine = uri, None, None
+        if not uri:
+            raise HostAbsentError(f"host {self.name}: no machine is leased for it now")
 
     def _connect(self, token: trio.lowlevel.TrioToken) -> Any:
         libvirt = self.libvirt
         start_events(libvirt)
-        connection = libvirt.open(self.host.uri)
+        connection = libvirt.open(self.uri)
         with suppress(libvirt.libvirtError):  # a driver within this process has nobody to keep alive
             interval = max(1, self._keepalive // (3 * SECOND))
             connection.setKeepAlive(interval, 3)

@@ -153,6 +153,28 @@ def _interface(devices: Element, plan: UnitPlan, machine: Machine, network: Netw
             _child(reference, "parameter", None, {"name": version, "value": bare(address)})
 
 
+def kept_xml(name: str, record: UnitRecord, machine: Machine) -> str:
+    """A domain that is never started, and only carries the record of a unit that is kept."""
+    root = Element("domain", {"type": machine.kind})
+    _child(root, "name", name)
+    _child(root, "title", f"kept of unit {record.unit}, to go on from")
+    _child(root, "metadata").append(record.element())
+    _child(root, "memory", 1, {"unit": "MiB"})
+    _child(_child(root, "os"), "type", "hvm")
+    return _text(root)
+
+
+def resumed_xml(xml: str, record: UnitRecord, plan: UnitPlan, machine: Machine) -> str:
+    """What libvirt wrote of a domain beside its memory, with another record, cap and shares."""
+    root = ElementTree.fromstring(xml)
+    for tag in ("metadata", "cputune"):
+        for element in root.findall(tag):
+            root.remove(element)
+    _child(root, "metadata").append(record.element())
+    _tune(root, plan, machine)
+    return _text(root)
+
+
 def volume_xml(name: str, size: int, *, format: str = "raw", backing: tuple[str, str] | None = None) -> str:
     """A volume of ``size`` bytes that takes no room yet; ``backing`` is the path and format of what it is laid over."""
     root = Element("volume", {"type": "file"})

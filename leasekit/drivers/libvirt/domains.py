@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from typing import Any, Final
 
 import attrs
+import trio
 
 from leasekit.core.drivers import DriverError
-from leasekit.drivers.libvirt.connection import HostConnection
+from leasekit.drivers.libvirt.connection import HostConnection, HostLostError
 from leasekit.drivers.libvirt.documents import CAP_PERIOD, cap_quota
-from leasekit.drivers.libvirt.record import KEY, URN, UnitRecord, read_record
+from leasekit.drivers.libvirt.record import KEY, URN, UnitRecord, find_record, read_record
 from leasekit.drivers.libvirt.settings import Size
 
 AGENT_TIMEOUT: Final = 5
 """Seconds within which a guest agent has to answer."""
+LOOK: Final = 1
+"""Seconds between looks at a domain whose events should tell."""
 
 
 @attrs.frozen(kw_only=True)
@@ -128,6 +133,74 @@ class Domains:
                 domain.managedSave(0)
 
         await self._host.call(f"can't save domain {name}", save)
+
+    async def save_to(self, name: str, path: str) -> None:
+        """Writes a domain's memory to a file of its host, and ends it. Raises ``DriverError``."""
+
+        def save(connection: Any) -> None:
+            connection.lookupByName(name).saveFlags(path, None, self._libvirt.VIR_DOMAIN_SAVE_RUNNING)
+
+        await self._host.call(f"can't save the memory of domain {name}", save)
+
+    async def memory_record(self, path: str) -> UnitRecord | None:
+        """Whose memory is in a file of the host, or none where it is not whole. Raises ``DriverError``."""
+
+        def look(connection: Any) -> UnitRecord | None:
+            try:
+                return find_record(connection.saveImageGetXMLDesc(path, 0))
+            except self._libvirt.libvirtError:
+                # What was cut short has no error of its own in libvirt.
+                if connection.isAlive() != 1:
+                    raise
+                return None
+
+        return await self._host.call(f"can't look at {path}", look)
+
+    async def restore(self, path: str, change: Callable[[str], str]) -> None:
+        """Has a domain go on from its memory in a file of the host, described as ``change`` makes of what is written
+        there. The file stays. Raises ``DriverError``.
+        """
+
+        def restore(connection: Any) -> None:
+            libvirt = self._libvirt
+            xml = change(connection.saveImageGetXMLDesc(path, libvirt.VIR_DOMAIN_SAVE_IMAGE_XML_SECURE))
+            connection.defineXML(xml)
+            connection.restoreFlags(path, xml, libvirt.VIR_DOMAIN_SAVE_RUNNING)
+
+        await self._host.call(f"can't bring back memory from {path}", restore)
+
+    async def shut_down(self, name: str, within: float, log: Callable[[str], None]) -> None:
+        """Asks the guest to shut down, and ends its domain if it has not in so many seconds. Raises ``DriverError``."""
+
+        def ask(connection: Any) -> None:
+            domain = connection.lookupByName(name)
+            if domain.isActive():
+                domain.shutdown()
+
+        with self._host.watch(name) as changes, trio.move_on_after(within):
+            try:
+                await self._host.call(f"can't shut down domain {name}", ask)
+                while (state := await self.find(name)) is not None and state.running:
+                    with trio.move_on_after(LOOK):
+                        await changes.receive()
+                return
+            except HostLostError:
+                raise
+            except DriverError as error:
+                log(str(error))
+        log("its guest does not shut down, so its power is cut")
+        await self.stop(name)
+
+    async def set_clock(self, name: str) -> None:
+        """Has the guest's agent set its clock to what it is here. Raises ``DriverError``."""
+
+        def set_clock(connection: Any) -> None:
+            domain = connection.lookupByName(name)
+            domain.agentSetResponseTimeout(AGENT_TIMEOUT)
+            now = time.time_ns()
+            domain.setTime({"seconds": now // 10**9, "nseconds": now % 10**9})
+
+        await self._host.call(f"can't set the clock of domain {name}", set_clock)
 
     async def forget_saved(self, name: str) -> None:
         """Throws away what was saved of a domain: its next start is a fresh one. Raises ``DriverError``."""
@@ -278,6 +351,7 @@ class Domains:
                 libvirt.VIR_DOMAIN_SHUTOFF_DESTROYED: "it was destroyed",
                 libvirt.VIR_DOMAIN_SHUTOFF_CRASHED: "it crashed",
                 libvirt.VIR_DOMAIN_SHUTOFF_FAILED: "it could not start",
+                libvirt.VIR_DOMAIN_SHUTOFF_SAVED: "its memory was written to a file",
             }
             return f"stopped: {reasons.get(reason, 'nobody knows why')}"
         if state == libvirt.VIR_DOMAIN_PAUSED and reason == libvirt.VIR_DOMAIN_PAUSED_IOERROR:

@@ -4,26 +4,38 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, ClassVar, Final
 
 import attrs
 import trio
 
-from leasekit.core.drivers import DriverError, Finding, Orphan, ProbeResult, UnitContext
-from leasekit.core.properties import Properties
+from leasekit.core.drivers import (
+    DROP,
+    NOT_RESUMED,
+    NOT_SAVED,
+    RESUME,
+    SAVE,
+    DriverError,
+    Finding,
+    Orphan,
+    ProbeResult,
+    UnitContext,
+)
+from leasekit.core.properties import EMPTY, Properties
 from leasekit.core.settings import expect_one_of
 from leasekit.drivers.libvirt.caps import measure_caps
-from leasekit.drivers.libvirt.connection import HostLostError
+from leasekit.drivers.libvirt.connection import HostAbsentError, HostLostError
 from leasekit.drivers.libvirt.documents import Paths, domain_xml
 from leasekit.drivers.libvirt.domains import DomainState
 from leasekit.drivers.libvirt.examining import examine
 from leasekit.drivers.libvirt.images import checked_with
+from leasekit.drivers.libvirt.kept import DISK, Kept, KeptUnits
 from leasekit.drivers.libvirt.migration import check_same_pool, copy_volumes, migrate
 from leasekit.drivers.libvirt.place import MOVED, SUFFIXES, Place
 from leasekit.drivers.libvirt.plan import UnitPlan, bare, keys_digest, make_plan
 from leasekit.drivers.libvirt.readiness import Console, Waiting
-from leasekit.drivers.libvirt.record import UnitRecord, make_record
+from leasekit.drivers.libvirt.record import RESUMED_DISK, RESUMED_MEMORY, UnitRecord, make_record
 from leasekit.drivers.libvirt.seed import HostKey, initramfs_seed, make_host_key, make_iso, nocloud_files
 from leasekit.drivers.libvirt.settings import LibvirtSettings
 from leasekit.drivers.names import check_unit_id, unknown_operation
@@ -37,13 +49,15 @@ class LibvirtDriver:
     """A :class:`~leasekit.core.drivers.Driver` of virtual machines. Raises ``SettingsError`` without libvirt-python."""
 
     Settings: ClassVar[type] = LibvirtSettings
-    operations: frozenset[str] = frozenset({"restart", "suspend", "resume", "migrate", "console", "caps"})
+    capabilities: frozenset[str] = frozenset({"cap", "resize", "suspend", "image", "save"})
+    operations: frozenset[str] = frozenset({"restart", "suspend", "resume", "migrate", "console", "caps", DROP})
 
     def __init__(self, settings: LibvirtSettings) -> None:
         self._settings = settings
         self._places = {name: Place(name, host, settings) for name, host in settings.hosts.items()}
-        can = {"cap", "resize", "suspend", "image"}
-        self.capabilities = frozenset(can | {"migrate"} if len(self._places) > 1 else can)
+        if len(self._places) > 1:
+            self.capabilities = self.capabilities | {"migrate"}
+        self._kept = KeptUnits(self._places, settings)
         self._locks: dict[str, trio.Lock] = {}
         self._addresses: dict[str, str] = {}
         self._samples: dict[str, tuple[float, float]] = {}
@@ -62,8 +76,14 @@ class LibvirtDriver:
 
         A domain of the same action is adopted, and waited for if it was not up yet; anything else that is there goes
         first. When it fails or is cancelled nothing is left, unless the host was lost.
+
+        With ``lease.resume`` it goes on from what was kept: with its memory, if it has the name and addresses that are
+        part of that, or else from its disk. What was kept is thrown away when the guest is up, and not before.
         """
         plan = make_plan(unit, self._settings)
+        key = unit.properties.get(RESUME, "")
+        if key:
+            check_unit_id(key)
         home = self._home(unit.unit)
         async with self._exclusively(unit.unit):
             place = await self._where(home, unit.unit)
@@ -72,29 +92,43 @@ class LibvirtDriver:
             try:
                 if record is not None and (record.number, record.lease) == (unit.number, unit.lease):
                     plan = await self._with_addresses(plan, unit)
-                    if record.ready:
-                        unit.log(f"runs already on host {place.name}")
-                        return self._properties(place, record)
-                    unit.log(f"is starting already on host {place.name}")
+                    unit.log(f"{'runs' if record.ready else 'is starting'} already on host {place.name}")
                 else:
                     await self._remove(place, home, unit.unit)
                     place = home
                     plan = await self._with_addresses(plan, unit)
-                    record = await self._make(place, plan, unit)
-                return await self._await_ready(place, plan, record, unit)
+                    record = await self._go_on(key, place, plan, unit) if key else await self._make(place, plan, unit)
+                if not record.ready:
+                    record = await self._await_ready(place, plan, record, unit)
             except HostLostError:
                 # Nothing can be taken back there now; the next try, or the teardown, finds what is left.
                 raise
             except BaseException:
                 await self._take_back(place, home, unit)
                 raise
+            if key:
+                # From now on it is the unit's own: should this fail, the next try adopts what runs.
+                await self._kept.drop(key)
+            found = self._properties(place, record)
+            return {**found, NOT_RESUMED: record.lost} if record.lost else found
 
-    async def teardown(self, unit: UnitContext) -> None:
-        """Ends the domain, and removes it and its volumes; a unit that is not there is done."""
-        name = check_unit_id(unit.unit)
+    async def teardown(self, unit: UnitContext) -> Properties | None:
+        """Ends the domain, and removes it and its volumes; a unit that is not there, or whose host was given back with
+        all that was on it, is done.
+
+        With ``lease.save`` its disk is kept, and what is in its memory if the hypervisor can write that to a file.
+        """
+        name, key = check_unit_id(unit.unit), unit.properties.get(SAVE, "")
+        if key:
+            check_unit_id(key)
         home = self._home(name)
         async with self._exclusively(name):
-            await self._remove(await self._where(home, name), home, name)
+            place = await self._where(home, name)
+            lost = await self._kept.put(key, place, name, unit.log) if key else ""
+            await self._remove(place, home, name)
+        if key:
+            unit.log(f"is not saved: {lost}" if lost else f"is saved as {key}")
+        return {NOT_SAVED: lost} if lost else None
 
     async def modify(self, unit: UnitContext) -> Properties:
         """Brings vCPUs, memory, cap, shares and login keys of a running unit to what its properties say.
@@ -104,22 +138,27 @@ class LibvirtDriver:
         plan = make_plan(unit, self._settings)
         async with self._exclusively(unit.unit):
             place, state, record = await self._running(unit, "be modified")
-            name = state.name
-            image = self._settings.images.get(record.image, plan.image)
-            told = await place.domains.resize(name, plan.size, agent=image.agent)
-            if told:
-                unit.log(told)
-            if record.keys != keys_digest(plan.keys):
-                if image.agent:
-                    await place.domains.set_keys(name, image.user, plan.keys)
-                    record = attrs.evolve(record, keys=keys_digest(plan.keys))
-                    await place.domains.write_record(name, record)
-                    unit.log(f"has other login keys: {len(plan.keys)}")
-                else:
-                    unit.log(f"image {record.image} has no guest agent: the login keys stay as they are until setup")
-            sizes = {key: str(value) for key, value in attrs.asdict(plan.size).items() if value}
-            unit.log(f"has now {', '.join(f'{key} {value}' for key, value in sizes.items())}")
+            record = await self._change(place, state.name, plan, record, unit)
             return self._properties(place, record)
+
+    async def _change(
+        self, place: Place, name: str, plan: UnitPlan, record: UnitRecord, unit: UnitContext
+    ) -> UnitRecord:
+        image = self._settings.images.get(record.image, plan.image)
+        told = await place.domains.resize(name, plan.size, agent=image.agent)
+        if told:
+            unit.log(told)
+        if record.keys != keys_digest(plan.keys):
+            if image.agent:
+                await place.domains.set_keys(name, image.user, plan.keys)
+                record = attrs.evolve(record, keys=keys_digest(plan.keys))
+                await place.domains.write_record(name, record)
+                unit.log(f"has other login keys: {len(plan.keys)}")
+            else:
+                unit.log(f"image {record.image} has no guest agent: the login keys stay as they are until setup")
+        sizes = {key: str(value) for key, value in attrs.asdict(plan.size).items() if value}
+        unit.log(f"has now {', '.join(f'{key} {value}' for key, value in sizes.items())}")
+        return record
 
     async def join(self, unit: UnitContext) -> Properties:
         """Refuses: this is a driver for sites."""
@@ -136,8 +175,11 @@ class LibvirtDriver:
         one CPU since the last probe, from the second one on.
         """
         name = check_unit_id(unit.unit)
-        place = await self._where(self._home(name), name)
-        state = await place.find(name)
+        try:
+            place = await self._where(self._home(name), name)
+            state = await place.find(name)
+        except HostAbsentError as error:
+            return ProbeResult(state="down", detail=str(error))
         if state is None:
             return ProbeResult(state="down", detail="not set up")
         measured = {"cpu_seconds": state.cpu, "memory_bytes": float(state.memory), "vcpus": float(state.vcpus)}
@@ -151,7 +193,7 @@ class LibvirtDriver:
     async def operate(self, unit: UnitContext, operation: str, arguments: Mapping[str, Any]) -> Properties:
         """``suspend`` (memory to disk) and ``resume``; ``restart``; ``migrate`` (argument ``host``); ``console``,
         which returns the last lines as property ``console``; ``caps`` (argument ``seconds``), which measures how well
-        CPU caps hold while the guest is busy.
+        CPU caps hold while the guest is busy. ``drop`` throws away what is kept under a key.
         """
         actions: dict[str, Callable[[UnitContext, Mapping[str, Any]], Awaitable[Properties]]] = {
             "suspend": self._suspend,
@@ -160,6 +202,7 @@ class LibvirtDriver:
             "migrate": self._migrate,
             "console": self._console,
             "caps": self._caps,
+            DROP: self._drop,
         }
         if operation not in actions:
             raise unknown_operation("libvirt", operation, self.operations)
@@ -175,9 +218,10 @@ class LibvirtDriver:
         """
         found = []
         for place in self._places.values():
-            for unit, kind, name in await place.belongings():
-                if unit not in known:
-                    found.append(Orphan(place.name, unit, kind, name))
+            with suppress(HostAbsentError):
+                for unit, kind, name in await place.belongings():
+                    if unit not in known:
+                        found.append(Orphan(place.name, unit, kind, name))
         return found
 
     async def check_host(self, name: str) -> str:
@@ -187,21 +231,27 @@ class LibvirtDriver:
     # Where units are
 
     def _home(self, unit: str) -> Place:
-        for place in self._places.values():
-            if place.host.host.takes(unit):
-                return place
-        raise DriverError(f"unit {unit}: no host of this driver takes it (hosts.NAME.units)", retry=False)
+        home = self._settings.home_of(unit)
+        if not home:
+            raise DriverError(f"unit {unit}: no host of this driver takes it (hosts.NAME.units)", retry=False)
+        return self._places[home]
 
     async def _where(self, home: Place, unit: str) -> Place:
         """The host that has a unit: its home, unless it was moved."""
         if len(self._places) == 1:
             return home
-        for name in await home.moved_to(unit):
+        try:
+            moved = await home.moved_to(unit)
+        except HostAbsentError:
+            # What its home knew of it is gone; it may have moved away from there in time.
+            moved = [name for name in self._places if name != home.name]
+        for name in moved:
             if name not in self._places:
                 text = f"unit {unit} was moved to host {name[:40]!a}, {expect_one_of(name[:40], self._places)}"
                 raise DriverError(text, retry=False)
-            if await self._places[name].find(unit) is not None:
-                return self._places[name]
+            with suppress(HostAbsentError):
+                if await self._places[name].find(unit) is not None:
+                    return self._places[name]
         return home
 
     async def _with_addresses(self, plan: UnitPlan, unit: UnitContext) -> UnitPlan:
@@ -249,13 +299,55 @@ class LibvirtDriver:
 
     # Making and removing
 
-    async def _make(self, place: Place, plan: UnitPlan, unit: UnitContext) -> UnitRecord:
+    async def _go_on(self, key: str, place: Place, plan: UnitPlan, unit: UnitContext) -> UnitRecord:
+        """Starts the unit from what is kept under a key; from its image, and says why, where that can't be."""
+        kept, why = await self._kept.find(key, place), "what was saved of it is gone"
+        if kept is not None:
+            image = self._settings.images.get(kept.record.image)
+            if image is None:
+                why = f"its image {kept.record.image} is not among the site's any more"
+            elif kept.has_memory_for(plan) and await self._restored(kept, place, plan, unit):
+                return self._resumed_record(kept, plan)
+            elif kept.disk:
+                plan = attrs.evolve(plan, image_name=kept.record.image, image=image)
+                return await self._make(place, plan, unit, kept=kept)
+            else:
+                why = f"it has no disk, and its memory is that of unit {kept.record.unit} as it was there"
+        unit.log(f"is set up anew: {why}")
+        return await self._make(place, plan, unit, lost=why)
+
+    async def _restored(self, kept: Kept, place: Place, plan: UnitPlan, unit: UnitContext) -> bool:
+        """Starts the unit with what was in its memory; whether that could be done."""
+        try:
+            await self._kept.restore(kept, place, plan, self._resumed_record(kept, plan))
+        except HostLostError:
+            raise
+        except DriverError as error:
+            if not self._kept.is_hopeless(kept.key, error):
+                raise
+            unit.log(f"its memory can't be brought back: {error}")
+            await self._remove_at(place, plan.unit)
+            return False
+        unit.log(f"goes on from the memory that was saved as {kept.key}, on host {place.name}")
+        return True
+
+    def _resumed_record(self, kept: Kept, plan: UnitPlan) -> UnitRecord:
+        """The record of a guest that takes no notice of being another lease's now."""
+        now = make_record(plan, kept.record.host_key, resumed=RESUMED_MEMORY)
+        return attrs.evolve(now, image=kept.record.image, keys=kept.record.keys, hostname=kept.record.hostname)
+
+    async def _make(
+        self, place: Place, plan: UnitPlan, unit: UnitContext, *, kept: Kept | None = None, lost: str = ""
+    ) -> UnitRecord:
         """Volumes first, then the domain, which is whole from the moment that it is known."""
         base = place.name_of(plan.unit)
         key = make_host_key() if plan.image.seed != "none" else None
-        record = make_record(plan, key.public if key is not None else "")
+        resumed = RESUMED_DISK if kept is not None else ""
+        record = make_record(plan, key.public if key is not None else "", resumed=resumed, lost=lost)
         machine = await place.machine()
-        paths = await self._make_volumes(place, plan, key, base)
+        paths = await self._make_volumes(place, plan, key, kept)
+        if kept is not None:
+            unit.log(f"goes on from the disk that was saved as {kept.key}")
         unit.log(f"starts as {base} on host {place.name} with {machine.kind}, from image {plan.image_name}")
         await place.domains.define(domain_xml(base, plan, record, machine, paths, self._settings.network))
         await place.domains.start(base)
@@ -263,10 +355,12 @@ class LibvirtDriver:
             await place.domains.set_cpu(base, plan.size)
         return record
 
-    async def _make_volumes(self, place: Place, plan: UnitPlan, key: HostKey | None, base: str) -> Paths:
-        image, network, volumes = plan.image, self._settings.network, place.volumes
+    async def _make_volumes(self, place: Place, plan: UnitPlan, key: HostKey | None, kept: Kept | None) -> Paths:
+        image, network, volumes, base = plan.image, self._settings.network, place.volumes, place.name_of(plan.unit)
         disk = seed = kernel = initrd = console = ""
-        if image.disk is not None:
+        if kept is not None:
+            disk = await self._kept.give(kept, place, plan.unit, DISK)
+        elif image.disk is not None:
             below = await place.images.disk(plan.image_name, image.disk, image.format)
             size = max(below.size, image.disk_mb * MEBI)
             disk = await volumes.create(f"{base}.disk", size, format="qcow2", backing=(below.path, image.format))
@@ -286,8 +380,12 @@ class LibvirtDriver:
             console = await volumes.create(f"{base}.console", 0)
         return Paths(disk=disk, seed=seed, kernel=kernel, initrd=initrd, console=console)
 
-    async def _await_ready(self, place: Place, plan: UnitPlan, record: UnitRecord, unit: UnitContext) -> Properties:
-        name = place.name_of(plan.unit)
+    async def _await_ready(self, place: Place, plan: UnitPlan, record: UnitRecord, unit: UnitContext) -> UnitRecord:
+        name, goes_on = place.name_of(plan.unit), record.resumed == RESUMED_MEMORY
+        image = self._settings.images.get(record.image, plan.image)
+        if goes_on and image.ready == "console":
+            image = attrs.evolve(image, ready="running")  # it has said its marker long ago
+        plan = attrs.evolve(plan, image=image)
         console = Console(place.volumes, f"{name}.console") if (await place.machine()).qemu else None
         await Waiting(
             host=place.host,
@@ -299,22 +397,43 @@ class LibvirtDriver:
             timeout=self._settings.start_timeout,
             log=unit.log,
         ).until_ready()
+        if goes_on:
+            record = await self._settled(place, plan, record, unit)
         record = attrs.evolve(record, ready=True)
         await place.domains.write_record(name, record)
-        return self._properties(place, record)
+        return record
+
+    async def _settled(self, place: Place, plan: UnitPlan, record: UnitRecord, unit: UnitContext) -> UnitRecord:
+        """Tells a guest that stood still what time it is, and gives it what its new lease says beyond cap and shares,
+        which bind it already. What can't be done is not worth losing the guest.
+        """
+        name = place.name_of(plan.unit)
+        try:
+            record = await self._change(place, name, plan, record, unit)
+            if plan.image.agent:
+                await place.domains.set_clock(name)
+        except HostLostError:
+            raise
+        except DriverError as error:
+            unit.log(f"is in part as it was when it was saved: {error}")
+        return record
 
     async def _remove(self, place: Place, home: Place, unit: str) -> None:
         for each in {place.name: place, home.name: home}.values():
-            base = each.name_of(unit)
-            await each.domains.remove(base)
-            for suffix in SUFFIXES:
-                await each.volumes.remove(base + suffix, wipe=self._settings.wipe or suffix in (".seed", ".initrd"))
-        await home.volumes.remove(home.name_of(unit) + MOVED, wipe=False)
+            with suppress(HostAbsentError):
+                await self._remove_at(each, unit)
         self._addresses = {address: owner for address, owner in self._addresses.items() if owner != unit}
         if self._book is not None:
             async with self._booking:
                 await trio.to_thread.run_sync(self._book.give_back, unit)
         self._samples.pop(unit, None)
+
+    async def _remove_at(self, place: Place, unit: str) -> None:
+        base = place.name_of(unit)
+        await place.domains.remove(base)
+        for suffix in SUFFIXES:
+            await place.volumes.remove(base + suffix, wipe=self._settings.wipe or suffix in (".seed", ".initrd"))
+        await place.volumes.remove(base + MOVED, wipe=False)
 
     async def _take_back(self, place: Place, home: Place, unit: UnitContext) -> None:
         with trio.CancelScope(shield=True):
@@ -349,14 +468,18 @@ class LibvirtDriver:
         state = await place.find(unit.unit)
         if state is None or state.record is None:
             raise DriverError(f"unit {unit.unit} is not set up, so it can't be restarted", retry=False)
-        record = attrs.evolve(state.record, ready=False)
+        record = attrs.evolve(state.record, ready=False, resumed="")
         await place.domains.write_record(state.name, record)
         await place.domains.stop(state.name)
         if state.saved:
             await place.domains.forget_saved(state.name)
         await place.domains.start(state.name)
         plan = make_plan(attrs.evolve(unit, properties={**unit.properties, "image": record.image}), self._settings)
-        return await self._await_ready(place, plan, record, unit)
+        return self._properties(place, await self._await_ready(place, plan, record, unit))
+
+    async def _drop(self, unit: UnitContext, _: Mapping[str, Any]) -> Properties:
+        await self._kept.drop(unit.unit)
+        return EMPTY
 
     async def _migrate(self, unit: UnitContext, arguments: Mapping[str, Any]) -> Properties:
         wanted = str(arguments.get("host", ""))
@@ -368,8 +491,10 @@ class LibvirtDriver:
         if source is target:
             return self._properties(source, record)
         await check_same_pool(source.volumes, target.volumes, target.domains, state.name)
-        image = self._settings.images[record.image]
-        shared = self._settings.shared_pool
+        image, shared = self._settings.images.get(record.image), self._settings.shared_pool
+        if image is None:
+            text = f"unit {unit.unit}: its image {record.image} is not among the site's any more, so it can't move"
+            raise DriverError(text, retry=False)
         await home.note_move(unit.unit, [target.name, source.name])
         try:
             if not shared:
@@ -395,10 +520,12 @@ class LibvirtDriver:
         for artifact in filter(None, (image.kernel, None if image.seed == "initramfs" else image.initrd)):
             await target.images.path(image_name, artifact)
         if image.disk is not None:
-            below = await target.images.disk(image_name, image.disk, image.format)
+            below = None
+            if await source.volumes.leans(f"{name}.disk"):
+                below = (await target.images.disk(image_name, image.disk, image.format)).path, image.format
             size = await source.volumes.capacity(f"{name}.disk")
             await target.volumes.remove(f"{name}.disk", wipe=False)
-            await target.volumes.create(f"{name}.disk", size, format="qcow2", backing=(below.path, image.format))
+            await target.volumes.create(f"{name}.disk", size, format="qcow2", backing=below)
         await copy_volumes(source.volumes, target.volumes, name)
 
     async def _clear(self, place: Place, unit: str) -> None:

@@ -11,12 +11,13 @@ import trio
 
 from leasekit.core.drivers import DriverError, Finding
 from leasekit.core.settings import SettingsError
-from leasekit.drivers.examining import bridge, checksummed
-from leasekit.drivers.libvirt.connection import binding
+from leasekit.drivers.examining import bridge, checksummed, program
+from leasekit.drivers.libvirt.connection import HostAbsentError, binding
 from leasekit.drivers.libvirt.place import Place
 from leasekit.drivers.libvirt.settings import Artifact, LibvirtSettings
 
 MEBI: Final = 2**20
+SEARCH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 ROOM_MIN: Final = 1024 * MEBI
 """With less free in a pool, in bytes, it is doubtful whether units fit."""
 BINDING_ADVICE: Final = "apt-get install libvirt-dev pkg-config gcc python3-dev; pip install 'leasekit[libvirt]'"
@@ -24,6 +25,8 @@ DAEMON_ADVICE: Final = (
     "apt-get install libvirt-daemon-system qemu-system-x86, start libvirtd, and let the authority's user into the "
     "group libvirt; for a host over ssh, log in to it by hand once"
 )
+
+LEASED_ADVICE: Final = "lease a machine for it, whose join runs: leasekit site host add"
 
 
 async def examine(settings: LibvirtSettings) -> list[Finding]:
@@ -33,6 +36,8 @@ async def examine(settings: LibvirtSettings) -> list[Finding]:
     except SettingsError as error:
         return [Finding("libvirt-python", "missing", str(error), BINDING_ADVICE)]
     findings = [Finding("libvirt-python", "ok", "can be loaded")]
+    if settings.leased is not None:
+        findings += [program("ssh", "openssh-client", SEARCH), _key(settings.leased.key)]
     findings += [finding async for finding in _images(settings)]
     for name, host in settings.hosts.items():
         findings += [finding async for finding in _host(Place(name, host, settings), settings)]
@@ -40,13 +45,17 @@ async def examine(settings: LibvirtSettings) -> list[Finding]:
 
 
 async def _host(place: Place, settings: LibvirtSettings) -> AsyncIterator[Finding]:
-    what, uri = f"host {place.name}", place.host.host.uri
+    what = f"host {place.name}"
     try:
         version = await place.host.call("can't ask for its version", lambda connection: connection.getLibVersion())
+    except HostAbsentError as error:
+        yield Finding(what, "doubtful", str(error), LEASED_ADVICE)
+        return
     except DriverError as error:
         yield Finding(what, "missing", str(error), DAEMON_ADVICE)
         return
     major, minor = version // 1_000_000, version // 1000 % 1000
+    uri = place.host.uri
     yield Finding(what, "ok", f"{uri}, libvirt {major}.{minor}")
     yield await _pool(place)
     yield await _acceleration(place)
@@ -59,6 +68,17 @@ async def _host(place: Place, settings: LibvirtSettings) -> AsyncIterator[Findin
             name = settings.network.bridge
             text = "a bridge of another host can't be seen from here"
             yield Finding(f"bridge {name}", "doubtful", text, f"look at it there: ip link show {name}")
+        yield await _filter(place, settings.network.filter)
+
+
+def _key(path: Path) -> Finding:
+    what = "key of leased hosts"
+    if not path.is_file():
+        advice = f"ssh-keygen -t ed25519 -N '' -f {path}; its public half is the key of the slice that leases them"
+        return Finding(what, "missing", f"there is no {path}", advice)
+    if path.stat().st_mode & 0o077:
+        return Finding(what, "missing", f"{path} can be read by others, so ssh does not use it", f"chmod 600 {path}")
+    return Finding(what, "ok", str(path))
 
 
 async def _pool(place: Place) -> Finding:
@@ -101,6 +121,18 @@ async def _network(place: Place, name: str) -> Finding:
     except DriverError as error:
         return Finding(what, "missing", str(error), "define it with virsh net-define, or name a bridge instead")
     return Finding(what, "missing", "the network is not active", f"virsh net-start {name}; virsh net-autostart {name}")
+
+
+async def _filter(place: Place, name: str) -> Finding:
+    what = f"host {place.name}: network filter {name}".rstrip()
+    if not name:
+        text = "none: a guest can take an address that is another one's"
+        return Finding(what, "doubtful", text, 'name one that keeps it to its own: filter = "clean-traffic"')
+    try:
+        await place.host.call(f"network filter {name}", lambda connection: connection.nwfilterLookupByName(name))
+    except DriverError as error:
+        return Finding(what, "missing", str(error), "apt-get install libvirt-daemon-config-nwfilter")
+    return Finding(what, "ok", "is defined")
 
 
 async def _images(settings: LibvirtSettings) -> AsyncIterator[Finding]:

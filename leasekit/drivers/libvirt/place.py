@@ -27,13 +27,14 @@ class Place:
 
     def __init__(self, name: str, host: Host, settings: LibvirtSettings) -> None:
         self.name = name
-        self.host = HostConnection(name, host, settings.threads, settings.keepalive)
+        self.host = HostConnection(name, host, settings.threads, settings.keepalive, settings.leased)
         self.domains = Domains(self.host)
         self.volumes = Volumes(self.host)
         self.images = ImageCache(name, self.volumes, settings.prefix)
         self._settings = settings
         self._probing = trio.Lock()
-        self._kvm: bool | None = {"kvm": True, "tcg": False}.get(host.acceleration)
+        self._given: bool | None = {"kvm": True, "tcg": False}.get(host.acceleration)
+        self._probed: tuple[str, bool] | None = None
 
     def name_of(self, unit: str) -> str:
         """What a unit's domain is called, and what its volumes' names begin with."""
@@ -48,13 +49,17 @@ class Place:
         found = await self.host.machine()
         if not found.qemu:
             return found
+        kvm = self._given if self._given is not None else await self._probe()
+        return attrs.evolve(found, kind="kvm") if kvm else found
+
+    async def _probe(self) -> bool:
         async with self._probing:
-            if self._kvm is None:
+            uri = self.host.uri  # another machine is another host
+            if self._probed is None or self._probed[0] != uri:
                 settings = self._settings
-                self._kvm = await kvm_runs(
-                    self.host, self.domains, self.volumes, settings.prefix, settings.probe_timeout
-                )
-        return attrs.evolve(found, kind="kvm") if self._kvm else found
+                runs = await kvm_runs(self.host, self.domains, self.volumes, settings.prefix, settings.probe_timeout)
+                self._probed = uri, runs
+            return self._probed[1]
 
     async def moved_to(self, unit: str) -> list[str]:
         """On which hosts a unit that is at home here may be, other than here. Raises ``DriverError``."""

@@ -11,6 +11,9 @@ from leasekit.core.drivers import DriverError
 from leasekit.core.properties import Properties
 from leasekit.drivers.libvirt.plan import UnitPlan, bare, keys_digest
 
+RESUMED_MEMORY: Final = "memory"
+RESUMED_DISK: Final = "disk"
+
 URN: Final = "urn:leasekit:libvirt:1"
 KEY: Final = "leasekit"
 """The prefix under which the namespace is written."""
@@ -21,6 +24,8 @@ class UnitRecord:
     """``number`` is that of the setup that made the unit; ``ready`` whether that setup came to its end.
 
     ``keys`` is the digest of the login keys that the guest was given last, ``host_key`` its ssh server's public key.
+    ``resumed`` is what of a saved unit it went on with, if it did: ``memory`` or ``disk``; ``lost`` is why
+    it could not.
     """
 
     unit: str
@@ -33,6 +38,8 @@ class UnitRecord:
     hostname: str
     host_key: str
     keys: str
+    resumed: str = ""
+    lost: str = ""
 
     def element(self) -> ElementTree.Element:
         """The record as metadata of a domain."""
@@ -66,10 +73,12 @@ class UnitRecord:
             found |= {"host": addresses[0], "port": "22", "addresses": " ".join(addresses)}
         if self.host_key:
             found["host_key"] = self.host_key
+        if self.resumed:
+            found["resumed"] = self.resumed
         return found
 
 
-def make_record(plan: UnitPlan, host_key: str) -> UnitRecord:
+def make_record(plan: UnitPlan, host_key: str, *, resumed: str = "", lost: str = "") -> UnitRecord:
     """The record of a unit that is about to be made. Raises ``DriverError`` for text that XML can't hold."""
     for name, text in (("lease", plan.lease), ("type", plan.type)):
         if not text.isprintable():
@@ -85,24 +94,40 @@ def make_record(plan: UnitPlan, host_key: str) -> UnitRecord:
         hostname=plan.hostname,
         host_key=host_key,
         keys=keys_digest(plan.keys),
+        resumed=resumed,
+        lost=lost,
     )
 
 
 def read_record(text: str) -> UnitRecord | None:
     """The record in metadata, or none where it is not one of this driver's."""
     try:
-        element = ElementTree.fromstring(text)
-        return UnitRecord(
-            unit=element.attrib["unit"],
-            lease=element.attrib["lease"],
-            type=element.attrib["type"],
-            number=int(element.attrib["number"]),
-            ready=element.attrib["ready"] == "yes",
-            image=element.attrib["image"],
-            addresses=tuple(element.attrib["addresses"].split()),
-            hostname=element.attrib["hostname"],
-            host_key=element.attrib["host_key"],
-            keys=element.attrib["keys"],
-        )
+        return _record(ElementTree.fromstring(text))
     except (ElementTree.ParseError, KeyError, ValueError):
         return None
+
+
+def find_record(xml: str) -> UnitRecord | None:
+    """The record in the description of a domain, or none."""
+    try:
+        element = ElementTree.fromstring(xml).find(f"metadata/{{{URN}}}unit")
+        return None if element is None else _record(element)
+    except (ElementTree.ParseError, KeyError, ValueError):
+        return None
+
+
+def _record(element: ElementTree.Element) -> UnitRecord:
+    return UnitRecord(
+        unit=element.attrib["unit"],
+        lease=element.attrib["lease"],
+        type=element.attrib["type"],
+        number=int(element.attrib["number"]),
+        ready=element.attrib["ready"] == "yes",
+        image=element.attrib["image"],
+        addresses=tuple(element.attrib["addresses"].split()),
+        hostname=element.attrib["hostname"],
+        host_key=element.attrib["host_key"],
+        keys=element.attrib["keys"],
+        resumed=element.get("resumed", ""),
+        lost=element.get("lost", ""),
+    )

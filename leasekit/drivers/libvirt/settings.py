@@ -24,6 +24,7 @@ SeedKind: TypeAlias = Literal["nocloud", "initramfs", "none"]
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _USER: Final = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
+_LEASED_URI: Final = re.compile(r"[a-z]+\+ssh:///[A-Za-z0-9/_-]*(\?[A-Za-z0-9_=&%./-]+)?")
 _DOMAIN: Final = re.compile(r"([a-z0-9]([a-z0-9-]*[a-z0-9])?)(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
 
 
@@ -48,6 +49,7 @@ _POSITIVE: Final = attrs.validators.ge(1)
 @attrs.frozen(kw_only=True)
 class Host:
     """One hypervisor, by the URI that libvirt opens, and the units whose home it is (names, or patterns with ``*``).
+    Without a ``uri`` it is whatever machine is leased for it (:class:`LeasedHosts`).
 
     ``pool`` is the storage pool for disks; with ``pool_path``, a folder on that host, it is made if it is missing.
     ``acceleration`` may be left to a probe that boots a tiny guest, for a KVM that is there need not run guests.
@@ -55,7 +57,7 @@ class Host:
     running units, where it is not the host's own name.
     """
 
-    uri: str = attrs.field(validator=_filled_line)
+    uri: str = attrs.field(default="", validator=_one_line)
     units: tuple[str, ...] = ("*",)
     pool: str = attrs.field(default="default", validator=attrs.validators.matches_re(_NAME))
     pool_path: str = attrs.field(default="", validator=_one_line)
@@ -66,6 +68,23 @@ class Host:
     def takes(self, unit: str) -> bool:
         """Whether the unit is at home here."""
         return any(fnmatchcase(unit, pattern) for pattern in self.units)
+
+
+@attrs.frozen(kw_only=True)
+class LeasedHosts:
+    """Hosts that are leased machines: the file ``book`` says which is which, as ``leasekit site host`` writes it.
+
+    ``key`` is the file with the private key that they let in; ``uri`` what is there, to which the machine's user,
+    address and port are added.
+    """
+
+    book: Path
+    key: Path
+    uri: str = attrs.field(default="qemu+ssh:///system", validator=_filled_line)
+
+    def __attrs_post_init__(self) -> None:
+        if _LEASED_URI.fullmatch(self.uri) is None:
+            raise ValueError(f"uri: found {self.uri[:60]!r}, expected one by ssh without a host, as qemu+ssh:///system")
 
 
 @attrs.frozen(kw_only=True)
@@ -228,30 +247,39 @@ class LibvirtSettings:
     ``prefix`` begins the names of all domains and volumes, and must differ between drivers that share a host.
     ``image`` is what a unit has whose lease does not name one of ``images``. ``wipe`` overwrites a unit's disk before
     it is given back to the pool; what holds keys is always overwritten. With ``shared_pool`` all hosts see the same
-    files, so that migration copies none. ``threads`` bounds the calls under way at one host; a host that does not
+    files, so that migration copies none. ``save_memory`` keeps what is in the memory of units of a suspended lease;
+    without it, or where that can't be, a guest is asked to shut down, its power is cut after ``grace``, and only its
+    disk is kept. ``threads`` bounds the calls under way at one host; a host that does not
     answer for ``keepalive`` is taken as gone.
     """
 
     hosts: Mapping[str, Host] = attrs.field(validator=attrs.validators.min_len(1))
     images: Mapping[str, Image] = attrs.field(validator=attrs.validators.min_len(1))
     image: str = ""
+    leased: LeasedHosts | None = None
     network: NetworkSettings | None = None
     size: Size = Size()
     choices: Choices = Choices()
     domain: str = attrs.field(default="", validator=attrs.validators.matches_re(f"({_DOMAIN.pattern})?"))
     prefix: str = attrs.field(default="leasekit-", validator=attrs.validators.matches_re(r"[A-Za-z0-9][\w.-]{0,30}"))
     wipe: bool = True
+    save_memory: bool = True
     shared_pool: bool = False
     threads: int = attrs.field(default=8, validator=_POSITIVE)
     keepalive: DurationSetting = 15 * SECOND
     start_timeout: DurationSetting = 120 * SECOND
     probe_timeout: DurationSetting = 20 * SECOND
+    grace: DurationSetting = 30 * SECOND
 
     def __attrs_post_init__(self) -> None:
         for kind, names in (("hosts", self.hosts), ("images", self.images)):
             for name in names:
                 if _NAME.fullmatch(name) is None:
                     raise ValueError(f"{kind}: found {name[:60]!r}, expected letters, digits, dots, dashes and _")
+        if self.leased is None and self.slots:
+            raise ValueError(f"hosts.{self.slots[0]}: found no uri, expected one, or a table leased")
+        if self.leased is not None and not self.slots:
+            raise ValueError("leased: found a table, but each of the hosts has a uri")
         if self.image and self.image not in self.images:
             raise ValueError(f"image: found {self.image[:60]!r}, expected one of: {', '.join(sorted(self.images))}")
         if not self.image and len(self.images) > 1:
@@ -263,6 +291,15 @@ class LibvirtSettings:
             choice = getattr(self.choices, key)
             if choice is not None and not choice[0] <= value <= choice[1]:
                 raise ValueError(f"size.{key}: found {value}, which choices.{key} does not allow")
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """The hosts that are leased machines, when there are any for them."""
+        return tuple(name for name, host in self.hosts.items() if not host.uri)
+
+    def home_of(self, unit: str) -> str:
+        """The host at which a unit is at home: the first that takes it; nothing if none does."""
+        return next((name for name, host in self.hosts.items() if host.takes(unit)), "")
 
     @property
     def default_image(self) -> str:

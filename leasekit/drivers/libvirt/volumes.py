@@ -5,7 +5,7 @@ All functions but the class block; they run in :meth:`HostConnection.call`'s thr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from hashlib import sha256
 from typing import Any, Final
 from xml.etree import ElementTree
@@ -24,7 +24,7 @@ class Volumes:
     """The volumes of one host's pool."""
 
     def __init__(self, host: HostConnection) -> None:
-        self._host = host
+        self.host = self._host = host
         self._libvirt = host.libvirt
         self.host_name = host.name
 
@@ -69,6 +69,26 @@ class Volumes:
         return await self._host.call(
             f"can't make volume {name}", lambda connection: str(self._pool(connection).createXML(xml, 0).path())
         )
+
+    async def clone(self, name: str, new: str) -> str:
+        """Makes a copy of a volume, which leans on no other, and returns its path. Raises ``DriverError``."""
+
+        def clone(connection: Any) -> str:
+            pool, volume = self._pool(connection), self._get(connection, name)
+            format = ElementTree.fromstring(volume.XMLDesc(0)).find("target/format")
+            kind = "raw" if format is None else format.get("type", "raw")
+            return str(pool.createXMLFrom(volume_xml(new, volume.info()[1], format=kind), volume, 0).path())
+
+        return await self._host.call(f"can't copy volume {name}", clone)
+
+    async def leans(self, name: str) -> bool:
+        """Whether a volume is laid over another. Raises ``DriverError``."""
+
+        def leans(connection: Any) -> bool:
+            described = ElementTree.fromstring(self._get(connection, name).XMLDesc(0))
+            return bool(described.findtext("backingStore/path"))
+
+        return await self._host.call(f"can't look at volume {name}", leans)
 
     async def write(self, name: str, pieces: Callable[[], Iterable[bytes]], size: int) -> str:
         """Makes a volume of what ``pieces()`` yields in the calling thread, and returns the SHA-256 of that.
@@ -122,25 +142,29 @@ class Volumes:
         return digest.hexdigest()
 
     def _read(self, connection: Any, name: str, offset: int, length: int) -> bytes:
+        return b"".join(self.pieces(connection, name, offset, length))
+
+    def pieces(self, connection: Any, name: str, offset: int = 0, length: int = 0) -> Iterator[bytes]:
+        """The same in pieces; blocks, and is for threads of :meth:`HostConnection.call`. Raises libvirt's errors."""
         volume = self._get(connection, name)
         stream = connection.newStream(0)
         volume.download(stream, offset, length, 0)
-        received = bytearray()
         try:
             while piece := stream.recv(PIECE):
-                received += piece
+                yield piece
                 trio.from_thread.check_cancelled()
             stream.finish()
         except BaseException:
             self._quietly(stream.abort)
             raise
-        return bytes(received)
 
     def _remove(self, connection: Any, name: str, wipe: bool) -> None:
         volume = self._lookup(connection, name)
         if volume is None:
             return
         libvirt = self._libvirt
+        if wipe:
+            volume.info()  # which has libvirt look how long the file is by now: it overwrites no more than it knows of
         gone = (libvirt.VIR_ERR_NO_STORAGE_VOL, libvirt.VIR_ERR_NO_SUPPORT)
         for act in [volume.wipe] * wipe + [volume.delete]:
             try:

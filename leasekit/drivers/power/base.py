@@ -24,6 +24,13 @@ REPEAT_AFTER: Final = 10.0
 """Seconds after which an order that shows no effect is given once more."""
 
 
+class NoMeter(DriverError):
+    """A controller can't say what its machine draws, and won't another time; the text says why."""
+
+    def __init__(self, name: str, why: str) -> None:
+        super().__init__(f"{name}: it has no meter: {why}", retry=False)
+
+
 class Controller(Protocol):
     """One machine's controller as its protocol has it: orders are sent, nothing is made sure of.
 
@@ -49,6 +56,10 @@ class Controller(Protocol):
         """What the next start is to be from, if anything was said."""
         ...
 
+    async def watts(self) -> float:
+        """What the machine draws now, in watts, more than 0. Raises :class:`NoMeter` where that is not measured."""
+        ...
+
 
 @attrs.frozen(kw_only=True)
 class Limits:
@@ -70,6 +81,10 @@ class Power:
     async def status(self) -> PowerState:
         """Whether the power is on, as far as the controller says so within its own time."""
         return await self.controller.status()
+
+    async def watts(self) -> float:
+        """What the machine draws now, in watts. Raises :class:`NoMeter` where its controller has none."""
+        return await self.controller.watts()
 
     async def on(self) -> None:
         """Switches on; no more than a look if it is on."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+from typing import Final
 
 import trio
 
@@ -11,11 +13,12 @@ from leasekit.core.time import SECOND, Duration, format_duration
 from leasekit.drivers.commands import Command, Run
 from leasekit.drivers.files import find_executable
 from leasekit.drivers.names import one_line
-from leasekit.drivers.power.base import BootDevice, Order, PowerState
+from leasekit.drivers.power.base import BootDevice, NoMeter, Order, PowerState
 from leasekit.drivers.power.settings import Script
 
 GRACE: Duration = 2 * SECOND
 """Between SIGTERM and SIGKILL for a command that takes too long."""
+_WATTS: Final = re.compile(rb"[0-9]{1,7}(\.[0-9]{1,6})?")
 
 
 class ScriptController:
@@ -51,6 +54,17 @@ class ScriptController:
         """What was said last: commands have no way to be asked for it."""
         await trio.lowlevel.checkpoint()
         return self._device
+
+    async def watts(self) -> float:
+        """What the command ``meter`` prints, if there is one. Raises ``DriverError``."""
+        if not self._settings.meter:
+            await trio.lowlevel.checkpoint()
+            raise NoMeter(self.name, "there is no command meter in the settings")
+        said = (await self._run("meter", self._settings.meter)).strip()
+        if _WATTS.fullmatch(said) is None or not float(said):
+            found = one_line(said.decode("utf-8", "replace"), 60)
+            raise DriverError(f"{self._settings.meter[0]}: found {found!r}, expected watts, more than 0", retry=False)
+        return float(said)
 
     async def _run(self, what: str, command: Command) -> bytes:
         settings = self._settings

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import attrs
 import trio
@@ -50,7 +50,7 @@ class PowerDriver:
     Settings: ClassVar[type] = PowerSettings
     capabilities: frozenset[str] = frozenset({"power"})
     operations: frozenset[str] = frozenset(
-        {"power_on", "power_off", "soft_off", "suspend", "resume", "cycle", "status"}
+        {"power_on", "power_off", "soft_off", "suspend", "resume", "cycle", "status", "watts"}
     )
 
     def __init__(self, settings: PowerSettings) -> None:
@@ -61,6 +61,7 @@ class PowerDriver:
                 self._powers[name] = make_power(machine.power)
             except SettingsError as error:
                 raise error.within(f"nodes.{name}.power") from error
+        self._meters = {name: _Meter(power) for name, power in self._powers.items()}
         self._locks: dict[str, trio.Lock] = {name: trio.Lock() for name in self._powers}
 
     @staticmethod
@@ -98,23 +99,34 @@ class PowerDriver:
         raise DriverError("the power driver is for sites, it can't leave", retry=False)
 
     async def probe(self, unit: UnitContext) -> ProbeResult:
-        """Up when the power is on, as ``measured`` says as well (``on``: 1 or 0)."""
+        """Up when the power is on, as ``measured`` says as well (``on``: 1 or 0; ``watts``, where there is a meter)."""
         if unit.unit not in self._powers:
             await trio.lowlevel.checkpoint()
             return ProbeResult(state="down", detail="there is no such machine in the settings")
         state = await self._powers[unit.unit].status()
-        up = state == "on"
-        return ProbeResult(state="up" if up else "down", detail=f"its power is {state}", measured={"on": float(up)})
+        if state != "on":
+            return ProbeResult(state="down", detail=f"its power is {state}", measured={"on": 0.0})
+        try:
+            watts = await self._meters[unit.unit].at_work()
+        except DriverError as error:
+            return ProbeResult(state="up", detail=f"its power is on; {error}", measured={"on": 1.0})
+        return ProbeResult(state="up", detail=f"its power is on, {watts:g} W", measured={"on": 1.0, "watts": watts})
 
     async def operate(self, unit: UnitContext, operation: str, arguments: Mapping[str, Any]) -> Properties:
         """``power_on`` and ``resume``, ``power_off`` (at once), ``soft_off`` (the operating system is asked),
         ``suspend`` (the same, and the power is cut when its time is over), ``cycle``, ``status``. All return ``power``,
-        as it reads afterwards.
+        as it reads afterwards, and what is known of what it draws: ``idle_watts``, read last before it was put off, and
+        ``watts``, the most that a probe read. ``watts`` reads that, and fails where there is no meter.
         """
         if operation not in self.operations:
             raise unknown_operation("power", operation, self.operations)
         power = self._power(unit.unit)
+        meter = self._meters[unit.unit]
+        if operation == "watts":
+            return {"power": await power.status(), "watts": f"{await power.watts():g}"}
         async with self._locks[unit.unit]:
+            if operation in _OFF:
+                await meter.idle(unit)
             if operation in ("power_on", "resume"):
                 await power.on()
             elif operation == "power_off":
@@ -125,7 +137,7 @@ class PowerDriver:
                 await power.soft_off()
             elif operation == "suspend":
                 await _off_gently(power, unit)
-            return {"power": await power.status()}
+            return {"power": await power.status(), **meter.known()}
 
     def _power(self, unit: str) -> Power:
         if unit not in self._powers:
@@ -135,6 +147,36 @@ class PowerDriver:
 
     def _properties(self, unit: str) -> Properties:
         return {"name": unit, **self._settings.nodes[unit].properties}
+
+
+_OFF: Final = ("power_off", "soft_off", "suspend")
+
+
+class _Meter:
+    """What was read of one machine's meter since the driver was made, in watts."""
+
+    def __init__(self, power: Power) -> None:
+        self._power = power
+        self._most = 0.0
+        self._idle = 0.0
+
+    async def at_work(self) -> float:
+        """What it draws while a lease has it. Raises ``DriverError``."""
+        watts = await self._power.watts()
+        self._most = max(self._most, watts)
+        return watts
+
+    async def idle(self, unit: UnitContext) -> None:
+        """What it draws before it is put off; a meter that is not there, or fails, is no reason to leave it on."""
+        try:
+            if await self._power.status() == "on":
+                self._idle = await self._power.watts()
+        except DriverError as error:
+            unit.log(f"what it draws is not known: {error}")
+
+    def known(self) -> Properties:
+        """As properties of the unit."""
+        return {name: f"{read:g}" for name, read in (("idle_watts", self._idle), ("watts", self._most)) if read}
 
 
 async def _off_gently(power: Power, unit: UnitContext) -> None:

@@ -18,7 +18,7 @@ ADVICE = "look whether its address, user and password file are right, and whethe
 
 
 async def examine_controllers(controllers: Mapping[str, ControllerSettings]) -> list[Finding]:
-    """For each node whether its controller says how its power is; nothing is switched."""
+    """For each node whether its controller says how its power is, and what it draws; nothing is switched."""
     found: dict[str, Finding] = {}
     limiter = trio.CapacityLimiter(AT_ONCE)
 
@@ -35,7 +35,12 @@ async def examine_controllers(controllers: Mapping[str, ControllerSettings]) -> 
 async def _finding(node: str, settings: ControllerSettings) -> Finding:
     what = f"node {node}: power"
     try:
-        state = await make_power(settings).status()
+        power = make_power(settings)
+        state = await power.status()
     except (DriverError, SettingsError) as error:
         return Finding(what, "missing", str(error), ADVICE)
-    return Finding(what, "ok", f"its controller answers: the power is {state}")
+    try:
+        draws = f"{await power.watts():g} W"
+    except DriverError as error:
+        draws = str(error)
+    return Finding(what, "ok", f"its controller answers: the power is {state}; {draws}")

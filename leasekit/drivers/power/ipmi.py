@@ -12,7 +12,7 @@ import trio
 from leasekit.core.drivers import DriverError
 from leasekit.core.time import SECOND, format_duration
 from leasekit.drivers.names import one_line
-from leasekit.drivers.power.base import BootDevice, Order, PowerState
+from leasekit.drivers.power.base import BootDevice, NoMeter, Order, PowerState
 from leasekit.drivers.power.settings import Ipmi, read_secret
 
 PASSWORD_MAX: Final = 20
@@ -23,6 +23,10 @@ _DEVICES: Final[dict[BootDevice, str]] = {"network": "pxe", "disk": "disk"}
 _FLAGS: Final[dict[str, BootDevice]] = {"Force PXE": "network", "Force Boot from default Hard-Drive": "disk"}
 _STATUS: Final = re.compile(r"Chassis Power is (on|off)")
 _BOOT: Final = re.compile(r"Boot Device Selector : (.*)")
+_WATTS: Final = re.compile(r"Instantaneous power reading: +([0-9]+) Watts")
+"""The state that is printed with it, activated or not, says nothing: some firmware reads well and says it does not."""
+_NO_DCMI: Final = re.compile(r"DCMI request failed because: .*\((c1|cb|cc|d4)\)|valid DCMI command was not returned")
+"""Answers that will be the same another time: an unknown command or parameter, no such sensor, no privilege for it."""
 _REFUSED: Final = re.compile(r"RAKP 2 (HMAC is invalid|message indicates an error)|[Uu]nauthorized|[Ii]nvalid user")
 
 
@@ -56,6 +60,21 @@ class IpmiController:
         if found is None:
             return None
         return _FLAGS.get(found[1].strip())
+
+    async def watts(self) -> float:
+        """What the meter of DCMI reads (version 1.5, section 6.6.1). Raises ``DriverError``."""
+        try:
+            said = await self._ask("dcmi", "power", "reading")
+        except DriverError as error:
+            if _NO_DCMI.search(str(error)) is None:
+                raise
+            raise NoMeter(self.name, str(error).removeprefix(f"{self.name}: ")) from error
+        found = _WATTS.search(said)
+        if found is None:
+            raise DriverError(f"{self.name}: asked for what it draws it said {one_line(said, 100)!r}")
+        if not int(found[1]):  # what some firmware says that knows of no sensor
+            raise NoMeter(self.name, "DCMI reads 0 watts")
+        return float(found[1])
 
     async def _ask(self, *words: str) -> str:
         settings = self._settings

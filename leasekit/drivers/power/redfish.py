@@ -1,7 +1,8 @@
-"""Redfish by httpx, on trio: five calls are enough (DMTF DSP0266, and the ComputerSystem schema)."""
+"""Redfish by httpx, on trio: a few calls are enough (DMTF DSP0266, and the schemas ComputerSystem and Chassis)."""
 
 from __future__ import annotations
 
+import math
 import ssl
 from collections.abc import Mapping
 from typing import Any, Final
@@ -13,7 +14,7 @@ from leasekit.core.drivers import DriverError
 from leasekit.core.settings import SettingsError
 from leasekit.core.time import SECOND, format_duration
 from leasekit.drivers.names import one_line
-from leasekit.drivers.power.base import BootDevice, Order, PowerState
+from leasekit.drivers.power.base import BootDevice, NoMeter, Order, PowerState
 from leasekit.drivers.power.settings import Redfish, read_secret
 
 ALLOWED: Final = "@Redfish.AllowableValues"
@@ -82,6 +83,27 @@ class RedfishController:
                 return device
         return None
 
+    async def watts(self) -> float:
+        """What the machine's chassis draws, by its EnvironmentMetrics or, of older services, its Power. One that has
+        several machines says nothing of any of them. Raises ``DriverError``.
+        """
+        async with self._client() as client:
+            chassis = _paths(_within(await self._machine(client), "Links").get("Chassis"))
+            why = "the machine has no chassis"
+            for path in chassis:
+                table = await self._call(client, "GET", path)
+                machines = _paths(_within(table, "Links").get("ComputerSystems"))
+                if len(machines) > 1:
+                    why = f"its chassis {one_line(path, 80)} has {len(machines)} machines"
+                    continue
+                why = f"its chassis {one_line(path, 80)} measures no power"
+                for read, resource in ((_environment, "EnvironmentMetrics"), (_consumed, "Power")):
+                    if where := _paths([table.get(resource)]):
+                        found = read(await self._call(client, "GET", where[0]))
+                        if found:
+                            return found
+        raise NoMeter(self.name, why)
+
     # Calls
 
     def _client(self) -> httpx.AsyncClient:
@@ -146,3 +168,26 @@ def _within(table: Mapping[str, Any], *keys: str) -> Mapping[str, Any]:
         inner = table.get(key)
         table = inner if isinstance(inner, dict) else {}
     return table
+
+
+def _paths(links: object) -> list[str]:
+    found = [link.get("@odata.id") for link in links if isinstance(link, dict)] if isinstance(links, list) else []
+    return [path for path in found if isinstance(path, str) and path.startswith("/")]
+
+
+def _environment(metrics: Mapping[str, Any]) -> float:
+    return _number(_within(metrics, "PowerWatts").get("Reading"))
+
+
+def _consumed(power: Mapping[str, Any]) -> float:
+    controls = power.get("PowerControl")
+    # The first is the whole; what follows are parts of it.
+    first = controls[0] if isinstance(controls, list) and controls else None
+    return _number(first.get("PowerConsumedWatts")) if isinstance(first, dict) else 0.0
+
+
+def _number(found: object) -> float:
+    """Watts, or 0 where there are none: null is what a sensor says that can't be read."""
+    if isinstance(found, bool) or not isinstance(found, int | float) or not math.isfinite(found):
+        return 0.0
+    return max(0.0, float(found))

@@ -83,8 +83,9 @@ class Script:
     """Commands of the site's own: a switched power strip, wake-on-LAN, a laboratory's relay.
 
     Each is a list of words, run without a shell. ``status`` prints ``on`` or ``off``; ``boot``, where it is given, gets
-    ``network`` or ``disk`` as its last word. Without ``soft_off`` nothing is asked of operating systems; without
-    ``boot`` the machine itself decides, which must be to try the network first.
+    ``network`` or ``disk`` as its last word; ``meter`` prints what the machine draws, in watts. Without ``soft_off``
+    nothing is asked of operating systems; without ``boot`` the machine itself decides, which must be to try the network
+    first; without ``meter`` it has none.
     """
 
     kind: ClassVar[str] = "script"
@@ -93,6 +94,7 @@ class Script:
     status: Command = attrs.field(validator=[attrs.validators.min_len(1), _word_list])
     soft_off: Command = attrs.field(default=(), validator=_word_list)
     boot: Command = attrs.field(default=(), validator=_word_list)
+    meter: Command = attrs.field(default=(), validator=_word_list)
     directory: Path = Path()
     answer_timeout: DurationSetting = 30 * SECOND
     order_timeout: DurationSetting = 60 * SECOND

@@ -76,6 +76,12 @@ async def _host(place: Place, settings: XenSettings) -> AsyncIterator[Finding]:
         yield finding
     if settings.network is not None:
         yield _bridge(what, bridge, bool(bridged.strip()))
+    if settings.shared:
+        for finding in _page_logs(what, facts, settings):
+            yield finding
+        for name, other in settings.hosts.items():
+            if name != place.name and other.migration:
+                yield await _handing_over(place, name, other.migration)
     if any(image.ready == "console" for image in settings.images.values()):
         yield _consoles(what, consoled, host.console)
 
@@ -125,6 +131,29 @@ def _bridge(what: str, name: str, there: bool) -> Finding:
         return Finding(f"{what}: bridge {name}", "ok", "the bridge is there")
     advice = f"in the control domain: ip link add {name} type bridge && ip link set {name} up"
     return Finding(f"{what}: bridge {name}", "missing", "there is no such bridge in the control domain", advice)
+
+
+def _page_logs(what: str, facts: dict[str, str], settings: XenSettings) -> Iterator[Finding]:
+    """Whether guests of the site's types can move while they run (XEN_SYSCTL_PHYSCAP_hap and _shadow, Xen 4.13)."""
+    there = set(facts.get("virt_caps", "").split())
+    for type_ in sorted({image.type for image in settings.images.values()}):
+        which = f"{what}: moving {type_} guests"
+        if there & ({"shadow"} if type_ == "pv" else {"hap", "shadow"}):
+            yield Finding(which, "ok", "Xen can log the pages that they write to")
+        else:
+            text = "Xen can't log the pages that they write to, so they can't move while they run"
+            advice = 'give images type = "pvh"' if "hap" in there else "it takes nested page tables, or shadow paging"
+            yield Finding(which, "doubtful", text, advice)
+
+
+async def _handing_over(place: Place, name: str, login: str) -> Finding:
+    what = f"host {place.name}: handing over to host {name}"
+    try:
+        await place.control.call("can't log in to it", scripts.LOOK_OVER, login)
+    except DriverError as error:
+        advice = f"in the control domain of {place.name}: ssh {login} xl info, which must ask nothing"
+        return Finding(what, "missing", str(error), advice)
+    return Finding(what, "ok", f"its control domain can log in to {login}")
 
 
 def _consoles(what: str, command: str, folder: str) -> Finding:

@@ -7,7 +7,6 @@ finds it.
 from __future__ import annotations
 
 import attrs
-import trio
 
 from leasekit.core.drivers import DriverError
 from leasekit.drivers.libvirt.settings import Size
@@ -22,16 +21,16 @@ async def migrate(source: Place, target: Place, record: UnitRecord, size: Size) 
     """
     if not target.host.migration:
         raise DriverError(f"host {target.name} takes over no units (hosts.{target.name}.migration)", retry=False)
-    unit, name = record.unit, source.name_of(record.unit)
+    unit = record.unit
     await source.write_record(attrs.evolve(record, hosts=(target.name, source.name)))
     try:
-        what = f"can't move domain {name} to host {target.name}"
-        await source.xl(what, "migrate", name, target.host.migration, long=True)
+        await source.migrate(unit, target.name, target.host.migration)
     except HostLostError:
-        # Which of the two has it is seen when they are back.
+        # Which of the two has it is seen when they are back. The same where nobody waits any more: `xl` goes on.
         raise
-    except BaseException:
-        with trio.CancelScope(shield=True):
+    except DriverError:
+        # Not if an earlier move, which nobody waited for, has brought it there.
+        if (await source.find(unit)).running:
             await source.write_record(attrs.evolve(record, hosts=(source.name,)))
         raise
     moved = attrs.evolve(record, hosts=(target.name,))

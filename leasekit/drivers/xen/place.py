@@ -112,6 +112,13 @@ class Place:
         words = (self.host.folder, name, self.host.xl)
         await self.control.call(f"can't restore domain {name}", scripts.RESTORE, *words, long=True)
 
+    async def migrate(self, unit: str, host: str, login: str) -> None:
+        """Has a running domain go on at another host, which ``login`` leads to from here. Raises ``DriverError``."""
+        name = self.name_of(unit)
+        what = f"can't move domain {name} to host {host}"
+        words = (self.host.folder, name, name, self.host.xl, login)
+        await self.control.call(what, scripts.MIGRATE, *words, long=True)
+
     async def stop(self, unit: str) -> None:
         """Ends a domain at once, if it is there, and keeps nothing that could start it. Raises ``DriverError``."""
         name = self.name_of(unit)

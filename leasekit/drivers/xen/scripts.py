@@ -2,7 +2,8 @@
 
 ``$1`` is the folder that the driver has there. What changes which domains there are holds one lock on its ``units``:
 a script that outlived the daemon which sent it can't start what another has removed. The lock is not handed on to the
-process that `xl create` leaves behind, which lives as long as the domain.
+process that `xl create` leaves behind, which lives as long as the domain. None of them ends half way because the
+connection does: `xl` that is killed while it saves or moves a domain leaves it stopped.
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ from __future__ import annotations
 import shlex
 from typing import Final
 
+_TO_ITS_END: Final = 'trap "" HUP PIPE; '
+
 
 def _locked(script: str) -> str:
-    inner = shlex.quote("umask 077; " + script)
+    inner = shlex.quote(f"umask 077; {_TO_ITS_END}{script}")
     return f'set -eu; mkdir -p "$1/units"; exec flock -o "$1/units" sh -euc {inner} sh "$@"'
 
 
@@ -67,7 +70,7 @@ OVERLAY_DISK: Final = UNIT + (
 CREATE: Final = _locked('test -e "$1/units/$2/domain.cfg"; exec "$3" create -q "$1/units/$2/domain.cfg"')
 """Unit, xl. Starts the domain, unless the unit was removed meanwhile."""
 
-SAVE: Final = UNIT + '"$4" save "$3" "$unit/saved.new" >&2; mv "$unit/saved.new" "$unit/saved"'
+SAVE: Final = UNIT + _TO_ITS_END + '"$4" save "$3" "$unit/saved.new" >&2; mv "$unit/saved.new" "$unit/saved"'
 """Unit, domain, xl. The domain's memory to a file; the domain ends."""
 
 RESTORE: Final = _locked(
@@ -75,6 +78,11 @@ RESTORE: Final = _locked(
     'if "$3" restore restoring >&2; then shred -n 0 -z -u restoring; else mv restoring saved; exit 1; fi'
 )
 """Unit, xl. The domain goes on from the file, which must not be used again: its disk goes on too."""
+
+MIGRATE: Final = UNIT + _TO_ITS_END + 'exec flock "$unit/moving" "$4" migrate "$3" "$5" >&2'
+"""Unit, domain, xl, the login at the other host. The domain goes on there, and ends here. One move of a unit at a time:
+what comes after one that nobody waited for sees how that one ended.
+"""
 
 REMOVE: Final = _locked(
     'names() { table=$("$1" list); printf "%s\\n" "$table" | cut -d " " -f 1 | tr "\\n" " "; }; there=$(names "$3"); '
@@ -120,3 +128,6 @@ LOOK: Final = (
     '| grep -a "^[^ ]*xenconsoled"; :'
 )
 """xl, folder, bridge. What there is: `xl info`, room, missing programs, the bridge, how xenconsoled was started."""
+
+LOOK_OVER: Final = 'ssh -o BatchMode=yes -o ConnectTimeout=10 "$1" xl info </dev/null >/dev/null || exit 1'
+"""The login at another host. As `xl migrate` does it; 255, which ssh ends with, would be that of the driver's own."""

@@ -13,7 +13,8 @@ the cores of a job log.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Iterator
+from itertools import islice
 from typing import Generic, NamedTuple, TypeVar
 
 import attrs
@@ -65,17 +66,27 @@ class IdleChecks(Generic[U]):
 
     def idle(self, unit: U, at: Instant) -> None:
         """From ``at`` on the unit is idle; not news if it was already."""
-        if unit in self._first:
-            return
-        check = -(-at // self._interval)
-        first, until = self._busy.pop(unit, (check, -1))
-        self._first[unit] = first if until == check else check
+        self.all_idle((unit,), at)
+
+    def all_idle(self, units: Iterable[U], at: Instant) -> None:
+        """The same for many."""
+        check, idle, busy = -(-at // self._interval), self._first, self._busy
+        for unit in units:
+            if unit not in idle:
+                was = busy.pop(unit, None)
+                idle[unit] = was[0] if was is not None and was[1] == check else check
 
     def busy(self, unit: U, at: Instant) -> None:
         """From ``at`` on the unit is not idle any more."""
-        first = self._first.pop(unit, None)
-        if first is not None:
-            self._busy[unit] = first, -(-at // self._interval)
+        self.all_busy((unit,), at)
+
+    def all_busy(self, units: Iterable[U], at: Instant) -> None:
+        """The same for many."""
+        check, idle, busy = -(-at // self._interval), self._first, self._busy
+        for unit in units:
+            first = idle.pop(unit, None)
+            if first is not None:
+                busy[unit] = first, check
 
     def forget(self, unit: U) -> None:
         """The unit is not on: it counts from anew when it is."""
@@ -86,6 +97,11 @@ class IdleChecks(Generic[U]):
         """In how many checks in a row, up to ``now``, it was idle."""
         first = self._first.get(unit)
         return 0 if first is None else max(0, now // self._interval - first + 1)
+
+    def idle_for(self, units: Iterable[U], now: Instant, checks: int) -> Iterator[U]:
+        """Those of ``units`` that were idle in at least so many checks in a row (1 or more), up to ``now``."""
+        latest, first = now // self._interval - checks + 1, self._first
+        return (unit for unit in units if unit in first and first[unit] <= latest)
 
 
 class Fleet(NamedTuple, Generic[U]):
@@ -136,23 +152,16 @@ class PowerManager(Generic[U]):
         more = fleet.on - needed
         if not more:
             return Switching()
-        off: list[U] = []
-        count, least = self.checks.count, self.settings.idle_checks
-        for unit in fleet.idle:
-            if count(unit, now) >= least:
-                off.append(unit)
-                if len(off) == more:
-                    break
+        off = tuple(islice(self.checks.idle_for(fleet.idle, now, self.settings.idle_checks), more))
         for unit in off:
             self._dark[unit] = now
             self.checks.forget(unit)
-        return Switching((), tuple(off), bool(off) and self.expected(now, fleet) < self.settings.suspend_below)
+        return Switching((), off, bool(off) and self.expected(now, fleet) < self.settings.suspend_below)
 
     @staticmethod
     def wake(count: int, fleet: Fleet[U]) -> Switching[U]:
-        """Switch on so many, or what there is."""
-        dark = iter(fleet.dark)
-        return Switching(tuple(unit for _, unit in zip(range(count), dark, strict=False)))
+        """Switch on so many, the first of those that are dark, or what there is."""
+        return Switching(tuple(islice(fleet.dark, count)))
 
     def woken(self, unit: U, now: Instant) -> None:
         """A unit is being switched on, for whatever reason: how long it was off is remembered."""

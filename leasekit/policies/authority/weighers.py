@@ -16,20 +16,23 @@ WEIGHERS: Final[tuple[Weigher, ...]] = ("free_time", "efficiency")
 
 GFLOPS: Final = "gflops"
 WATTS: Final = "watts"
+IDLE_WATTS: Final = "idle_watts"
 PER_WATT: Final = "gflops_per_watt"
-"""Properties of units: what one computes (10^9 floating-point operations a second), what it draws, and the one divided
-by the other. What a driver that meters the unit returns counts for more than what the inventory says."""
+"""Properties of units: what one computes (10^9 floating-point operations a second), what it draws at work, and
+idle, and the first divided by the second. What a driver that meters the unit returns counts for more than what the
+inventory says."""
 
 
 def efficiency(properties: Mapping[str, str]) -> float:
     """FLOPS per watt, in 10^9; 0 for a unit of which that isn't known."""
-    gflops, watts = _number(properties.get(GFLOPS)), _number(properties.get(WATTS))
+    gflops, watts = positive(properties.get(GFLOPS)), positive(properties.get(WATTS))
     if gflops > 0 and watts > 0:
         return gflops / watts
-    return _number(properties.get(PER_WATT))
+    return positive(properties.get(PER_WATT))
 
 
-def _number(text: str | None) -> float:
+def positive(text: str | None) -> float:
+    """A property's number; 0 where there is none above that."""
     try:
         number = float(text or 0)
     except ValueError:
