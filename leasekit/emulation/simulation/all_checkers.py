@@ -116,3 +116,7 @@ class Checkers(Hooks):
     def unwindowed(self, site: str, window: str) -> None:
         """As the hooks'."""
         self.sites.unwindowed(site, window)
+
+    def stepped(self, actor: str) -> None:
+        """As the hooks'."""
+        self.sites.stepped(actor)

@@ -77,6 +77,7 @@ class MessageChecker(Listening):
             **dict.fromkeys(NUMBERED, self._request_sent),
             Ack: self._ack_sent,
             Accepted: self._accepted_sent,
+            Truncated: self._truncated_sent,
         }
         self.receives = {
             **dict.fromkeys(UPDATES, self._update_received),
@@ -175,6 +176,12 @@ class MessageChecker(Listening):
         if stream is not None and message.update == stream.got + 1:
             stream.got = message.update
 
+    def _truncated_sent(self, at: Instant, sender: str, receiver: str, message: Truncated) -> None:
+        """A broker ends a claim early: its lease may be over then."""
+        stream = self._streams.get((sender, message.lease))
+        if stream is not None:
+            stream.until = min(stream.until, decode_statement(message.truncation).at)
+
     def _ack_sent(self, at: Instant, sender: str, receiver: str, message: Ack) -> None:
         stream = self._streams.get((receiver, message.lease))
         got = stream.got if stream is not None else 0
@@ -268,6 +275,7 @@ class GuestChecker(Listening):
         self._wanted_ends: dict[str, Instant] = {}
         self._unsure: dict[str, dict[int, tuple[str, Instant]]] = {}
         self.watched: set[str] = set()
+        self.joins: dict[str, Instant] = {}
         self.free_to_close: set[str] = set()
         self._closed: set[tuple[str, int]] = set()
 
@@ -332,6 +340,7 @@ class GuestChecker(Listening):
         joined = self._joined.setdefault(action.lease, {})
         last = joined.get(name, 0)
         if action.op == "join":
+            self.joins[action.lease] = at
             self._gone.discard((action.lease, name))
             must(action.number >= abs(last) and action.number != -last, f"{what}: action {last} was later")
             joined[name] = action.number

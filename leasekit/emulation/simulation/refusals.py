@@ -161,6 +161,7 @@ class SiteRefusals(Listening):
         self._given: dict[tuple[str, str], Instant] = {}
         self._out: dict[str, set[str]] = {site: set() for site in inventory}
         self._windows: dict[str, dict[str, tuple[set[str], Term]]] = {site: {} for site in inventory}
+        self._stepped: set[str] = set()
 
     def disabled(self, site: str, unit: str) -> None:
         """The operator has taken a unit out of service; it counts as out of it for good."""
@@ -168,11 +169,18 @@ class SiteRefusals(Listening):
 
     def windowed(self, site: str, window: Mapping[str, Any]) -> None:
         """A maintenance window was acknowledged: its units are taken for its time."""
-        self._windows[site][window["window"]] = set(window["units"]), Term(window["start"], window["end"])
+        if site not in self._stepped:
+            self._windows[site][window["window"]] = set(window["units"]), Term(window["start"], window["end"])
 
     def unwindowed(self, site: str, window: str) -> None:
         """A window may be over: its units are not counted on to be taken."""
         self._windows[site].pop(window, None)
+
+    def stepped(self, actor: str) -> None:
+        """What is over by the clock of a site may begin again: its windows are not counted on any more."""
+        self._stepped.add(actor)
+        if actor in self._windows:
+            self._windows[actor].clear()
 
     def mended(self, site: str, unit: str) -> None:
         """A unit was put into service again, and be it in a window."""

@@ -48,6 +48,9 @@ class Hooks:
     def unwindowed(self, site: str, window: str) -> None:
         """A window is called off, if its site hears that."""
 
+    def stepped(self, actor: str) -> None:
+        """An actor's clock goes wrong by more than is allowed."""
+
 
 class Workload:
     """Carries out deeds."""
@@ -328,6 +331,7 @@ class Workload:
         by = rng.choice((-10 * MINUTE, -MINUTE, -10 * SECOND, 10 * SECOND, MINUTE, 10 * MINUTE))
         name = self._actor(deed, rng)
         self.world.mark("clock beyond the skew")
+        self.hooks.stepped(name)
         if name in self.world.scenario.guests and by > 0:
             for lease in self.world.actor(name).leases:
                 self.hooks.may_close(lease)
