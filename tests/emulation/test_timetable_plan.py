@@ -96,7 +96,7 @@ def test_a_wrong_header_and_a_missing_file_are_named(tmp_path: Path) -> None:
     (tmp_path / "other.csv").write_text("a,b\n", encoding="utf-8")
     with pytest.raises(LeasekitError, match=r"line 1: found 'a,b', expected submit_s"):
         read_workload(tmp_path / "other.csv")
-    with pytest.raises(LeasekitError, match="can't be read as a workload"):
+    with pytest.raises(LeasekitError, match=r"missing\.csv: can't be read: No such file"):
         read_workload(tmp_path / "missing.csv")
 
 
