@@ -34,8 +34,8 @@ from typing import NamedTuple
 from _report import Result, emit, result
 
 from leasekit.core.time import DAY, SECOND, Term
-from leasekit.emulation.coallocation_experiment import Testbed, draw_requests, read_testbed
-from leasekit.emulation.coallocation_problems import (
+from leasekit.emulation.coallocation.experiment import Testbed, draw_requests, read_testbed
+from leasekit.emulation.coallocation.problems import (
     large_resources,
     loaded_books,
     ring_request,

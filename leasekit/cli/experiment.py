@@ -66,8 +66,8 @@ def coallocation(
     authorities, which are redeemed on the second day. That takes a minute or so for each scenario and seed; planning
     times are not measured.
     """
-    from leasekit.emulation import coallocation_actors
-    from leasekit.emulation import coallocation_experiment as simulation
+    from leasekit.emulation.coallocation import actors as coallocation_actors
+    from leasekit.emulation.coallocation import experiment as simulation
 
     testbed = simulation.read_testbed(data)
     setup = simulation.Setup(pmax=pmax or None, starts=starts, frames=frames, sort=sort, load=load)
@@ -176,8 +176,8 @@ def energy(
     The decisions are those of the energy manager that sites have (the mapper `energy`). The same log gives the same
     figures.
     """
-    from leasekit.emulation import energy_experiment as simulation
-    from leasekit.emulation.energy_simulation import Latencies
+    from leasekit.emulation.energy import experiment as simulation
+    from leasekit.emulation.energy.simulation import Latencies
     from leasekit.policies.authority.energy_plan import PowerSettings
 
     setup = simulation.Setup(

@@ -14,7 +14,7 @@ messages, actions, transitions and flips from the beginning.
   ``rmse_wanted`` and ``unserved_wanted``: against what its mapper wanted to hold, after its filter. Errors are weighted
   by time, not sampled.
 - of each site ``usage`` and ``peak``: units in use, from setup to the end of teardown.
-- of each site that switches units ``energy``: :meth:`.energy_account.EnergyAccount.summary`.
+- of each site that switches units ``energy``: :meth:`.energy.account.EnergyAccount.summary`.
 - ``events``: how often an actor was woken with something due, ticks on which nothing was due left out; ``flips``:
   :attr:`.recorder.Recorder.flips`.
 - ``measured``: ``alpha_ms`` is the real time of the run by the ticks in its horizon, whether they were executed or
@@ -50,7 +50,7 @@ from leasekit.core.signals import Signal
 from leasekit.core.steps import Action
 from leasekit.core.time import SECOND, Duration, Term, parse_duration
 from leasekit.emulation import metrics
-from leasekit.emulation.energy_account import EnergyAccount
+from leasekit.emulation.energy.account import EnergyAccount
 from leasekit.emulation.metrics import Series
 from leasekit.emulation.pictures import draw
 from leasekit.emulation.recorder import Recorder

@@ -22,7 +22,7 @@ from typing import NamedTuple, TextIO
 from leasekit.core.leases import authority as au
 from leasekit.core.schema import LOG, LOG_COLUMNS, Change
 from leasekit.core.time import Duration, Instant
-from leasekit.emulation.energy_account import EnergyAccount
+from leasekit.emulation.energy.account import EnergyAccount
 from leasekit.emulation.metrics import Series
 
 

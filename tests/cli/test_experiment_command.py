@@ -10,7 +10,7 @@ from datafiles import data_file
 
 from leasekit.cli import experiment
 from leasekit.cli.main import run
-from leasekit.emulation.coallocation_experiment import FILE, SCENARIOS
+from leasekit.emulation.coallocation.experiment import FILE, SCENARIOS
 
 
 def test_one_scenario_is_run_summed_up_and_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from leasekit.cli.experiment import experiment
 from leasekit.cli.main import run
-from leasekit.emulation.energy_requests import LOGS
+from leasekit.emulation.energy.requests import LOGS
 
 LOG = """; UnixStartTime: 853056000
 1 0 0 1800 4 -1 -1 4 -1 -1 1 1 1 1 1 1 -1 -1

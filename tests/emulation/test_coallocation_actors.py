@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from datafiles import data_file
 
-from leasekit.emulation.coallocation_actors import run_all
-from leasekit.emulation.coallocation_experiment import Setup, read_testbed, run_once
+from leasekit.emulation.coallocation.actors import run_all
+from leasekit.emulation.coallocation.experiment import Setup, read_testbed, run_once
 
 
 @pytest.mark.parametrize("scenario", ["service_levels", "preference_size"])

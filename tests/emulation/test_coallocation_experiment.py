@@ -11,7 +11,7 @@ from datafiles import data_file
 
 from leasekit.core.errors import LeasekitError
 from leasekit.core.time import DAY
-from leasekit.emulation.coallocation_experiment import (
+from leasekit.emulation.coallocation.experiment import (
     FILE,
     INTERVALS,
     SCENARIOS,
@@ -25,7 +25,7 @@ from leasekit.emulation.coallocation_experiment import (
     summarize,
     write,
 )
-from leasekit.emulation.coallocation_experiment import Testbed as Paper
+from leasekit.emulation.coallocation.experiment import Testbed as Paper
 
 SMALL = Setup(load=0.2)
 

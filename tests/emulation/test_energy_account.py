@@ -12,8 +12,8 @@ from leasekit.core.leases import power as pw
 from leasekit.core.leases.records import SiteLease, SiteUnit
 from leasekit.core.schema import Change
 from leasekit.core.time import HOUR, MINUTE, SECOND, Term
-from leasekit.emulation.energy_account import EnergyAccount
-from leasekit.emulation.energy_metrics import Delayed
+from leasekit.emulation.energy.account import EnergyAccount
+from leasekit.emulation.energy.metrics import Delayed
 from leasekit.emulation.experiment import run_one
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy" / "energy" / "energy.toml"

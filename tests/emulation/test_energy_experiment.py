@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from leasekit.config.traces.places import TraceMissing
 from leasekit.core.errors import LeasekitError
 from leasekit.core.time import HOUR, MINUTE, SECOND, Term
-from leasekit.emulation import energy_experiment as experiment
-from leasekit.emulation.energy_metrics import Delayed, delay_req, e_savings, res_idle
-from leasekit.emulation.energy_requests import (
+from leasekit.emulation.energy import experiment
+from leasekit.emulation.energy.metrics import Delayed, delay_req, e_savings, res_idle
+from leasekit.emulation.energy.requests import (
     LOGS,
     Request,
     WorkingHours,
@@ -28,7 +28,7 @@ from leasekit.emulation.energy_requests import (
     read_requests,
     window_of,
 )
-from leasekit.emulation.energy_simulation import Course, EnergySimulation, Latencies
+from leasekit.emulation.energy.simulation import Course, EnergySimulation, Latencies
 from leasekit.emulation.metrics import Series
 from leasekit.policies.authority.energy_forecast import Ewma, LastValue
 from leasekit.policies.authority.energy_plan import PowerSettings

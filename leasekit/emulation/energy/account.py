@@ -15,7 +15,7 @@ from leasekit.core.leases import power as pw
 from leasekit.core.leases.records import SiteUnit
 from leasekit.core.schema import Change
 from leasekit.core.time import HOUR, Instant, Term
-from leasekit.emulation.energy_metrics import Delayed, delay_req, e_savings, res_idle
+from leasekit.emulation.energy.metrics import Delayed, delay_req, e_savings, res_idle
 from leasekit.emulation.metrics import Series
 from leasekit.policies.authority.weighers import IDLE_WATTS, positive
 

@@ -1,9 +1,9 @@
 """The co-allocation experiment with real actors in virtual time: the same requests, planned by a broker and leased.
 
 Each site of the testbed is a site authority, a network authority has its links, the two users are guests whose mapper
-asks for the requests of :func:`.coallocation_experiment.draw_requests` at their instants, and the broker's mapper is
+asks for the requests of :func:`.experiment.draw_requests` at their instants, and the broker's mapper is
 ``coallocation`` with the scenario's options. A request that is granted is planned, held and committed by messages, and
-its leases are redeemed on the second day. What comes out is a :class:`.coallocation_experiment.Tally` as the planner
+its leases are redeemed on the second day. What comes out is a :class:`.experiment.Tally` as the planner
 alone gives it, without planning times, and what became of the leases.
 """
 
@@ -24,7 +24,7 @@ from leasekit.core.leases.plans import COMMITTED
 from leasekit.core.schema import LOG, Change
 from leasekit.core.steps import Action
 from leasekit.core.time import DAY, HOUR, SECOND, Instant, Term
-from leasekit.emulation.coallocation_experiment import (
+from leasekit.emulation.coallocation.experiment import (
     INTERVALS,
     USERS,
     Arrival,

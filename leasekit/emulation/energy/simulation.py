@@ -18,8 +18,8 @@ from itertools import chain
 import attrs
 
 from leasekit.core.time import MINUTE, SECOND, Duration, Instant
-from leasekit.emulation.energy_metrics import Delayed
-from leasekit.emulation.energy_requests import Request
+from leasekit.emulation.energy.metrics import Delayed
+from leasekit.emulation.energy.requests import Request
 from leasekit.emulation.metrics import Series
 from leasekit.policies.authority.energy_forecast import Forecast
 from leasekit.policies.authority.energy_plan import Fleet, PowerManager, PowerSettings

@@ -1,10 +1,10 @@
 """What switching idle cores off saves with and without reservations, on a job log (Rossigneux, Lefèvre, Dias de
 Assunção).
 
-Two workloads are made of a log (:mod:`.energy_requests`): requests in advance, as they were scheduled, and the same
+Two workloads are made of a log (:mod:`.requests`): requests in advance, as they were scheduled, and the same
 requests as users of a cloud without reservations would make them, each with the capacity that it needs. Both are run
-with all cores on, and under the energy manager with several forecasts (:mod:`.energy_simulation`); figures are those of
-:mod:`.energy_metrics`.
+with all cores on, and under the energy manager with several forecasts (:mod:`.simulation`); figures are those of
+:mod:`.metrics`.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from leasekit.core.errors import LeasekitError
 from leasekit.core.signals import StepFunction
 from leasekit.core.time import DAY, HOUR, MINUTE, SECOND, Duration, Term
 from leasekit.emulation import plots
-from leasekit.emulation.energy_metrics import delay_req, e_savings, res_idle
-from leasekit.emulation.energy_requests import (
+from leasekit.emulation.energy.metrics import delay_req, e_savings, res_idle
+from leasekit.emulation.energy.requests import (
     LOGS,
     Request,
     WorkingHours,
@@ -38,7 +38,7 @@ from leasekit.emulation.energy_requests import (
     read_requests,
     window_of,
 )
-from leasekit.emulation.energy_simulation import EnergySimulation, Latencies
+from leasekit.emulation.energy.simulation import EnergySimulation, Latencies
 from leasekit.emulation.metrics import Series
 from leasekit.policies.authority.energy_plan import PowerSettings
 from leasekit.policies.registry import make_part
