@@ -29,7 +29,7 @@ import attrs
 from leasekit.core.claims.statements import decode_statement
 from leasekit.core.claims.ticket import decode_ticket
 from leasekit.core.leases.records import BrokerLease, GuestLease, SiteLease
-from leasekit.core.protocol.messages import LeaseUpdate, Message, TicketUpdate
+from leasekit.core.protocol.messages import LeaseUpdate, Message, TicketUpdate, acknowledge
 from leasekit.core.steps import Action
 from leasekit.core.time import DAY, Duration, Instant
 
@@ -245,6 +245,8 @@ def _record(record: Any, scope: Scope, out: list[Any], unused: frozenset[str] = 
     for name, read in _fields(kind):
         if name not in unused:
             read(getattr(record, name), scope, out)
+    if isinstance(record, (TicketUpdate, LeaseUpdate)):
+        out.append((DIGEST, "", acknowledge(record).signed))  # whether it is what an acknowledgement means
 
 
 # -- actors --------------------------------------------------------------------------------------------------------
