@@ -89,6 +89,18 @@ class Server(Peering, Generic[L]):
             return FRESH
         return REPEAT if number == lease.number else OLD
 
+    def _is_news(self, lease: L | None, peer: str, number: int) -> bool:
+        """Whether a request is to be looked at: an old one is not, and a repeat is answered from the record. Raises
+        ``RemoteError`` if the lease is another holder's, or its holder takes no answers.
+        """
+        fresh = self._freshness(lease, peer, number)
+        if fresh == REPEAT:
+            assert lease is not None, "a repeat has a record"
+            self._repeat(lease, number)
+        elif fresh == FRESH:
+            self._check_heard(lease)
+        return fresh == FRESH
+
     def _check_heard(self, lease: ServedLease | None) -> None:
         """Who takes no answers gets no more of them: they are kept until then. Raises ``RemoteError``."""
         if lease is not None and len(lease.unacked) >= UNACKED_MAX:

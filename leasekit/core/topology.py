@@ -323,7 +323,7 @@ def _graph_faults(request: TopologyRequest) -> Iterator[str]:
     cycle = _cycle(request)
     if cycle:
         yield f"sites, links: found a cycle of predecessors: {' after '.join(cycle)}"
-    apart = _unconnected(request)
+    apart = unconnected([site.id for site in request.sites], [(link.from_, link.to) for link in request.links])
     if apart and all({link.from_, link.to} <= set(counts) for link in request.links):
         first = request.sites[0].id
         yield f"links: found none that connect {', '.join(apart)} with {first}, expected a connected request"
@@ -352,19 +352,17 @@ def in_order(request: TopologyRequest) -> list[SiteWish | LinkWish]:
     return made
 
 
-def _unconnected(request: TopologyRequest) -> list[str]:
-    """The ids of the requested sites that no chain of links connects with the first."""
-    if not request.sites:
-        return []
-    reached, grown = {request.sites[0].id}, True
+def unconnected(sites: Sequence[str], links: Iterable[tuple[str, str]]) -> list[str]:
+    """Those of some sites that no chain of links, each between two sites, connects with the first."""
+    reached, grown = set(sites[:1]), True
+    every = [set(ends) for ends in links]
     while grown:
         grown = False
-        for link in request.links:
-            ends = {link.from_, link.to}
+        for ends in every:
             if ends & reached and not ends <= reached:
                 reached |= ends
                 grown = True
-    return [site.id for site in request.sites if site.id not in reached]
+    return [site for site in sites if site not in reached]
 
 
 # -- whether a plan is what was asked for -----------------------------------------------------------------------------

@@ -24,8 +24,8 @@ from leasekit.core.properties import EMPTY, Properties
 from leasekit.core.settings import DurationSetting, SettingsError
 from leasekit.core.time import SECOND
 from leasekit.drivers.commands import Run
-from leasekit.drivers.guest_only import GuestOnly
 from leasekit.drivers.names import check_member_id
+from leasekit.drivers.one_sided import GuestOnly
 from leasekit.drivers.script import INHERITED, SEARCH
 from leasekit.drivers.ssh_login import login_of
 

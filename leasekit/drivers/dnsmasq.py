@@ -41,6 +41,18 @@ def own_user() -> tuple[str, str]:
     return pwd.getpwuid(os.geteuid()).pw_name, grp.getgrgid(os.getegid()).gr_name
 
 
+def own_dnsmasq(pid_file: Path, option: str) -> ProcessState | None:
+    """As :func:`dnsmasq_of`, if it was started with ``option``: else another has its number by now."""
+    state = dnsmasq_of(pid_file)
+    if state is None:
+        return None
+    try:
+        command = Path(f"/proc/{state.pid}/cmdline").read_bytes()
+    except OSError:
+        return None
+    return state if option.encode() in command.split(b"\0") else None
+
+
 def dnsmasq_of(pid_file: Path) -> ProcessState | None:
     """The living process that a file of dnsmasq's names, if any. Raises ``DriverError`` where it can't be read."""
     try:

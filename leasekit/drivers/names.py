@@ -1,7 +1,8 @@
-"""What drivers make of names that come from outside, and the words in which they refuse them."""
+"""What drivers make of names and addresses that come from outside, and the words in which they refuse them."""
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Collection
 from typing import Final
@@ -48,3 +49,8 @@ def one_line(text: str, longest: int = 500) -> str:
     """Text of unknown origin as one line that is fit for a reason, a log or a terminal: no control characters."""
     line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
     return line if len(line) <= longest else f"{line[:longest]}..."
+
+
+def bare(address: str) -> str:
+    """An address without the length of its prefix."""
+    return str(ipaddress.ip_interface(address).ip)

@@ -50,6 +50,7 @@ from leasekit.drivers.names import check_unit_id, unknown_operation
 from leasekit.drivers.process_saving import SavedUnits
 from leasekit.drivers.processes import boot_id, send_signals, stop_processes
 from leasekit.drivers.script import SEARCH
+from leasekit.drivers.unit_books import UnitLocks
 from leasekit.drivers.unit_files import DIRECTORY_VARIABLE, UnitFiles, UnitRecord
 from leasekit.drivers.unit_start import Readiness, UnitStart
 
@@ -145,7 +146,7 @@ class ProcessDriver:
         self._saved = SavedUnits(self._directory / "saved")
         self._ports = self._ports_on_disk()
         self._members = MembersFile(self._directory / "members.json")
-        self._locks: dict[str, trio.Lock] = {}
+        self._locks = UnitLocks()
 
     # The site's side
 
@@ -293,15 +294,10 @@ class ProcessDriver:
     async def _exclusively(self, unit: str) -> AsyncIterator[UnitFiles]:
         """One action on a unit at a time, and none while a launcher of an earlier daemon is still at it."""
         files = self._files(unit)
-        lock = self._locks.setdefault(unit, trio.Lock())
-        try:
-            async with lock:
-                if files.root.is_dir():
-                    os.close(await files.lock())
-                yield files
-        finally:
-            if not lock.locked():
-                self._locks.pop(unit, None)
+        async with self._locks.of(unit):
+            if files.root.is_dir():
+                os.close(await files.lock())
+            yield files
 
     def _ports_on_disk(self) -> dict[str, int]:
         ports = {}

@@ -22,8 +22,8 @@ from leasekit.core.properties import Properties
 from leasekit.core.settings import DurationSetting, SettingsError
 from leasekit.core.time import SECOND
 from leasekit.drivers.commands import Run
-from leasekit.drivers.guest_only import GuestOnly
 from leasekit.drivers.names import check_member_id
+from leasekit.drivers.one_sided import GuestOnly
 from leasekit.drivers.script import INHERITED, SEARCH, properties_as_environment, read_properties
 from leasekit.drivers.ssh_login import EXIT_SSH, login_of
 

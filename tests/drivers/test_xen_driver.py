@@ -17,7 +17,7 @@ from leasekit.cli import main
 from leasekit.core.drivers import DriverError, Orphan
 from leasekit.core.settings import SettingsError
 from leasekit.drivers.registry import check_settings, examine
-from leasekit.drivers.xen.books import AddressBook, CpuSamples, UnitLocks
+from leasekit.drivers.unit_books import AddressBook, CpuSamples, UnitLocks
 from leasekit.drivers.xen.listing import read_names, read_table
 
 U1 = "contract-u1"

@@ -34,13 +34,17 @@ KILLED_WITHIN = 60.0
 
 WIRE = """\
 #!/bin/sh
-# Puts a node's card on the boot network: its namespace, and a pair of interfaces.
+# Puts a node's card on the boot network: its namespace, and a pair of interfaces. It may be killed at any moment.
 set -e
+[ ! -e {folder}/wired ] || exit 0
+! [ -e /run/netns/{namespace} ] || ip netns del {namespace}
+ip link del {far} 2>/dev/null || true
 ip netns add {namespace}
 ip link add {far} type veth peer name eth0 address {mac} netns {namespace}
 ip link set {far} master {interface} up
 ip -n {namespace} link set lo up
 ip -n {namespace} link set eth0 up
+touch {folder}/wired
 """
 
 CONTROL = """\
@@ -51,7 +55,7 @@ running() { [ ! -e "/run/netns/$ns" ] || ip netns pids "$ns"; }
 case "$3" in
     on)
         [ -z "$(running)" ] || exit 0
-        [ -e "/run/netns/$ns" ] || "$folder/wire" || exit 1
+        "$folder/wire" || exit 1
         ip -n "$ns" addr flush dev eth0
         echo start >>"$folder/starts"
         setsid ip netns exec "$ns" env -i PATH="$folder/bin" TMPDIR="$folder" "$folder/bin/sh" "$folder/firmware" \\
@@ -168,7 +172,9 @@ class Nodes:
         made.folder.mkdir(parents=True)
         made.disk.write_bytes(b"somebody's".ljust(16, b"!") * (size // 16))
         (made.folder / "bin").symlink_to(self._programs())
-        wire = WIRE.format(namespace=namespace, far=f"{PREFIX}v{number}", mac=made.mac, interface=self.interface)
+        wire = WIRE.format(
+            folder=made.folder, namespace=namespace, far=f"{PREFIX}v{number}", mac=made.mac, interface=self.interface
+        )
         for script, text in (
             ("control", CONTROL), ("firmware", FIRMWARE), ("leased", LEASED.format(folder=made.folder)), ("wire", wire),
         ):  # fmt: skip

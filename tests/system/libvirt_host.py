@@ -15,6 +15,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -173,8 +174,13 @@ class LibvirtHost:
 
 @contextmanager
 def bridge(name: str, *addresses: str) -> Iterator[str]:
-    """A bridge with addresses for this machine, for as long as the block lasts."""
-    _ip("link", "add", name, "type", "bridge")
+    """A bridge with addresses for this machine, for as long as the block lasts.
+
+    Its MAC is its own: without one it takes the lowest of its ports', and what talks to it across the joining of
+    another port goes astray until ARP is asked again.
+    """
+    mac = ":".join(["02", *(f"{byte:02x}" for byte in sha256(name.encode()).digest()[:5])])
+    _ip("link", "add", name, "address", mac, "type", "bridge")
     try:
         for address in addresses:
             _ip("addr", "add", address, "dev", name, *(["nodad"] if ":" in address else []))

@@ -15,7 +15,7 @@ from leasekit.actors.broker.claims import constraints_of
 from leasekit.actors.broker.plans import BrokerPlans
 from leasekit.actors.broker.suspension import ends_suspended, is_part, note_suspend, with_suspend
 from leasekit.actors.broker.usage import UsageBook
-from leasekit.actors.served import FRESH, OLD
+from leasekit.actors.served import OLD
 from leasekit.actors.settings import REQUEST, BrokerSettings, Peer
 from leasekit.actors.turns import is_inline
 from leasekit.core.claims.keys import Scheme, Signer
@@ -97,14 +97,8 @@ class Broker(BrokerPlans):
 
     def _on_request(self, peer: str, message: RequestTicket) -> None:
         lease = self.leases.get(message.lease)
-        fresh = self._freshness(lease, peer, message.number)
-        if fresh == OLD:
+        if not self._is_news(lease, peer, message.number):
             return
-        if fresh != FRESH:
-            assert lease is not None, "a repeat has a record"
-            self._repeat(lease, message.number)
-            return
-        self._check_heard(lease)
         if message.op not in _OPS:
             raise RemoteError("bad_op", f"op: found {message.op!r}, allowed are {', '.join(_OPS)}")
         try:

@@ -84,14 +84,8 @@ class Authority(SiteSaved):
 
     def _on_redeem(self, peer: str, message: Redeem) -> None:
         lease = self.leases.get(message.lease)
-        fresh = self._freshness(lease, peer, message.number)
-        if fresh == OLD:
+        if not self._is_news(lease, peer, message.number):
             return
-        if fresh != FRESH:
-            assert lease is not None, "a repeat has a record"
-            self._repeat(lease, message.number)
-            return
-        self._check_heard(lease)
         if message.op not in (NEW, EXTEND, MODIFY):
             raise RemoteError("bad_op", f"op: found {message.op!r}, allowed are {NEW}, {EXTEND}, {MODIFY}")
         if message.op == NEW:
@@ -158,10 +152,14 @@ class Authority(SiteSaved):
                 "wrong_term", f"lease {lease.id} ends at {lease.term.end}, the claim starts at {leaf.term.start}"
             )
         until = self.admit(ticket)
-        self._fire(au.MACHINE, lease, "extend", f"{leaf.units} units to {leaf.term.end}")
+        self._take_next(lease, message, leaf, until)
+
+    def _take_next(self, lease: SiteLease, message: Redeem, leaf: Claim, until: Instant) -> None:
+        """The extend or modify of ``message`` is good, up to ``until``: it is applied when its term begins."""
+        self._fire(au.MACHINE, lease, message.op, f"{leaf.units} units to {leaf.term.end}")
         lease.number = message.number
         lease.next = Later(
-            EXTEND, message.number, leaf.digest, leaf.units, leaf.term, message.victims, message.properties
+            message.op, message.number, leaf.digest, leaf.units, leaf.term, message.victims, message.properties
         )
         self.remember(leaf, lease.id, REDEEMED, self.now)
         self._end_with(lease, leaf, until)
@@ -193,16 +191,7 @@ class Authority(SiteSaved):
                 "wrong_term", f"lease {lease.id} is cut off at {cut.at}, the claim starts at {leaf.term.start}; its "
                 f"term ends at {lease.term.end}"
             )  # fmt: skip
-        until = self.replace(lease, ticket)
-        self._fire(au.MACHINE, lease, "modify", f"{leaf.units} units to {leaf.term.end}")
-        lease.number = message.number
-        lease.next = Later(
-            MODIFY, message.number, leaf.digest, leaf.units, leaf.term, message.victims, message.properties
-        )
-        self.remember(leaf, lease.id, REDEEMED, self.now)
-        self._end_with(lease, leaf, until)
-        if leaf.term.start <= self.now:
-            self.apply_next(lease)
+        self._take_next(lease, message, leaf, self.replace(lease, ticket))
 
     # -- closing and giving back -------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from leasekit.core.drivers import DriverError
 from leasekit.core.time import SECOND
 from leasekit.drivers.baremetal.leases import leases_of, release
 from leasekit.drivers.baremetal.settings import BootNetwork, External, Owned
-from leasekit.drivers.dnsmasq import dnsmasq_of, own_user, start_dnsmasq
+from leasekit.drivers.dnsmasq import dnsmasq_of, own_dnsmasq, own_user, start_dnsmasq
 from leasekit.drivers.names import one_line
 from leasekit.drivers.processes import ProcessState, open_process, process_state, send_signals
 
@@ -227,14 +227,7 @@ class OwnedDnsmasq:
     # The process
 
     def _running(self) -> ProcessState | None:
-        state = dnsmasq_of(self._pid_file)
-        if state is None:
-            return None
-        try:
-            command = Path(f"/proc/{state.pid}/cmdline").read_bytes()
-        except OSError:
-            return None
-        return state if f"--conf-file={self._configuration}".encode() in command.split(b"\0") else None
+        return own_dnsmasq(self._pid_file, f"--conf-file={self._configuration}")
 
     def _start(self, configuration: str) -> ProcessState:
         self._make_folders()

@@ -22,15 +22,17 @@ from leasekit.drivers.baremetal.settings import BareMetalSettings, DiskImage
 from leasekit.drivers.libvirt.plan import host_name, keys_digest
 from leasekit.drivers.libvirt.seed import make_host_key
 from leasekit.drivers.names import unknown_operation
+from leasekit.drivers.one_sided import SiteOnly
 from leasekit.drivers.power.base import BootDevice, Power
 from leasekit.drivers.power.make import make_power
 
 SSH_PORT = "22"
 
 
-class BareMetalDriver:
+class BareMetalDriver(SiteOnly):
     """A :class:`~leasekit.core.drivers.Driver` of physical machines. Raises ``SettingsError``."""
 
+    kind = "baremetal"
     Settings: ClassVar[type] = BareMetalSettings
     capabilities: frozenset[str] = frozenset({"image", "power"})
     operations: frozenset[str] = frozenset({"power_on", "power_off", "soft_off", "restart", "status"})
@@ -113,16 +115,6 @@ class BareMetalDriver:
             if record.keys != keys_digest(plan.keys) or record.image != plan.image_name:
                 unit.log("login keys and image stay as they are until the node is set up again")
             return self._properties(record)
-
-    async def join(self, unit: UnitContext) -> Properties:
-        """Refuses: this is a driver for sites."""
-        await trio.lowlevel.checkpoint()
-        raise DriverError("the baremetal driver is for sites, it can't join", retry=False)
-
-    async def leave(self, unit: UnitContext) -> None:
-        """Refuses: this is a driver for sites."""
-        await trio.lowlevel.checkpoint()
-        raise DriverError("the baremetal driver is for sites, it can't leave", retry=False)
 
     async def probe(self, unit: UnitContext) -> ProbeResult:
         """Up when the guest was seen up and the power is on. ``on`` (1 or 0) is measured."""

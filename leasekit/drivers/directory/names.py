@@ -18,7 +18,7 @@ import attrs
 
 from leasekit.core.drivers import DriverError
 from leasekit.drivers.directory.entry import Entry
-from leasekit.drivers.dnsmasq import dnsmasq_of, own_user, start_dnsmasq
+from leasekit.drivers.dnsmasq import dnsmasq_of, own_dnsmasq, own_user, start_dnsmasq
 from leasekit.drivers.processes import ProcessState, send_signals
 
 _DOMAIN: Final = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
@@ -113,15 +113,9 @@ class HostNames:
         send_signals([running], signal.SIGHUP)
 
     def _running(self) -> ProcessState | None:
-        state = dnsmasq_of(self._pid_file)
-        if state is None:
-            return None
-        try:
-            command = Path(f"/proc/{state.pid}/cmdline").read_bytes()
-        except OSError:
-            return None
-        mine = f"--hostsdir={self._folder}".encode() in command.split(b"\0")
-        return state if mine or not self._settings.listen else None
+        if not self._settings.listen:
+            return dnsmasq_of(self._pid_file)
+        return own_dnsmasq(self._pid_file, f"--hostsdir={self._folder}")
 
     def ensure(self) -> None:
         """The dnsmasq that is the driver's own runs."""

@@ -9,9 +9,10 @@ from xml.etree.ElementTree import Element, SubElement
 
 import attrs
 
-from leasekit.drivers.libvirt.plan import UnitPlan, bare
+from leasekit.drivers.libvirt.plan import UnitPlan
 from leasekit.drivers.libvirt.record import KEY, URN, UnitRecord
 from leasekit.drivers.libvirt.settings import NetworkSettings
+from leasekit.drivers.names import bare
 
 CAP_PERIOD: Final = 100_000
 """Microseconds over which a cap holds."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from contextlib import suppress
 from typing import Any, ClassVar, Final
 
 import attrs
@@ -33,21 +33,22 @@ from leasekit.drivers.libvirt.images import checked_with
 from leasekit.drivers.libvirt.kept import DISK, Kept, KeptUnits
 from leasekit.drivers.libvirt.migration import check_same_pool, copy_volumes, migrate
 from leasekit.drivers.libvirt.place import MOVED, SUFFIXES, Place
-from leasekit.drivers.libvirt.plan import UnitPlan, bare, keys_digest, make_plan
+from leasekit.drivers.libvirt.plan import UnitPlan, keys_digest, make_plan
 from leasekit.drivers.libvirt.readiness import Console, Waiting
 from leasekit.drivers.libvirt.record import RESUMED_DISK, RESUMED_MEMORY, UnitRecord, make_record
 from leasekit.drivers.libvirt.seed import HostKey, initramfs_seed, make_host_key, make_iso, nocloud_files
 from leasekit.drivers.libvirt.settings import LibvirtSettings
 from leasekit.drivers.names import check_unit_id, unknown_operation
+from leasekit.drivers.one_sided import SiteOnly
+from leasekit.drivers.unit_books import AddressBook, CpuSamples, UnitLocks
 
 MEBI: Final = 2**20
-SAMPLES_MAX: Final = 10_000
-"""Of how many units the last measured CPU time is kept."""
 
 
-class LibvirtDriver:
+class LibvirtDriver(SiteOnly):
     """A :class:`~leasekit.core.drivers.Driver` of virtual machines. Raises ``SettingsError`` without libvirt-python."""
 
+    kind = "libvirt"
     Settings: ClassVar[type] = LibvirtSettings
     capabilities: frozenset[str] = frozenset({"cap", "resize", "suspend", "image", "save"})
     operations: frozenset[str] = frozenset({"restart", "suspend", "resume", "migrate", "console", "caps", DROP})
@@ -58,9 +59,7 @@ class LibvirtDriver:
         if len(self._places) > 1:
             self.capabilities = self.capabilities | {"migrate"}
         self._kept = KeptUnits(self._places, settings)
-        self._locks: dict[str, trio.Lock] = {}
-        self._addresses: dict[str, str] = {}
-        self._samples: dict[str, tuple[float, float]] = {}
+        self._locks, self._addresses, self._samples = UnitLocks(), AddressBook(), CpuSamples()
         self._book = settings.network.address_book() if settings.network is not None else None
         self._booking = trio.Lock()
 
@@ -85,7 +84,7 @@ class LibvirtDriver:
         if key:
             check_unit_id(key)
         home = self._home(unit.unit)
-        async with self._exclusively(unit.unit):
+        async with self._locks.of(unit.unit):
             place = await self._where(home, unit.unit)
             state = await place.find(unit.unit)
             record = state.record if state is not None and state.alive else None
@@ -122,7 +121,7 @@ class LibvirtDriver:
         if key:
             check_unit_id(key)
         home = self._home(name)
-        async with self._exclusively(name):
+        async with self._locks.of(name):
             place = await self._where(home, name)
             lost = await self._kept.put(key, place, name, unit.log) if key else ""
             await self._remove(place, home, name)
@@ -136,7 +135,7 @@ class LibvirtDriver:
         Login keys need an image with a guest agent; elsewhere they are as they were at setup, and the log says so.
         """
         plan = make_plan(unit, self._settings)
-        async with self._exclusively(unit.unit):
+        async with self._locks.of(unit.unit):
             place, state, record = await self._running(unit, "be modified")
             record = await self._change(place, state.name, plan, record, unit)
             return self._properties(place, record)
@@ -160,16 +159,6 @@ class LibvirtDriver:
         unit.log(f"has now {', '.join(f'{key} {value}' for key, value in sizes.items())}")
         return record
 
-    async def join(self, unit: UnitContext) -> Properties:
-        """Refuses: this is a driver for sites."""
-        await trio.lowlevel.checkpoint()
-        raise self._no_guest("join")
-
-    async def leave(self, unit: UnitContext) -> None:
-        """Refuses: this is a driver for sites."""
-        await trio.lowlevel.checkpoint()
-        raise self._no_guest("leave")
-
     async def probe(self, unit: UnitContext) -> ProbeResult:
         """The domain's state. ``cpu_seconds`` since it started, ``memory_bytes``, ``vcpus``, and ``cpu_percent`` of
         one CPU since the last probe, from the second one on.
@@ -183,7 +172,9 @@ class LibvirtDriver:
         if state is None:
             return ProbeResult(state="down", detail="not set up")
         measured = {"cpu_seconds": state.cpu, "memory_bytes": float(state.memory), "vcpus": float(state.vcpus)}
-        measured |= self._cpu_percent(name, state)
+        percent = self._samples.percent(name, state.cpu)
+        if percent is not None:
+            measured["cpu_percent"] = percent
         if not state.alive:
             return ProbeResult(state="down", detail=f"its domain is {state.why}", measured=measured)
         if state.record is None or not state.record.ready:
@@ -207,7 +198,7 @@ class LibvirtDriver:
         if operation not in actions:
             raise unknown_operation("libvirt", operation, self.operations)
         check_unit_id(unit.unit)
-        async with self._exclusively(unit.unit):
+        async with self._locks.of(unit.unit):
             return await actions[operation](unit, arguments)
 
     # What else a site may ask
@@ -262,27 +253,8 @@ class LibvirtDriver:
             async with self._booking:
                 taken = await trio.to_thread.run_sync(self._book.take, owner, plan.unit)
             plan = attrs.evolve(plan, addresses=taken)
-        self._take_addresses(plan)
+        self._addresses.take(plan.unit, plan.addresses)
         return plan
-
-    def _take_addresses(self, plan: UnitPlan) -> None:
-        """Makes sure that no two units have one address, which only names with like numbers could bring about."""
-        for address in plan.addresses:
-            other = self._addresses.setdefault(bare(address), plan.unit)
-            if other != plan.unit:
-                text = f"unit {plan.unit}: {bare(address)} is the address of unit {other} (network.addresses)"
-                raise DriverError(text, retry=False)
-
-    @asynccontextmanager
-    async def _exclusively(self, unit: str) -> AsyncIterator[None]:
-        """One action on a unit at a time."""
-        lock = self._locks.setdefault(unit, trio.Lock())
-        try:
-            async with lock:
-                yield
-        finally:
-            if not lock.locked():
-                self._locks.pop(unit, None)
 
     async def _running(self, unit: UnitContext, what: str) -> tuple[Place, DomainState, UnitRecord]:
         place = await self._where(self._home(unit.unit), unit.unit)
@@ -422,11 +394,11 @@ class LibvirtDriver:
         for each in {place.name: place, home.name: home}.values():
             with suppress(HostAbsentError):
                 await self._remove_at(each, unit)
-        self._addresses = {address: owner for address, owner in self._addresses.items() if owner != unit}
+        self._addresses.give_back(unit)
         if self._book is not None:
             async with self._booking:
                 await trio.to_thread.run_sync(self._book.give_back, unit)
-        self._samples.pop(unit, None)
+        self._samples.forget(unit)
 
     async def _remove_at(self, place: Place, unit: str) -> None:
         base = place.name_of(unit)
@@ -547,19 +519,3 @@ class LibvirtDriver:
         place, state, _ = await self._running(unit, "be measured")
         size = make_plan(unit, self._settings).size
         return await measure_caps(place.domains, state.name, size, str(arguments.get("seconds", "2")))
-
-    # Words and measures
-
-    def _cpu_percent(self, unit: str, state: DomainState) -> dict[str, float]:
-        now = trio.current_time()
-        last = self._samples.pop(unit, None)
-        if len(self._samples) >= SAMPLES_MAX:
-            del self._samples[next(iter(self._samples))]
-        self._samples[unit] = (now, state.cpu)
-        if last is None or last[1] > state.cpu or now <= last[0]:
-            return {}
-        return {"cpu_percent": 100 * (state.cpu - last[1]) / (now - last[0])}
-
-    def _no_guest(self, operation: str) -> DriverError:
-        text = f"the libvirt driver is for sites: it can't {operation} units at a guest, where process or script can"
-        return DriverError(text, retry=False)

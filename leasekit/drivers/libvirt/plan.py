@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import ipaddress
 import re
 from collections.abc import Mapping
 from hashlib import blake2b, sha256
@@ -177,8 +176,3 @@ def _is_key(kind: str, encoded: str) -> bool:
 def keys_digest(keys: tuple[str, ...]) -> str:
     """What tells one set of login keys from another."""
     return sha256("\n".join(keys).encode()).hexdigest()[:16]
-
-
-def bare(address: str) -> str:
-    """An address without the length of its prefix."""
-    return str(ipaddress.ip_interface(address).ip)

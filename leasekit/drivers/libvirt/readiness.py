@@ -14,10 +14,10 @@ from leasekit.core.drivers import DriverError
 from leasekit.core.time import SECOND, Duration, format_duration
 from leasekit.drivers.libvirt.connection import HostConnection, HostLostError
 from leasekit.drivers.libvirt.domains import Domains, DomainState
-from leasekit.drivers.libvirt.plan import UnitPlan, bare
+from leasekit.drivers.libvirt.plan import UnitPlan
 from leasekit.drivers.libvirt.record import UnitRecord
 from leasekit.drivers.libvirt.volumes import Volumes
-from leasekit.drivers.names import one_line
+from leasekit.drivers.names import bare, one_line
 
 PAUSES: Final = (0.05, 0.1, 0.2, 0.3, 0.5)
 """Seconds between looks at what has no events; the last one repeats."""

@@ -9,7 +9,8 @@ import attrs
 
 from leasekit.core.drivers import DriverError
 from leasekit.core.properties import Properties
-from leasekit.drivers.libvirt.plan import UnitPlan, bare, keys_digest
+from leasekit.drivers.libvirt.plan import UnitPlan, keys_digest
+from leasekit.drivers.names import bare
 
 RESUMED_MEMORY: Final = "memory"
 RESUMED_DISK: Final = "disk"

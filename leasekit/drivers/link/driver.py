@@ -18,18 +18,20 @@ from leasekit.drivers.link.settings import KBIT_MAX, End, LinkSettings, LinkTabl
 from leasekit.drivers.link.shaping import Kind, Lane, Seen, Shape, addresses, classes, filters, leaves, removals
 from leasekit.drivers.link.tools import SEARCH, Counters, NoEndError, NoQueueError, Tools, missing_rights
 from leasekit.drivers.names import check_unit_id, unknown_operation
+from leasekit.drivers.one_sided import SiteOnly
 
 Log = Callable[[str], None]
 
 GRANULE: Final = "link.granule_mbps"
 
 
-class LinkDriver:
+class LinkDriver(SiteOnly):
     """A :class:`~leasekit.core.drivers.Driver` of bandwidth.
 
     Raises ``SettingsError`` where iproute2 is missing or this process must not shape traffic.
     """
 
+    kind = "link"
     Settings: ClassVar[type] = LinkSettings
     capabilities: frozenset[str] = frozenset()
     operations: frozenset[str] = frozenset()
@@ -97,16 +99,6 @@ class LinkDriver:
         await link.add(name, unit.lease, _granule(unit.properties), unit.log)
         return link.properties(name)
 
-    async def join(self, unit: UnitContext) -> Properties:
-        """Refuses: this is a driver for network authorities."""
-        await trio.lowlevel.checkpoint()
-        raise _no_guest("join")
-
-    async def leave(self, unit: UnitContext) -> None:
-        """Refuses: this is a driver for network authorities."""
-        await trio.lowlevel.checkpoint()
-        raise _no_guest("leave")
-
     async def probe(self, unit: UnitContext) -> ProbeResult:
         """Up where both ends have the lease's class, filters and address as they should be.
 
@@ -149,11 +141,6 @@ def _granule(properties: Properties) -> int:
         text = f"{GRANULE}: found {properties[GRANULE]!a}, expected whole kbit/s: 0.001 to {KBIT_MAX // 1000} Mbit/s"
         raise DriverError(text, retry=False)
     return int(kbit)
-
-
-def _no_guest(operation: str) -> DriverError:
-    text = f"the link driver is for network authorities: it can't {operation} units at a guest; null or script can"
-    return DriverError(text, retry=False)
 
 
 class _Link:

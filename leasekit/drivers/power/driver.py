@@ -12,6 +12,7 @@ from leasekit.core.drivers import DriverError, Finding, ProbeResult, UnitContext
 from leasekit.core.properties import Properties, check_properties
 from leasekit.core.settings import SettingsError, expect_one_of
 from leasekit.drivers.names import UNIT_ID, unknown_operation
+from leasekit.drivers.one_sided import SiteOnly
 from leasekit.drivers.power.base import Power
 from leasekit.drivers.power.examining import examine_controllers
 from leasekit.drivers.power.make import make_power
@@ -44,9 +45,10 @@ class PowerSettings:
                 raise ValueError(f"nodes: found {name[:60]!r}, expected letters, digits, dots, dashes and _")
 
 
-class PowerDriver:
+class PowerDriver(SiteOnly):
     """A :class:`~leasekit.core.drivers.Driver` of machines that are there anyway. Raises ``SettingsError``."""
 
+    kind = "power"
     Settings: ClassVar[type] = PowerSettings
     capabilities: frozenset[str] = frozenset({"power"})
     operations: frozenset[str] = frozenset(
@@ -87,16 +89,6 @@ class PowerDriver:
     async def modify(self, unit: UnitContext) -> Properties:
         """Nothing of a machine can be changed; makes sure that it is on. Raises ``DriverError``."""
         return await self.setup(unit)
-
-    async def join(self, unit: UnitContext) -> Properties:
-        """Refuses: this is a driver for sites."""
-        await trio.lowlevel.checkpoint()
-        raise DriverError("the power driver is for sites, it can't join", retry=False)
-
-    async def leave(self, unit: UnitContext) -> None:
-        """Refuses: this is a driver for sites."""
-        await trio.lowlevel.checkpoint()
-        raise DriverError("the power driver is for sites, it can't leave", retry=False)
 
     async def probe(self, unit: UnitContext) -> ProbeResult:
         """Up when the power is on, as ``measured`` says as well (``on``: 1 or 0; ``watts``, where there is a meter)."""

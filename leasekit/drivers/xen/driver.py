@@ -14,7 +14,8 @@ from leasekit.core.settings import expect_one_of
 from leasekit.drivers.libvirt.plan import UnitPlan, keys_digest
 from leasekit.drivers.libvirt.seed import make_host_key
 from leasekit.drivers.names import check_unit_id, unknown_operation
-from leasekit.drivers.xen.books import AddressBook, CpuSamples, UnitLocks
+from leasekit.drivers.one_sided import SiteOnly
+from leasekit.drivers.unit_books import AddressBook, CpuSamples, UnitLocks
 from leasekit.drivers.xen.examining import examine
 from leasekit.drivers.xen.listing import Row, UnitState
 from leasekit.drivers.xen.migration import migrate
@@ -26,9 +27,10 @@ from leasekit.drivers.xen.remote import HostLostError
 from leasekit.drivers.xen.settings import XenSettings
 
 
-class XenDriver:
+class XenDriver(SiteOnly):
     """A :class:`~leasekit.core.drivers.Driver` of virtual machines of Xen's."""
 
+    kind = "xen"
     Settings: ClassVar[type] = XenSettings
     operations: frozenset[str] = frozenset({"restart", "suspend", "resume", "migrate", "console"})
 
@@ -100,16 +102,6 @@ class XenDriver:
             sizes = {key: str(value) for key, value in attrs.asdict(plan.size).items() if value}
             unit.log(f"has now {', '.join(f'{key} {value}' for key, value in sizes.items())}")
             return self._properties(place, record)
-
-    async def join(self, unit: UnitContext) -> Properties:
-        """Refuses: this is a driver for sites."""
-        await trio.lowlevel.checkpoint()
-        raise _no_guest("join")
-
-    async def leave(self, unit: UnitContext) -> None:
-        """Refuses: this is a driver for sites."""
-        await trio.lowlevel.checkpoint()
-        raise _no_guest("leave")
 
     async def probe(self, unit: UnitContext) -> ProbeResult:
         """The domain's state. ``cpu_seconds`` since it started, ``memory_bytes``, ``vcpus``, and ``cpu_percent`` of
@@ -289,8 +281,3 @@ class XenDriver:
         found = {"cpu_seconds": row.cpu, "memory_bytes": float(row.memory_mb * MEBI), "vcpus": float(row.vcpus)}
         percent = self._samples.percent(unit, row.cpu)
         return found if percent is None else {**found, "cpu_percent": percent}
-
-
-def _no_guest(operation: str) -> DriverError:
-    text = f"the xen driver is for sites: it can't {operation} units at a guest, where process or script can"
-    return DriverError(text, retry=False)

@@ -10,9 +10,9 @@ import trio
 
 from leasekit.core.drivers import DriverError
 from leasekit.core.time import SECOND, Duration, format_duration
-from leasekit.drivers.libvirt.plan import UnitPlan, bare
+from leasekit.drivers.libvirt.plan import UnitPlan
 from leasekit.drivers.libvirt.readiness import LINES_MAX, SSH_PORT, SSH_TIMEOUT, ssh_answers
-from leasekit.drivers.names import one_line
+from leasekit.drivers.names import bare, one_line
 from leasekit.drivers.xen.place import Place
 from leasekit.drivers.xen.record import UnitRecord
 from leasekit.drivers.xen.remote import HostLostError

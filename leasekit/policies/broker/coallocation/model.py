@@ -15,6 +15,7 @@ from typing import Any, Final, Literal, TypeAlias
 import attrs
 
 from leasekit.core.settings import SettingsError, expect_one_of, structure
+from leasekit.core.topology import unconnected
 
 Solver: TypeAlias = Literal["auto", "highs", "search"]
 Mode: TypeAlias = Literal["equidistant", "breakpoints", "both"]
@@ -278,11 +279,11 @@ def check_request(request: CoRequest, resources: Resources, options: Options) ->
             yield f"request.avoid: found {name!r}, {expect_one_of(name, kinds)}"
     if options.distinct_sites and len(ids) > len(sites):
         yield f"request.sites: found {len(ids)} requested sites, expected at most {len(sites)}: no more sites exist"
-    apart = _unconnected(request)
+    apart = unconnected(ids, [(link.from_, link.to) for link in request.links])
     if known and apart:
         yield (
-            f"request.links: found no links that connect {apart} with {ids[0]}, expected a connected request "
-            "(a link with bw 0 connects, too)"
+            f"request.links: found no links that connect {', '.join(apart)} with {ids[0]}, expected a connected "
+            "request (a link with bw 0 connects, too)"
         )
 
 
@@ -315,16 +316,3 @@ def _repeated(where: str, ids: Iterable[str]) -> Iterator[str]:
     for name, times in Counter(ids).items():
         if times > 1:
             yield f"{where}: found the id {name!r} {times} times, expected it once"
-
-
-def _unconnected(request: CoRequest) -> str:
-    """The names of the requested sites that no chain of links connects with the first."""
-    reached, grown = {request.sites[0].id}, True
-    while grown:
-        grown = False
-        for link in request.links:
-            ends = {link.from_, link.to}
-            if ends & reached and not ends <= reached:
-                reached |= ends
-                grown = True
-    return ", ".join(site.id for site in request.sites if site.id not in reached)

@@ -1,4 +1,6 @@
-"""What the driver keeps in memory while it runs, and can do without when it starts anew: addresses, locks, samples."""
+"""What drivers of machines keep in memory while they run, and can do without when they start anew: addresses, locks,
+samples.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from weakref import WeakValueDictionary
 import trio
 
 from leasekit.core.drivers import DriverError
-from leasekit.drivers.libvirt.plan import bare
+from leasekit.drivers.names import bare
 
 UNITS_MAX: Final = 10_000
 """Of how many units the last measured CPU time is kept."""

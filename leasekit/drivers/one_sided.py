@@ -1,4 +1,4 @@
-"""What drivers that are for guests alone say to a site."""
+"""What drivers that are for guests alone say to a site, and those for sites alone to a guest."""
 
 from __future__ import annotations
 
@@ -39,3 +39,24 @@ class GuestOnly:
     async def _refusal(self, operation: str) -> DriverError:
         await trio.lowlevel.checkpoint()
         return DriverError(f"the {self.kind} driver is for guests: it can't {operation} units at a site", retry=False)
+
+
+class SiteOnly:
+    """The half of a :class:`~leasekit.core.drivers.Driver` without use for a site; ``kind`` is the driver's name."""
+
+    kind: ClassVar[str]
+
+    async def join(self, unit: UnitContext) -> Properties:
+        """Refuses: this is a driver for sites."""
+        raise await self._no_guest("join")
+
+    async def leave(self, unit: UnitContext) -> None:
+        """Refuses: this is a driver for sites."""
+        raise await self._no_guest("leave")
+
+    async def _no_guest(self, operation: str) -> DriverError:
+        await trio.lowlevel.checkpoint()
+        text = (
+            f"the {self.kind} driver is for sites: it can't {operation} units at a guest, where process or script can"
+        )
+        return DriverError(text, retry=False)
