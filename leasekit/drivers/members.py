@@ -66,7 +66,7 @@ async def connect(address: tuple[str, int], timeout: Duration) -> trio.SocketStr
 
 
 async def ask(address: tuple[str, int], line: str, timeout: Duration) -> dict[str, Any]:
-    """A unit's answer to one line of the protocol of ``unit_process``. Raises ``DriverError``."""
+    """A unit's answer to one line of the protocol of ``process.unit``. Raises ``DriverError``."""
     host, port = address
     stream = await connect(address, timeout)
     received = bytearray()

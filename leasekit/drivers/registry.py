@@ -17,7 +17,7 @@ from leasekit.core.settings import SettingsError, expect_one_of, structure
 from leasekit.drivers.directory.publishing import KEY as PUBLISH
 from leasekit.drivers.directory.publishing import PublishingDriver, PublishSettings
 from leasekit.drivers.null import NullDriver
-from leasekit.drivers.process import ProcessDriver
+from leasekit.drivers.process.driver import ProcessDriver
 from leasekit.drivers.script import ScriptDriver
 
 GROUP: Final = "leasekit.drivers"

@@ -35,8 +35,6 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-import attrs
-
 from leasekit.actors.settings import AuthoritySettings, GuestSettings
 from leasekit.config.build import BuiltActor, build
 from leasekit.config.deployment import Deployment
@@ -54,6 +52,7 @@ from leasekit.emulation.energy.account import EnergyAccount
 from leasekit.emulation.metrics import Series
 from leasekit.emulation.pictures import draw
 from leasekit.emulation.recorder import Recorder
+from leasekit.emulation.run_result import RunResult
 from leasekit.emulation.world import Outcome, World
 from leasekit.policies.guest.load_following import LoadFollowing
 from leasekit.policies.registry import find_mapper, make_mapper
@@ -61,23 +60,6 @@ from leasekit.stores.memory import MemoryStore
 
 Progress = Callable[[str, float], None]
 """Told the run's name and the share of it that is done, from 0 to 1."""
-
-
-@attrs.frozen(kw_only=True)
-class RunResult:
-    """One run: its summary, and the series that pictures are drawn from: ``leased`` units by guest, those that its
-    mapper ``wanted`` where it follows a load. ``stem`` begins the names of its files.
-    """
-
-    spec: RunSpec
-    stem: str
-    deployment: Deployment
-    summary: Mapping[str, Any]
-    recorder: Recorder
-    leased: Mapping[str, Series]
-    wanted: Mapping[str, Signal]
-    window: Term
-    actors: Mapping[str, BuiltActor]
 
 
 def run_file(

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from leasekit.config.deployment import Deployment
 from leasekit.config.emulation import PlotSpec
 from leasekit.emulation import metrics, plots
-
-if TYPE_CHECKING:
-    from leasekit.emulation.experiment import RunResult
+from leasekit.emulation.run_result import RunResult
 
 
 def draw(deployment: Deployment, results: Sequence[RunResult], out: Path) -> list[Path]:

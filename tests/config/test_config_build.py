@@ -19,7 +19,7 @@ from leasekit.config.traces import TraceMissing
 from leasekit.core.claims.keys import ED25519, UNSIGNED
 from leasekit.core.time import HOUR, SECOND
 from leasekit.drivers.null import NullDriver
-from leasekit.drivers.process import ProcessDriver
+from leasekit.drivers.process.driver import ProcessDriver
 from leasekit.emulation.world import World
 from leasekit.stores.memory import MemoryStore
 from leasekit.stores.sqlite import SqliteStore

@@ -12,7 +12,7 @@ import pytest
 
 from leasekit.config import tables
 from leasekit.drivers.null import NullSettings
-from leasekit.drivers.process import Limits, ProcessSettings
+from leasekit.drivers.process.driver import Limits, ProcessSettings
 from leasekit.drivers.script import ScriptSettings
 from leasekit.policies.registry import BUILT_IN
 

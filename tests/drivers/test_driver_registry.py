@@ -8,7 +8,7 @@ import pytest
 
 from leasekit.core.settings import SettingsError
 from leasekit.drivers.null import NullDriver
-from leasekit.drivers.process import ProcessDriver
+from leasekit.drivers.process.driver import ProcessDriver
 from leasekit.drivers.registry import check_settings, driver_names, make_driver
 from leasekit.drivers.script import ScriptDriver
 

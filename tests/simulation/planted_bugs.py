@@ -166,7 +166,7 @@ BUGS: Final[dict[str, Bug]] = {
         "if lease.term.start <= self.now + self._base.clock_skew and",
     ),
     "an extend begins at once": Bug(
-        Authority, "_redeem_extend", "if leaf.term.start <= self.now:", "if True:"
+        Authority, "_take_next", "if leaf.term.start <= self.now:", "if True:"
     ),
     # -- claims
     "signatures are not checked": Bug(Ed25519, "verify", "if len(signature)", "return True\n    if len(signature)"),

@@ -9,8 +9,8 @@ import attrs
 
 from leasekit.core.steps import Action
 from leasekit.core.time import DAY, Duration, Instant
-from leasekit.emulation.explore.canonical import Piece, read_action
 from leasekit.emulation.explore.checks import Holder, check_units, must
+from leasekit.emulation.explore.pieces import Piece, read_action
 from leasekit.emulation.explore.rig import BROKER, GUEST, NAMES, SITE, Effect, Frozen, Parcel
 
 HORIZON: Duration = DAY

@@ -10,10 +10,10 @@ import attrs
 
 from leasekit.core.leases import service_manager as sm
 from leasekit.core.steps import ActionDone, Command, Connected, Input, Received
-from leasekit.emulation.explore.canonical import read_action
 from leasekit.emulation.explore.checks import Violated, must
 from leasekit.emulation.explore.flows import APART, LEAD, LENGTH, Flow
 from leasekit.emulation.explore.joint import Joint, Running, without
+from leasekit.emulation.explore.pieces import read_action
 from leasekit.emulation.explore.rig import BEGIN, BROKER, GUEST, NAMES, REFUSE, SITE, TYPE, WAIT, Parcel, Rig
 
 DELIVER, LATE, END, TIME, CHANGE = "deliver", "deliver late", "end", "time", "change"

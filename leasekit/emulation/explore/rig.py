@@ -36,8 +36,8 @@ from leasekit.core.protocol.messages import Message
 from leasekit.core.schema import LOG
 from leasekit.core.steps import Action, Input, Ready, Tick
 from leasekit.core.time import SECOND, Duration, Instant
-from leasekit.emulation.explore.canonical import Piece, read_actor, read_parcel
 from leasekit.emulation.explore.checks import Violated, check_actor, check_log, check_stored, must
+from leasekit.emulation.explore.pieces import Piece, read_actor, read_parcel
 from leasekit.policies.authority.first_fit import FirstFit
 from leasekit.policies.broker.fcfs import Fcfs
 from leasekit.policies.guest.manual import Manual

@@ -12,7 +12,7 @@ import pytest
 from leasekit.core.schema import TABLES
 from leasekit.core.steps import Tick
 from leasekit.core.time import SECOND
-from leasekit.emulation.explore.canonical import Scope, _number, _plain, _ranks, canonical
+from leasekit.emulation.explore.canonical import _ranks, canonical
 from leasekit.emulation.explore.checks import Holder, Violated
 from leasekit.emulation.explore.flows import FLOWS
 from leasekit.emulation.explore.joint import Joint
@@ -28,6 +28,7 @@ from leasekit.emulation.explore.moves import (
     Move,
     Mover,
 )
+from leasekit.emulation.explore.pieces import Scope, _number, _plain
 from leasekit.emulation.explore.rig import BEGIN, NAMES, RETRY, SITE, Rig
 
 

@@ -14,12 +14,12 @@ from leasekit.core.drivers import DriverError
 from leasekit.core.time import SECOND, Duration
 from leasekit.drivers.members import connect
 from leasekit.drivers.names import one_line
+from leasekit.drivers.process.files import UnitFiles
 from leasekit.drivers.processes import ProcessState, process_state, wait_end
-from leasekit.drivers.unit_files import UnitFiles
 
 Readiness = Literal["pipe", "port", "start"]
 
-LAUNCHER: Final = Path(__file__).with_name("unit_launch.py")
+LAUNCHER: Final = Path(__file__).with_name("launcher.py")
 LAUNCH_TIMEOUT: Final[Duration] = 30 * SECOND
 """How long the launcher itself may take."""
 END_GRACE: Final[Duration] = 1 * SECOND
@@ -43,7 +43,7 @@ class UnitStart:
     async def launch(self, spec: dict[str, Any]) -> None:
         """Runs the launcher until the process's id is known, and on file; not cancelled in between.
 
-        ``spec`` is what ``unit_launch`` reads, but for descriptors. Raises ``DriverError``.
+        ``spec`` is what ``launcher`` reads, but for descriptors. Raises ``DriverError``.
         """
         with trio.CancelScope(shield=True):
             lock = await self._files.lock()

@@ -15,7 +15,7 @@ import trio
 from leasekit.core.drivers import DriverError
 from leasekit.drivers.files import read_table, wipe, write_whole
 from leasekit.drivers.names import check_unit_id, one_line
-from leasekit.drivers.unit_files import UnitFiles
+from leasekit.drivers.process.files import UnitFiles
 
 
 class SavedUnits:

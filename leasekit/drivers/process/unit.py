@@ -1,6 +1,6 @@
 """What a unit of the process driver runs where its site says nothing else: a small server that knows who it is.
 
-``python -m leasekit.drivers.unit_process`` serves a line protocol on ``LEASEKIT_HOST``:``LEASEKIT_PORT``; each line
+``python -m leasekit.drivers.process.unit`` serves a line protocol on ``LEASEKIT_HOST``:``LEASEKIT_PORT``; each line
 is answered by one line of JSON:
 
     identity        {"unit": ..., "lease": ..., "type": ..., "pid": ...}

@@ -1,7 +1,7 @@
 """A driver whose units are process groups on this machine: the embedded default that really runs something.
 
 A unit has a directory, a port and limits of its own; it needs no superuser. It belongs to no daemon: it is started
-in a session of its own by ``unit_launch``, goes on when the daemon is killed, and is adopted by the next one, which
+in a session of its own by ``launcher``, goes on when the daemon is killed, and is adopted by the next one, which
 knows it by process id, start time and boot. Units of one site run as one user, so this separates what is orderly,
 not what is hostile; what makes a session of its own is not found by teardown.
 
@@ -47,15 +47,15 @@ from leasekit.core.time import SECOND, Duration
 from leasekit.drivers.files import find_executable, wipe, write_whole
 from leasekit.drivers.members import MembersFile, ask, connect, unit_address
 from leasekit.drivers.names import check_unit_id, unknown_operation
-from leasekit.drivers.process_saving import SavedUnits
+from leasekit.drivers.process.files import DIRECTORY_VARIABLE, UnitFiles, UnitRecord
+from leasekit.drivers.process.saving import SavedUnits
+from leasekit.drivers.process.starting import Readiness, UnitStart
 from leasekit.drivers.processes import boot_id, send_signals, stop_processes
 from leasekit.drivers.script import SEARCH
 from leasekit.drivers.unit_books import UnitLocks
-from leasekit.drivers.unit_files import DIRECTORY_VARIABLE, UnitFiles, UnitRecord
-from leasekit.drivers.unit_start import Readiness, UnitStart
 
 # -P: what lies in the unit's directory is not to be imported by the unit's Python.
-DEFAULT_COMMAND: Final = (sys.executable, "-P", "-m", "leasekit.drivers.unit_process")
+DEFAULT_COMMAND: Final = (sys.executable, "-P", "-m", "leasekit.drivers.process.unit")
 
 SUSPEND_TIMEOUT: Final[Duration] = 10 * SECOND
 """How long it may take until all processes of a unit have stopped."""
@@ -102,7 +102,7 @@ class ProcessSettings:
 
     ``ready`` says how a unit shows that it is ready: by the line ``ready`` on the descriptor ``LEASEKIT_READY_FD``,
     by its port accepting connections, or by having started at all. ``identify`` says that units speak the protocol
-    of ``unit_process``, so that join can make sure of their identity, and modify of its effect. After ``grace``
+    of ``process.unit``, so that join can make sure of their identity, and modify of its effect. After ``grace``
     what did not heed SIGTERM gets SIGKILL.
     """
 
@@ -382,7 +382,7 @@ class ProcessDriver:
         return self._properties(record)
 
     def _spec(self, files: UnitFiles, record: UnitRecord) -> dict[str, Any]:
-        """What ``unit_launch`` is told, but for its descriptors."""
+        """What ``launcher`` is told, but for its descriptors."""
         environment = {
             "HOME": str(files.work),
             "TMPDIR": str(files.work),
