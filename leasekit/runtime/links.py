@@ -21,12 +21,12 @@ import trio
 from leasekit.config.transport import TransportSettings
 from leasekit.core.errors import WireError
 from leasekit.core.protocol import codec
-from leasekit.core.protocol.channel import Batch, Channel, Closed, Established, Event, State
+from leasekit.core.protocol.channel import Batch, Closed, Established, Event, State
 from leasekit.core.protocol.codec import UnknownKind
 from leasekit.core.protocol.messages import ErrorReply, Message
 from leasekit.core.time import SECOND, Duration, Instant, format_duration
-from leasekit.runtime.peers import Peer
-from leasekit.runtime.wires import Wire, broken
+from leasekit.runtime.peers import Link, Peer
+from leasekit.runtime.wires import broken
 
 READ_SOME: Final = 16_384
 """How many bytes are read at once where nothing is known of what comes. A peer may have put an envelope into every
@@ -37,30 +37,6 @@ PROGRESS: Final = 65_536
 """So many bytes of a long frame count as a sign of life."""
 GOODBYE: Final = SECOND
 """How long the last words to a peer may take."""
-
-
-class Link:
-    """One connection whose other side has proven to be ``peer``."""
-
-    def __init__(self, peer: Peer, channel: Channel, wire: Wire, initiator: bool) -> None:
-        self.peer, self.channel, self.wire, self.initiator = peer, channel, wire, initiator
-        self.opened_at = trio.current_time()
-        self.scope = trio.CancelScope()
-        self.wake = trio.Event()
-        self.cut = False
-        """Whether the last send was cut off in the middle of a frame, so that nothing can follow it."""
-        self.skewed = False
-        self.problem = ""
-
-    def stop(self, code: str, text: str) -> None:
-        """End the link, telling the peer why."""
-        self.channel.close(code, text)
-        self.fail(text)
-
-    def fail(self, text: str) -> None:
-        """End the link; the first reason counts."""
-        self.problem = self.problem or text
-        self.scope.cancel()
 
 
 class Traffic:

@@ -1,22 +1,20 @@
-"""What a transport knows of its peers, connected or not."""
+"""What a transport knows of its peers, and the connection that one may have."""
 
 from __future__ import annotations
 
 import math
 import ssl
 from collections import deque
-from typing import TYPE_CHECKING
 
 import attrs
 import trio
 
 from leasekit.config.transport import TransportSettings
 from leasekit.core.protocol import codec
+from leasekit.core.protocol.channel import Channel
 from leasekit.runtime.frames import Endpoint
 from leasekit.runtime.limits import Allowance
-
-if TYPE_CHECKING:
-    from leasekit.runtime.links import Link
+from leasekit.runtime.wires import Wire
 
 
 @attrs.frozen(slots=True)
@@ -123,3 +121,27 @@ class Peer:
             held_ms=0 if allowance is None else int(allowance.held * 1000),
             flooding=allowance is not None and allowance.flooding,
         )
+
+
+class Link:
+    """One connection whose other side has proven to be ``peer``."""
+
+    def __init__(self, peer: Peer, channel: Channel, wire: Wire, initiator: bool) -> None:
+        self.peer, self.channel, self.wire, self.initiator = peer, channel, wire, initiator
+        self.opened_at = trio.current_time()
+        self.scope = trio.CancelScope()
+        self.wake = trio.Event()
+        self.cut = False
+        """Whether the last send was cut off in the middle of a frame, so that nothing can follow it."""
+        self.skewed = False
+        self.problem = ""
+
+    def stop(self, code: str, text: str) -> None:
+        """End the link, telling the peer why."""
+        self.channel.close(code, text)
+        self.fail(text)
+
+    def fail(self, text: str) -> None:
+        """End the link; the first reason counts."""
+        self.problem = self.problem or text
+        self.scope.cancel()

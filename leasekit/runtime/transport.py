@@ -33,8 +33,8 @@ from leasekit.core.protocol.messages import Message
 from leasekit.core.time import SECOND, Duration, Instant
 from leasekit.runtime.frames import Endpoint, Sockets, TransportError, bound, connect, parse_endpoint
 from leasekit.runtime.limits import CERTIFIED, SPEAKS, Stranger, Strangers
-from leasekit.runtime.links import READ_SOME, Link, Traffic
-from leasekit.runtime.peers import Peer, PeerAddress, PeerStatus
+from leasekit.runtime.links import READ_SOME, Traffic
+from leasekit.runtime.peers import Link, Peer, PeerAddress, PeerStatus
 from leasekit.runtime.tls import Tls, TlsError, explain
 from leasekit.runtime.wires import Wire, broken
 

@@ -8,24 +8,82 @@ skew that is allowed is not obeyed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from hashlib import sha256
-from typing import TYPE_CHECKING, Final
+from typing import Final, NamedTuple, Protocol
 
+from leasekit.core.claims.keys import Scheme, Signer
 from leasekit.core.protocol.channel import Batch, Channel, Closed, Established, Heartbeat
 from leasekit.core.time import SECOND, Duration, Instant
-
-if TYPE_CHECKING:
-    from leasekit.emulation.simulation.world import FaultyWorld
+from leasekit.emulation.simulation.scenario import Scenario
 
 REDIAL: Final[tuple[Duration, ...]] = (100, SECOND, 5 * SECOND, 30 * SECOND)
 KEPT_FRAMES: Final = 4
 
 
+class Fate(NamedTuple):
+    """What becomes of a frame: ``delays`` has one delay for each copy that arrives."""
+
+    lost: bool
+    delays: tuple[Duration, ...]
+
+
+class Line(Protocol):
+    """What links are laid through: the world, as far as they know it."""
+
+    scenario: Scenario
+    scheme: Scheme
+
+    @property
+    def now(self) -> Instant:
+        """The world's own time."""
+        ...
+
+    def call_at(self, at: Instant, owner: str, call: Callable[[], None]) -> None:
+        """Have something done at an instant."""
+        ...
+
+    def mark(self, name: str) -> None:
+        """Note that something was met."""
+        ...
+
+    def is_up(self, name: str) -> bool:
+        """Whether an actor runs."""
+        ...
+
+    def is_cut(self, sender: str, receiver: str) -> bool:
+        """Whether nothing gets from one to the other now."""
+        ...
+
+    def identity(self, name: str) -> Signer:
+        """The key that an actor signs with."""
+        ...
+
+    def key_of(self, name: str) -> bytes | None:
+        """The key that an actor is known by."""
+        ...
+
+    def fate(self, sender: str, receiver: str) -> Fate:
+        """What becomes of the next frame from one to the other."""
+        ...
+
+    def carry_bytes(self, link: Link, life: int, receiver: str, data: bytes, at: Instant) -> None:
+        """Have bytes arrive at an instant, if the link is still in that life of it."""
+        ...
+
+    def connected(self, name: str, peer: str) -> None:
+        """An actor hears that it is connected."""
+        ...
+
+    def arrived(self, sender: str, receiver: str, payload: bytes) -> None:
+        """An envelope arrives."""
+        ...
+
+
 class Link:
     """The connection between two actors, which is made anew when it has broken."""
 
-    def __init__(self, world: FaultyWorld, one: str, other: str) -> None:
+    def __init__(self, world: Line, one: str, other: str) -> None:
         self.world = world
         self.names = (one, other)
         self.life = 0
@@ -139,7 +197,7 @@ class Link:
         self.flush(name)
 
 
-def make_links(world: FaultyWorld, names: Sequence[str]) -> dict[frozenset[str], Link]:
+def make_links(world: Line, names: Sequence[str]) -> dict[frozenset[str], Link]:
     """A link for each pair of actors that have something to say to each other."""
     links = {}
     for place, one in enumerate(names):

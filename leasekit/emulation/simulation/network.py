@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from random import Random
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from leasekit.core.protocol.codec import UnknownKind, decode_batch, encode_batch
 from leasekit.core.protocol.messages import Message
 from leasekit.core.steps import Connected, Received
 from leasekit.core.time import MINUTE, SECOND, Duration, Instant
-from leasekit.emulation.simulation.links import Link
+from leasekit.emulation.simulation.links import Fate, Link
 from leasekit.emulation.simulation.population import Population
 from leasekit.emulation.simulation.scenario import Scenario
 from leasekit.emulation.world import INPUTS
@@ -19,13 +19,6 @@ BYTES: Final = 2
 """A kind of event: bytes arrive on a connection."""
 DELAYS: Final[tuple[Duration, ...]] = (1, 1, 5, 5, 50, 50, 500, 3000)
 LATE: Final[tuple[Duration, ...]] = (20 * SECOND, 90 * SECOND, 15 * MINUTE, 20 * SECOND)
-
-
-class Fate(NamedTuple):
-    """What becomes of a frame: ``delays`` has one delay for each copy that arrives."""
-
-    lost: bool
-    delays: tuple[Duration, ...]
 
 
 LOST: Final = Fate(True, ())
