@@ -22,7 +22,7 @@ import attrs
 from leasekit.core.claims.statements import decode_statement
 from leasekit.core.claims.ticket import decode_ticket
 from leasekit.core.leases.records import BrokerLease, GuestLease, SiteLease
-from leasekit.core.protocol.messages import LeaseUpdate, Message, TicketUpdate, acknowledge
+from leasekit.core.protocol.messages import Ack, LeaseUpdate, Message, TicketUpdate, acknowledge
 from leasekit.core.steps import Action
 from leasekit.core.time import Instant
 
@@ -45,7 +45,7 @@ _IGNORED: Final[Mapping[str, frozenset[str]]] = {
     "SiteLease": frozenset({
         "holder", "slice", "type", "reason", "tries", "resource", "root", "origin", "notice", "ended",
     }),
-    "SiteUnit": frozenset({"type", "reason", "index", "pending"}),
+    "SiteUnit": frozenset({"type", "reason", "index", "pending", "setup"}),
     "SiteClaim": frozenset({"parent", "issuer", "holder", "type", "body", "signature", "lease"}),
     "ClaimReport": frozenset({"reason"}),
     "TicketUpdate": frozenset({"reason", "site", "properties", "earliest"}),
@@ -59,7 +59,9 @@ _IGNORED: Final[Mapping[str, frozenset[str]]] = {
     "Held": frozenset({"ticket"}),
     "Action": frozenset({"properties", "type"}),
 }  # fmt: skip
-"""Fields that nothing depends on: texts, what never differs here, and what is derived from other fields."""
+"""Fields that nothing depends on: texts, what never differs here, what is derived from other fields, and the number of
+the setup that a unit is up from, which is only held against what probes say: there are none here.
+"""
 
 _KEPT_OUT: Final = frozenset(
     {
@@ -230,13 +232,25 @@ _SPECIAL: Final[Mapping[tuple[str, str], Reader]] = {
 }
 
 
+_ACKNOWLEDGED: Final[dict[bytes, TicketUpdate | LeaseUpdate]] = {}
+"""An update that an acknowledgement may mean, by what that says of it."""
+
+
 def _record(record: Any, scope: Scope, out: list[Any], unused: frozenset[str] = frozenset()) -> None:
     kind: Any = type(record)
     for name, read in _fields(kind):
         if name not in unused:
             read(getattr(record, name), scope, out)
     if isinstance(record, (TicketUpdate, LeaseUpdate)):
-        out.append((DIGEST, "", acknowledge(record).signed))  # whether it is what an acknowledgement means
+        signed = acknowledge(record).signed
+        _ACKNOWLEDGED[signed] = record
+        out.append((DIGEST, "", signed))  # whether it is what an acknowledgement means
+    elif isinstance(record, Ack) and (meant := _ACKNOWLEDGED.get(record.signed)) is not None:
+        # A server that forgot may say the very same again at the same instant: then it means that, too.
+        read_signed, signed = (
+            (_ticket, meant.ticket) if isinstance(meant, TicketUpdate) else (_statement, meant.contract)
+        )
+        read_signed(signed, scope, out)
 
 
 # -- actors --------------------------------------------------------------------------------------------------------
@@ -300,8 +314,9 @@ def read_actor(actor: Any) -> tuple[Piece, bool]:
     for peer, owed in actor._owed.items():
         out.append(peer)
         for record in owed.values():
-            if actor._owes(record, peer):
-                _SPECIAL.get((type(record).__name__, "id"), _plain)(record.id, _NO_SCOPE, out)
+            # Who is owed nothing now keeps its place in the order for what it is owed later.
+            _SPECIAL.get((type(record).__name__, "id"), _plain)(record.id, _NO_SCOPE, out)
+            out.append(actor._owes(record, peer))
     for name, value in actor.__dict__.items():
         if name not in _KEPT_OUT and name not in _READ[actor.name]:
             out.append(name)
@@ -311,8 +326,7 @@ def read_actor(actor: Any) -> tuple[Piece, bool]:
 
 def _read_ties(actor: Any, out: list[Any]) -> None:
     """Timers that run out at the same instant do so in the order in which they were set."""
-    timers = sorted((entry for entry in actor._timers if entry[2].timer == entry[0]), key=itemgetter(0, 1))
-    for one, two in pairwise(timers):
+    for one, two in pairwise(sorted(actor._timers, key=itemgetter(0, 1))):
         if one[0] == two[0] and one[2] is not two[2]:
             for record in (one[2], two[2]):
                 kind = type(record).__name__
@@ -332,8 +346,9 @@ _READ: Final[Mapping[str, frozenset[str]]] = {
 
 def _read_guest(guest: Any, out: list[Any]) -> bool:
     for id_, lease in guest.leases.items():
-        scope = Scope(id_, "guest")
-        _record(lease, scope, out, _unused_guest(lease))
+        _record(lease, Scope(id_, "guest"), out, _unused_guest(lease))
+        # Its waits may count from the end of a term that is past.
+        _time(guest._limit(lease) if lease.ended < 0 else None, _NO_SCOPE, out)
     out.append("returns")
     for giving in guest.returns.values():
         out.append(giving.lease)
@@ -419,12 +434,17 @@ def _read_site(site: Any, out: list[Any]) -> bool:
 def read_parcel(sender: str, receiver: str, messages: Sequence[Message]) -> Piece:
     """Messages on their way. Which lease's come first within a parcel is an accident of which timer was set first."""
     out: list[Any] = [sender, receiver]
-    for message in sorted(messages, key=_lease_of):
+    for message in by_lease(messages):
         lease = getattr(message, "lease", "")
         server = sender if isinstance(message, TicketUpdate | LeaseUpdate) else receiver
         out += [type(message).__name__, lease]
         _record(message, Scope(lease, server), out)
     return make_piece(out)
+
+
+def by_lease(messages: Sequence[Message]) -> list[Message]:
+    """The messages of a parcel, those of one lease in their order."""
+    return sorted(messages, key=_lease_of)
 
 
 def _lease_of(message: Message) -> str:

@@ -37,7 +37,7 @@ from leasekit.core.schema import LOG
 from leasekit.core.steps import Action, Input, Ready, Tick
 from leasekit.core.time import SECOND, Duration, Instant
 from leasekit.emulation.explore.checks import Violated, check_actor, check_log, check_stored, must
-from leasekit.emulation.explore.pieces import Piece, read_actor, read_parcel
+from leasekit.emulation.explore.pieces import Piece, by_lease, read_actor, read_parcel
 from leasekit.policies.authority.first_fit import FirstFit
 from leasekit.policies.broker.fcfs import Fcfs
 from leasekit.policies.guest.manual import Manual
@@ -147,7 +147,7 @@ class Parcel:
     piece: Piece
 
     def __str__(self) -> str:
-        kinds = "+".join(type(message).__name__ for message in self.messages)
+        kinds = "+".join(type(message).__name__ for message in by_lease(self.messages))
         return f"{kinds} from {self.sender} to {self.receiver}"
 
 
@@ -238,6 +238,8 @@ class Rig:
     def _freeze(self, name: str) -> Frozen:
         actor, store, file = self._live[name], self._stores[name], io.BytesIO()
         wake = actor.wake_at()
+        # As the actor does from time to time: timers that were taken back have no part in what happens next.
+        actor._timers = sorted(entry for entry in actor._timers if entry[2].timer == entry[0])
         state = {key: value for key, value in actor.__dict__.items() if key not in WIRING}
         _Freezer(file, protocol=5).dump((state, store))
         data = file.getvalue()
