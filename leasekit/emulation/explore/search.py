@@ -7,6 +7,7 @@ state is one that would not be there without it. So what is explored is every pa
 
 from __future__ import annotations
 
+import math
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from itertools import chain, islice
@@ -30,6 +31,10 @@ Progress = Callable[[int, int, int], None]
 
 SETTLES: Final[Duration] = 3 * RETRY
 """How long, without any fault, a lease may be in a state that is not to last."""
+FORGETS: Final[Duration] = 20 * RETRY
+"""How long, without any fault, something may be known of a lease that is over: not as long as if nobody acknowledged
+its last word.
+"""
 STUCK_SHOWN: Final = 20
 EVERY: Final = 256
 """How many joint states are gone through between two words on progress."""
@@ -224,7 +229,7 @@ class Search:
                 level, then = graph.stands[one][lease], graph.fair[one]
                 same = graph.stands[then][lease] == level
                 stays[one] = graph.wait[one] + (stays.get(then, 0) if same else 0)
-                if stays[one] > SETTLES and level not in LASTING:
+                if stays[one] > _longest(level):
                     worst[level] = min(worst.get(level, one), one)
         for level, number in worst.items():
             text = f"it stays {' | '.join(level)} for {stays[number]} ms, though nothing is wrong any more"
@@ -265,6 +270,13 @@ class Search:
             assert after is not None, "it was there before"
             joint = after
         return joint
+
+
+def _longest(level: Level) -> float:
+    """For how long a lease may be in a state that nothing but time explains, in ms."""
+    if level not in LASTING:
+        return SETTLES
+    return FORGETS if level[0] in ("closed", "failed") else math.inf
 
 
 def search(
