@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final, Protocol, TypeVar
 
 from leasekit.actors.settings import ActorSettings, Peer
 from leasekit.actors.turns import check_decision, later_than, run_turn
-from leasekit.core.claims.keys import Scheme, Signer, key_tag
+from leasekit.core.claims.keys import Scheme, Signer, fingerprint, key_tag
 from leasekit.core.claims.statements import decode_statement
 from leasekit.core.claims.verify import TicketVerifier
 from leasekit.core.errors import CommandError, LeasekitError, RemoteError
@@ -40,6 +40,7 @@ from leasekit.core.steps import (
     TurnDone,
 )
 from leasekit.core.time import INSTANT_MAX, Duration, Instant
+from leasekit.core.words import with_article
 
 CLOCK: Final = "clock"
 _SUBJECTS: Final = ("lease", "delegation", "peer", "claim", "command", "query", "plan")
@@ -158,7 +159,9 @@ class Actor:
         """Read-only answers for the operator; plain data. Raises ``CommandError``."""
         handler = self._queries.get(name)
         if handler is None:
-            raise CommandError(f"a {self.role} has no query {name!r}; it has {', '.join(sorted(self._queries))}")
+            raise CommandError(
+                f"{with_article(self.role)} has no query {name!r}; it has {', '.join(sorted(self._queries))}"
+            )
         return handler(arguments)
 
     def restore(self, tables: Mapping[str, Sequence[Row]]) -> None:
@@ -229,7 +232,7 @@ class Actor:
         handler = self._handlers.get(type(message))
         try:
             if handler is None:
-                raise RemoteError("unexpected", f"a {self.role} does not take {type(message).__name__}")
+                raise RemoteError("unexpected", f"{with_article(self.role)} does not take {type(message).__name__}")
             need = self._needs.get(type(message))
             if need is not None:
                 self._check_permission(peer, need)
@@ -254,7 +257,8 @@ class Actor:
         try:
             if handler is None:
                 raise CommandError(
-                    f"a {self.role} has no command {command.name!r}; it has {', '.join(sorted(self._commands))}"
+                    f"{with_article(self.role)} has no command {command.name!r}; it has "
+                    f"{', '.join(sorted(self._commands))}"
                 )
             check_arguments(command.arguments)
             self._replies.append(Reply(command.id, handler(command.arguments)))
@@ -402,6 +406,21 @@ class Actor:
         if peer is None:
             raise RemoteError("unknown_peer", f"{self.name} knows no peer named {name!r}")
         return (peer.key, *(key for key, until in peer.former if until > self.now)) if peer.former else (peer.key,)
+
+    def name_of(self, key: bytes) -> str:
+        """Who has ``key``, or had it before; empty if that is not known here."""
+        return self.names().get(key, "")
+
+    def names(self) -> dict[bytes, str]:
+        """Whose the keys are that this actor knows, also those that they had before."""
+        former = {key: peer.name for peer in self.peers.values() for key, _ in peer.former}
+        current = {peer.key: peer.name for peer in self.peers.values()}
+        return {**former, **current, **dict.fromkeys((*self._own, self.signer.public), self.name)}
+
+    def called(self, key: bytes) -> str:
+        """A key for people: its short form, and whose it is, where that is known."""
+        name = self.name_of(key)
+        return f"{name} ({fingerprint(key)})" if name else fingerprint(key)
 
     # -- keys that this actor had before -----------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from hashlib import sha256
 from typing import Any, Final, Generic, TypeVar
 
 from leasekit.actors.base import earliest, instant_of
-from leasekit.actors.notices import Notices
+from leasekit.actors.reports import Reports
 from leasekit.actors.served import ServedLease
 from leasekit.actors.settings import DelegationSpec
 from leasekit.core.claims.statements import reclaim
@@ -43,7 +43,12 @@ def _order(record: Delegation) -> tuple[Instant, int]:
     return record.term.end, record.number
 
 
-class Giver(Notices[L], Generic[L]):
+def taken_back(giver: str, taker: str) -> str:
+    """Why what comes of a delegation ends early."""
+    return f"{giver} takes back what it gave to {taker}"
+
+
+class Giver(Reports[L], Generic[L]):
     """A server that delegates."""
 
     def __init__(self, *arguments: Any) -> None:
@@ -246,7 +251,7 @@ class Giver(Notices[L], Generic[L]):
         return {"delegation": record.id, "at": at, "deadline": record.deadline, "state": record.state}
 
     def take_back(self, record: Delegation, at: Instant, deadline: Instant, why: str) -> None:
-        """Nothing new begins under ``record`` from ``at`` on; leases that exist are over by ``deadline`` (-1: they
+        """Nothing new goes on under ``record`` from ``at`` on; leases that exist are over by ``deadline`` (-1: they
         run out).
         """
         record.reclaimed, record.deadline, record.reason = at, deadline, why
@@ -270,8 +275,10 @@ class Giver(Notices[L], Generic[L]):
             return None
         sending = record.send_at if record.state in (deleg.OFFERING, deleg.RECLAIMING) else None
         spec = self._specs.get(record.base) if record.state == deleg.HELD and record.given else None
-        renewing = record.term.end - spec.renew if spec is not None and spec.renew else 0
-        return earliest(sending, record.term.end, renewing if renewing > self.now else None)
+        begin = record.term.end - spec.renew if spec is not None and spec.renew else 0
+        if not record.given:
+            begin = record.grants_until
+        return earliest(sending, record.term.end, begin if begin > self.now else None)
 
     def _on_due(self, record: Any) -> None:
         if not isinstance(record, Delegation):
@@ -320,6 +327,7 @@ class Giver(Notices[L], Generic[L]):
                 "state": d.state,
                 "reclaimed": d.reclaimed,
                 "deadline": d.deadline,
+                "freed": d.freed,
                 "reason": d.reason,
             }
             for d in self.given.values()

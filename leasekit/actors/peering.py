@@ -30,6 +30,7 @@ from leasekit.core.protocol.messages import Accepted, Administer, Administered, 
 from leasekit.core.schema import Change, Row
 from leasekit.core.steps import Command, Connected, Outgoing, PeerChange, Reply
 from leasekit.core.time import SECOND, Duration, Instant
+from leasekit.core.words import with_article
 
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 NAME_ALLOWED: Final = "1 to 64 letters, digits, dots, dashes and underscores, the first a letter or digit"
@@ -226,7 +227,7 @@ class Peering(Actor):
         role = "authority" if role == "site" else role
         if role != self.endorsable:
             raise RemoteError(
-                "bad_endorsement", f"{broker} endorses the {role} {name}: a {self.role} takes no such word"
+                "bad_endorsement", f"{broker} endorses the {role} {name}: {with_article(self.role)} takes no such word"
             )
         known = self.peers.get(name)
         if (known is not None and known.key == note.subject) or note.subject == self.signer.public:
@@ -297,7 +298,8 @@ class Peering(Actor):
         try:
             if handler is None:
                 raise CommandError(
-                    f"a {self.role} has no command {message.command!r}; it has {', '.join(sorted(self._commands))}"
+                    f"{with_article(self.role)} has no command {message.command!r}; it has "
+                    f"{', '.join(sorted(self._commands))}"
                 )
             arguments = _object(message.arguments)
             check_arguments(arguments)

@@ -169,8 +169,10 @@ class AuthoritySettings(ActorSettings):
     redeem_ahead_max: Duration = 400 * DAY
     """How far ahead a ticket's term may start."""
     surplus: Surplus = "refuse"
-    """What becomes of a ticket beyond what an issuer in its chain may give out: ``refuse`` it, or ``honour`` tickets
-    in order of arrival as long as units are free. Evidence is kept either way."""
+    """What becomes of tickets when an issuer in their chain has given out more than it had. ``refuse``: each claim that
+    it signed counts whole, used or not, and those beyond what it had are refused. ``honour``: only what is redeemed
+    counts, in order of arrival, until what it had is used up. Units beyond that are others', free or not. Evidence is
+    kept either way."""
     refuse_guilty: bool = False
     """Whether later tickets of an issuer that has over-delegated are refused altogether."""
     depth_max: int = 8

@@ -28,7 +28,8 @@ def run_turn(number: int, call: Callable[[], Any]) -> TurnDone:
     """Call a mapper. Never raises: a mapper's bug must not become the actor's."""
     try:
         return TurnDone(number, tuple(call()))
-    except Exception as error:  # noqa: BLE001 - foreign code: whatever it raises is reported, never obeyed
+    except (Exception, SystemExit, GeneratorExit) as error:  # noqa: BLE001 - foreign code: what it raises is reported,
+        # never obeyed. What else there is comes from who runs it, to break it off.
         return TurnDone(number, error=f"{type(error).__name__}: {error}")
 
 

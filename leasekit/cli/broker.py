@@ -8,7 +8,7 @@ from typing import Final
 import click
 
 from leasekit.cli.calendars import calendars, print_calendar
-from leasekit.cli.delegations import add_delegation_commands
+from leasekit.cli.delegations import add_delegation_commands, state_of
 from leasekit.cli.output import example, json_option, note, pairs, print_json, print_table
 from leasekit.cli.places import Place, daemon_options
 from leasekit.cli.times import SPAN, WHEN, to_second
@@ -29,7 +29,7 @@ def broker() -> None:
 @daemon_options
 @json_option
 def sources(place: Place, as_json: bool) -> None:
-    """List the delegations that the broker can grant from, and what is free."""
+    """List the delegations that the broker holds, what is free of them, and until when it can grant of them."""
     with place.connect(BROKER) as client:
         found = client.query("sources")
     if as_json:
@@ -40,17 +40,20 @@ def sources(place: Place, as_json: bool) -> None:
             s["source"],
             s["site"],
             s["type"],
+            state_of(s),
             s["units"],
             s["free_now"],
             s["free_for_a_day"],
             s["reservations"],
-            to_second(s["term"][1]),
+            to_second(s["grants_until"]),
             pairs(s["properties"]),
         )
         for s in found
     ]
-    columns = ("source", "site", "type", "units", "free now", "free for a day", "reservations", "until", "properties")
-    print_table(columns, rows, empty="no site has delegated anything", right=columns[3:7])
+    columns = (
+        "source", "site", "type", "state", "units", "free now", "free for a day", "reservations", "until", "properties",
+    )  # fmt: skip
+    print_table(columns, rows, empty="no site has delegated anything", right=columns[4:8])
 
 
 @broker.command(epilog=example("leasekit broker requests"))
@@ -95,7 +98,8 @@ def requests(place: Place, as_json: bool) -> None:
 def calendar(place: Place, begin: Instant, span: Duration, source: str, out: Path | None, as_json: bool) -> None:
     """Draw how the units of each delegation are taken over time, and by whom: a full block where none is free.
 
-    Units that the site needs for maintenance are drawn on a line of their own.
+    Units that the site needs for maintenance are drawn on a line of their own, as is the time from which on a
+    delegation is taken back.
     """
     _check_picture(out)
     with place.connect(BROKER) as client:

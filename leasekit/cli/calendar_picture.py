@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from leasekit.cli.calendars import OTHERS, Calendar, Step, taken
+from leasekit.cli.calendars import GONE, OTHERS, Calendar, Step, taken
 from leasekit.cli.times import CALENDAR_END, to_second
 from leasekit.core.errors import LeasekitError
 from leasekit.core.time import Instant
@@ -25,6 +25,7 @@ PANEL_HEIGHT, MARGIN_HEIGHT = 1.9, 1.2
 """Inches: of each delegation, and of title and legend."""
 OTHERS_COLOUR: Final = "#9A9A9A"
 WITHHELD_EDGE: Final = "#666666"
+GONE_COLOUR: Final = "#333333"
 HATCHES: Final = ("", "//", "..")
 """More holders than colours: the second and third time round a colour has a pattern."""
 
@@ -64,6 +65,9 @@ def _panel(axes: Axes, calendar: Calendar, names: Sequence[str]) -> None:
         edges, gone = _edges(taken(((w.units, w.term) for w in calendar.withheld), window))
         lower = [calendar.units - units for units in gone]
         axes.fill_between(edges, lower, calendar.units, step="post", **_WITHHELD)
+    if calendar.gone is not None:
+        edges, gone = _edges(taken([(calendar.units, calendar.gone)], window))
+        axes.fill_between(edges, gone, 0, step="post", **_GONE)
     axes.axhline(calendar.units, color="black", linewidth=1.0)
     peak = max(level for _, _, level in calendar.steps)
     axes.set_ylim(0, max(calendar.units, peak) * 1.05)
@@ -74,6 +78,11 @@ def _panel(axes: Axes, calendar: Calendar, names: Sequence[str]) -> None:
 
 _WITHHELD: Final[dict[str, Any]] = {
     "facecolor": "none", "edgecolor": WITHHELD_EDGE, "hatch": "xxx", "linewidth": 0.0
+}  # fmt: skip
+
+
+_GONE: Final[dict[str, Any]] = {
+    "facecolor": GONE_COLOUR, "alpha": 0.25, "edgecolor": WITHHELD_EDGE, "linewidth": 0.0
 }  # fmt: skip
 
 
@@ -107,6 +116,8 @@ def _legend(figure: Figure, calendars: Sequence[Calendar], names: Sequence[str])
         looks.append((OTHERS, _look(OTHERS, names)))
     if any(each.withheld for each in calendars):
         looks.append(("maintenance", _WITHHELD))
+    if any(each.gone for each in calendars):
+        looks.append((GONE, _GONE))
     if looks:
         handles = [Patch(label=name, **look) for name, look in looks]
         figure.legend(handles=handles, loc="outside lower left", ncols=min(len(handles), 8))

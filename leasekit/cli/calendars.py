@@ -21,6 +21,8 @@ HOLDERS_SHOWN: Final = 12
 """How many holders get a line of their own in text, or a colour in a picture; the others are counted together."""
 NAME_WIDTH: Final = 20
 OTHERS: Final = "(others)"
+GONE: Final = "taken back"
+"""What the time is called over which a delegation's giver wants it back."""
 
 Step: TypeAlias = tuple[Instant, Instant, int]
 """From, until, units taken."""
@@ -45,7 +47,11 @@ class Window(NamedTuple):
 
 
 class Calendar(NamedTuple):
-    """One delegation over a window of time: what is reserved, what is withheld; both are not cut to the window."""
+    """One delegation over a window of time: what is reserved, what is withheld; both are not cut to the window.
+
+    ``gone`` is the rest of its term that its giver takes back: nothing is granted then. None if it does not, or not
+    within the window.
+    """
 
     source: str
     site: str
@@ -54,6 +60,7 @@ class Calendar(NamedTuple):
     window: Term
     reservations: tuple[Reservation, ...]
     withheld: tuple[Window, ...]
+    gone: Term | None = None
 
     @property
     def steps(self) -> list[Step]:
@@ -88,6 +95,7 @@ class Calendar(NamedTuple):
             "maintenance": [
                 {"window": w.id, "units": w.units, "term": list(w.term), "reason": w.reason} for w in self.withheld
             ],
+            "taken_back": list(self.gone) if self.gone is not None else None,
         }
 
 
@@ -104,18 +112,22 @@ def calendars(
             made = Reservation(lease["holder"], lease["id"], claim["units"], Term(*claim["term"]))
             reserved.setdefault(claim["source"], []).append(made)
     for given in delegations:
-        if given["state"] not in ("refused", "ended"):
-            made = Reservation(given["broker"], "", given["units"], Term(*given["term"]))
+        start, end = given["term"]
+        end = end if given["freed"] < 0 else min(end, given["freed"])
+        if given["state"] not in ("refused", "ended") and start < end:
+            made = Reservation(given["broker"], "", given["units"], Term(start, end))
             reserved.setdefault(given["source"], []).append(made)
     found = []
     for source in sources:
         there = [r for r in reserved.get(source["source"], ()) if r.term.overlaps(window)]
         windows = [Window(w["window"], w["units"], Term(*w["term"]), w["reason"]) for w in source["withheld"]]
+        gone = Term(source["grants_until"], source["term"][1])
         found.append(
             Calendar(
                 source["source"], source["site"], source["type"], source["units"], window,
                 tuple(sorted(there, key=lambda r: (r.term, r.holder, r.lease))),
                 tuple(sorted((w for w in windows if w.term.overlaps(window)), key=lambda w: (w.term, w.id))),
+                gone if gone.start < gone.end and gone.overlaps(window) else None,
             )
         )  # fmt: skip
     return found
@@ -162,7 +174,7 @@ def print_calendar(calendar: Calendar) -> None:
     """For a person: a line of bars for all, one for each holder, one where maintenance is, and the axis."""
     window, units, steps = calendar.window, calendar.units, calendar.steps
     holders = calendar.holdings()
-    names = ["all", *holders, *(["maintenance"] if calendar.withheld else [])]
+    names = ["all", *holders, *(["maintenance"] if calendar.withheld else []), *([GONE] if calendar.gone else [])]
     margin = min(max(map(len, names)), NAME_WIDTH) + 1
     width = min(max(console().width - 2 - margin, COLUMNS_MIN), COLUMNS_MAX)
     peak = max((level for _, _, level in steps), default=0)
@@ -173,7 +185,11 @@ def print_calendar(calendar: Calendar) -> None:
     if calendar.withheld:
         gone = taken(((w.units, w.term) for w in calendar.withheld), window)
         _line("maintenance", margin, bars(gone, units, window, width))
+    if calendar.gone is not None:
+        _line(GONE, margin, bars(taken([(units, calendar.gone)], window), units, window, width))
     _axis(window, margin, width)
+    if calendar.gone is not None:
+        click.echo(f"{GONE} from {to_second(calendar.gone.start)} on: nothing that goes beyond is granted")
     for each in calendar.withheld:
         start, end = map(to_second, each.term)
         click.echo(clean(f"maintenance {each.id}: {each.units} units over {start} .. {end}: {each.reason}"))

@@ -1,7 +1,8 @@
-"""What ``leasekit site`` and ``leasekit broker`` have in common: the delegations that an actor has given."""
+"""What ``leasekit site`` and ``leasekit broker`` have in common: the delegations that an actor has given or holds."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -30,12 +31,16 @@ def add_delegation_commands(group: click.Group, role: str) -> None:
 
     @group.command(epilog=example(f"leasekit {noun} reclaim site/vm@broker --deadline +2h"))
     @click.argument("delegation")
-    @click.option("--at", type=WHEN, default="now", metavar="TIME", help="From when on nothing new may begin [now].")
+    @click.option("--at", type=WHEN, default="now", metavar="TIME", help="Until when new terms may go at most [now].")
     @click.option("--deadline", type=WHEN, metavar="TIME", help="When leases that exist are closed [they run out].")
     @daemon_options
     @json_option
     def reclaim(place: Place, delegation: str, at: Instant, deadline: Instant | None, as_json: bool) -> None:
-        """Take a delegation back from its broker."""
+        """Take a delegation back from its broker.
+
+        As soon as the broker has heard of it, it grants only what ends by --at. Leases that have begun by then run
+        out, or are closed by --deadline; those that have not are off.
+        """
         arguments: dict[str, Any] = {"delegation": delegation, "at": at}
         if deadline is not None:
             arguments["deadline"] = deadline
@@ -45,7 +50,14 @@ def add_delegation_commands(group: click.Group, role: str) -> None:
             print_json(taken)
             return
         what = f"leases end by {to_second(taken['deadline'])}" if taken["deadline"] >= 0 else "leases run out"
-        note(f"{delegation} is taken back: nothing new begins from {to_second(taken['at'])} on, {what}")
+        begin = to_second(taken["at"])
+        note(f"{taken['delegation']} is taken back from {begin} on: what is granted from now on ends by then, {what}")
+
+
+def state_of(delegation: Mapping[str, Any]) -> str:
+    """How a delegation is, and from when on it is taken back."""
+    state, at = str(delegation["state"]), delegation["reclaimed"]
+    return f"{state} from {to_second(at)}" if at >= 0 and state.startswith("reclaim") else state
 
 
 def _print(given: list[dict[str, Any]]) -> None:
@@ -57,7 +69,7 @@ def _print(given: list[dict[str, Any]]) -> None:
             d["type"],
             d["units"],
             *map(to_second, d["term"]),
-            d["state"],
+            state_of(d),
             to_second(d["deadline"]) if d["deadline"] >= 0 else "",
             d["reason"],
         )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -91,7 +92,7 @@ def print_summary(summary: Mapping[str, Any]) -> None:
                     run["run"] or summary["deployment"],
                     name,
                     _figure(guest.get("mean_demand")),
-                    _figure(guest["mean_leased"]),
+                    _figure(guest.get("mean_leased")),
                     _figure(guest.get("rmse")),
                     _percent(guest.get("unserved")),
                     _percent(guest.get("idle")),
@@ -115,10 +116,46 @@ def print_summary(summary: Mapping[str, Any]) -> None:
         "events",
     )
     print_table(columns, rows, empty="no runs", right=columns[2:])
+    _print_types(summary)
+    _print_topologies(summary)
     parts = [f"seed {summary['seed']}", "signed" if summary["signatures"] else "signatures off"]
     parts += ["generated load"] if summary["synthetic"] else []
-    parts.append(f"ticks executed: {summary['runs'][0]['ticks_executed']}" if summary["runs"] else "")
-    note("; ".join(part for part in parts if part))
+    parts += [f"ticks executed: {_ticks(summary['runs'])}"] if summary["runs"] else []
+    note("; ".join(parts))
+
+
+def _print_types(summary: Mapping[str, Any]) -> None:
+    """What guests held that leased units of several types, which are not added: they may be different things."""
+    rows = [
+        (run["run"] or summary["deployment"], name, kind, _figure(held["mean_leased"]), _figure(held["peak_leased"]))
+        for run in summary["runs"]
+        for name, guest in run["guests"].items()
+        for kind, held in (guest["types"].items() if len(guest["types"]) > 1 else ())
+    ]
+    if rows:
+        print_table(("run", "guest", "type", "leased", "peak"), rows, empty="", right=("leased", "peak"))
+
+
+def _print_topologies(summary: Mapping[str, Any]) -> None:
+    """What became of the topologies of those guests that asked for any."""
+    counts = ("asked", "granted", "refused", "given_up", "waiting")
+    rows = [
+        (run["run"] or summary["deployment"], name, *(guest["topologies"][count] for count in counts))
+        for run in summary["runs"]
+        for name, guest in run["guests"].items()
+        if "topologies" in guest
+    ]
+    if rows:
+        columns = ("topologies asked for", *(count.replace("_", " ") for count in counts[1:]))
+        print_table(("run", "guest", *columns), rows, empty="", right=columns)
+
+
+def _ticks(runs: Sequence[Mapping[str, Any]]) -> str:
+    """Which ticks were executed, in which runs where they differ."""
+    found = Counter(run["ticks_executed"] for run in runs)
+    if len(found) == 1:
+        return str(runs[0]["ticks_executed"])
+    return ", ".join(f"{which} in {count} runs" if count > 1 else f"{which} in 1 run" for which, count in found.items())
 
 
 def _figure(value: Any) -> str:

@@ -9,7 +9,7 @@ import click
 
 from leasekit.cli.output import example, json_option, note, print_fields, print_json, print_table
 from leasekit.cli.places import Place, daemon_options
-from leasekit.cli.ticket import known_names, plain_bytes, public_key
+from leasekit.cli.ticket import key_words, known_names, plain_bytes, public_key
 from leasekit.core.claims.evidence import (
     EVIDENCE_MAX,
     OVERDELEGATION,
@@ -20,7 +20,7 @@ from leasekit.core.claims.evidence import (
     verify_evidence,
 )
 from leasekit.core.claims.keys import ED25519, fingerprint
-from leasekit.core.claims.statements import STATEMENT_MAX, Statement, decode_statement
+from leasekit.core.claims.statements import RECEIPT, STATEMENT_MAX, Statement, decode_statement
 from leasekit.core.errors import LeasekitError, TicketError
 
 CLAIMS: Final = ("", "issuer", "holder", "type", "units", "degree", "from", "until", "claim")
@@ -40,7 +40,11 @@ def evidence() -> None:
     "--against", type=click.Path(path_type=Path), multiple=True, metavar="STATEMENT",
     help="A signed statement that the accused brings: a truncation, receipt or contract.",
 )  # fmt: skip
-@click.option("--site", default="", metavar="KEY", help="The site concerned: 64 hex digits, or a .pub file.")
+@click.option(
+    "--site", default="", metavar="KEY",
+    help="Whose receipts count, of those brought --against it, and whose ticket it must be about: 64 hex digits, or a "
+    ".pub file [the site that the claims begin with].",
+)  # fmt: skip
 @daemon_options
 @json_option
 def verify(place: Place, source: Path, against: tuple[Path, ...], site: str, as_json: bool) -> int:
@@ -52,11 +56,13 @@ def verify(place: Place, source: Path, against: tuple[Path, ...], site: str, as_
     key = public_key("--site", site)
     answers = [_statement(path) for path in against]
     names = known_names(place)
+    needed = False
     verdict: Verdict | None = None
     reason = problem = ""
     found: Evidence | None = None
     try:
         found = decode_evidence(_text(source))
+        needed = found.kind != OVERDELEGATION or any(answer.kind == RECEIPT for answer in answers)
         verdict = verify_evidence(ED25519, found, against=answers, site=key, names=names)
     except TicketError as error:
         reason, problem = error.code, error.text
@@ -71,6 +77,8 @@ def verify(place: Place, source: Path, against: tuple[Path, ...], site: str, as_
                 "instant": found.instant if found is not None else None,
                 "guilty": guilty,
                 "guilty_name": names.get(guilty, ""),
+                "guilty_fingerprint": fingerprint(guilty) if guilty else "",
+                "site_needed": needed,
                 "words": verdict.words if verdict is not None else "",
                 "refutable": verdict.refutable if verdict is not None else "",
                 "claims": [claim.id for claim in found.claims] if found is not None else [],
@@ -79,7 +87,16 @@ def verify(place: Place, source: Path, against: tuple[Path, ...], site: str, as_
     elif verdict is None:
         note(f"proves nothing ({reason}): {problem}")
     else:
-        print_fields([("proven", verdict.words), ("guilty", verdict.guilty.hex()), ("refuted by", verdict.refutable)])
+        print_fields(
+            [
+                ("proven", verdict.words),
+                ("guilty", key_words(verdict.guilty, names)),
+                ("its key", verdict.guilty.hex()),
+                ("refuted by", verdict.refutable),
+            ]
+        )
+    if key is not None and found is not None and not needed:
+        note("--site was not needed: no receipt was brought against it, and what is signed proves it of any site")
     return 0 if verdict is not None else 1
 
 
@@ -96,7 +113,7 @@ def show(place: Place, source: Path, as_json: bool) -> int:
     names = known_names(place)
 
     def named(key: bytes) -> str:
-        return names.get(key, fingerprint(key))
+        return key_words(key, names)
 
     if as_json:
         print_json(_described(found))

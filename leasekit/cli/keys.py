@@ -15,6 +15,8 @@ from leasekit.core.claims.keys import fingerprint
 from leasekit.core.errors import LeasekitError
 from leasekit.core.time import DAY, Duration, Instant
 
+KEYS = "keys"
+"""The folder of keys in a state folder, unless a deploy file says otherwise."""
 COLUMNS = ("name", "fingerprint", "public", "file")
 
 _path = click.Path(path_type=Path)
@@ -124,9 +126,18 @@ def rotate(
         print_fields(row.items())
         note(
             f"next: have every peer run `leasekit peer succeed {told.name} {made.statement.name}`, then start "
-            f'{told.name} with key = {{ file = "{made.key.name}", after = ["{file.name}"] }} in its deploy file'
+            f'{told.name} with key = {{ file = "{_in_deploy_file(made.key)}", after = ["{_in_deploy_file(file)}"] }} '
+            "in its deploy file, where paths are relative to the state folder"
         )
     _report_folders([file])
+
+
+def _in_deploy_file(path: Path) -> str:
+    """The path of a key as a deploy file has it: relative to the state folder, where the key seems to be in one's
+    ``keys``.
+    """
+    where = path.absolute()
+    return f"{where.parent.name}/{where.name}" if where.parent.name == KEYS else str(where)
 
 
 def _ask(path: Path) -> str:

@@ -20,6 +20,7 @@ from leasekit.cli.topology import add_topology_commands, request_topology, with_
 from leasekit.cli.watching import Following, Outcome
 from leasekit.core.errors import LeasekitError
 from leasekit.core.time import Duration, Instant, format_duration
+from leasekit.core.words import counted
 
 GUEST = "guest"
 TRIES = 3
@@ -140,11 +141,13 @@ def request(
     latest = deferrable_until
     if start is None and latest is None:
         latest = begin + (timeout or ANSWER_WITHIN)
+    elif latest is not None and latest < begin:
+        raise click.UsageError(f"--deferrable-until: found {shown(latest)}, which is before the start, {shown(begin)}")
     if latest is not None:
         wishes |= {"deferrable": "true", "latest_start": str(latest)}
     if elastic is not None:
         if elastic > units:
-            raise click.UsageError(f"--elastic: found {elastic}, expected at most the {units} units asked for")
+            raise click.UsageError(f"--elastic: found {elastic}, expected at most the {counted(units)} asked for")
         wishes |= {"elastic": "true", "min_units": str(elastic)}
     if group:
         wishes["group_id"] = group
@@ -171,7 +174,7 @@ def request(
             raise click.UsageError("--dry-run goes without --wait and --group")
         with place.connect(GUEST) as client:
             answer = client.request("command", "lease.probe", arguments)
-        return _answer(answer, as_json=as_json)
+        return _answer(answer, as_json=as_json, latest=latest)
     return _change(place, "lease.request", arguments, wait=wait, as_json=as_json)
 
 
@@ -212,17 +215,21 @@ def _try(
     return _answer(answer, as_json=as_json)
 
 
-def _answer(answer: Mapping[str, Any], *, as_json: bool) -> int:
-    """Show what the broker would answer. Returns the exit status."""
+def _answer(answer: Mapping[str, Any], *, as_json: bool, latest: Instant | None = None) -> int:
+    """Show what the broker would answer to a request whose latest start is ``latest``. Returns the exit status."""
     if as_json:
         print_json(answer)
     elif answer["status"] == "granted":
         start, end = map(to_second, answer["term"])
         click.echo(
-            clean(f"{answer['broker']} would grant {answer['units']} units at {answer['site']} over {start} .. {end}")
+            clean(
+                f"{answer['broker']} would grant {counted(answer['units'])} at {answer['site']} over {start} .. {end}"
+            )
         )
     elif answer["status"] == "waits":
-        click.echo(dated(clean(f"{answer['broker']} would let it wait: {answer['reason'] or 'it gave no reason'}")))
+        until = "" if latest is None else f" until {to_second(latest)}, and refuse it if it can't start by then"
+        reason = answer["reason"] or "it gave no reason"
+        click.echo(dated(clean(f"{answer['broker']} would let it wait{until}: {reason}")))
     if answer["status"] == "refused":
         fits, reason = answer["earliest"], answer["reason"]
         also = "" if fits is None or str(fits) in reason else f"; it would fit at {shown(fits)}"

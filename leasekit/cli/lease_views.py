@@ -8,6 +8,7 @@ from typing import Any
 from leasekit.cli.output import pairs, print_fields, print_table
 from leasekit.cli.times import dated, now, show_when, shown, to_second
 from leasekit.core.leases.machine import NONE
+from leasekit.core.words import counted
 
 HISTORY_COLUMNS = ("at", "event", "from", "to", "why")
 
@@ -36,7 +37,7 @@ def _fields(lease: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
     for claim in lease.get("claims", ()):
         yield "claim", f"{_holding(claim)} of {claim['source']}"
     if lease.get("wanted") is not None:
-        yield "wanted", f"{lease['wanted']} units over {_term(lease['term'])}"
+        yield "wanted", f"{counted(lease['wanted'])} over {_term(lease['term'])}"
     if lease.get("end") is not None:
         yield "ended" if lease["state"] in ("closed", "failed") else "ends", show_when(lease["end"], instant)
     for key in ("configuration", "resource"):
@@ -55,7 +56,7 @@ def _holding(holding: Mapping[str, Any] | None) -> str:
         return ""
     op = f"{holding['op']}: " if "op" in holding else ""
     extra = pairs(holding.get("properties") or {})
-    return f"{op}{holding['units']} units over {_term(holding['term'])}{f' ({extra})' if extra else ''}"
+    return f"{op}{counted(holding['units'])} over {_term(holding['term'])}{f' ({extra})' if extra else ''}"
 
 
 def _term(term: Sequence[int]) -> str:

@@ -221,6 +221,7 @@ def compare(
     """
     from leasekit.emulation.compare.parts import Pool, Saving
     from leasekit.emulation.compare.targets import read_target
+    from leasekit.emulation.outputs import make_folder
 
     if (workload_file is None) == (swf is None):
         raise click.UsageError("give either --workload or --swf")
@@ -233,6 +234,8 @@ def compare(
     for target in chosen:
         target.make()  # what is wrong with one is told before hours of work
     workload = _workload(workload_file, swf)
+    if out is not None:
+        make_folder(out)
     with progress_bars() as report:
         pool = Pool(nodes, Saving(memory=memory, rate=rate))
         results = _run(engine, scheduler, chosen, workload.works, pool, jobs, report, patience)
@@ -280,6 +283,7 @@ def _show(
     elif done:
         rows = [[*_cells(run.summary), f"{run.summary['measured']['seconds']:.1f}"] for run in done]
         print_table((*report.COLUMNS, "took s"), rows, empty="", right=(*report.COLUMNS[1:], "took s"))
+        note("utilisation is over the time from the first submission to the last")
         for run in done:
             for text in report.remarks(run.summary, workload):
                 note(text)

@@ -54,13 +54,19 @@ $ pytest
 """
 
 DEPLOY: Final = """\
-# A deployment that runs the mapper: in virtual time with `leasekit emulate`, as daemons with `leasekit up`.
+# A deployment that runs the mapper: in virtual time with `leasekit emulate`, as daemons with `leasekit up`. The package
+# must be installed; without that, `name = "{module}.py:{kind}"` names the class in the file.
+
+[deployment]
+create_keys = true  # those that are missing when a daemon starts; an emulation needs none
 
 [actor.broker]
 role = "broker"
+listen = ["unix:broker.sock"]  # where daemons dial it; an emulation has no use for it
 {broker}
 [actor.site]
 role = "authority"
+listen = ["unix:site.sock"]
 inventory = [{{ type = "vm", units = 8 }}]
 delegation = [{{ broker = "broker", type = "vm" }}]
 {authority}
@@ -145,8 +151,12 @@ def write_package(folder: Path, name: str, role: str) -> list[Path]:
     """The files of a new package ``folder/NAME``. Raises ``LeasekitError`` for a name that won't do, or where something
     of that name is there already.
     """
-    if NAME.fullmatch(name) is None or keyword.iskeyword(name):
-        raise LeasekitError(f"NAME: found {name!r}, expected small letters, digits, and - or _ between them")
+    if NAME.fullmatch(name) is None:
+        raise LeasekitError(
+            f"NAME: found {name!r}, expected small letters, digits, and - or _ between them; a letter comes first"
+        )
+    if keyword.iskeyword(name):
+        raise LeasekitError(f"NAME: found {name!r}, which is a word of Python's own: choose another name")
     if name.replace("-", "_") in sys.stdlib_module_names | {"attrs", "leasekit"}:
         raise LeasekitError(f"NAME: found {name!r}, which is a module that would be hidden: choose another name")
     taken = [known for role_ in BEGIN_WITH for known in known_mappers(role_) if known == name]
@@ -169,7 +179,7 @@ def write_package(folder: Path, name: str, role: str) -> list[Path]:
         f"test_{module}.py": _test(words),
         "pyproject.toml": PROJECT.format(**words),
         "README.md": README.format(**words),
-        "deploy.toml": _deploy(name, role),
+        "deploy.toml": _deploy(words),
     }
     target.mkdir(parents=True)
     for file, text in texts.items():
@@ -186,11 +196,11 @@ def skeleton(role: str) -> str:
     return text.replace("import attrs\n\nfrom leasekit", "import attrs\nfrom leasekit")
 
 
-def _deploy(name: str, role: str) -> str:
+def _deploy(words: dict[str, str]) -> str:
     lines = dict.fromkeys(BEGIN_WITH, "")
     lines["guest"] = DEMAND
-    lines[role] = f'mapper = {{ name = "{name}" }}\n'
-    return DEPLOY.format(**lines)
+    lines[words["role"]] = f'mapper = {{ name = "{words["name"]}" }}\n'
+    return DEPLOY.format(**words, **lines)
 
 
 def _test(words: dict[str, str]) -> str:

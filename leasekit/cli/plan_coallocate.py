@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 import types
@@ -13,10 +12,10 @@ from typing import Any, Final, Literal, Union, get_args, get_origin
 import attrs
 import click
 
-from leasekit.cli.output import clean, example, json_option, note, print_fields, print_json, print_table
+from leasekit.cli.files import STANDARD_INPUT, wrong_problem
+from leasekit.cli.output import example, json_option, note, print_fields, print_json, print_table
+from leasekit.core.json_text import JsonError, read_json
 from leasekit.core.settings import SettingsError
-
-EXIT_PROBLEM: Final = 2
 
 
 class ProblemError(Exception):
@@ -48,8 +47,7 @@ def coallocate(file: str | None, schema: bool, as_json: bool) -> int:
         decision = Decision(problem, remaining=lambda: begin + problem.options.time_limit_s - time.monotonic())
     except (ProblemError, SettingsError) as error:
         lines = error.errors if isinstance(error, SettingsError) else [str(error)]
-        click.echo(f"leasekit: {'standard input' if file == '-' else file}: {clean('; '.join(lines))}", err=True)
-        return EXIT_PROBLEM
+        return wrong_problem(f"{STANDARD_INPUT if file == '-' else file}: {'; '.join(lines)}")
     answer = decision.answer()
     answer["solve_ms"] = round(1000 * (time.monotonic() - begin), 3)
     if as_json:
@@ -64,17 +62,13 @@ def coallocate(file: str | None, schema: bool, as_json: bool) -> int:
 def _read(file: str) -> Mapping[str, Any]:
     try:
         text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
-        content = json.loads(text)
+        content = read_json(text)
     except OSError as error:
         raise ProblemError(f"can't be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise ProblemError("found bytes that are not UTF-8, expected a JSON object") from None
-    except json.JSONDecodeError as error:
-        raise ProblemError(
-            f"line {error.lineno}, column {error.colno}: found no JSON ({error.msg}), expected a JSON object"
-        ) from None
-    except RecursionError:
-        raise ProblemError("found lists in lists without end, expected a JSON object") from None
+    except JsonError as error:
+        raise ProblemError(f"{error}, expected a JSON object") from None
     if not isinstance(content, dict):
         raise ProblemError(f"found {type(content).__name__}, expected a JSON object")
     return content

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -12,6 +14,7 @@ from leasekit.cli.places import Place, daemon_options
 from leasekit.cli.site_doctor import doctor
 from leasekit.cli.site_hosts import host
 from leasekit.cli.site_units import add_unit_commands
+from leasekit.cli.ticket import name_words
 from leasekit.cli.times import WHEN, to_second
 from leasekit.core.errors import LeasekitError
 from leasekit.core.leases.authority import UNIT_TABLE
@@ -118,8 +121,8 @@ def evidence(place: Place, id_: str, out: Path | None, as_json: bool) -> None:
     elif id_:
         click.echo(found[0]["file"], nl=False)
     else:
-        rows = [(e["id"], to_second(e["at"]), e["kind"], e["guilty"][:16], e["words"]) for e in found]
-        print_table(("id", "found", "kind", "guilty key", "words"), rows, empty="there is no evidence against anybody")
+        rows = [(e["id"], to_second(e["at"]), e["kind"], _key(e, "guilty"), e["words"]) for e in found]
+        print_table(("id", "found", "kind", "guilty", "words"), rows, empty="there is no evidence against anybody")
 
 
 @site.group()
@@ -212,7 +215,7 @@ def claims(place: Place, as_json: bool) -> None:
         print_json(seen)
         return
     rows = [
-        (c["claim"][:16], c["parent"][:16], c["issuer"][:16], c["holder"][:16], c["type"], c["units"],
+        (c["claim"][:16], c["parent"][:16], _key(c, "issuer"), _key(c, "holder"), c["type"], c["units"],
          *map(to_second, c["term"]), c["state"], c["lease"])
         for c in seen
     ]  # fmt: skip
@@ -222,6 +225,10 @@ def claims(place: Place, as_json: bool) -> None:
         empty="no ticket was redeemed yet",
         right=("units",),
     )
+
+
+def _key(row: Mapping[str, Any], field: str) -> str:
+    return name_words(row[f"{field}_name"], row[f"{field}_fingerprint"])
 
 
 add_delegation_commands(site, SITE)

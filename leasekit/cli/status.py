@@ -9,6 +9,7 @@ import click
 
 from leasekit.cli.output import example, json_option, note, print_json, print_table
 from leasekit.cli.places import Place, daemon_options
+from leasekit.cli.times import to_second
 from leasekit.core.errors import LeasekitError
 
 COLUMNS = ("actor", "role", "state", "pid", "leases", "units", "waiting", "peers")
@@ -87,6 +88,10 @@ def _units(units: Any) -> str:
 def _problems(answer: dict[str, Any]) -> list[str]:
     problems = [answer["shell"].get("problem", "")]
     problems += [f"mapper: {error}" for error in answer.get("mapper_errors", ())]
+    problems += [
+        f"{to_second(one['at'])}, {one['from']} reports {one['code']}: {one['words']}"
+        for one in answer.get("reports", ())
+    ]
     problems += [f"peer {peer['peer']}: {peer['problem']}" for peer in answer.get("peers", ()) if peer["problem"]]
     if answer.get("orphans"):
         problems.append(f"{answer['orphans']} things of units that nobody has: `leasekit site orphans` lists them")

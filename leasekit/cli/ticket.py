@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import os
 import sqlite3
 import sys
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from leasekit.cli.output import example, json_option, note, print_fields, print_json, print_table
-from leasekit.cli.places import Place, daemon_options
+from leasekit.cli.places import FILE_VARIABLE, Place, daemon_options
 from leasekit.cli.times import WHEN, Count, now, to_second
 from leasekit.core.claims.keys import ED25519, fingerprint
 from leasekit.core.claims.ticket import DEPTH_MAX, Ticket, decode_ticket
@@ -22,6 +23,7 @@ from leasekit.core.claims.verify import DEPTH_DEFAULT, TicketVerifier
 from leasekit.core.errors import LeasekitError, TicketError
 from leasekit.core.schema import TABLES
 from leasekit.core.time import Instant
+from leasekit.core.words import with_article
 
 if TYPE_CHECKING:
     from leasekit.config.deployment import ActorSpec
@@ -52,7 +54,7 @@ def show(place: Place, source: str, lease: str, save: Path | None, as_json: bool
     if bool(source) == bool(lease):
         raise click.UsageError("give a FILE, - or --lease")
     data = _of_lease(place, lease) if lease else _read(source)
-    found = decode_ticket(data)
+    found = _decoded(data, f"lease {lease}" if lease else source)
     if save is not None:
         save.write_bytes(data)
     names = known_names(place)
@@ -64,8 +66,8 @@ def show(place: Place, source: str, lease: str, save: Path | None, as_json: bool
         rows = [
             (
                 index,
-                claim["issuer_name"] or claim["issuer_fingerprint"],
-                claim["holder_name"] or claim["holder_fingerprint"],
+                name_words(claim["issuer_name"], claim["issuer_fingerprint"]),
+                name_words(claim["holder_name"], claim["holder_fingerprint"]),
                 claim["type"],
                 claim["units"],
                 *map(to_second, claim["term"]),
@@ -108,7 +110,7 @@ def verify_(source: str, site: str, holder: str, at: Instant | None, depth: int,
     reason = problem = ""
     found: Ticket | None = None
     try:
-        found = decode_ticket(_read(source))
+        found = _decoded(_read(source), source)
         leaf = found.leaf
         TicketVerifier(ED25519, depth_max=depth).check(
             found, root=root, holder=held_by or leaf.holder, now=leaf.term.start if at is None else at, skew=0
@@ -206,6 +208,17 @@ def _read(source: str) -> bytes:
     return plain_bytes(data)
 
 
+def _decoded(data: bytes, source: str) -> Ticket:
+    """The ticket in ``data``, which comes from ``source``. Raises ``TicketError``."""
+    try:
+        return decode_ticket(data)
+    except TicketError as error:
+        found = error.text if data else "it is empty"
+        raise TicketError(
+            error.code, f"{source}: expected a ticket as it travels, in hex, or in base64: {found}"
+        ) from error
+
+
 def plain_bytes(data: bytes) -> bytes:
     """The bytes of a ticket or statement that may have been written as text: in hex or in base64."""
     text = b"".join(data.split())
@@ -225,7 +238,7 @@ def _of_lease(place: Place, name: str) -> bytes:
 
     spec = place.spec(GUEST)
     if spec.role != GUEST:
-        raise LeasekitError(f"{spec.name} is a {spec.role}: only guests hold the tickets of leases")
+        raise LeasekitError(f"{spec.name} is {with_article(spec.role)}: only guests hold the tickets of leases")
     for row in _lease_rows(spec):
         record = GuestLease.from_row(row)
         if name in (record.id, record.name, f"{record.slice}/{record.name}"):
@@ -249,13 +262,28 @@ def _lease_rows(spec: ActorSpec) -> list[tuple[Any, ...]]:
         raise LeasekitError(f"{spec.store.path}: {error}") from error
 
 
+def key_words(key: bytes, names: Mapping[bytes, str]) -> str:
+    """A key for people, everywhere in one form: its short form, and whose it is, where that is known."""
+    return name_words(names.get(key, ""), fingerprint(key))
+
+
+def name_words(name: str, short: str) -> str:
+    """As :func:`key_words`, of a key's short form."""
+    return f"{name} ({short})" if name else short
+
+
 def known_names(place: Place) -> Mapping[bytes, str]:
-    """The names of keys, as far as a deploy file is at hand and its public keys are there."""
+    """The names of keys, as far as a deploy file is at hand and its public keys are there.
+
+    Raises ``LeasekitError`` for a deploy file that was named, and can't be read.
+    """
     from leasekit.config.keys import KeyFileError, load_public, public_path
 
     try:
         deployment = place.deployment()
     except LeasekitError:
+        if place.file is not None or os.environ.get(FILE_VARIABLE):
+            raise
         return {}
     names: dict[bytes, str] = {}
     keys = {actor.name: str(public_path(actor.key)) for actor in deployment.actors.values()}

@@ -5,7 +5,6 @@ The keys are those of :mod:`leasekit.core.topology`; instants may be written as 
 
 from __future__ import annotations
 
-import json
 import sys
 import tomllib
 from collections.abc import Mapping
@@ -17,6 +16,7 @@ from leasekit.actors.settings import GuestSettings
 from leasekit.cli.times import parse_when
 from leasekit.config.traces import parse_instant
 from leasekit.core.errors import LeasekitError
+from leasekit.core.json_text import JsonError, read_json
 from leasekit.core.settings import SettingsError
 from leasekit.core.time import INSTANT_MAX, Duration, Instant
 from leasekit.core.topology import TopologyRequest, read_topology
@@ -75,14 +75,13 @@ def _content(file: Path, name: str) -> Mapping[str, Any]:
         raise TopologyFileError(name, ["found bytes that are not UTF-8, expected TOML or JSON"]) from None
     is_json = file.suffix == ".json" or (file.suffix != ".toml" and text.lstrip().startswith("{"))
     try:
-        content = json.loads(text) if is_json else tomllib.loads(text)
-    except json.JSONDecodeError as error:
-        fault = f"line {error.lineno}, column {error.colno}: found no JSON ({error.msg})"
-        raise TopologyFileError(name, [fault]) from None
+        content = read_json(text) if is_json else tomllib.loads(text)
+    except JsonError as error:
+        raise TopologyFileError(name, [str(error)]) from None
     except tomllib.TOMLDecodeError as error:
         raise TopologyFileError(name, [f"found no TOML: {error}"]) from None
     except RecursionError:
-        raise TopologyFileError(name, ["found lists in lists without end, expected a table"]) from None
+        raise TopologyFileError(name, ["found tables in tables without end"]) from None
     if not isinstance(content, dict):
         raise TopologyFileError(name, [f"found {type(content).__name__}, expected a table with sites and links"])
     return content

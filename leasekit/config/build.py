@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import attrs
 
@@ -12,10 +13,10 @@ from leasekit.actors.broker.broker import Broker
 from leasekit.actors.guest.service_manager import ServiceManager
 from leasekit.actors.settings import AuthoritySettings, BrokerSettings, GuestSettings, Peer
 from leasekit.actors.site.authority import Authority
-from leasekit.config.addresses import can_be_dialled
 from leasekit.config.deployment import ActorSpec, Deployment, DriverSpec, Permission
 from leasekit.config.errors import ConfigErrors, Faults
 from leasekit.config.identities import KeySource, emulation_keys
+from leasekit.config.reach import dialled_at
 from leasekit.config.traces import SignalSpec, data_dir, open_signal
 from leasekit.core.claims.keys import Scheme, Signer
 from leasekit.core.drivers import Driver
@@ -99,13 +100,14 @@ def build(
     synthetic: bool = False,
     virtual: bool = False,
     origin: Instant | None = None,
+    guard: Callable[[Any], Any] | None = None,
 ) -> BuiltActor:
     """The actor ``name`` of the deployment, for a daemon with the ``keys`` that :func:`~.identities.prepare` read.
 
     With ``virtual`` it is for an emulation: keys are then those of :func:`~.identities.emulation_keys`. Traces are
     looked for where :func:`~.traces.data_dir` says, ``data`` first, or replaced by generated load with ``synthetic``;
     their 0 lies at ``origin`` on the actor's clock (default: the emulation's start; 0 for a daemon), unless the file
-    says where. Nothing else is opened or made.
+    says where. ``guard`` is put around every mapper that the actor is given. Nothing else is opened or made.
 
     Raises ``KeyError`` for a name that is not in the file, :class:`~.errors.ConfigErrors`, and
     :class:`~.traces.TraceError` for traces that are missing or malformed.
@@ -121,7 +123,7 @@ def build(
     signer = keys.signer(name)
     links = _links(deployment, name, keys)
     models = {driver: LatencyModel(entry.emulated) for driver, entry in spec.drivers.items()}
-    actor = _actor(deployment, spec, signer, keys.scheme, links, signal)
+    actor = _actor(deployment, spec, signer, keys.scheme, links, signal, guard)
     for former in keys.former(name):
         actor.had_before(*former)
     return BuiltActor(
@@ -184,9 +186,7 @@ def _links(deployment: Deployment, name: str, keys: KeySource) -> list[PeerLink]
     links = []
     for other, spec in deployment.actors.items():
         if other != name and (spec.role != mine or mine == "broker"):
-            first = spec.listen[0] if spec.listen else ""
-            address = first if can_be_dialled(first) else ""
-            links.append(PeerLink(name=other, role=spec.role, key=keys.public(other), address=address))
+            links.append(PeerLink(name=other, role=spec.role, key=keys.public(other), address=dialled_at(spec)))
     for other, peer in deployment.peers.items():
         links.append(PeerLink(name=other, role=peer.role, key=keys.public(other), address=peer.address))
     return links
@@ -226,12 +226,14 @@ def _actor(
     scheme: Scheme,
     links: Sequence[PeerLink],
     signal: Signal | None,
+    guard: Callable[[Any], Any] | None,
 ) -> ServiceManager | Broker | Authority:
     peers = [_peer(link, spec.permissions.get(link.name)) for link in links]
     entry = spec.mapper
     extras = {} if signal is None else {"signal": signal}
     try:
-        maker = mapper_maker(entry.target, spec.role, entry.settings, entry.where, extras)
+        make = mapper_maker(entry.target, spec.role, entry.settings, entry.where, extras)
+        maker = make if guard is None else lambda: guard(make())
         mapper = maker()
     except SettingsError as error:
         faults = Faults(str(deployment.file))

@@ -13,13 +13,14 @@ from leasekit.core.settings import SettingsError, expect_one_of
 
 T = TypeVar("T")
 
-_FAULT = re.compile(r"found (.*?), (?:but )?(?:expected )?(.*)", re.DOTALL)
+_FAULT = re.compile(r"found (.*?), (?:expected|allowed (?:is|are)) (.*)", re.DOTALL)
+_FOUND = "found "
 
 
 @attrs.frozen
 class ConfigError:
     """One fault. ``key`` is dotted, with list items in brackets (``actor.site.inventory[0].units``), or a line and
-    column.
+    column. ``allowed`` is empty where what was found says all.
     """
 
     file: str
@@ -29,7 +30,8 @@ class ConfigError:
 
     def __str__(self) -> str:
         where = f"{self.file}: {self.key}" if self.key else self.file
-        return f"{where}: found {self.found}, expected {self.allowed}" if self.found else f"{where}: {self.allowed}"
+        found, expected = f"found {self.found}" if self.found else "", f"expected {self.allowed}"
+        return f"{where}: {', '.join((found, expected)) if found and self.allowed else found or self.allowed}"
 
 
 class ConfigErrors(LeasekitError):
@@ -58,7 +60,12 @@ class Faults:
         for line in error.errors:
             path, _, text = line.removeprefix(where).partition(": ")
             match = _FAULT.fullmatch(text)
-            found, allowed = match.groups() if match else ("", text or path)
+            if match is not None:
+                found, allowed = match.groups()
+            elif text.startswith(_FOUND):
+                found, allowed = text.removeprefix(_FOUND), ""
+            else:
+                found, allowed = "", text or path
             self.add(f"{where}{path if text else ''}".lstrip("."), found, allowed)
 
     def attempt(self, where: str, make: Callable[[], T]) -> T | None:

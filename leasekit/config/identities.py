@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from hashlib import sha256
 from typing import Final, NamedTuple, Protocol
 
 from leasekit.config.addresses import UNIX_PATH_MAX, socket_path, too_long
 from leasekit.config.deployment import ActorSpec, Deployment
-from leasekit.config.errors import Faults
+from leasekit.config.errors import ConfigError, Faults
 from leasekit.config.keys import (
     KeyFileError,
     KeyFileMissing,
+    check_key,
     folder_trouble,
     load_key,
     load_public,
@@ -29,6 +31,7 @@ from leasekit.core.errors import TicketError
 from leasekit.core.time import Instant
 
 LOG: Final = logging.getLogger("leasekit.keys")
+_RELATIVE: Final = "paths are relative to the state folder"
 
 
 class Former(NamedTuple):
@@ -231,7 +234,8 @@ def _former(spec: ActorSpec, now: Keypair, ask: Ask | None) -> list[Former]:
     found: list[Former] = []
     following = now.public
     for path in spec.after:
-        pair = load_key(path, passphrase_of(path, spec.passphrase_file, ask))
+        with _had_before():
+            pair = load_key(path, passphrase_of(path, spec.passphrase_file, ask))
         statement = statement_path(path)
         said = load_succession(statement)
         try:
@@ -248,13 +252,59 @@ def _former(spec: ActorSpec, now: Keypair, ask: Ask | None) -> list[Former]:
     return found
 
 
+@contextmanager
+def _had_before() -> Iterator[None]:
+    """Says of a key that is missing in it that the actor had it before."""
+    try:
+        yield
+    except KeyFileMissing as error:
+        raise KeyFileMissing(error.found, f"a key that the actor had before; {_RELATIVE}") from None
+
+
+def _following(spec: ActorSpec, error: KeyFileMissing) -> KeyFileMissing:
+    """Why the missing key of an actor that had others before is not made: it would be nobody's successor."""
+    how = f"the key that follows {spec.after[0]}, as `leasekit keys rotate` made it; {_RELATIVE}"
+    return KeyFileMissing(error.found, how)
+
+
+def rotation_faults(deployment: Deployment) -> list[ConfigError]:
+    """What is missing or can't be read of the keys of actors that changed theirs, of which none is ever made; no key
+    is unlocked. Where there is no state folder, and none that a start would fill with keys, nothing can be said.
+    """
+    faults = Faults(str(deployment.file))
+    if not deployment.state.is_dir() and not deployment.create_keys:
+        return faults.errors
+    for name, spec in deployment.actors.items():
+        try:
+            if spec.after:
+                _look_at(spec)
+        except KeyFileError as error:
+            faults.add(f"actor.{name}.key", error.found, error.allowed)
+    return faults.errors
+
+
+def _look_at(spec: ActorSpec) -> None:
+    try:
+        check_key(spec.key)
+    except KeyFileMissing as error:
+        raise _following(spec, error) from None
+    for path in spec.after:
+        with _had_before():
+            check_key(path)
+        load_succession(statement_path(path))
+
+
 def _own(spec: ActorSpec, create: bool, ask: Ask | None) -> Keypair:
-    """The key pair of an actor, made if it may be. Raises ``KeyFileError``."""
+    """The key pair of an actor, made if it may be: never for one that had another before, whose successor it would not
+    be. Raises ``KeyFileError``.
+    """
     path = spec.key
     passphrase = passphrase_of(path, spec.passphrase_file, ask)
     try:
         pair = load_key(path, passphrase)
-    except KeyFileMissing:
+    except KeyFileMissing as error:
+        if spec.after:
+            raise _following(spec, error) from None
         if not create:
             raise
         try:

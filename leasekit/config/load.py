@@ -11,6 +11,8 @@ from typing import Any, Final
 from leasekit.config.deployment import Deployment
 from leasekit.config.emulation import apply_changes
 from leasekit.config.errors import ConfigError, ConfigErrors, Faults
+from leasekit.config.identities import rotation_faults
+from leasekit.config.reach import for_daemons, out_of_reach
 from leasekit.config.resolve import make_deployment
 from leasekit.core.settings import SettingsError
 
@@ -42,13 +44,15 @@ def load(path: Path, state: Path | None = None, overrides: Mapping[str, Any] | N
     return deployment
 
 
-def check(path: Path, state: Path | None = None) -> list[ConfigError]:
-    """All that is wrong with the file at ``path``; empty if nothing is."""
+def check(path: Path, state: Path | None = None) -> tuple[list[ConfigError], list[str]]:
+    """All that is wrong with the file at ``path``, with the keys of actors that changed theirs; and what is not wrong
+    but odd, a line each: actors that must talk and can't. Both are empty if all is well.
+    """
     try:
-        load(path, state)
+        deployment = load(path, state)
     except ConfigErrors as error:
-        return error.errors
-    return []
+        return error.errors, []
+    return rotation_faults(deployment), out_of_reach(deployment) if for_daemons(deployment) else []
 
 
 def read_document(path: Path) -> dict[str, Any]:

@@ -3,8 +3,8 @@
 A mapper is a plain object that an actor calls once per cycle with a read-only view; it returns decisions. No I/O, no
 clock, nothing to inherit from. The actor checks every decision against its own state before it acts, so a wrong
 mapper can be unfair but can't overbook, and one that raises loses its turn, not its actor. A mapper that sets
-``inline = True`` promises to be quick and is called on the actor's own step; others are run in a thread under a time
-limit.
+``inline = True`` promises to be quick: an emulation calls it on the actor's own step, and so does a daemon if it is
+leasekit's own; others are run in a thread under a time limit.
 
 This module is all that a mapper may rely on, and :data:`VERSION` says when it changes.
 """

@@ -80,7 +80,7 @@ def parse_duration(text: str) -> Duration:
             f"{text!r:.80} is not a duration: write a number and a unit (ms, s, m, h, d, w), such as 12h or 1h30m"
         )
     if total > INSTANT_MAX:
-        raise ValueError(f"{text!r:.80} is longer than any term can be: at most {INSTANT_MAX} ms")
+        raise ValueError(f"{text!r:.80} is longer than any term can be: at most {INSTANT_MAX // DAY}d")
     return round(total)
 
 

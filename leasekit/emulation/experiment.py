@@ -8,12 +8,16 @@ What the summary says of a run. Units and their time are counted from the warm-u
 messages, actions, transitions and flips from the beginning.
 
 - of each guest ``mean_leased`` and ``peak_leased``: the units that it held, from the start of a term at the site to its
-  end; ``fidelity``: the share of its terms in which it could use them (:func:`.metrics.fidelity`).
+  end; ``fidelity``: the share of its terms in which it could use them (:func:`.metrics.fidelity`). ``types`` has the
+  two of each type; they are not added where it leased units of several, which may be different things.
 - of each guest that follows a load ``rmse``, ``unserved`` and ``idle``: its holdings against the load as the file has
   it, in whole units, before any filter. A filter reacts late on purpose, which is an error like any other here.
   ``rmse_wanted`` and ``unserved_wanted``: against what its mapper wanted to hold, after its filter. Errors are weighted
   by time, not sampled.
-- of each site ``usage`` and ``peak``: units in use, from setup to the end of teardown.
+- of each guest that asked for topologies ``topologies``: how many, and how many of them were ``granted``, ``refused``,
+  ``given_up`` by the guest, or ``waiting`` in the end; from the beginning.
+- of each site ``capacity``, ``usage`` and ``peak``: units, and those in use, from setup to the end of teardown; of each
+  of its ``types`` likewise, and not added where there are several.
 - of each site that switches units ``energy``: :meth:`.energy.account.EnergyAccount.summary`.
 - ``events``: how often an actor was woken with something due, ticks on which nothing was due left out; ``flips``:
   :attr:`.recorder.Recorder.flips`.
@@ -30,10 +34,12 @@ import gc
 import json
 import resource
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+
+import attrs
 
 from leasekit.actors.settings import AuthoritySettings, GuestSettings
 from leasekit.config.build import BuiltActor, build
@@ -50,8 +56,9 @@ from leasekit.core.time import SECOND, Duration, Term, parse_duration
 from leasekit.emulation import metrics
 from leasekit.emulation.energy.account import EnergyAccount
 from leasekit.emulation.metrics import Series
+from leasekit.emulation.outputs import make_folder, writing
 from leasekit.emulation.pictures import draw
-from leasekit.emulation.recorder import Recorder
+from leasekit.emulation.recorder import Recorder, Topologies, total
 from leasekit.emulation.run_result import RunResult
 from leasekit.emulation.world import Outcome, World
 from leasekit.policies.guest.load_following import LoadFollowing
@@ -88,8 +95,7 @@ def run_file(
     if deployment.emulation is None:
         raise LeasekitError(f"{file}: found no [emulation] table, expected one that says how long to run")
     if out is not None:
-        with _writing(out):
-            out.mkdir(parents=True, exist_ok=True)
+        make_folder(out)
     runs = deployment.emulation.runs
     results = [
         run_one(deployment, spec, out, stem=stem, data=data, synthetic=synthetic, progress=progress)
@@ -105,22 +111,10 @@ def run_file(
         "runs": [dict(result.summary) for result in results],
     }
     if out is not None:
-        with _writing(out):
+        with writing(out):
             summary["pictures"] = [path.name for path in draw(deployment, results, out)]
             _write_summary(summary, out)
     return summary
-
-
-@contextmanager
-def _writing(out: Path) -> Iterator[None]:
-    """What goes wrong with the folder or a file in it is one error in words."""
-    try:
-        yield
-    except OSError as error:
-        found = error.strerror or str(error)
-        raise LeasekitError(
-            f"{error.filename or out}: found {found!r}, expected a folder to write results to"
-        ) from error
 
 
 def file_stems(names: Sequence[str]) -> list[str]:
@@ -172,7 +166,7 @@ def run_one(
     with ExitStack() as stack:
         log = None
         if out is not None:
-            stack.enter_context(_writing(out))
+            stack.enter_context(writing(out))
             log = stack.enter_context((out / _file(stem, "transitions")).open("w", encoding="utf-8", newline=""))
         recorder = Recorder(
             {name: actor.role for name, actor in varied.actors.items()},
@@ -200,19 +194,25 @@ def run_one(
             world.add(built.actor, MemoryStore(keep_log=False), action_model(built))
         wall = _run(world, Term(emulation.start, emulation.start + emulation.horizon), spec.name, progress)
     window = Term(emulation.start + emulation.warmup, emulation.start + emulation.horizon)
-    leased = recorder.leased
+    by_type, promised = recorder.leased_by_type, recorder.promised
+    leased = {name: total(types) for name, types in by_type.items()}
     wanted = {name: load for name, built in actors.items() if (load := _wanted(built, window)) is not None}
     guests = {
-        name: _guest(window, leased[name], recorder.promised[name], recorder.usable[name], actors[name].signal, load)
-        for name, load in ((name, wanted.get(name)) for name in leased)
+        name: {
+            **_held(window, by_type[name]),
+            **_followed(window, leased[name], actors[name].signal, wanted.get(name)),
+            "fidelity": metrics.fidelity(recorder.usable[name], promised[name], window),
+            **_topologies(recorder.topologies[name]),
+        }
+        for name in leased
     }
     summary = summarise(varied, spec, world, recorder, window, wall, guests)
     result = RunResult(
-        spec=spec, stem=stem, deployment=varied, summary=summary, recorder=recorder, leased=leased, wanted=wanted,
-        window=window, actors=actors,
+        spec=spec, stem=stem, deployment=varied, summary=summary, recorder=recorder, leased=leased,
+        leased_by_type=by_type, wanted=wanted, window=window, actors=actors,
     )  # fmt: skip
     if out is not None:
-        with _writing(out):
+        with writing(out):
             _write_series(result, out)
     return result
 
@@ -290,12 +290,10 @@ def summarise(
     ticks = emulation.horizon // emulation.tick
     sites = {
         name: {
-            "capacity": capacity(deployment, name),
-            "usage": metrics.usage(series, capacity(deployment, name), window),
-            "peak": series.peak(window),
+            **_used(window, capacities(deployment, name), types),
             **_energy(recorder.energy.get(name), capacity(deployment, name), window),
         }
-        for name, series in recorder.in_use.items()
+        for name, types in recorder.in_use_by_type.items()
     }
     return {
         "run": spec.name,
@@ -345,14 +343,17 @@ def _only_term(deployment: Deployment) -> Duration | None:
     return terms.pop() if len(terms) == 1 else None
 
 
-def _guest(
-    window: Term, leased: Series, promised: Series, usable: Series, demand: Signal | None, wanted: Signal | None
-) -> dict[str, Any]:
-    result: dict[str, Any] = {
-        "fidelity": metrics.fidelity(usable, promised, window),
-        "mean_leased": leased.mean(window),
-        "peak_leased": leased.peak(window),
-    }
+def _held(window: Term, types: Mapping[str, Series]) -> dict[str, Any]:
+    """What a guest held of each type, and of all where there is but one."""
+    each = {kind: {"mean_leased": one.mean(window), "peak_leased": one.peak(window)} for kind, one in types.items()}
+    if len(each) > 1:
+        return {"types": each}
+    return {**next(iter(each.values()), {"mean_leased": 0.0, "peak_leased": 0.0}), "types": each}
+
+
+def _followed(window: Term, leased: Series, demand: Signal | None, wanted: Signal | None) -> dict[str, float]:
+    """What a guest held against the load that it follows, and against what its mapper wanted."""
+    result: dict[str, float] = {}
     if demand is not None:
         result["mean_demand"] = demand.mean(window)
         result["rmse"] = metrics.rmse(demand, leased, window)
@@ -365,11 +366,39 @@ def _guest(
     return result
 
 
-def capacity(deployment: Deployment, site: str) -> int:
-    """How many units a site has, of all types."""
+def _topologies(counts: Topologies) -> dict[str, Any]:
+    return {"topologies": {**attrs.asdict(counts), "waiting": counts.waiting}} if counts.asked else {}
+
+
+def _used(window: Term, capacities: Mapping[str, int], types: Mapping[str, Series]) -> dict[str, Any]:
+    """What was in use of each of a site's types, and of all where there is but one."""
+    each = {}
+    for kind, most in capacities.items():
+        series = types.get(kind, Series())
+        each[kind] = {"capacity": most, "usage": metrics.usage(series, most, window), "peak": series.peak(window)}
+    if len(each) > 1:
+        return {"types": each}
+    return {**next(iter(each.values()), {"capacity": 0, "usage": None, "peak": 0.0}), "types": each}
+
+
+def capacities(deployment: Deployment, site: str) -> dict[str, int]:
+    """How many units a site has of each type."""
     settings = deployment.actors[site].settings
     assert isinstance(settings, AuthoritySettings), "a site has an authority's settings"
-    return sum(len(group.names) for group in settings.inventory)
+    found: dict[str, int] = {}
+    for group in settings.inventory:
+        found[group.type] = found.get(group.type, 0) + len(group.names)
+    return found
+
+
+def capacity(deployment: Deployment, site: str) -> int:
+    """How many units a site has, of all types."""
+    return sum(capacities(deployment, site).values())
+
+
+def _by_type(name: str, types: Mapping[str, Series]) -> dict[str, Series]:
+    """Columns of a count: one for each type where there are several, which may be different things."""
+    return {name if len(types) == 1 else f"{name}.{kind}": series for kind, series in types.items()}
 
 
 def _write_series(result: RunResult, out: Path) -> None:
@@ -382,8 +411,10 @@ def _write_series(result: RunResult, out: Path) -> None:
             columns[f"{name}.demand"] = signal
         if name in result.wanted:
             columns[f"{name}.wanted"] = result.wanted[name]
-        columns[f"{name}.leased"], columns[f"{name}.usable"] = series, recorder.usable[name]
-    columns.update({f"{name}.in_use": series for name, series in recorder.in_use.items()})
+        columns.update(_by_type(f"{name}.leased", result.leased_by_type[name]) or {f"{name}.leased": series})
+        columns[f"{name}.usable"] = recorder.usable[name]
+    for name in recorder.in_use_by_type:
+        columns.update(_by_type(f"{name}.in_use", result.in_use(name)) or {f"{name}.in_use": Series()})
     for name, account in recorder.energy.items():
         if account.switched:
             columns[f"{name}.off"], columns[f"{name}.suspended"] = account.off, account.suspended

@@ -63,20 +63,27 @@ def _guests(plot: PlotSpec, results: Sequence[RunResult], out: Path, units: str)
         result.spec.name or result.deployment.name: {guest: result.leased[guest] for guest in plot.guests}
         for result in results
     }
-    total = sum(site["capacity"] for site in results[0].summary["sites"].values())
+    total = sum(sum(found.values()) for found in _capacities(results[0]).values())
     title = plot.title or "Holdings of competing guests"
     return list(
         plots.stacked_guests(out / plot.file, panels, results[0].window, title=title, capacity=total, units=units)
     )
 
 
+def _capacities(result: RunResult) -> dict[str, dict[str, int]]:
+    """The units of each site, by type."""
+    sites = result.summary["sites"].items()
+    return {name: {kind: one["capacity"] for kind, one in site["types"].items()} for name, site in sites}
+
+
 def _site_usage(plot: PlotSpec, results: Sequence[RunResult], out: Path, units: str) -> list[Path]:
     made: list[Path] = []
     for result in results:
-        sites: dict[str, Any] = {
-            name: (series, float(result.summary["sites"][name]["capacity"]))
-            for name, series in result.recorder.in_use.items()
-        }
+        sites: dict[str, Any] = {}
+        for name, capacities in _capacities(result).items():
+            for kind, series in result.in_use(name).items():
+                label = name if len(capacities) == 1 else f"{name}: {kind}"
+                sites[label] = series, float(capacities.get(kind, 0))
         stem = plot.file if len(results) == 1 else f"{plot.file}-{result.stem}"
         made += plots.site_usage(out / stem, sites, result.window, units=units)
     return made

@@ -8,8 +8,10 @@ For each guest three counts of units over time:
 - ``promised``: the same, but from the start of the term even where the site began to serve it later.
 - ``usable``: units that have joined and not begun to leave.
 
-For each site: units in use (held from the start of setup to the end of teardown), and what became of their power. And
-the transition log, streamed to a file.
+For each site: units in use (held from the start of setup to the end of teardown), and what became of their power. Units
+are counted by type, since those of different types may be different things: machines, or granules of bandwidth.
+
+For each guest what became of its topologies. And the transition log, streamed to a file.
 """
 
 from __future__ import annotations
@@ -19,11 +21,14 @@ from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, TextIO
 
+import attrs
+
 from leasekit.core.leases import authority as au
-from leasekit.core.schema import LOG, LOG_COLUMNS, Change
+from leasekit.core.leases.plans import CLOSED, COMMITTED, FAILED
+from leasekit.core.schema import LOG, LOG_COLUMNS, Change, Row
 from leasekit.core.time import Duration, Instant
 from leasekit.emulation.energy.account import EnergyAccount
-from leasekit.emulation.metrics import Series
+from leasekit.emulation.metrics import Series, summed
 
 
 class _Changes:
@@ -45,10 +50,28 @@ class _Changes:
         return made
 
 
+@attrs.define
+class Topologies:
+    """What became of the topologies that a guest asked for: all their parts were leased at once, or it was refused
+    (by the broker, or as no plan came to be), or the guest gave it up before; the others still wait.
+    """
+
+    asked: int = 0
+    granted: int = 0
+    refused: int = 0
+    given_up: int = 0
+
+    @property
+    def waiting(self) -> int:
+        """Those of which nothing is known yet."""
+        return self.asked - self.granted - self.refused - self.given_up
+
+
 class _Served(NamedTuple):
     """What a site serves of one lease."""
 
     holder: str
+    type: str
     units: int
     end: Instant
 
@@ -71,10 +94,12 @@ class Recorder:
         self._roles = dict(roles)
         self._leave = dict(leave or {})
         guests = [name for name, role in roles.items() if role == "guest"]
-        self._leased = {name: _Changes() for name in guests}
+        self._leased: dict[str, dict[str, _Changes]] = {name: {} for name in guests}
         self._promised = {name: _Changes() for name in guests}
         self.usable: dict[str, Series] = {name: Series() for name in guests}
-        self.in_use: dict[str, Series] = {n: Series() for n, role in roles.items() if role == "authority"}
+        self.in_use_by_type: dict[str, dict[str, Series]] = {n: {} for n, role in roles.items() if role == "authority"}
+        """Units in use of each site, by type; of those that ever were."""
+        self.topologies: dict[str, Topologies] = {name: Topologies() for name in guests}
         self.energy: dict[str, EnergyAccount] = {name: EnergyAccount() for name in switched}
         self.transitions = 0
         self.flips = 0
@@ -82,19 +107,25 @@ class Recorder:
         unit that failed. Units that stay with an extended lease don't flip."""
         self._served: dict[tuple[str, str], _Served] = {}
         self._joined: set[tuple[str, str]] = set()
-        self._held: set[tuple[str, str]] = set()
+        self._held: dict[tuple[str, str], Series] = {}
+        self._planned: dict[tuple[str, str], str] = {}
         self._log = csv.writer(log, lineterminator="\n") if log is not None else None
         if self._log is not None:
             self._log.writerow(["at", "actor", *list(LOG_COLUMNS)[1:]])
 
     @property
+    def leased_by_type(self) -> dict[str, dict[str, Series]]:
+        """Units held by each guest, by type. Made anew from what was seen so far: ask once, when the run is over."""
+        return {name: {kind: one.series() for kind, one in types.items()} for name, types in self._leased.items()}
+
+    @property
     def leased(self) -> dict[str, Series]:
-        """Units held by each guest. Made anew from what has been seen so far: ask once, when the run is over."""
-        return {name: changes.series() for name, changes in self._leased.items()}
+        """Units held by each guest, of all types. Made anew like :attr:`leased_by_type`."""
+        return {name: total(types) for name, types in self.leased_by_type.items()}
 
     @property
     def promised(self) -> dict[str, Series]:
-        """Units that each guest was to have by the terms of its leases. Made anew like :attr:`leased`."""
+        """Units that each guest was to have by the terms of its leases. Made anew like :attr:`leased_by_type`."""
         return {name: changes.series() for name, changes in self._promised.items()}
 
     def observe(self, now: Instant, actor: str, changes: Sequence[Change]) -> None:
@@ -110,53 +141,65 @@ class Recorder:
                 if self._log is not None:
                     self._log.writerow([row[0], actor, *row[1:]])
             elif table == "units":
-                state = "" if row is None else row[3]
                 if role == "guest":
-                    self._guest_unit(now, actor, key, state)
+                    self._guest_unit(now, actor, key, "" if row is None else row[3])
                 elif role == "authority":
-                    self._site_unit(now, actor, key, state)
+                    self._site_unit(now, actor, key, row)
             elif table == "leases" and role == "authority":
                 self._site_lease(now, actor, key, row)
+            elif table == "plans" and role == "guest" and row is not None:
+                self._topology(actor, key, row[2])
 
     def _guest_unit(self, now: Instant, guest: str, unit: str, state: str) -> None:
-        self._member(self._joined, self.usable[guest], now, (guest, unit), state == "joined")
+        if (state == "joined") != ((guest, unit) in self._joined):
+            (self._joined.add if state == "joined" else self._joined.remove)((guest, unit))
+            self.usable[guest].add(now, 1 if state == "joined" else -1)
 
-    def _site_unit(self, now: Instant, site: str, unit: str, state: str) -> None:
-        held = state not in ("", au.FREE, au.OUT)
-        self._member(self._held, self.in_use[site], now, (site, unit), held)
+    def _site_unit(self, now: Instant, site: str, unit: str, row: Row | None) -> None:
+        if row is not None and row[3] not in (au.FREE, au.OUT):
+            if (site, unit) not in self._held:
+                series = self._held[site, unit] = self.in_use_by_type[site].setdefault(row[2], Series())
+                series.add(now, 1)
+        elif (site, unit) in self._held:
+            self._held.pop((site, unit)).add(now, -1)
 
-    @staticmethod
-    def _member(
-        members: set[tuple[str, str]], series: Series, now: Instant, item: tuple[str, str], belongs: bool
-    ) -> None:
-        if belongs and item not in members:
-            members.add(item)
-            series.add(now, 1)
-        elif not belongs and item in members:
-            members.remove(item)
-            series.add(now, -1)
+    def _topology(self, guest: str, topology: str, state: str) -> None:
+        before, counts = self._planned.get((guest, topology)), self.topologies[guest]
+        self._planned[guest, topology] = state
+        counts.asked += before is None
+        if before != state and before not in (COMMITTED, FAILED, CLOSED):
+            counts.granted += state == COMMITTED
+            counts.refused += state == FAILED
+            counts.given_up += state == CLOSED
 
     def _site_lease(self, now: Instant, site: str, lease: str, row: tuple[object, ...] | None) -> None:
         before = self._served.get((site, lease))
         if row is None:
             after = None
         else:
-            _, live, _, holder, _, state, pending, wanted, start, end, *_ = row
+            _, live, _, holder, kind, state, pending, wanted, start, end, *_ = row
             serving = (state == au.ACTIVE or pending == au.PRIMING) and pending != au.CLOSING
-            after = _Served(str(holder), int(str(wanted)), int(str(end))) if live and serving else None
+            after = _Served(str(holder), str(kind), int(str(wanted)), int(str(end))) if live and serving else None
         if after is not None:
             self._served[site, lease] = after
             if after.holder in self._leased:
                 change = after.units - (before.units if before is not None else 0)
-                self._count(after.holder, change, now, int(str(start)) if before is None else now)
+                self._count(after, change, now, int(str(start)) if before is None else now)
         elif before is not None:
             del self._served[site, lease]
             if before.holder in self._leased:
                 left = now < before.end <= now + self._leave.get(before.holder, 0)
                 at = before.end if left else now
-                self._count(before.holder, -before.units, at, at)
+                self._count(before, -before.units, at, at)
 
-    def _count(self, guest: str, change: int, at: Instant, promised_at: Instant) -> None:
+    def _count(self, served: _Served, change: int, at: Instant, promised_at: Instant) -> None:
         if change:
-            self._leased[guest].add(at, change)
-            self._promised[guest].add(promised_at, change)
+            self._leased[served.holder].setdefault(served.type, _Changes()).add(at, change)
+            self._promised[served.holder].add(promised_at, change)
+
+
+def total(types: Mapping[str, Series]) -> Series:
+    """The count of all types."""
+    if len(types) == 1:
+        return next(iter(types.values()))
+    return summed(types.values())

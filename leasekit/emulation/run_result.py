@@ -7,6 +7,7 @@ from typing import Any
 
 import attrs
 
+from leasekit.actors.settings import AuthoritySettings
 from leasekit.config.build import BuiltActor
 from leasekit.config.deployment import Deployment
 from leasekit.config.emulation import RunSpec
@@ -18,8 +19,8 @@ from leasekit.emulation.recorder import Recorder
 
 @attrs.frozen(kw_only=True)
 class RunResult:
-    """One run: its summary, and the series that pictures are drawn from: ``leased`` units by guest, those that its
-    mapper ``wanted`` where it follows a load. ``stem`` begins the names of its files.
+    """One run: its summary, and the series that pictures are drawn from: ``leased`` units by guest, and by
+    guest and type; those that its mapper ``wanted`` where it follows a load. ``stem`` begins the names of its files.
     """
 
     spec: RunSpec
@@ -28,6 +29,14 @@ class RunResult:
     summary: Mapping[str, Any]
     recorder: Recorder
     leased: Mapping[str, Series]
+    leased_by_type: Mapping[str, Mapping[str, Series]]
     wanted: Mapping[str, Signal]
     window: Term
     actors: Mapping[str, BuiltActor]
+
+    def in_use(self, site: str) -> dict[str, Series]:
+        """Units in use of each of a site's types: of all that it has, and of what it has had."""
+        settings = self.deployment.actors[site].settings
+        assert isinstance(settings, AuthoritySettings), "a site has an authority's settings"
+        used = self.recorder.in_use_by_type[site]
+        return {group.type: Series() for group in settings.inventory} | used

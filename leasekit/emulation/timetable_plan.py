@@ -22,7 +22,7 @@ from leasekit.core.time import SECOND, Instant
 from leasekit.emulation.compare.drive import REFUSED, MapperFault, Outcome, drive
 from leasekit.emulation.compare.parts import Saving
 from leasekit.emulation.compare.works import BEST_EFFORT, as_work
-from leasekit.emulation.workload_file import KINDS, Request
+from leasekit.emulation.workload_file import KINDS, Request, in_seconds
 from leasekit.policies.registry import make_mapper
 
 BOUND: Final = 10 * SECOND
@@ -114,4 +114,4 @@ def write_answers(path: Path, answers: Sequence[Answer]) -> None:
         rows = csv.writer(out, lineterminator="\n")
         rows.writerow(["start_s", "reason"])
         for answer in answers:
-            rows.writerow(["" if answer.start is None else f"{answer.start / SECOND:g}", answer.reason])
+            rows.writerow(["" if answer.start is None else in_seconds(answer.start), answer.reason])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Final
 
@@ -13,6 +15,9 @@ from leasekit.core.errors import LeasekitError
 from leasekit.core.time import INSTANT_MAX, SECOND, Instant
 
 COLUMNS: Final = ("submit_s", "earliest_start_s", "deadline_s", "duration_s", "nodes", "kind")
+SUBMIT, START, DEADLINE, DURATION, NODES, KIND = range(len(COLUMNS))
+NODES_MAX: Final = 2**31 - 1
+_NUMBER: Final = re.compile(r"[0-9]{1,20}(\.[0-9]{0,20})?")
 KINDS: Final[Mapping[str, str]] = {
     "ar": "advance reservation: at exactly earliest_start_s, refused if it does not fit",
     "im": "immediate: at submission, or never",
@@ -33,50 +38,84 @@ class Request:
     kind: str
 
 
+class WorkloadError(LeasekitError):
+    """A workload that can't be used; the text names file, line and column, what was found and what is allowed."""
+
+
 def read_workload(file: Path) -> list[Request]:
-    """The requests of a workload file, in its order. Raises ``LeasekitError`` that names file, line, column, and
-    what is allowed.
-    """
+    """The requests of a workload file, in its order. Raises :class:`WorkloadError`."""
     try:
         with file.open(encoding="utf-8", newline="") as lines:
-            rows = csv.reader(lines)
-            header = next(rows, [])
-            if tuple(header) != COLUMNS:
-                raise LeasekitError(f"{file}: line 1: found {','.join(header)!r:.120}, expected {','.join(COLUMNS)}")
-            return [_request(file, rows.line_num, row) for row in rows if row]
+            return parse_workload(lines, str(file))
     except OSError as error:
-        raise LeasekitError(f"{file}: can't be read: {error.strerror or error}") from error
+        raise WorkloadError(f"{file}: can't be read: {error.strerror or error}") from error
+
+
+def parse_workload(lines: Iterable[str], name: str) -> list[Request]:
+    """The requests in the lines of a workload, called ``name`` in messages. Raises :class:`WorkloadError`."""
+    rows = csv.reader(lines)
+    try:
+        header = next(rows, [])
+        if tuple(header) != COLUMNS:
+            raise WorkloadError(f"{name}: line 1: found {','.join(header)!r:.120}, expected {','.join(COLUMNS)}")
+        return [_Row(name, rows.line_num, row).request() for row in rows if row]
     except (UnicodeDecodeError, csv.Error) as error:
-        raise LeasekitError(f"{file}: can't be read as a workload: {error}") from error
+        raise WorkloadError(f"{name}: can't be read as a workload: {error}") from error
 
 
-def _request(file: Path, line: int, row: Sequence[str]) -> Request:
-    def number(column: int, least: int) -> int:
-        text = row[column]
-        value = float(text) if text.replace(".", "", 1).isdecimal() else -1.0
-        if value < least:
-            raise LeasekitError(
-                f"{file}: line {line}: {COLUMNS[column]}: found {text!r:.40}, expected a number of at least {least}"
-            )
-        return round(value * (1 if column == 4 else SECOND))
+class _Row:
+    """One line of a workload, of which each column is checked as it is read."""
 
-    if len(row) != len(COLUMNS):
-        raise LeasekitError(
-            f"{file}: line {line}: found {len(row)} columns, expected {len(COLUMNS)}: {','.join(COLUMNS)}"
-        )
-    kind = row[5]
-    if kind not in KINDS:
-        raise LeasekitError(f"{file}: line {line}: kind: found {kind!r:.40}, allowed are {', '.join(KINDS)}")
-    submit, start, duration, nodes = number(0, 0), number(1, 0), number(3, 0), number(4, 1)
-    if duration == 0:
-        raise LeasekitError(f"{file}: line {line}: duration_s: found {row[3]!r}, expected more than 0")
-    if kind == "be":
-        latest = number(2, 0) - duration if row[2] else INSTANT_MAX
-        if latest < max(start, submit):
-            raise LeasekitError(f"{file}: line {line}: deadline_s: found {row[2]}, before it could be done")
-    else:
+    def __init__(self, name: str, line: int, row: Sequence[str]) -> None:
+        self._line, self._where, self._row = line, f"{name}: line {line}", row
+
+    def request(self) -> Request:
+        """The request that it is. Raises :class:`WorkloadError`."""
+        found = len(self._row)
+        if found != len(COLUMNS):
+            raise WorkloadError(f"{self._where}: found {found} columns, expected {len(COLUMNS)}: {','.join(COLUMNS)}")
+        kind = self._row[KIND]
+        if kind not in KINDS:
+            raise self._wrong(KIND, f"one of {', '.join(KINDS)}")
+        submit, start, duration = self._time(SUBMIT), self._time(START), self._time(DURATION, 1)
+        nodes = self._nodes()
+        if kind == "ar" and start < submit:
+            raise self._wrong(START, f"a start from {in_seconds(submit)} on, when the reservation is submitted")
+        earliest = max(start, submit)
+        if earliest + duration > INSTANT_MAX:
+            raise self._wrong(DURATION, f"an end of at most {in_seconds(INSTANT_MAX)}")
         latest = start
-    return Request(
-        id=str(line - 1), submit=submit, start=max(start, submit), latest=latest, duration=duration, nodes=nodes,
-        kind=kind,
-    )  # fmt: skip
+        if kind == "be":
+            latest = self._time(DEADLINE) - duration if self._row[DEADLINE] else INSTANT_MAX
+            if latest < earliest:
+                least = in_seconds(earliest + duration)
+                raise self._wrong(DEADLINE, f"{least} or more, its earliest start and its duration, or nothing")
+        return Request(
+            id=str(self._line - 1), submit=submit, start=earliest, latest=latest, duration=duration, nodes=nodes,
+            kind=kind,
+        )  # fmt: skip
+
+    def _time(self, column: int, least: int = 0) -> int:
+        value = round(self._number(column) * SECOND)
+        if not least <= value <= INSTANT_MAX:
+            raise self._wrong(column, f"a number of seconds from {in_seconds(least)} to {in_seconds(INSTANT_MAX)}")
+        return value
+
+    def _nodes(self) -> int:
+        value = self._number(NODES)
+        if not 1 <= value <= NODES_MAX or value % 1:
+            raise self._wrong(NODES, f"a whole number from 1 to {NODES_MAX}")
+        return int(value)
+
+    def _number(self, column: int) -> Decimal:
+        """The number in a column; -1, which none may be, for what is no number."""
+        text = self._row[column]
+        return Decimal(text) if _NUMBER.fullmatch(text) else Decimal(-1)
+
+    def _wrong(self, column: int, allowed: str) -> WorkloadError:
+        return WorkloadError(f"{self._where}: {COLUMNS[column]}: found {self._row[column]!r:.40}, expected {allowed}")
+
+
+def in_seconds(instant: Instant) -> str:
+    """An instant or a duration as a workload file has it: exactly, without an exponent."""
+    return f"{Decimal(instant) / SECOND:f}"

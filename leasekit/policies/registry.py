@@ -124,6 +124,15 @@ def find_mapper(target: str, role: str, where: str) -> type[Any]:
     return found
 
 
+def is_own(mapper: Any) -> bool:
+    """Whether the mapper comes with leasekit, and the ``parts`` that are plugged into it do as well."""
+    return _comes_along(mapper) and all(map(_comes_along, getattr(mapper, "parts", ())))
+
+
+def _comes_along(thing: Any) -> bool:
+    return type(thing).__module__.partition(".")[0] == __name__.partition(".")[0]
+
+
 def _settings(kind: type[Any], target: str, settings: Mapping[str, Any], where: str) -> tuple[Any, ...]:
     """The arguments that the settings make: one, or none for a class that has no settings."""
     cls = getattr(kind, "Settings", None)
@@ -155,15 +164,30 @@ def _load(target: str, role: str, where: str) -> Any:
     if place.endswith(".py"):
         module = _load_file(Path(place), f"{where}: found {target!r}", failed)
     else:
-        module = _guarded(lambda: importlib.import_module(place), failed)
+        module = _load_module(place, failed)
     found = module
     for part in name.split("."):
         if not hasattr(found, part):
             able = [key for key, value in vars(module).items() if _is_mapper(value, role)]
-            raise SettingsError(
-                [f"{where}: found {name!r}, but {place} has no such class; {expect_one_of(name, able)}"]
+            words = (
+                expect_one_of(name, able) if able else f"expected a class in it that has the method {_METHODS[role]}()"
             )
+            raise SettingsError([f"{where}: found {name!r} ({place} has no such class), {words}"])
         found = getattr(found, part)
+    return found
+
+
+def _load_module(name: str, failed: str) -> ModuleType:
+    try:
+        found: ModuleType = _guarded(lambda: importlib.import_module(name), failed)
+    except SettingsError as error:
+        missing = error.__cause__
+        if not isinstance(missing, ModuleNotFoundError) or name.partition(".")[0] != missing.name:
+            raise
+        hint = "a file is named path/to/file.py:Class"
+        if any(name in mappers for mappers in _BUILT_IN.values()):
+            hint = f"{name!r} is a mapper itself; settings behind a colon are written KEY=VALUE"
+        raise SettingsError([f"{failed}: there is no module {missing.name!r}; {hint}"]) from missing
     return found
 
 
@@ -171,6 +195,8 @@ def _load_named(target: str, role: str, where: str) -> Any:
     built_in = _BUILT_IN[role].get(target)
     if built_in is not None:
         return _load(built_in, role, where)
+    if target.endswith(".py"):
+        raise SettingsError([f"{where}: found {target!r}, expected the class in that file as well: {target}:Class"])
     points = [point for point in entry_points(group=GROUP) if point.name == target]
     if not points:
         raise SettingsError([f"{where}: found {target!r}, {expect_one_of(target, known_mappers(role))}, {_FORMS}"])
@@ -191,7 +217,9 @@ def _is_mapper(value: Any, role: str) -> bool:
 def _load_file(path: Path, found: str, failed: str) -> ModuleType:
     """A file as a module of its own, read afresh each time, so that a change is seen."""
     if not path.is_file():
-        raise SettingsError([f"{found}, but there is no file {path}"])
+        raise SettingsError(
+            [f"{found} (there is no file {path}), expected a file that is there: path/to/file.py:Class"]
+        )
     # attrs looks a class's module up by name to read its annotations: it must be registered.
     name = f"leasekit_mapper_{path.stem}_{sha256(str(path.resolve()).encode()).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(name, path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 from getpass import getpass
 from pathlib import Path
 from typing import Final
@@ -12,10 +13,12 @@ from typing import Final
 from leasekit.config.build import BuiltActor, build, make_drivers, open_store
 from leasekit.config.deployment import Deployment
 from leasekit.config.identities import KeySource, prepare
+from leasekit.config.reach import out_of_reach
 from leasekit.core.errors import LeasekitError
 from leasekit.core.time import INSTANT_MAX, Instant
 from leasekit.runtime.clock import RealClock
 from leasekit.runtime.frames import parse_endpoint
+from leasekit.runtime.mapper_turns import apart
 from leasekit.runtime.service import EXIT_START, Job, StartError, run_jobs
 from leasekit.runtime.transport import PeerAddress
 
@@ -37,6 +40,8 @@ def run(
     ``synthetic`` as in :func:`leasekit.config.build.build`.
     """
     wanted = list(names) or list(deployment.actors)
+    for line in out_of_reach(deployment, wanted):
+        print(f"leasekit: warning: {deployment.file}: {line}", file=sys.stderr)
     try:
         keys = prepare(deployment, wanted, _ask if sys.stdin is not None and sys.stdin.isatty() else None)
         jobs = [make_job(deployment, name, keys, data_dir=data_dir, synthetic=synthetic) for name in wanted]
@@ -52,9 +57,10 @@ def make_job(
 ) -> Job:
     """What the daemon needs to run the actor ``name``. Raises what building it raises, and :class:`StartError`."""
     origin = _origin(deployment, name)
+    guard = partial(apart, settings=deployment.actors[name].shell)
 
     def built() -> BuiltActor:
-        return build(deployment, name, keys=keys, data=data_dir, synthetic=synthetic, origin=origin)
+        return build(deployment, name, keys=keys, data=data_dir, synthetic=synthetic, origin=origin, guard=guard)
 
     first = built()
     spec = first.spec
@@ -72,6 +78,7 @@ def make_job(
         role=spec.role,
         make=lambda: built().actor,
         inline=first.actor.inline,
+        mapper=spec.mapper.target.rpartition("/")[2],
         open_store=lambda: open_store(spec),
         signer=first.signer,
         scheme=first.scheme,

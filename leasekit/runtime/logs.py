@@ -33,6 +33,9 @@ FILE_SIZE_MAX: Final = 10 * 1024 * 1024
 FILES_KEPT: Final = 3
 ROOT: Final = "leasekit"
 
+TROUBLE: Final = frozenset({"mapper", "report", "overdelegation", "returned", "contradiction"})
+"""What an actor notes, of no lease, that its operator ought to hear of."""
+
 _COLOURS: Final = {"DEBUG": "2", "INFO": "32", "WARNING": "33", "ERROR": "31", "CRITICAL": "1;31"}
 
 
@@ -151,7 +154,7 @@ class TransitionLog:
         debug = self._log.isEnabledFor(logging.DEBUG)
         show = debug or (self._watched and self._log.isEnabledFor(logging.INFO))
         for _, lease, event, before, after, why in rows:
-            if event == "mapper":
+            if event in TROUBLE and not lease:
                 self._log.warning("%s", why)
             elif after.startswith("failed") or after == "out":
                 self._log.warning("%s: %s: %s", event, after, why, extra={"lease": lease})

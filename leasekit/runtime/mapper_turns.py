@@ -1,4 +1,7 @@
-"""Mapper turns in threads of their own, under a time limit.
+"""Mappers that others wrote: their turns run in threads of their own, under a time limit.
+
+What a process runs on its own thread it can't break off. So a daemon takes the word of leasekit's own mappers only that
+they are quick; all others run apart from it, whatever they promise, and can hold up nobody but themselves.
 
 A thread can't be ended from outside. One that takes too long gets an exception raised into it, which ends a loop in
 Python at its next step; until it has ended (a call into C may never look) it counts as a runaway, and past a limit
@@ -8,13 +11,23 @@ no new turn begins.
 from __future__ import annotations
 
 import ctypes
+import sys
 import threading
-from typing import Final
+import traceback
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
 
 import trio
 
+from leasekit.config.shell import ShellSettings
 from leasekit.core.steps import Turn, TurnDone
 from leasekit.core.time import SECOND, Duration, format_duration
+from leasekit.policies.registry import is_own
+
+UPCALL_MAX: Final[Duration] = 1 * SECOND
+"""How long an actor stands still for what it must know of a mapper at once."""
 
 _raise_into: Final = ctypes.pythonapi.PyThreadState_SetAsyncExc
 _raise_into.argtypes = (ctypes.c_ulong, ctypes.py_object)
@@ -25,17 +38,18 @@ class TurnAbandonedError(BaseException):
 
 
 class _Run:
-    """One turn in one thread."""
+    """One call of a mapper in one thread. ``told`` is called there when it has ended in time."""
 
-    def __init__(self, turn: Turn) -> None:
-        self._turn = turn
-        self._token = trio.lowlevel.current_trio_token()
-        self._over = threading.Lock()
-        self._ended = False
-        self.result: TurnDone | None = None
-        self.finished = trio.Event()
+    def __init__(self, name: str, call: Callable[[], Any], told: Callable[[], object]) -> None:
+        self._call = call
+        self._told = told
+        self._lock = threading.Lock()
+        self._over = False
+        self._abandoned = False
+        self.value: Any = None
+        self.error: BaseException | None = None
         # A daemon thread: a runaway must not keep the process from ending.
-        self._thread = threading.Thread(target=self._main, name=f"mapper turn {turn.number}", daemon=True)
+        self._thread = threading.Thread(target=self._main, name=name, daemon=True)
         self._thread.start()
 
     @property
@@ -44,28 +58,56 @@ class _Run:
 
     def _main(self) -> None:
         try:
-            result = self._turn.run()
-            with self._over:
-                self._ended = True
-            self._tell(result)
+            try:
+                value, error = self._call(), None
+            except BaseException as raised:  # noqa: BLE001 - a mapper that calls sys.exit() must not end its turn unheard
+                value, error = None, raised
+            with self._lock:
+                self._over = True
+                if self._abandoned:
+                    return
+                self.value, self.error = value, error
+            self._told()
         except TurnAbandonedError:
-            with self._over:
-                self._ended = True
-        except BaseException as error:  # noqa: BLE001 - a mapper that calls sys.exit() must not end its turn unheard
-            self._tell(TurnDone(self._turn.number, error=f"{type(error).__name__}: {error}"))
+            return  # raised into the few lines above: nobody waits for the answer any more
 
-    def _tell(self, result: TurnDone) -> None:
-        self.result = result
-        try:
-            self._token.run_sync_soon(self.finished.set)
-        except trio.RunFinishedError:
-            return  # nobody is there any more to hear it
+    def abandon(self) -> str:
+        """Give it up unless it has ended: from now on nobody hears what becomes of it. Returns where it is."""
+        with self._lock:
+            self._abandoned = True
+            ident = self._thread.ident
+            if self._over or ident is None:
+                return ""
+            frame = sys._current_frames().get(ident)
+            _raise_into(ident, TurnAbandonedError)
+        if frame is None:
+            return ""
+        where = traceback.extract_stack(frame)[-1]
+        return f", in {where.name}(), {Path(where.filename).name}, line {where.lineno}"
 
-    def abandon(self) -> None:
-        """Raise into the thread, if it is still with the mapper."""
-        with self._over:
-            if not self._ended and self._thread.ident is not None:
-                _raise_into(self._thread.ident, TurnAbandonedError)
+
+def _too_long(timeout: Duration, where: str) -> str:
+    return f"took longer than {format_duration(timeout)} and was given up{where}"
+
+
+class _Runaways:
+    """What was given up and still runs: so much of it, and nothing new is begun."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._runs: list[_Run] = []
+
+    def add(self, run: _Run) -> None:
+        self._runs.append(run)
+
+    def __len__(self) -> int:
+        self._runs = [run for run in self._runs if run.alive]
+        return len(self._runs)
+
+    def refusal(self) -> str:
+        """Why nothing is begun; empty if it is."""
+        count = len(self)
+        return f"not called: {count} earlier turns took too long and are still running" if count >= self._most else ""
 
 
 class TurnRunner:
@@ -73,30 +115,80 @@ class TurnRunner:
 
     def __init__(self, timeout: Duration, runaways_max: int) -> None:
         self._timeout = timeout
-        self._runaways_max = runaways_max
-        self._runaways: list[_Run] = []
+        self._runaways = _Runaways(runaways_max)
 
     @property
     def runaways(self) -> int:
         """How many turns that were given up are still running."""
-        self._runaways = [run for run in self._runaways if run.alive]
         return len(self._runaways)
 
     async def run(self, turn: Turn) -> TurnDone:
         """What the mapper decided, or that it took too long."""
-        if self.runaways >= self._runaways_max:
+        if self._runaways.refusal():
             await trio.sleep(self._timeout / SECOND)
-            if self.runaways >= self._runaways_max:
-                text = f"not called: {self.runaways} earlier turns took too long and are still running"
-                return TurnDone(turn.number, error=text)
-        run = _Run(turn)
+            refusal = self._runaways.refusal()
+            if refusal:
+                return TurnDone(turn.number, error=refusal)
+        finished, token = trio.Event(), trio.lowlevel.current_trio_token()
+        run = _Run(f"mapper turn {turn.number}", turn.run, partial(_tell, token, finished))
+        ended, where = False, ""
         try:
             with trio.move_on_after(self._timeout / SECOND):
-                await run.finished.wait()
+                await finished.wait()
+                ended = True
         finally:
-            if run.result is None:
-                run.abandon()
-                self._runaways.append(run)
-        if run.result is None:
-            return TurnDone(turn.number, error=f"took longer than {format_duration(self._timeout)} and was given up")
-        return run.result
+            if not ended:
+                where = run.abandon()
+                self._runaways.add(run)
+        if not ended:
+            return TurnDone(turn.number, error=_too_long(self._timeout, where))
+        if run.error is not None:
+            return TurnDone(turn.number, error=f"{type(run.error).__name__}: {run.error}")
+        done: TurnDone = run.value
+        return done
+
+
+def _tell(token: trio.lowlevel.TrioToken, finished: trio.Event) -> None:
+    try:
+        token.run_sync_soon(finished.set)
+    except trio.RunFinishedError:
+        return  # nobody is there any more to hear it
+
+
+class Apart:
+    """A mapper that is kept off its actor's step: it is not ``inline``, and has a second at most for what the actor
+    must know at once (``unblock``).
+    """
+
+    inline: Final = False
+
+    def __init__(self, mapper: Any, settings: ShellSettings) -> None:
+        self._mapper = mapper
+        self._timeout = min(settings.mapper_timeout, UPCALL_MAX)
+        self._runaways = _Runaways(settings.runaways_max)
+
+    def __getattr__(self, name: str) -> Any:
+        """What else the mapper has, as its actor asks for it."""
+        found = getattr(self._mapper, name)
+        return partial(self._ask, name, found) if name == "unblock" and callable(found) else found
+
+    def _ask(self, name: str, call: Callable[..., Any], *arguments: Any) -> Any:
+        """Call it in a thread, and wait. Raises what it raises, as an ``Exception``, and ``TimeoutError``."""
+        refusal = self._runaways.refusal()
+        if refusal:
+            raise TimeoutError(refusal)
+        finished = threading.Event()
+        run = _Run(f"mapper {name}", lambda: call(*arguments), finished.set)
+        if not finished.wait(self._timeout / SECOND):
+            self._runaways.add(run)
+            raise TimeoutError(_too_long(self._timeout, run.abandon()))
+        if run.error is None:
+            return run.value
+        if isinstance(run.error, Exception):
+            raise run.error
+        raise RuntimeError(f"{type(run.error).__name__}: {run.error}") from run.error
+
+
+def apart(mapper: Any, settings: ShellSettings) -> Any:
+    """The mapper as a daemon calls it: itself if it is leasekit's own, else kept apart."""
+    return mapper if is_own(mapper) else Apart(mapper, settings)

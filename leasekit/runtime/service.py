@@ -62,7 +62,7 @@ class StartError(LeasekitError):
 @attrs.frozen(kw_only=True)
 class Job:
     """One actor to be run. ``state`` is the folder for what it keeps; ``make`` gives the same actor, without state,
-    every time.
+    every time; ``mapper`` is what its mapper is called when that fails.
     """
 
     name: str
@@ -83,6 +83,7 @@ class Job:
     log: str = "human"
     log_level: str = "info"
     log_file: bool = False
+    mapper: str = ""
     drivers: Sequence[BoundDriver] = ()
 
 
@@ -249,6 +250,7 @@ def _make_shell(job: Job, store: Store) -> ActorShell:
         unit_logs=UnitLogs(job.state / "logs" / "units" / job.name, clock.now),
         clock=clock,
         inline=job.inline,
+        mapper=job.mapper,
         settings=job.shell,
         transition_log=logs.TransitionLog(logging.getLogger("leasekit.transitions"), watched),
     )

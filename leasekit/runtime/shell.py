@@ -38,6 +38,7 @@ from leasekit.core.steps import (
     Reply,
     Tick,
     Turn,
+    TurnDone,
 )
 from leasekit.core.time import SECOND, Duration, format_duration
 from leasekit.runtime.bound import BoundDriver
@@ -99,8 +100,8 @@ class ActorShell:
     """Runs the actor that ``make`` returns, on ``store``.
 
     ``driver_of`` gives the driver of a resource type. ``inline`` says that the mapper is quick enough to be called on
-    the actor's own step. ``send`` takes messages for a peer, ``meet`` peers that came or went; they must not wait. The
-    store is used by this shell alone, and not closed.
+    the actor's own step, ``mapper`` what it is called when it fails. ``send`` takes messages for a peer, ``meet`` peers
+    that came or went; they must not wait. The store is used by this shell alone, and not closed.
     """
 
     def __init__(
@@ -112,6 +113,7 @@ class ActorShell:
         unit_logs: UnitLogs,
         clock: RealClock | None = None,
         inline: bool = False,
+        mapper: str = "",
         settings: ShellSettings | None = None,
         transition_log: TransitionLog | None = None,
     ) -> None:
@@ -128,6 +130,7 @@ class ActorShell:
         self.counts = Counts()
         self._make = make
         self._inline = inline
+        self._mapper = mapper
         self._store = store
         self._store_lock = trio.Lock()
         self._inbox = Inbox(self.settings.inbox_max)
@@ -331,17 +334,19 @@ class ActorShell:
                 return
             self.counts.turns += 1
             if self._inline:
-                self.actor.step(turn.run())
+                self.actor.step(self._named(turn.run()))
             else:
                 self._nursery.start_soon(self._run_turn, turn, self._generation)
 
     async def _run_turn(self, turn: Turn, generation: int) -> None:
-        done = await self._turns.run(turn)
-        if done.error:
-            logger.warning("mapper: %s", done.error)
+        done = self._named(await self._turns.run(turn))
         # Turns of an actor that was made anew since are nothing to the new one.
         if generation == self._generation:
             self._inbox.put_now(done)
+
+    def _named(self, done: TurnDone) -> TurnDone:
+        """With the mapper's name in what the actor will say of its failure."""
+        return done._replace(error=f"{self._mapper}: {done.error}") if done.error and self._mapper else done
 
     # -- what goes out -----------------------------------------------------------------------------------------
 

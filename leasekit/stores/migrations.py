@@ -125,6 +125,13 @@ def saved_units_in_version_6(db: Database) -> None:
     db.create_table("saved", dict(columns), pk="id", not_null={"id"}, strict=True)
 
 
+@migration
+def reports_in_version_7(db: Database) -> None:
+    """What sites have found out about claims, and told brokers."""
+    columns: Mapping[str, type] = {"id": str, "at": int, "peer": str, "code": str, "words": str, "body": bytes}
+    db.create_table("reports", dict(columns), pk="id", not_null={"id"}, strict=True)
+
+
 def _create_views(db: Database) -> None:
     def time(column: str) -> str:
         return f"strftime('%Y-%m-%dT%H:%M:%fZ', {column} / 1000.0, 'unixepoch')"

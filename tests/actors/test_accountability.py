@@ -11,6 +11,7 @@ from deployed_world import CHAIN, DeployedWorld
 from leasekit.actors.base import Actor
 from leasekit.actors.broker.book import Book
 from leasekit.actors.broker.broker import Broker
+from leasekit.actors.reports import REPORTS_KEPT
 from leasekit.core.claims.evidence import decode_evidence, verify_evidence
 from leasekit.core.claims.keys import fingerprint
 from leasekit.core.claims.statements import CONTRACT, RELINQUISHMENT, state
@@ -60,14 +61,36 @@ def test_a_broker_deep_in_the_chain(tmp_path: Path, signed: bool) -> None:
     world.pass_time(MINUTE)
     assert world.lease("web", first)["state"] == "active"
     assert world.lease("web", second)["state"] == "failed"
-    assert "given already" in world.lease("web", second)["reason"]
+    assert "given already: 0 of 4 units are left at 1970-01-01 00:00:10" in world.lease("web", second)["reason"]
     key = world.broker("lower").signer.public
+    assert "Z, could give away 4" in world.query("site", "evidence")[0]["words"], "instants are dates"
     if signed:
         assert verdict_of(world) == key
     assert [incident["guilty"] for incident in world.query("site", "evidence")] == [key.hex()]
     reports = world.letters(ClaimReport, "site")
     assert reports and {report.code for report in reports} == {"overdelegated"}
-    assert fingerprint(key) in world.query("upper", "status")["reports"][0], "who trusted it hears of it, too"
+    words = f"lower ({fingerprint(key)}) held 4 units of 'vm' from upper ("
+    for name, who in (("upper", "site"), ("lower", "site"), ("site", "site")):
+        (report,) = world.query(name, "status")["reports"]
+        assert report["from"] == who and report["words"].startswith(words), "the guilty, and who trusted it, hear of it"
+
+
+def test_reports_are_bounded_and_outlive_a_restart(tmp_path: Path) -> None:
+    """The last reports are kept, each once, and are there after a restart, in their order; the log has all."""
+    world = DeployedWorld(CHAIN, tmp_path)
+    node = world.nodes["upper"]
+    for number in range(REPORTS_KEPT + 3):
+        for _ in range(2):
+            report = ClaimReport(f"{number:064x}", number + 1, "overdelegated", f"number {number}")
+            world.receive("upper", "site", report)
+            world.pass_time(SECOND)
+    logged = [row.why for row in node.store.log() if row.event == "report"]
+    assert logged == [f"site reports: number {number}" for number in range(REPORTS_KEPT + 3)]
+    shown = world.query("upper", "status")["reports"]
+    assert [one["words"] for one in shown] == [f"number {n}" for n in range(REPORTS_KEPT - 2, REPORTS_KEPT + 3)]
+    world.restart("upper")
+    assert world.query("upper", "status")["reports"] == shown
+    assert len(node.store.load()["reports"]) == REPORTS_KEPT
 
 
 def test_touching_terms_and_returns_are_no_guilt(tmp_path: Path) -> None:
@@ -160,7 +183,10 @@ def test_oversubscribed_on_purpose(tmp_path: Path) -> None:
     assert states == ["active", "active", "failed"]
     assert "oversubscribed, try later" in world.lease("batch", leases[2])["reason"]
     assert world.query("site", "evidence") == []
-    assert "oversubscribed" in world.query("upper", "status")["reports"][0]
+    for name in ("upper", "site"):
+        (report,) = world.query(name, "status")["reports"]
+        assert report["code"] == "oversubscribed"
+        assert f"batch ({fingerprint(world.guest('batch').signer.public)}) was refused 3 units" in report["words"]
     world.command("web", "lease.close", lease=leases[0])
     world.pass_time(MINUTE)
     again = world.request("batch", 3, world.now + 5 * SECOND, HOUR)

@@ -125,6 +125,87 @@ def test_a_reclaim_lets_leases_run_out(world: DeployedWorld) -> None:
     assert [row["state"] for row in world.query("site", "delegations")] == ["reclaimed"], "not offered anew"
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_reclaim_from_later_on_leaves_the_time_before(world: DeployedWorld, restarted: bool) -> None:
+    """Until the instant of a reclaim all brokers below grant what ends by then, and nothing that goes beyond; they say
+    so, and have nothing from then on.
+    """
+    world.command("site", "delegation.reclaim", delegation="site/vm@upper", at=10 * MINUTE)
+    world.pass_time(SECOND)
+    if restarted:
+        for name in ("upper", "lower"):
+            world.restart(name)
+    for name in ("upper", "lower"):
+        (row,) = world.query(name, "sources")
+        assert (row["state"], row["reclaimed"], row["grants_until"]) == ("reclaimed", 10 * MINUTE, 10 * MINUTE)
+    assert [row["free_now"] for name in ("upper", "lower") for row in world.query(name, "sources")] == [2, 4]
+    asked = {
+        guest: [world.request(guest, 1, 2 * MINUTE, end) for end in (10 * MINUTE, 10 * MINUTE + 1)]
+        for guest in ("web", "batch")
+    }
+    world.run_until(3 * MINUTE)
+    for guest, leases in asked.items():
+        assert [world.lease(guest, one)["state"] for one in leases] == ["active", "failed"]
+        assert world.command(guest, "lease.extend", lease=leases[0], end=20 * MINUTE).error == ""
+    world.run_until(11 * MINUTE)
+    for guest, (lease, _) in asked.items():
+        assert world.lease(guest, lease)["state"] == "closed"
+    for name in ("upper", "lower"):
+        (row,) = world.query(name, "sources")
+        assert (row["free_now"], row["free_for_a_day"], row["grants_until"]) == (0, 0, 10 * MINUTE)
+        assert world.broker(name).book.types() == []
+    assert world.query("site", "evidence") == []
+
+
+def test_a_broker_that_did_not_hear_of_a_reclaim(world: DeployedWorld) -> None:
+    """What it grants all the same is refused by the site if it begins later, and runs out if not."""
+    world.lost.add(("site", "upper", "Reclaim"))
+    world.command("site", "delegation.reclaim", delegation="site/vm@upper", at=10 * MINUTE)
+    before, after = (world.request("web", 1, start, HOUR) for start in (5 * MINUTE, 10 * MINUTE))
+    world.run_until(12 * MINUTE)
+    assert world.lease("web", before)["state"] == "active"
+    assert world.lease("web", after)["state"] == "failed"
+    assert "took this delegation back" in world.lease("web", after)["reason"]
+    world.lost.clear()
+    world.run_until(62 * MINUTE)
+    assert world.lease("web", before)["state"] == "closed"
+    assert world.query("site", "delegations")[0]["state"] == "reclaimed"
+
+
+def test_what_is_granted_before_a_reclaim_is_not_given_twice(world: DeployedWorld) -> None:
+    """A broker that takes back from later on grants the units anew from then on, not before; nobody is blamed."""
+    world.command("upper", "delegation.reclaim", delegation="upper/vm@lower", at=10 * MINUTE)
+    world.pass_time(SECOND)
+    lower = world.request("web", 4, 5 * MINUTE, 10 * MINUTE)
+    early, late = (world.request("batch", 6, start, start + 5 * MINUTE) for start in (5 * MINUTE, 10 * MINUTE))
+    world.run_until(6 * MINUTE)
+    assert (world.lease("web", lower)["state"], world.lease("batch", early)["state"]) == ("active", "failed")
+    world.run_until(11 * MINUTE)
+    assert (world.lease("web", lower)["state"], world.lease("batch", late)["state"]) == ("closed", "active")
+    assert world.query("site", "evidence") == []
+
+
+@pytest.mark.parametrize("leave", ["0s", "5s"])
+def test_a_guest_hears_who_takes_units_back(tmp_path: Path, leave: str) -> None:
+    """A broker's reclaim ends leases below it in its name: at once those that have not begun, by the deadline the
+    others, which say so all along.
+    """
+    text = CHAIN.replace('default_broker = "lower"', f'default_broker = "lower"\nsettings.leave_time = "{leave}"')
+    world = DeployedWorld(text, tmp_path)
+    lease, later = (world.request("web", 1, start, HOUR) for start in (10 * SECOND, 30 * MINUTE))
+    world.pass_time(MINUTE)
+    world.command("upper", "delegation.reclaim", delegation="upper/vm@lower", deadline=10 * MINUTE)
+    world.pass_time(SECOND)
+    why = "upper takes back what it gave to lower"
+    assert (world.lease("web", later)["state"], world.lease("web", later)["reason"]) == ("failed", why)
+    going = world.lease("web", lease)
+    assert (going["state"], going["end"], going["reason"]) == ("active", 10 * MINUTE, why)
+    assert world.lease("lower", lease)["claims"][-1]["term"][1] == 10 * MINUTE
+    world.run_until(11 * MINUTE)
+    assert (world.lease("web", lease)["state"], world.lease("web", lease)["reason"]) == ("closed", why)
+    assert why in world.lease("site", lease)["reason"]
+
+
 def test_a_reclaim_with_a_deadline_closes_leases(world: DeployedWorld) -> None:
     """Leases are over by the deadline; their guests hear of it at once, and leave in time."""
     lease = world.request("web", 2, 10 * SECOND, HOUR)

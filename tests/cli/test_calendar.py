@@ -24,13 +24,18 @@ HELD = st.lists(
 DAY = Term(1_790_000_000_000, 1_790_000_000_000 + 24 * HOUR)
 
 
-def source(name: str, *withheld: tuple[int, int, int]) -> dict[str, Any]:
-    """A delegation as a broker describes it; windows of maintenance are units and hours of the day."""
+def source(name: str, *withheld: tuple[int, int, int], until: int = 48) -> dict[str, Any]:
+    """A delegation as a broker describes it; windows of maintenance are units and hours of the day. Nothing of it can
+    be granted beyond the hour ``until``.
+    """
     windows = [
         {"window": f"window-{number}", "units": units, "term": hours(a, b), "reason": "new disks"}
         for number, (units, a, b) in enumerate(withheld)
     ]
-    return {"source": name, "site": name, "type": "vm", "units": 8, "withheld": windows}
+    return {
+        "source": name, "site": name, "type": "vm", "units": 8, "withheld": windows, "term": hours(-24, 48),
+        "grants_until": hours(0, until)[1],
+    }  # fmt: skip
 
 
 def hours(start: float, end: float) -> list[int]:
@@ -42,8 +47,8 @@ def lease(holder: str, units: int, term: list[int], at: str = "east") -> dict[st
     return {"id": f"{holder}-1", "holder": holder, "claims": [claim]}
 
 
-def given_on(units: int, term: list[int], state: str = "held") -> dict[str, Any]:
-    return {"source": "east", "broker": "lower", "units": units, "term": term, "state": state}
+def given_on(units: int, term: list[int], state: str = "held", freed: int = -1) -> dict[str, Any]:
+    return {"source": "east", "broker": "lower", "units": units, "term": term, "state": state, "freed": freed}
 
 
 def calendar(*leases: dict[str, Any], withheld: tuple[tuple[int, int, int], ...] = ()) -> Calendar:
@@ -60,6 +65,23 @@ def test_steps_agree_with_what_is_held_at_every_instant(held: list[tuple[int, Te
     for instant in range(WINDOW.start, WINDOW.end):
         (level,) = [n for a, b, n in steps if a <= instant < b]
         assert level == sum(units for units, term in held if term.start <= instant < term.end)
+
+
+def test_what_is_taken_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """From when on a delegation is taken back is drawn, in the picture as well; what its taker let go of is free."""
+    given_back = given_on(4, hours(-1, 40), "reclaimed", hours(0, 6)[1])
+    (made,) = calendars([source("east", until=12)], (), (given_back,), DAY)
+    assert made.data()["taken_back"] == hours(12, 48)
+    assert made.steps == [(*hours(0, 6), 4), (*hours(6, 24), 0)]
+    print_calendar(made)
+    lines = capsys.readouterr().out.splitlines()
+    (bar,) = [line.split("|")[1] for line in lines if line.startswith("taken back |")]
+    assert bar == " " * (len(bar) // 2) + BARS[-1] * (len(bar) - len(bar) // 2)
+    assert any(line.startswith("taken back from 2026-09-22T") for line in lines)
+    draw([made], tmp_path / "c.svg")
+    assert "taken back" in (tmp_path / "c.svg").read_text()
+    (usual,) = calendars([source("east")], (), (), DAY)
+    assert usual.data()["taken_back"] is None
 
 
 @given(HELD, st.integers(10, 100))

@@ -154,6 +154,11 @@ def test_dry_run(cli: Cli) -> None:
     assert (told["status"], told["units"]) == ("refused", 0)
     assert told["earliest"] == cli.json("lease show held")["requested"]["term"][1]
     assert cli.json("lease request vm 3 --for 1h --start +90m --elastic 1 --dry-run")["units"] == 2
+    out, _ = cli("lease request vm 3 --for 2h --dry-run")
+    assert re.match(r"broker would let it wait until 20\S+Z, and refuse it if it can't start by then: ", out)
+    assert re.search(
+        r"2 free at site; nothing up to its latest start, 20\S+Z; the earliest fit is at 20\S+ at site$", out
+    )
     assert cli("lease request tape 1 --for 1h --dry-run", 1)[1].endswith("type: found 'tape', broker has vm\n")
     assert "without --wait" in cli("lease request vm 1 --for 1h --dry-run --wait", 2)[1]
     assert [lease["name"] for lease in cli.json("lease list")] == ["held"]

@@ -107,6 +107,45 @@ def test_receipts_of_the_site_that_is_named(elsewhere: Path, capfd: pytest.Captu
         assert found["reason"] == "refuted"
 
 
+def test_a_site_that_is_not_needed(elsewhere: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Where no receipt is brought it does not matter which site over-delegation is about: whoever names one is told."""
+    assert main.run(["evidence", "verify", "e.json", "--site", OTHER.public.hex()]) == 0
+    assert "--site was not needed" in capfd.readouterr().err
+    assert not run(capfd, "evidence", "verify", "e.json", "--site", OTHER.public.hex())["site_needed"]
+    (elsewhere / "s").write_bytes(state(OTHER, RECEIPT, FOUND.claims[0].digest, TERM.start).encode())
+    assert run(capfd, "evidence", "verify", "e.json", "--against", "s")["site_needed"]
+    assert main.run(["evidence", "verify", "e.json", "--against", "s", "--site", SITE.public.hex()]) == 0
+    assert "not needed" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("how", ["option", "environment"])
+@pytest.mark.parametrize("command", [("evidence", "verify", "e.json"), ("evidence", "show", "e.json")])
+def test_a_deploy_file_that_is_named_must_be_there(
+    how: str, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A deploy file for the names of keys that was asked for, and can't be read, is an error; one is not needed."""
+    if how == "environment":
+        monkeypatch.setenv("LEASEKIT_FILE", "nofile.toml")
+    assert main.run([*command, *(["-f", "nofile.toml"] if how == "option" else [])]) == 1
+    out, err = capfd.readouterr()
+    assert out == "" and "nofile.toml" in err
+
+
+def test_keys_have_one_form(elsewhere: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A key is shown by its short form, after the name that it has where that is known."""
+    short = [fingerprint(key.public) for key in (SITE, BROKER, GUEST)]
+    assert main.run(["evidence", "show", "e.json"]) == 0
+    out = capfd.readouterr().out
+    assert all(name in out for name in short)
+    (elsewhere / "leasekit.toml").write_text(DEPLOY)
+    for command in (("evidence", "show", "e.json"), ("ticket", "show", "t")):
+        assert main.run([*command]) == 0
+        out = capfd.readouterr().out
+        assert f"north ({short[0]})" in out and f"agent ({short[1]})" in out and short[2] in out
+    assert main.run(["evidence", "verify", "e.json"]) == 0
+    assert f"agent ({short[1]})" in capfd.readouterr().out
+
+
 def test_evidence_that_proves_nothing(elsewhere: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Each failure has its reason, a file that is none has one too; the exit status is 1."""
     document = json.loads((elsewhere / "e.json").read_text())

@@ -22,8 +22,42 @@ def test_one_scenario_is_run_summed_up_and_written(tmp_path: Path, capsys: pytes
     summary = json.loads(captured.out)
     assert list(summary["scenarios"]) == ["normal"] and summary["seeds"] == [1, 2]
     assert "written to" in captured.err and (tmp_path / "o" / "success.svg").is_file()
+    assert summary["comparison"] == []
     assert run(["experiment", "coallocation", "--data", data, *small]) == 0
-    assert "against the paper" in capsys.readouterr().out
+    captured = capsys.readouterr()
+    assert "against the paper" not in captured.out
+    assert "not held against the paper, whose settings are others: load 0.05 (not 1.0)" in captured.err
+
+
+@pytest.mark.parametrize(("seeds", "noisy"), [(1, True), (2, True), (3, False)])
+def test_the_comparison_tells_seeds_and_their_spread(
+    seeds: int, noisy: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Expected, found, and the least and most of one seed; with fewer than three it is all noise."""
+    row = {"what": "success at 80 %", "low": 0.6, "high": 0.7, "found": 0.5, "least": 0.4, "most": 0.61}
+    verdict = "noise" if noisy else "differs"
+    summary = {"seeds": list(range(1, seeds + 1)), "not_the_papers": [], "comparison": [row | {"verdict": verdict}]}
+    experiment.print_comparison(summary)
+    captured = capsys.readouterr()
+    head, line = captured.out.splitlines()
+    assert f"against the paper, {seeds} seed" in head and "one seed alone" in head
+    assert line.rstrip().endswith(f"0.4 to 0.61  {verdict}")
+    assert ("fewer than 3 seeds" in captured.err) is noisy
+
+
+def test_a_folder_that_cannot_be_written_is_told_before_the_work(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A file in the place of --out ends both experiments before any run."""
+    data = str(data_file(FILE).parent.parent)
+    file = tmp_path / "README.md"
+    file.write_text("read me")
+    for kind in ("coallocation", "energy"):
+        assert run(["experiment", kind, "--data", data, "--out", str(file), "--jobs", "1"]) == 1
+        captured = capsys.readouterr()
+        assert captured.out == ""
+        assert captured.err == f"leasekit: {file}: found a file, expected a folder to write results to\n"
+    assert file.read_text() == "read me"
 
 
 def test_the_scenarios_of_the_command_are_those_of_the_experiment() -> None:
@@ -32,6 +66,10 @@ def test_the_scenarios_of_the_command_are_those_of_the_experiment() -> None:
 
 
 def test_missing_data_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Without the testbed the command says what it looked for."""
+    """Without data the commands say what they looked for, and advise nothing that they don't have."""
     assert run(["experiment", "coallocation", "--data", str(tmp_path)]) == 1
-    assert "coallocation/testbed.json" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "coallocation/testbed.json" in told and "--synthetic" not in told
+    assert run(["experiment", "energy", "--data", str(tmp_path)]) == 1
+    told = capsys.readouterr().err
+    assert "trace is missing" in told and "--synthetic" not in told, "there is no such option"

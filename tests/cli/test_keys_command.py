@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,9 @@ from click.testing import CliRunner
 
 from leasekit.cli import main
 from leasekit.config import keys
+from leasekit.config.identities import prepare
 from leasekit.config.keys import check_key, load_key
+from leasekit.config.load import load
 from leasekit.config.passphrases import ENVIRONMENT
 from leasekit.config.rotation import load_succession
 from leasekit.core.time import DAY
@@ -82,9 +85,33 @@ def test_rotate(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert main.run(["keys", "rotate", "lab.key"]) == 0
     said = capfd.readouterr().err
     assert "`leasekit peer succeed lab lab.succession`" in said
-    assert 'key = { file = "lab.next.key", after = ["lab.key"] }' in said
+    assert f'key = {{ file = "{folder / "lab.next.key"}", after = ["{folder / "lab.key"}"] }}' in said
     assert main.run(["keys", "rotate", "site.key"]) == 1
     assert "is not being changed already" in capfd.readouterr().err
+
+
+def test_what_rotate_advises_works(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Taken literally, the key in the advice is found in the deploy file, and the old one with it; checking the file
+    tells where it isn't.
+    """
+    text = '[deployment]\nname = "one"\nstate = "state"\ncreate_keys = true\n'
+    text += '[actor.hub]\nrole = "broker"\nmapper = { name = "fcfs" }\n'
+    deploy = tmp_path / "one.toml"
+    deploy.write_text(text, encoding="utf-8")
+    prepare(load(deploy))
+    assert main.run(["keys", "rotate", str(tmp_path / "state" / "keys" / "hub.key")]) == 0
+    said = capfd.readouterr().err
+    advised = re.search(r"with (key = \{.*\}) in its deploy file, where paths are relative to the state folder", said)
+    assert advised is not None
+    deploy.write_text(text + advised[1] + "\n", encoding="utf-8")
+    assert main.run(["config", "check", str(deploy)]) == 0
+    wrong = tmp_path / "wrong.toml"
+    wrong.write_text(text + advised[1].replace("keys/", "") + "\n", encoding="utf-8")
+    assert main.run(["config", "check", str(wrong), "--json"]) == 1
+    assert "paths are relative to the state folder" in capfd.readouterr().out
+    keys = prepare(load(deploy))
+    assert keys.public("hub") == load_key(tmp_path / "state" / "keys" / "hub.next.key").public
+    assert [one.signer.public for one in keys.former("hub")] == [load_key(tmp_path / "state/keys/hub.key").public]
 
 
 def test_rotate_a_key_under_a_passphrase(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -10,8 +10,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from cli_daemons import running
 
 from leasekit.cli import main
+from leasekit.config.load import load
+from leasekit.runtime.client import ControlClient
 
 ROLES = ("broker", "authority", "guest")
 METHODS = {"broker": "allocate", "authority": "assign", "guest": "plan"}
@@ -97,6 +100,26 @@ def test_a_single_file_works_by_path(tmp_path: Path) -> None:
     deploy = package / "deploy.toml"
     deploy.write_text(deploy.read_text().replace('"by-path"', '"by_path.py:ByPath", units = 2'))
     assert main.run(["config", "check", str(deploy)]) == 0
+
+
+@pytest.mark.xdist_group("cli_daemons")
+@pytest.mark.parametrize("role", ROLES)
+def test_the_deploy_file_runs_as_daemons(role: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As it stands but for the name, which is the file's here: nothing to warn of, and a lease becomes active."""
+    file = _new(tmp_path, "m", role) / "deploy.toml"
+    settings = ', retry = "1s"' if role == "guest" else ""
+    file.write_text(file.read_text().replace('"m" }', f'"m.py:M"{settings} }}'))
+    assert main.run(["config", "check", str(file)]) == 0
+    assert "warning" not in capsys.readouterr().err
+    guest = load(file).actors["guest"].control
+    with running(file, os.environ), ControlClient(guest) as watcher, ControlClient(guest) as client:
+        events = watcher.watch("", patience=30)
+        if role != "guest":
+            now = client.query("status")["now"]
+            request = {"type": "vm", "units": 1, "term": [now, now + 3_600_000], "name": "asked"}
+            client.command("lease.request", **request, properties={"deferrable": "true"})
+        while not any(lease["state"] == "active" for lease in client.query("leases")):
+            next(events)
 
 
 @pytest.mark.parametrize("name", ["fcfs", "Capital", "two words", "json", "class", "-x"])

@@ -91,15 +91,23 @@ def test_broken_chain(elsewhere: Path, capfd: pytest.CaptureFixture[str]) -> Non
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"\xff\xfe nonsense", b"abcd", bytes(70_000)], ids=["empty", "noise", "hex", "big"]
-)
-def test_what_is_no_ticket(data: bytes, elsewhere: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Anything else is refused in one line."""
-    (elsewhere / "t").write_bytes(data)
-    assert main.run(["ticket", "show", "t"]) == 1
+    ("data", "said"),
+    [
+        (b"", "it is empty"), (b"\xff\xfe nonsense", "goes on after its end"), (b"abcd", "incomplete"),
+        (bytes(70_000), "which no ticket has"),
+    ],
+    ids=["empty", "noise", "hex", "big"],
+)  # fmt: skip
+@pytest.mark.parametrize("verb", ["show", "verify"])
+def test_what_is_no_ticket(
+    verb: str, data: bytes, said: str, elsewhere: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Anything else is refused in one line that names the file."""
+    (elsewhere / "the.ticket").write_bytes(data)
+    assert main.run(["ticket", verb, "the.ticket"]) == 1
     out, err = capfd.readouterr()
     assert out == ""
-    assert err.startswith("leasekit: ")
+    assert "the.ticket: " in err and said in err
     assert err.count("\n") == 1
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import re
 import shutil
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -201,11 +203,36 @@ def test_the_deploy_file_is_the_network_that_it_draws(file: Path) -> None:
     }
 
 
-def test_the_deploy_file_in_virtual_time(capfd: pytest.CaptureFixture[str]) -> None:
-    """In an emulated day topologies fill the smaller site at times, and never take more than there is."""
-    assert main.run(["emulate", str(DEPLOY / "coallocation.toml"), "--json"]) == 0
+def test_the_deploy_file_in_virtual_time(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """In an emulated day topologies fill the smaller site at times, and never take more than there is of any type. How
+    many were granted and refused is told, and is what the guest's log says.
+    """
+    assert main.run(["emulate", str(DEPLOY / "coallocation.toml"), "--json", "--out", str(tmp_path)]) == 0
     (run,) = json.loads(capfd.readouterr().out)["runs"]
-    peaks = {name: (site["peak"], site["capacity"]) for name, site in run["sites"].items()}
-    assert peaks["south"] == (8, 8)
-    assert 24 <= peaks["network"][0] <= 84
+    types = {(name, kind): one for name, site in run["sites"].items() for kind, one in site["types"].items()}
+    assert all(one["peak"] <= one["capacity"] for one in types.values())
+    assert types["south", "vm"]["peak"] == 8
+    assert types["network", "north-x1"]["peak"] >= 24
     assert run["sites"]["north"]["usage"] > 0.2
+    assert "usage" not in run["sites"]["network"], "links of different types are not added"
+    guest = run["guests"]["guest"]
+    assert "mean_leased" not in guest, "machines and bandwidth are not added"
+    assert guest["types"].keys() == {"vm", "north-x1", "south-x1", "north-south"}
+    with (tmp_path / "a_day_of_topologies-transitions.csv").open(newline="") as rows:
+        events = Counter(row["event"] for row in csv.DictReader(rows) if "-topology-" in row["lease"])
+    counts = guest["topologies"]
+    assert (counts["asked"], counts["granted"]) == (events["plan"], events["commit"])
+    assert (counts["refused"], counts["given_up"], counts["waiting"]) == (events["refuse"], 0, 0)
+    assert counts["granted"] and counts["refused"]
+    with (tmp_path / "a_day_of_topologies-series.csv").open(newline="") as rows:
+        assert {"guest.leased.vm", "network.in_use.north-x1"} <= set(next(csv.reader(rows)))
+
+
+def test_a_person_is_told_what_became_of_topologies(capfd: pytest.CaptureFixture[str]) -> None:
+    """Asked for, granted and refused; and what was leased, by type."""
+    assert main.run(["emulate", str(DEPLOY / "coallocation.toml")]) == 0
+    out = capfd.readouterr().out
+    assert re.search(
+        r"guest  topologies asked for  granted  refused  given up  waiting\n.* +\d+ +\d+ +\d+ +0 +0\n", out
+    )
+    assert re.search(r"run +guest +type +leased +peak\n.* vm +[\d.]+ +16\n", out)

@@ -356,7 +356,7 @@ def test_files_that_are_not_toml(tmp_path: Path, data: bytes, key: str, words: s
     """The place is said by line and column."""
     path = tmp_path / "deploy.toml"
     path.write_bytes(data)
-    errors = check(path)
+    errors = check(path)[0]
     assert len(errors) == 1
     assert errors[0].key == key
     assert words in errors[0].found
@@ -365,9 +365,9 @@ def test_files_that_are_not_toml(tmp_path: Path, data: bytes, key: str, words: s
 def test_files_that_are_not_there(tmp_path: Path) -> None:
     """A missing file and a folder are one clear error each."""
     assert (
-        str(check(tmp_path / "x.toml")[0]) == f"{tmp_path}/x.toml: found no such file, expected a deploy file in TOML"
+        str(check(tmp_path / "x.toml")[0][0]) == f"{tmp_path}/x.toml: found no such file, expected a deploy file in TOML"
     )
-    assert "can't be read" in str(check(tmp_path)[0])
+    assert "can't be read" in str(check(tmp_path)[0][0])
 
 
 def test_an_empty_file(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from leasekit.config.build import build
 from leasekit.config.errors import ConfigErrors
 from leasekit.config.identities import FileKeys, emulation_keys, prepare
 from leasekit.config.keys import load_key, new_key
-from leasekit.config.load import load
+from leasekit.config.load import check, load
 from leasekit.config.rotation import rotate
 from leasekit.core.claims.keys import ED25519, UNSIGNED
 
@@ -146,6 +146,39 @@ def test_keys_that_an_actor_had_before(tmp_path: Path) -> None:
     assert "which names" in faults_of(wrong, "site")["actor.site.key"]
     (keys / "site.succession").unlink()
     assert "site.succession" in faults_of(path, "site")["actor.site.key"]
+
+
+def test_a_key_with_ones_before_it_is_never_made(tmp_path: Path) -> None:
+    """Though keys may be made: a new one would be nobody's successor. Starting and checking the file both tell it, and
+    nothing is written.
+    """
+    prepare(load(write(tmp_path)))
+    keys = tmp_path / "state" / "keys"
+    rotate(keys / "site.key", "site", 5, 1000)
+    text = '[actor.site]\nkey = { file = "site.next.key", after = ["site.key"] }\n'
+    path = write(tmp_path, changed(("[actor.site]\n", text)))
+    for found in (faults_of(path), faults_of(path, "broker"), {e.key: str(e) for e in check(path)[0]}):
+        assert "state/site.next.key" in found["actor.site.key"]
+        assert "paths are relative to the state folder" in found["actor.site.key"]
+        assert "create_keys" not in found["actor.site.key"]
+    assert not (tmp_path / "state" / "site.next.key").exists()
+
+
+def test_checking_a_file_looks_at_keys_that_were_changed(tmp_path: Path) -> None:
+    """Each file of a rotation that is missing is told; where there is no state folder yet nothing can be said."""
+    text = '[actor.site]\nkey = { file = "keys/site.next.key", after = ["keys/site.key"] }\n'
+    plain = changed(("[actor.site]\n", text), ("create_keys = true", "create_keys = false"))
+    path = write(tmp_path, plain)
+    assert check(path)[0] == []
+    keys = tmp_path / "state" / "keys"
+    new_key(keys / "site.key")
+    rotate(keys / "site.key", "site", 5, 1000)
+    assert check(path)[0] == []
+    for name, words in (("site.succession", "can't be read"), ("site.key", "had before"), ("site.next.key", "follows")):
+        (keys / name).unlink()
+        (error,) = check(path)[0]
+        assert (error.key, name in error.found) == ("actor.site.key", True)
+        assert words in str(error)
 
 
 def test_emulated_keys(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ from leasekit.core.leases.records import (
     Slice,
     Update,
 )
-from leasekit.core.leases.relations import Delegation, Incident, Notice, PeerRecord, Window, Withheld
+from leasekit.core.leases.relations import Delegation, Incident, Notice, PeerRecord, Report, Window, Withheld
 from leasekit.core.protocol.messages import LeaseUpdate, TicketUpdate
 from leasekit.core.schema import TABLES
 
@@ -117,6 +117,7 @@ RECORDS: dict[type[Any], st.SearchStrategy[Any]] = {
         maybe, st.lists(st.tuples(digests, instants), max_size=2).map(tuple),
     ),
     Window: st.builds(Window, names, instants, instants, st.lists(names).map(tuple), reasons, maybe, maybe),
+    Report: st.builds(Report, names, instants, names, names, names, reasons),
     Incident: st.builds(Incident, names, instants, names, names, reasons, statements, names),
 }  # fmt: skip
 

@@ -79,7 +79,7 @@ def test_texts_that_are_no_durations(text: str) -> None:
 @pytest.mark.parametrize("text", ["9" * 400 + "s", "9" * 20 + "w", f"{INSTANT_MAX + 2}ms"])
 def test_durations_that_are_too_long(text: str) -> None:
     """No duration is longer than instants can tell, however many digits it is written with."""
-    with pytest.raises(ValueError, match=f"is longer than any term can be: at most {INSTANT_MAX} ms"):
+    with pytest.raises(ValueError, match="is longer than any term can be: at most 104249991d"):
         parse_duration(text)
 
 

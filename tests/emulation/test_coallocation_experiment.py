@@ -6,17 +6,19 @@ import csv
 import json
 from pathlib import Path
 
+import attrs
 import pytest
 from datafiles import data_file
 
 from leasekit.core.errors import LeasekitError
 from leasekit.core.time import DAY
+from leasekit.emulation.coallocation.against_paper import compare
 from leasekit.emulation.coallocation.experiment import (
     FILE,
     INTERVALS,
     SCENARIOS,
     Setup,
-    compare,
+    Tally,
     draw_requests,
     measured,
     read_testbed,
@@ -87,13 +89,40 @@ def test_a_full_day_comes_out_as_the_paper_says(testbed: Paper) -> None:
     assert used["N2"][3] > used["N1"][3] + 0.2 and used["N0"][3] == 0.0
 
 
+def test_only_the_papers_settings_are_held_against_the_paper(testbed: Paper) -> None:
+    """With others nothing is compared, and the summary says which are others; the solver is none of the paper's."""
+    tallies = [run_once(testbed, "normal", 1, SMALL)]
+    summary = summarize(testbed, tallies, attrs.evolve(SMALL, frames=4))
+    assert summary["comparison"] == []
+    assert summary["not_the_papers"] == ["frames 4 (not 10)", "load 0.2 (not 1.0)"]
+    assert summarize(testbed, tallies, Setup(solver="search"))["comparison"]
+
+
 def test_a_scenario_without_its_comparison_is_left_out(testbed: Paper) -> None:
-    """Only what was run is compared, and a figure outside its range is said to differ."""
-    summary = summarize(testbed, [run_once(testbed, "normal", 1, SMALL)], SMALL)
-    whats = {row["what"]: row["ok"] for row in summary["comparison"]}
-    assert "success at 80 %" in whats and not any("balancing" in what for what in whats)
-    assert whats["success at 80 %"] is False, "a fifth of the load is no problem at all"
-    assert compare({}) == []
+    """Only what was run is compared, and a figure outside its range is said to differ, with the seeds' range."""
+    tallies = [run_once(testbed, "normal", seed, SMALL) for seed in (1, 2, 3)]
+    summary = summarize(testbed, tallies, Setup())
+    rows = {row["what"]: row for row in summary["comparison"]}
+    assert not any("balancing" in what for what in rows)
+    row = rows["success at 80 %"]
+    assert (row["ok"], row["verdict"], row["seeds"]) == (False, "differs", 3), "a fifth of the load is no problem"
+    alone = [_ratio_of(tally, 7) for tally in tallies]
+    assert (row["least"], row["most"]) == (round(min(alone), 4), round(max(alone), 4))
+    assert row["found"] == pytest.approx(sum(alone) / 3, abs=1e-4)
+    assert compare({}, []) == []
+
+
+def _ratio_of(tally: Tally, interval: int) -> float:
+    asked, granted = (sum(counts[interval, user] for user in "AB") for counts in (tally.asked, tally.granted))
+    return granted / asked
+
+
+def test_few_seeds_are_noise(testbed: Paper) -> None:
+    """With one or two seeds no figure is said to be as in the paper, nor to differ."""
+    for seeds in ((1,), (1, 2)):
+        tallies = [run_once(testbed, "normal", seed, SMALL) for seed in seeds]
+        verdicts = {row["verdict"] for row in summarize(testbed, tallies, Setup())["comparison"]}
+        assert verdicts == {"noise"}
 
 
 def test_what_is_written_can_be_read_again(testbed: Paper, tmp_path: Path) -> None:
@@ -137,5 +166,5 @@ def test_a_folder_that_cannot_be_written_is_said(testbed: Paper, tmp_path: Path)
     """A file in place of the folder is an error that names it."""
     (tmp_path / "file").write_text("")
     tallies = [run_once(testbed, "normal", 1, Setup(load=0.01))]
-    with pytest.raises(LeasekitError, match="expected a folder to write to"):
+    with pytest.raises(LeasekitError, match="found a file, expected a folder to write results to"):
         write(tmp_path / "file", summarize(testbed, tallies, SMALL), measured(tallies), tallies)

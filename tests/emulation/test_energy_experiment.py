@@ -297,7 +297,7 @@ def test_a_folder_that_cannot_be_written_is_told(workloads: experiment.Workloads
     (tmp_path / "file").write_text("")
     found = experiment.run_all(workloads)
     summary = experiment.summarize(workloads, found, experiment.Setup())
-    with pytest.raises(LeasekitError, match="expected a folder to write to"):
+    with pytest.raises(LeasekitError, match="found a file, expected a folder to write results to"):
         experiment.write(tmp_path / "file", summary, {}, found)
 
 

@@ -9,11 +9,12 @@ import pytest
 
 from leasekit.core.leases import authority as au
 from leasekit.core.leases.machine import NONE
+from leasekit.core.leases.plans import ASKING, CLOSED, COMMITTED, COMMITTING, FAILED, PlanHold, Topology
 from leasekit.core.leases.records import GuestUnit, SiteLease, SiteUnit
 from leasekit.core.schema import LOG, Change
 from leasekit.core.time import Instant, Term
 from leasekit.emulation.metrics import Series
-from leasekit.emulation.recorder import Recorder
+from leasekit.emulation.recorder import Recorder, Topologies
 
 ROLES = {"g": "guest", "h": "guest", "b": "broker", "s": "authority"}
 LEAVE = 10
@@ -131,7 +132,52 @@ def test_in_use_is_from_setup_to_the_end_of_teardown() -> None:
     for now, state in [(1, au.FREE), (5, au.SETUP), (9, au.UP), (20, au.CHANGE), (30, au.TEARDOWN), (40, au.OUT)]:
         unit = SiteUnit("u", "t", state=state)
         record.observe(now, "s", [Change("units", unit.id, unit.row())])
-    assert pairs(record.in_use["s"]) == [(5, 1), (40, 0)]
+    assert pairs(record.in_use_by_type["s"]["t"]) == [(5, 1), (40, 0)]
+
+
+def test_types_are_counted_apart() -> None:
+    """Units in use and units leased are counted by their type; a site's unit that is gone is no longer in use."""
+    record = recorder()
+    for now, name, kind in ((1, "u", "vm"), (2, "v", "link"), (3, "w", "vm")):
+        unit = SiteUnit(name, kind, state=au.SETUP)
+        record.observe(now, "s", [Change("units", unit.id, unit.row())])
+    record.observe(9, "s", [Change("units", "u", None), Change("units", "x", None)])
+    assert {kind: pairs(one) for kind, one in record.in_use_by_type["s"].items()} == {
+        "vm": [(1, 1), (3, 2), (9, 1)],
+        "link": [(2, 1)],
+    }
+    for name, kind, units in (("l", "vm", 4), ("m", "link", 12)):
+        made = SiteLease(name, "g", "", kind, au.ACTIVE, NONE, b"", Term(100, 200), units, 1)
+        record.observe(100, "s", [Change("leases", name, made.row())])
+    assert {kind: pairs(one) for kind, one in record.leased_by_type["g"].items()} == {
+        "vm": [(100, 4)],
+        "link": [(100, 12)],
+    }
+    assert pairs(record.leased["g"]) == [(100, 16)]
+    assert (record.leased_by_type["h"], pairs(record.leased["h"])) == ({}, [])
+
+
+def test_topologies_are_counted_once_each() -> None:
+    """By the first state that settles them, whatever becomes of their leases; those of brokers' plans are none."""
+    record = recorder()
+    courses = {
+        "granted": (ASKING, COMMITTING, COMMITTED, CLOSED),
+        "granted after a second plan": (ASKING, COMMITTING, ASKING, COMMITTING, COMMITTED, COMMITTED),
+        "refused": (ASKING, ASKING, FAILED),
+        "came to nothing": (ASKING, COMMITTING, FAILED),
+        "given up": (ASKING, CLOSED),
+        "waiting": (ASKING,),
+    }
+    for name, states in courses.items():
+        for now, state in enumerate(states):
+            made = Topology(name, "b", b"", 1, state=state)
+            record.observe(now, "g", [Change("plans", name, made.row())])
+        record.observe(9, "g", [Change("plans", name, None)])
+    held = PlanHold("p", "g", "q", b"", Term(0, 1), (), 5)
+    record.observe(9, "b", [Change("plans", "p", held.row())])
+    assert record.topologies["g"] == Topologies(asked=6, granted=2, refused=2, given_up=1)
+    assert record.topologies["g"].waiting == 1
+    assert record.topologies["h"] == Topologies()
 
 
 def test_rows_of_brokers_and_of_guests_leases_are_not_counted() -> None:

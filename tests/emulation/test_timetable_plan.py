@@ -11,7 +11,7 @@ from datafiles import data_file
 from leasekit.core.errors import LeasekitError
 from leasekit.emulation.compare.parts import Saving
 from leasekit.emulation.timetable_plan import Answer, plan, write_answers
-from leasekit.emulation.workload_file import COLUMNS, read_workload
+from leasekit.emulation.workload_file import COLUMNS, WorkloadError, read_workload
 
 HEADER = ",".join(COLUMNS)
 
@@ -66,26 +66,39 @@ def test_the_summary_counts_what_the_answers_say(tmp_path: Path) -> None:
 
 
 def test_answers_are_written_in_the_order_of_the_input(tmp_path: Path) -> None:
-    """One row for each request: its start, or nothing and the reason."""
-    write_answers(tmp_path / "a.csv", [Answer(start=1500), Answer(start=None, reason="full")])
+    """One row for each request: its start, exactly, or nothing and the reason."""
+    late = Answer(start=12_345_678_900)
+    write_answers(tmp_path / "a.csv", [Answer(start=1500), Answer(start=None, reason="full"), late])
     with (tmp_path / "a.csv").open(newline="") as rows:
-        assert list(csv.reader(rows)) == [["start_s", "reason"], ["1.5", ""], ["", "full"]]
+        assert list(csv.reader(rows)) == [["start_s", "reason"], ["1.5", ""], ["", "full"], ["12345678.9", ""]]
 
 
 @pytest.mark.parametrize(
     ("row", "said"),
     [
         ("0,0,,60,1", "line 2: found 5 columns, expected 6"),
-        ("x,0,,60,1,im", "line 2: submit_s: found 'x', expected a number of at least 0"),
-        ("0,0,,0,1,im", "line 2: duration_s: found '0', expected more than 0"),
-        ("0,0,,60,0,im", "line 2: nodes: found '0', expected a number of at least 1"),
-        ("0,0,,60,1,xx", "line 2: kind: found 'xx', allowed are ar, im, be"),
-        ("50,0,60,60,1,be", "line 2: deadline_s: found 60, before it could be done"),
+        ("x,0,,60,1,im", "line 2: submit_s: found 'x', expected a number of seconds from 0 to 9007199254740.991"),
+        ("0,1e300,,60,1,im", "line 2: earliest_start_s: found '1e300', expected a number of seconds from 0 to 9007"),
+        ("0,0,inf,60,1,be", "line 2: deadline_s: found 'inf', expected a number of seconds from 0 to 9007"),
+        ("0,0,,0,1,im", "line 2: duration_s: found '0', expected a number of seconds from 0.001 to 9007"),
+        ("0,0,,0.0001,1,im", "line 2: duration_s: found '0.0001', expected a number of seconds from 0.001 to 9007"),
+        ("0,9007199254740,,60,1,ar", "line 2: duration_s: found '60', expected an end of at most 9007199254740.991"),
+        ("0,0,,60,0,im", "line 2: nodes: found '0', expected a whole number from 1 to 2147483647"),
+        ("0,0,,60,1.5,be", "line 2: nodes: found '1.5', expected a whole number from 1 to 2147483647"),
+        ("0,0,,60,1,xx", "line 2: kind: found 'xx', expected one of ar, im, be"),
+        (
+            "10.5,0,20,10,1,ar",
+            "line 2: earliest_start_s: found '0', expected a start from 10.5 on, when the",
+        ),
+        (
+            "50,0,60,60,1,be",
+            "line 2: deadline_s: found '60', expected 110 or more, its earliest start and its",
+        ),
     ],
 )
 def test_a_bad_row_is_named(tmp_path: Path, row: str, said: str) -> None:
     """The message names file, line and column, what was found and what is allowed."""
-    with pytest.raises(LeasekitError) as error:
+    with pytest.raises(WorkloadError) as error:
         read_workload(workload(tmp_path, row))
     assert said in str(error.value)
     assert "workload.csv" in str(error.value)

@@ -127,7 +127,32 @@ def test_deferrable_gets_its_earliest_start() -> None:
     assert mapper().allocate(books.cycle(later)) == [Grant("l", "b/vm", 3, Term(30, 40))]
     (deferred,) = mapper().allocate(books.cycle(later._replace(latest_start=29)))
     assert isinstance(deferred, Defer)
-    assert deferred.reason.endswith("2 free at a, 2 free at b; nothing up to its latest start, 29")
+    assert deferred.reason.endswith(
+        "2 free at a, 2 free at b; nothing up to its latest start, 29; the earliest fit is at 30 at b"
+    )
+
+
+def test_who_cannot_start_in_time_is_told_when_it_would_fit() -> None:
+    """After its latest start, or never; and as things are by then, not in what has passed of its window."""
+    books = Books({"a": 4}, end=60)
+    books.book("a", "x", 2, 0, 40)
+    near, never = request("near", 3, 0, 10, latest_start=29), request("never", 3, 0, 25, latest_start=29)
+    reasons = {
+        decision.lease: decision.reason for decision in mapper().allocate(books.cycle(near, never)._replace(now=5))
+    }
+    assert reasons["near"].endswith("nothing up to its latest start, 29; the earliest fit is at 40 at a")
+    assert reasons["never"].endswith("nothing up to its latest start, 29; it fits at no later start either")
+
+
+def test_only_a_few_of_many_are_told_when_they_would_fit() -> None:
+    """However many wait, a turn works that out for few, and all are deferred."""
+    books = Books({"a": 4})
+    books.book("a", "x", 2, 0, 40)
+    wishes = [request(f"l{n}", 3, 0, 10 + n, latest_start=29) for n in range(3 * turn.EXPLAINED_MAX)]
+    decisions = mapper().allocate(books.cycle(*wishes))
+    assert [decision.lease for decision in decisions if isinstance(decision, Defer)] == [one.lease for one in wishes]
+    told = ["the earliest fit is at 40 at a" in decision.reason for decision in decisions]
+    assert told == [True] * turn.EXPLAINED_MAX + [False] * 2 * turn.EXPLAINED_MAX
 
 
 def test_a_deferred_older_request_is_not_starved() -> None:

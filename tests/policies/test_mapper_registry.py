@@ -184,16 +184,39 @@ def test_what_is_not_a_mapper_of_the_role_is_refused(own: str) -> None:
 
 def test_what_is_not_there_is_one_clear_line(own: str) -> None:
     """No such file, module or class: each names what was found and what there is."""
-    assert errors("nowhere.py:Mine") == ["broker.mapper.name: found 'nowhere.py:Mine', but there is no file nowhere.py"]
-    assert errors("no_such_module:Mine") == [
-        "broker.mapper.name: mapper 'no_such_module:Mine' can't be imported: "
-        "ModuleNotFoundError: No module named 'no_such_module'"
+    assert errors("nowhere.py:Mine") == [
+        "broker.mapper.name: found 'nowhere.py:Mine' (there is no file nowhere.py), "
+        "expected a file that is there: path/to/file.py:Class"
+    ]
+    assert errors("no_such_module.part:Mine") == [
+        "broker.mapper.name: mapper 'no_such_module.part:Mine' can't be imported: "
+        "there is no module 'no_such_module'; a file is named path/to/file.py:Class"
     ]
     assert errors(f"{own}:Mime") == [
-        f"broker.mapper.name: found 'Mime', but {own} has no such class; "
+        f"broker.mapper.name: found 'Mime' ({own} has no such class), "
         "expected one of: Broken, Mine, Odd, Plain (did you mean Mine?)"
     ]
+    assert errors(f"{own}:Mime", "guest") == [
+        f"broker.mapper.name: found 'Mime' ({own} has no such class), expected a class in it that has the method plan()"
+    ]
     assert "can't be imported" in errors(":Mine")[0]
+
+
+def test_half_a_name_is_told_what_is_missing(own: str) -> None:
+    """A file without a class, and a mapper's name in the place of a module, are told how it is written."""
+    assert errors(own) == [f"broker.mapper.name: found {own!r}, expected the class in that file as well: {own}:Class"]
+    (line,) = errors("fcfs:backfill")
+    assert "'fcfs' is a mapper itself; settings behind a colon are written KEY=VALUE" in line
+
+
+def test_whose_mappers_are_leasekits_own(own: str) -> None:
+    """Those that come along, unless something that doesn't is plugged into them; nobody's who builds on them."""
+    assert registry.is_own(make("fcfs"))
+    assert not registry.is_own(make(f"{own}:Plain"))
+    assert not registry.is_own(type("Mine", (Fcfs,), {"__module__": "mine"})())
+    assert registry.is_own(make("energy", "authority", {"types": ["vm"], "forecast": "ewma"}))
+    Path(own).write_text("class Oracle:\n    def forecast(self, now, used):\n        return used\n")
+    assert not registry.is_own(make("energy", "authority", {"types": ["vm"], "forecast": f"{own}:Oracle"}))
 
 
 @pytest.mark.parametrize(

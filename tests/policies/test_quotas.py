@@ -92,7 +92,7 @@ def test_leases_are_not_stacked_to_evade_the_longest_term(rest: str, gap: int, o
     decisions = mapper.allocate(books.cycle(*wishes))
     assert [grant.lease for grant in grants(decisions)] == (["l", "m"] if ok else ["l"])
     if not ok:
-        assert "more than 1 units may not be held for longer than 2h without a break" in reasons(decisions)[0]
+        assert "more than 1 unit may not be held for longer than 2h without a break" in reasons(decisions)[0]
 
 
 def test_as_many_as_may_be_stacked_are() -> None:

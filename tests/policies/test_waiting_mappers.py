@@ -47,6 +47,28 @@ def busy(units: int = 10, taken: int = 6, until: Instant = 100) -> Books:
     return books
 
 
+def waits(*wishes: PendingRequest, **settings: Any) -> list[str]:
+    """What each of them is told, all of which wait for four of ten units that are leased up to 100."""
+    decisions = backfill(**settings).allocate(busy().cycle(*wishes))
+    return [decision.reason for decision in decisions if isinstance(decision, Defer)]
+
+
+# -- what is told ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_who_waits_is_told_when_it_would_fit(mode: Any) -> None:
+    """And how many others wait: it isn't one of them itself. After its latest start it is told that, too."""
+    (alone,) = waits(*line(("l", 5, 50)), mode=mode)
+    assert "4 free at a; " in alone
+    assert "the earliest fit is at 100 at a" in alone or "its place is at 100" in alone
+    assert "others wait" not in alone or "no others wait" in alone
+    (late,) = waits(line(("l", 5, 50))[0]._replace(latest_start=60), mode=mode)
+    assert "nothing up to its latest start, 60; the earliest fit is at 100 at a" in late
+    two = waits(*line(("l", 5, 50), ("m", 6, 50)), mode="strict")
+    assert len(two) == 2 and all("; 1 other waits, it may start" in told for told in two)
+
+
 # -- who may overtake --------------------------------------------------------------------------------------------
 
 WISHES = (("big", 8, 50), ("short", 4, 100), ("long", 2, 300), ("wide", 4, 200))

@@ -15,6 +15,9 @@ from leasekit.runtime.logs import ACTOR, TRANSITIONS_PER_SECOND, TransitionLog, 
 
 ROW = (1, "lease-1", "ticket", "nascent/ticketing", "ticketed/-", "2 units at site")
 FAILED = (1, "lease-1", "ticket_refused", "nascent/ticketing", "failed/-", "no room")
+REPORT = (1, "", "report", "", "", "site reports: low (6517b379) held 4 units")
+RETURNED = (1, "lease-1", "returned", "ticketed/-", "closed/-", "4 units from 5 on")
+GUILT = (1, "", "returned", "", "", "web (6517b379) gave back 4 units")
 MAPPER = (1, "", "mapper", "", "", "broker mapper: KeyError: 'x'")
 
 
@@ -84,24 +87,29 @@ def test_a_file_holds_its_actors_records(tmp_path: Path, logger: logging.Logger)
 @pytest.mark.parametrize(
     ("watched", "level", "shown"),
     [
-        (False, "info", ["ticket_refused", "broker mapper"]),
-        (True, "info", ["ticket:", "ticket_refused", "broker mapper"]),
-        (False, "debug", ["ticket:", "ticket_refused", "broker mapper"]),
+        (False, "info", ["ticket_refused", "broker mapper", "site reports: low", "web (6517b379)"]),
+        (
+            True,
+            "info",
+            ["ticket:", "ticket_refused", "broker mapper", "site reports: low", "web (6517b379)", "returned:"],
+        ),
+        (False, "debug", ["ticket:", "ticket_refused", "broker mapper", "site reports: low", "web (65", "returned:"]),
     ],
 )
 def test_transitions_are_logged_for_those_who_look(
     logger: logging.Logger, watched: bool, level: str, shown: list[str]
 ) -> None:
-    """Trouble is always logged; the rest on a terminal, or at debug."""
+    """Trouble is always logged, what was reported of claims as well; the rest on a terminal, or at debug."""
     out = io.StringIO()
     end = log_to_stream("human", level, out)
     try:
-        TransitionLog(logger, watched).write([ROW, FAILED, MAPPER])
+        TransitionLog(logger, watched).write([ROW, FAILED, MAPPER, REPORT, GUILT, RETURNED])
     finally:
         end()
     lines = out.getvalue().splitlines()
     assert len(lines) == len(shown)
     assert all(word in line for word, line in zip(shown, lines, strict=True))
+    assert sum("WARNING" in line for line in lines) == 4
 
 
 def test_a_terminal_is_not_flooded(logger: logging.Logger) -> None:

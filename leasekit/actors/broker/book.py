@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from leasekit.core.claims.ticket import Ticket
-from leasekit.core.leases import delegation as deleg
 from leasekit.core.leases.records import Granted
 from leasekit.core.leases.relations import Delegation, Withheld
 from leasekit.core.mappers import Source
@@ -49,6 +48,8 @@ class Book:
         line = self._lines.setdefault(source.base, [])
         table = self._tables[line[0].id] if line else Timetable(0)
         table.add_capacity(source.term, ticket.leaf.capacity)
+        if source.reclaimed >= 0:
+            self._leave_out(table, source, ticket)
         line.append(source)
         line.sort(key=lambda s: s.term)
         self._sources[source.id], self._tables[source.id], self._tickets[source.id] = source, table, ticket
@@ -62,6 +63,20 @@ class Book:
         start, end = max(window.term.start, source.term.start), min(window.term.end, source.term.end)
         if start < end:
             self.table(source.id).add_capacity(Term(start, end), -sign * window.units)
+
+    def take_back(self, id_: str, now: Instant) -> None:
+        """The giver takes a delegation back: nothing more is granted that goes beyond its ``reclaimed``; what was
+        granted stays booked.
+        """
+        source = self._sources[id_]
+        self._leave_out(self._tables[id_], source, self._tickets[id_])
+        if source.grants_until <= now:
+            self.close(id_)
+
+    @staticmethod
+    def _leave_out(table: Timetable, source: Delegation, ticket: Ticket) -> None:
+        if source.grants_until < source.term.end:
+            table.add_capacity(Term(source.grants_until, source.term.end), -ticket.leaf.capacity)
 
     def close(self, id_: str) -> None:
         """Grant nothing more from a delegation; what was granted from it stays booked."""
@@ -99,8 +114,8 @@ class Book:
         parts: list[tuple[Delegation, Term]] = []
         at = term.start
         for source in self._lines.get(base, ()):
-            if source.state == deleg.HELD and source.term.start <= at < source.term.end and at < term.end:
-                parts.append((source, Term(at, min(source.term.end, term.end))))
+            if source.term.start <= at < source.grants_until and at < term.end:
+                parts.append((source, Term(at, min(source.grants_until, term.end))))
                 at = parts[-1][1].end
         return parts if at >= term.end else []
 
@@ -160,11 +175,11 @@ class Book:
         runs: dict[str, tuple[Delegation, int, Term]] = {}
         for source in sorted(self._by_type.get(type_, ()), key=lambda s: (s.base, s.term)):
             if source.base not in runs:
-                runs[source.base] = (source, source.units, source.term)
+                runs[source.base] = (source, source.units, Term(source.term.start, source.grants_until))
                 continue
             first, units, term = runs[source.base]
             if source.term.start == term.end:
-                runs[source.base] = (first, max(units, source.units), Term(term.start, source.term.end))
+                runs[source.base] = (first, max(units, source.units), Term(term.start, source.grants_until))
         return list(runs.values())
 
     def describe(self, now: Instant) -> list[dict[str, Any]]:
@@ -172,8 +187,9 @@ class Book:
         rows = []
         for source in self._sources.values():
             table = self._tables[source.id]
-            day = Term(now, min(now + DAY, source.term.end)) if now < source.term.end else source.term
-            begun = source.term.start <= now
+            until = source.grants_until
+            day = Term(now, min(now + DAY, until)) if now < until else source.term
+            begun = source.term.start <= now < until
             rows.append(
                 {
                     "source": source.id,
@@ -183,6 +199,9 @@ class Book:
                     "type": source.type,
                     "units": source.units,
                     "line": source.base,
+                    "reclaimed": source.reclaimed,
+                    "deadline": source.deadline,
+                    "grants_until": until,
                     "free_now": table.free_at(now) if begun else 0,
                     "free_for_a_day": table.available(day) if begun else 0,
                     "reservations": len(table),

@@ -23,7 +23,6 @@ from leasekit.core.claims.statements import TRUNCATION, state
 from leasekit.core.claims.ticket import JOINED_MAX, Ticket, delegate, join_tickets
 from leasekit.core.errors import CommandError, RemoteError
 from leasekit.core.leases import broker as br
-from leasekit.core.leases import delegation as deleg
 from leasekit.core.leases.machine import NONE
 from leasekit.core.leases.plans import HOLD
 from leasekit.core.leases.records import Asked, BrokerLease, Granted
@@ -397,7 +396,7 @@ class Broker(BrokerPlans):
 
     def _check_grant(self, lease: BrokerLease, grant: Grant) -> None:
         view = self._shown.get(lease.id) or self._view(lease)
-        source = next((one for one in self.book.line(grant.source) if one.state == deleg.HELD), None)
+        source = next((one for one in self.book.line(grant.source) if one.grants_until > self.now), None)
         if lease.holder not in self.peers:
             raise CommandError(f"lease {lease.id}: its holder {lease.holder!r} is no peer any more")
         if source is None or source.type != lease.type:
@@ -428,7 +427,7 @@ class Broker(BrokerPlans):
         """What is granted lies in one delegation, or in some that go on from each other. Raises ``CommandError``."""
         parts = self.book.cover(grant.source, grant.booked)
         if not parts:
-            end = max(one.term.end for one in self.book.line(grant.source))
+            end = max(one.grants_until for one in self.book.line(grant.source))
             raise CommandError(f"the delegation covers {(source.term.start, end)}, not {tuple(grant.booked)}")
         if grant.prepare and parts[0][1].end <= grant.term.start:
             raise CommandError(f"units can't be prepared in {parts[0][0].id}, which ends before the term begins")

@@ -176,8 +176,7 @@ class BrokerClaims(BrokerSources):
             raise RemoteError("forbidden", f"{peer} is no site: it reports nothing")
         self._messages.append(Outgoing(peer, Accepted(message.claim, message.number)))
         if message.code != REPLACED:
-            self.reports = [*self.reports[-19:], f"{peer}: {message.reason}"]
-            self._note("", "report", "", "", f"{peer}, {message.code} {message.claim[:16]}: {message.reason}")
+            self.report(message.code, message.claim, message.reason, peer)
             return
         lease = self.leases.get(self._cut_off.get(message.claim, ""))
         if lease is None:

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from leasekit.actors.broker.state import BrokerState, delegation_key
+from leasekit.actors.giver import taken_back
 from leasekit.actors.settings import DELEGATE, BrokerSettings, DelegationSpec, Peer
 from leasekit.actors.shares import withheld_shares
 from leasekit.core.claims.claim import DEGREE_ONE
@@ -41,6 +42,7 @@ from leasekit.core.protocol.messages import (
 )
 from leasekit.core.steps import Outgoing, Tick
 from leasekit.core.time import Instant, Term
+from leasekit.core.words import with_article
 
 TRUNCATE = "truncate:"
 WINDOWS_MAX = 100
@@ -130,7 +132,8 @@ class BrokerSources(BrokerState):
             if root in self._keys_of(known.name):
                 if known.role != "authority":
                     raise TicketError(
-                        "unknown_site", f"the chain begins at {known.name}, which is no site but a {known.role}"
+                        "unknown_site",
+                        f"the chain begins at {known.name}, which is no site but {with_article(known.role)}",
                     )
                 return known.name
         if not called or called in self.peers:
@@ -195,7 +198,7 @@ class BrokerSources(BrokerState):
         note = check_statement(
             self.scheme, message.statement, RECLAIM, signer=ticket.leaf.issuer, subject=ticket.leaf.digest
         )
-        deadline = reclaim_deadline(note)
+        deadline, at = reclaim_deadline(note), note.at
         if source is None:
             # It overtook its offer, which must not be taken when it comes.
             self._check_room(peer)
@@ -206,13 +209,14 @@ class BrokerSources(BrokerState):
             )  # fmt: skip
             # By itself: what it goes on from, if it does, it does not say.
             self.book.add(source, ticket)
+            at = leaf.term.start  # nothing can come of it: its properties are not known
             self._note(source.id, "taken", "", deleg.HELD, "it is taken back before it was offered")
         if source.state == deleg.HELD:
-            source.reclaimed = note.at
+            source.reclaimed = at
             source.deadline = -1 if deadline is None else deadline
             source.statement = message.statement
             self._fire(deleg.MACHINE, source, "let_go", f"{peer} takes it back as of {note.at}")
-            self.book.close(source.id)
+            self.book.take_back(source.id, self.now)
             self._stop_granting(source)
         until = self._busy_until(source)
         self._messages.append(Outgoing(peer, OfferAnswer(message.delegation, message.number, "", until)))
@@ -225,7 +229,7 @@ class BrokerSources(BrokerState):
         for lease in list(self.leases.values()):
             for claim in lease.claims if lease.state == br.TICKETED else ():
                 if claim.source == source.id and claim.term.start >= source.reclaimed:
-                    self._notice_guest(lease.id, claim, claim.term.start, f"site {source.site} takes its units back")
+                    self._notice_guest(lease.id, claim, claim.term.start, taken_back(source.peer, self.name))
                     break
 
     def _notice_guest(self, lease_id: str, claim: Granted, at: Instant, reason: str) -> None:
@@ -235,11 +239,11 @@ class BrokerSources(BrokerState):
         self._publish(lease, TicketUpdate(lease.id, lease.update + 1, 0, "noticed", b"", "", {}, statement, reason, -1))
 
     def _busy_until(self, source: Delegation) -> Instant:
-        """When the last thing cut from ``source`` that may go on ends: 0 if there is nothing."""
+        """When the last thing ends that was cut from ``source`` and may go on, or may be cut yet: 0 if nothing is."""
         claims = [c for lease in self.leases.values() for c in lease.claims if c.source == source.id]
         ends = [c.until for c in claims if c.term.start < source.reclaimed]
         ends += [d.term.end for d in self.given.values() if d.source == source.id and d.state != deleg.ENDED]
-        last = max((end for end in ends if end > self.now), default=0)
+        last = max((end for end in (*ends, source.grants_until) if end > self.now), default=0)
         return min(last, source.deadline) if source.deadline >= 0 else last
 
     # -- introductions -----------------------------------------------------------------------------------------
@@ -274,7 +278,7 @@ class BrokerSources(BrokerState):
 
     def _delegate(self, id_: str, spec: DelegationSpec, last: Delegation | None) -> bool:
         for source in self.book.of_type(spec.type):
-            if spec.site and source.site != spec.site:
+            if (spec.site and source.site != spec.site) or source.state != deleg.HELD:
                 continue
             if last is None and self.book.line(source.base)[0] is not source:
                 continue  # what comes later is for renewals
@@ -362,5 +366,9 @@ class BrokerSources(BrokerState):
 
     def _on_due(self, record: Any) -> None:
         super()._on_due(record)
-        if isinstance(record, Delegation) and not record.given and record.state == deleg.ENDED:
+        if not isinstance(record, Delegation) or record.given:
+            return
+        if record.state == deleg.ENDED:
             self.book.remove(record.id)
+        elif record.grants_until <= self.now:
+            self.book.close(record.id)

@@ -22,6 +22,7 @@ from leasekit.core.leases.relations import Delegation
 from leasekit.core.protocol.messages import NEW
 from leasekit.core.requests import Options, parse_options
 from leasekit.core.schema import Row
+from leasekit.core.time import Instant
 
 
 def delegation_key(id_: str) -> str:
@@ -43,7 +44,6 @@ class BrokerState(Giver[BrokerLease]):
         self._pending: dict[str, BrokerLease] = {}
         self._open_requests: dict[str, int] = {}
         self._cut_off: dict[str, str] = {}
-        self.reports: list[str] = []
         self.usage: UsageBook | None = None
         self._options: dict[str, Options] = {}
         self._wanted = False
@@ -108,8 +108,8 @@ class BrokerState(Giver[BrokerLease]):
             source = Delegation.from_row(row)
             if not source.given and source.state in (deleg.HELD, deleg.RECLAIMED):
                 self.book.add(source, decode_ticket(source.ticket))
-                self._schedule(source, source.term.end)
-                if source.state == deleg.RECLAIMED:
+                self._schedule(source, self._due_at(source))
+                if source.grants_until <= self.now:
                     self.book.close(source.id)
         self._restore_given(tables.get("delegations", ()))
         for given in self.given.values():
@@ -157,11 +157,18 @@ class BrokerState(Giver[BrokerLease]):
             "pending": lease.pending,
             "requested": {"op": lease.asked.op, "units": lease.asked.units, "term": list(lease.asked.term)},
             "claims": [
-                {"claim": c.digest.hex(), "source": c.source, "units": c.units, "term": [c.term.start, c.until]}
+                {"claim": c.digest.hex(), "source": c.source, "units": c.units, "term": [c.term.start, self._until(c)]}
                 for c in lease.claims
             ],
             "reason": lease.defer_reason or lease.reason,
         }
+
+    def _until(self, claim: Granted) -> Instant:
+        """When a claim ends: by its giver's deadline at the latest, if that takes back what it was cut from."""
+        source = self.book.get(claim.source)
+        if source is None or source.deadline < 0:
+            return claim.until
+        return max(claim.term.start, min(claim.until, source.deadline))
 
     def _query_sources(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
         return self.book.describe(self.now)
@@ -171,5 +178,5 @@ class BrokerState(Giver[BrokerLease]):
             **self._status(self.leases.values()),
             "waiting": len(self._pending),
             "sources": len(self.book),
-            "reports": self.reports[-5:],
+            "reports": self.latest_reports(),
         }

@@ -335,7 +335,8 @@ class ServiceManager(GuestSuspension):
             event = "lost"
         else:
             return
-        lease.reason = lease.close_reason if event == "closed" and lease.close_reason else message.reason
+        ended = lease.close_reason or (lease.reason if lease.noticed >= 0 else "")
+        lease.reason = ended if event == "closed" and ended else message.reason
         self._fire(sm.MACHINE, lease, event, lease.reason)
         held = lease.approved
         # A site that ends a lease by itself gives no receipt: what is left of the claim is the broker's all the same.

@@ -245,7 +245,8 @@ class GuestState(Peering):
 
 def _end(lease: GuestLease) -> Instant:
     """When it ends, or did."""
-    return lease.end if lease.ended < 0 else min(lease.end, lease.ended)
+    end = lease.end if lease.noticed < 0 else min(lease.end, lease.noticed)
+    return end if lease.ended < 0 else min(end, lease.ended)
 
 
 def _summary(lease: GuestLease) -> dict[str, Any]:

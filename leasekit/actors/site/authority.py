@@ -10,13 +10,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from leasekit.actors.giver import taken_back
 from leasekit.actors.served import FRESH, OLD
 from leasekit.actors.settings import DELEGATE, REDEEM, AuthoritySettings, DelegationSpec, Peer
 from leasekit.actors.site.claims import REDEEMED, SEEN, VOID
 from leasekit.actors.site.saved import SiteSaved
 from leasekit.core.claims.claim import Claim, decode_claim
-from leasekit.core.claims.evidence import of_returned
-from leasekit.core.claims.keys import Scheme, Signer
+from leasekit.core.claims.evidence import in_words, of_returned
+from leasekit.core.claims.keys import Scheme, Signer, fingerprint
 from leasekit.core.claims.statements import (
     RECEIPT,
     RELINQUISHMENT,
@@ -215,8 +216,15 @@ class Authority(SiteSaved):
         if receipt:
             lease.receipt = receipt
         lease.settles, lease.saves = message.number, lease.saves and message.save
-        self.close_lease(lease, "close", lease.notice if lease.saves else "closed by its guest")
+        self.close_lease(lease, "close", self._why_closed(lease))
         self._accept(lease, message.number)
+
+    @staticmethod
+    def _why_closed(lease: SiteLease) -> str:
+        if lease.saves:
+            return lease.notice
+        ended = "closed by its guest"
+        return ended if lease.noticed < 0 else f"{ended}, before it was to end at {lease.noticed}: {lease.notice}"
 
     def _close_unknown(self, peer: str, message: CloseLease) -> None:
         """A close that overtook its redeem: remembered, so that the redeem finds the lease closed when it comes.
@@ -298,7 +306,11 @@ class Authority(SiteSaved):
         contract = self.contract(lease, known.at or self.now)
         if contract.at > note.at + self._base.clock_skew:
             guilty = ticket.leaf.holder
-            words = f"{lease.holder} redeemed claim {known.id[:16]} after giving it back"
+            leaf = ticket.leaf
+            words = (
+                f"{self.called(guilty)} gave back {leaf.units} units of {leaf.type!r} as of {in_words(note.at)}, and "
+                f"redeemed them at {in_words(contract.at)}"
+            )
             evidence = of_returned(ticket, note, contract)
             self.keep_evidence(f"returned-{known.id[:16]}", guilty, evidence, words, ticket.root.holder)
         self.close_lease(lease, "close", "its holder had given the claim back")
@@ -360,7 +372,7 @@ class Authority(SiteSaved):
 
     def _took_back(self, record: Delegation) -> None:
         """Leases that came from it and have not begun by then are off; the others are over by the deadline."""
-        why = f"{self.name} takes back what it gave to {record.peer}"
+        why = taken_back(self.name, record.peer)
         for lease in list(self.leases.values()):
             if lease.ended >= 0:
                 continue
@@ -390,12 +402,14 @@ class Authority(SiteSaved):
         if known is None:
             self.remember_unused(claim, SEEN)
         self.end_claim(claim.digest, statement.at)
+        taker = self.name_of(claim.holder) or fingerprint(claim.holder)
         for lease in self.leases_of(claim.digest):
+            own = claim.digest in (lease.claim, lease.next.claim if lease.next is not None else b"")
             at = self.end_under(lease, claim.digest, max(statement.at, self.now))
             if at >= 0 and message.saving > 0:
                 self.suspend_lease(lease, at, message.saving, peer)
             elif at >= 0:
-                self.notice_lease(lease, at, f"{peer} ends it early")
+                self.notice_lease(lease, at, f"{peer} ends it early" if own else taken_back(peer, taker))
         self._messages.append(Outgoing(peer, Accepted(message.lease, message.number)))
 
     def _check_firm(self, claim: Claim, known: SiteClaim | None) -> None:

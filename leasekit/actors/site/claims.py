@@ -15,10 +15,17 @@ from typing import Any, Final
 from leasekit.actors.settings import AuthoritySettings, Peer
 from leasekit.actors.site.leases import SiteLeases
 from leasekit.core.claims.claim import DEGREE_ONE, Claim, decode_claim
-from leasekit.core.claims.evidence import Evidence, encode_evidence, of_overdelegation
+from leasekit.core.claims.evidence import (
+    Evidence,
+    encode_evidence,
+    in_words,
+    of_overdelegation,
+    overdelegated,
+    span_in_words,
+)
 from leasekit.core.claims.keys import Scheme, Signer, fingerprint
 from leasekit.core.claims.ticket import Ticket, decode_ticket
-from leasekit.core.claims.tree import BY_DELEGATION, BY_USE, ClaimTree, Overdelegation, Standing
+from leasekit.core.claims.tree import BY_DELEGATION, BY_USE, ClaimTree, Overdelegation, Standing, Surplus
 from leasekit.core.claims.verify import TicketVerifier
 from leasekit.core.errors import TicketError
 from leasekit.core.leases.records import SiteClaim, SiteLease
@@ -100,12 +107,13 @@ class SiteClaims(SiteLeases):
             if banned is not None:
                 raise TicketError(
                     "guilty_issuer",
-                    f"{fingerprint(banned)} has given away more than it had: {self.name} keeps evidence",
+                    f"{self.called(banned)} has given away more than it had: {self.name} keeps evidence",
                 )
         root = ticket.root.digest
         for record in self.given.values():
             if record.digest == root and 0 <= record.reclaimed <= leaf.term.start:
-                raise TicketError("reclaimed", f"{self.name} took this delegation back as of {record.reclaimed}")
+                at = in_words(record.reclaimed)
+                raise TicketError("reclaimed", f"{self.name} took this delegation back as of {at}")
 
     def admit(self, ticket: Ticket) -> Instant:
         """Count the ticket's claims in the tree and its units in the calendar: both, or neither, with a reason.
@@ -126,7 +134,7 @@ class SiteClaims(SiteLeases):
             self.tree.withdraw(leaf.digest)
             raise TicketError("returned", f"the claim, or one above it, was ended as of {until}")
         if added.surplus is not None:
-            raise TicketError("overdelegated", added.surplus.text)
+            raise TicketError("overdelegated", self._nothing_left(added.surplus))
         try:
             # A ticket that comes late takes nothing of what is past, where others may have had the units.
             term = Term(max(leaf.term.start, self.now), until)
@@ -141,6 +149,13 @@ class SiteClaims(SiteLeases):
         if self._counted_claims % TIDY_EVERY == 0:
             self.tree.forget_before(self.now - self._base.clock_skew)
         return until
+
+    def _nothing_left(self, surplus: Surplus) -> str:
+        claim = surplus.claim
+        return (
+            f"what {self.called(claim.holder)} may give from its claim {claim.id[:16]} is given already: "
+            f"{max(surplus.free, 0)} of {claim.capacity} units are left at {in_words(surplus.instant)}"
+        )
 
     def _deadline(self, ticket: Ticket) -> Instant:
         """When leases from a ticket's delegation are over at the latest, if it was taken back."""
@@ -166,9 +181,13 @@ class SiteClaims(SiteLeases):
         )
         if all(claim.degree == DEGREE_ONE for claim in ticket.chain):
             return TicketError("insufficient", text)
-        text = f"oversubscribed, try later: {text}"
-        self._report(leaf.issuer, leaf, "oversubscribed", text)
-        return TicketError("oversubscribed", text)
+        words = (
+            f"oversubscribed: {self.called(leaf.holder)} was refused {leaf.units} units of {leaf.type!r} "
+            f"{span_in_words(leaf.term)}, which {self.called(leaf.issuer)} gave it; {max(short.free, 0)} are free"
+        )
+        self.report("oversubscribed", leaf.id, words)
+        self._report(leaf.issuer, leaf, "oversubscribed", words)
+        return TicketError("oversubscribed", f"oversubscribed, try later: {text}")
 
     def replace(self, lease: SiteLease, ticket: Ticket) -> Instant:
         """End the lease's claim where the ticket starts, and admit the ticket in its place; all or nothing.
@@ -273,9 +292,10 @@ class SiteClaims(SiteLeases):
     def _blame(self, found: Overdelegation, root: bytes) -> None:
         """Keep evidence of one who gave away more than it had, and tell those who ought to know."""
         id_ = f"{fingerprint(found.guilty)}-{found.parent.id[:16]}"
-        self.keep_evidence(id_, found.guilty, of_overdelegation(found), found.text, root)
+        words = overdelegated(found.parent, found.units, len(found.claims), found.instant, self.called)
+        self.keep_evidence(id_, found.guilty, of_overdelegation(found), words, root)
         for key in {found.guilty, found.parent.issuer} - {self.signer.public, *self._own}:
-            self._report(key, found.claims[0], "overdelegated", found.text)
+            self._report(key, found.claims[0], "overdelegated", words)
 
     def keep_evidence(self, id_: str, guilty: bytes, evidence: Evidence, words: str, root: bytes = b"") -> None:
         """Keep evidence in the store, under ``id_``: the latest of each.
@@ -292,7 +312,7 @@ class SiteClaims(SiteLeases):
             self._guilty[incident.guilty] += 1  # guilty is who there is evidence against: no more than that is kept
         self.incidents[id_] = incident
         self._touch(incident)
-        self._note("", evidence.kind, "", "", words)
+        self.report(evidence.kind, id_, words, event=evidence.kind)
 
     def _make_room(self, root: str) -> bool:
         if len(self.incidents) < self.settings.evidence_max:
@@ -362,13 +382,13 @@ class SiteClaims(SiteLeases):
     # -- queries -----------------------------------------------------------------------------------------------
 
     def _query_evidence(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
-        wanted = str(arguments.get("id", ""))
+        wanted, names = str(arguments.get("id", "")), self.names()
         return [
             {
                 "id": one.id,
                 "at": one.at,
                 "kind": one.kind,
-                "guilty": one.guilty,
+                **_key("guilty", one.guilty, names),
                 "words": one.words,
                 **({"file": one.body.decode()} if wanted else {}),
             }
@@ -377,13 +397,14 @@ class SiteClaims(SiteLeases):
         ]
 
     def _query_claims(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
+        names = self.names()
         return [
             {
                 "claim": record.id,
                 "lease": record.lease,
                 "parent": record.parent,
-                "issuer": record.issuer,
-                "holder": record.holder,
+                **_key("issuer", record.issuer, names),
+                **_key("holder", record.holder, names),
                 "type": record.type,
                 "units": record.units,
                 "term": [record.term.start, record.until if record.until >= 0 else record.term.end],
@@ -392,3 +413,9 @@ class SiteClaims(SiteLeases):
             }
             for record in self.claims.values()
         ]
+
+
+def _key(field: str, key: str, names: Mapping[bytes, str]) -> dict[str, str]:
+    """A key in hex as plain data: itself, its short form, and whose it is, where that is known."""
+    data = bytes.fromhex(key)
+    return {field: key, f"{field}_fingerprint": fingerprint(data), f"{field}_name": names.get(data, "")}

@@ -569,7 +569,8 @@ class SiteLeases(Giver[SiteLease]):
 
     def _query_status(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         units = {type_: dict(counts) for type_, counts in summary(self.units).items()}
-        return {**self._status(self.leases.values()), "units": units, "waiting": len(self._queue)}
+        status = self._status(self.leases.values())
+        return {**status, "units": units, "waiting": len(self._queue), "reports": self.latest_reports()}
 
 
 def _nothing(type_: str) -> Sequence[Demand]:

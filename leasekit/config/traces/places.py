@@ -86,10 +86,13 @@ def data_dir(
     return next((candidate for candidate in candidates if candidate.is_dir()), None)
 
 
-def missing_traces(names: Sequence[str], folder: Path | None) -> TraceMissing:
-    """The one error for all traces that were not found in a data folder (or without one)."""
+def missing_traces(names: Sequence[str], folder: Path | None, *, generated: bool = True) -> TraceMissing:
+    """The one error for all traces that were not found in a data folder (or without one); ``generated``: whether
+    generated demand can take their place.
+    """
     looked = f"looked in {folder}" if folder is not None else f"no data folder: give --data DIR or {DATA_ENVIRONMENT}"
-    return _missing(names, f"; {looked}; --synthetic uses generated demand instead")
+    instead = "; --synthetic uses generated demand instead" if generated else ""
+    return _missing(names, f"; {looked}{instead}")
 
 
 def _missing(names: Sequence[str], advice: str) -> TraceMissing:

@@ -45,6 +45,7 @@ from leasekit.core.claims.ticket import DEPTH_MAX, Ticket
 from leasekit.core.claims.tree import Overdelegation
 from leasekit.core.claims.verify import check_chain
 from leasekit.core.errors import TicketError
+from leasekit.core.json_text import JsonError, read_json
 from leasekit.core.time import DAY, HOUR, INSTANT_MAX, MINUTE, SECOND, Duration, Instant, Term
 
 OVERDELEGATION: Final = "overdelegation"
@@ -168,16 +169,21 @@ def _overdelegation(case: _Case) -> Verdict:
             "not_exceeding", f"the claims add up to {total} units, {parent.capacity} could be given away: that is fine"
         )
     _not_ended(case, parent, children)
-    words = (
-        f"{case.name(parent.holder)} held {parent.units} units of {parent.type!r} from {case.name(parent.issuer)}, "
-        f"could give away {parent.capacity} of them, and gave away {total} at {in_words(instant)}, in {len(children)} "
-        f"claims that it signed"
-    )
+    words = overdelegated(parent, total, len(children), instant, case.name)
     refutable = (
         f"a truncation by {case.name(parent.holder)} that the holder of one of these claims was told of, or a receipt "
         f"of the site, by which that claim ended at or before {in_words(instant)}"
     )
     return Verdict(parent.holder, words, refutable)
+
+
+def overdelegated(parent: Claim, total: int, claims: int, instant: Instant, name: Callable[[bytes], str]) -> str:
+    """In words: who held ``parent`` has given away ``total`` units of it at ``instant``, in so many ``claims``."""
+    return (
+        f"{name(parent.holder)} held {parent.units} units of {parent.type!r} from {name(parent.issuer)} "
+        f"{span_in_words(parent.term)}, could give away {parent.capacity} of them, and gave away {total} at "
+        f"{in_words(instant)}, in {claims} claims that it signed"
+    )
 
 
 def _not_ended(case: _Case, parent: Claim, children: Sequence[Claim]) -> None:
@@ -254,7 +260,10 @@ def _chain_and_two(case: _Case, kind: str) -> tuple[Claim, bytes, Statement, Sta
     for claim in evidence.claims:
         _signature(case.scheme, claim)
     if evidence.instant != contract.at:
-        raise TicketError("wrong_instant", f"the contract is of {contract.at}, the evidence says {evidence.instant}")
+        raise TicketError(
+            "wrong_instant",
+            f"the contract is of {in_words(contract.at)}, the evidence says {in_words(evidence.instant)}",
+        )
     root, leaf = evidence.claims[0], evidence.claims[-1]
     if case.site is not None and root.issuer != case.site:
         raise TicketError("wrong_site", f"root claim is issued by {case.name(root.issuer)}, not {case.name(case.site)}")
@@ -268,7 +277,9 @@ def _distinct(claims: Sequence[Claim]) -> None:
 
 def _holds(claim: Claim, term: Term, instant: Instant) -> None:
     if not term.start <= instant < term.end:
-        raise TicketError("wrong_instant", f"claim {claim.id[:16]} does not hold at {instant}, its term is {(*term,)}")
+        raise TicketError(
+            "wrong_instant", f"claim {claim.id[:16]} does not hold at {in_words(instant)}, but {span_in_words(term)}"
+        )
 
 
 def _signature(scheme: Scheme, claim: Claim) -> None:
@@ -360,8 +371,8 @@ def decode_evidence(text: str | bytes) -> Evidence:
     if len(text) > EVIDENCE_MAX:
         raise TicketError("malformed", f"evidence of {len(text)} bytes, at most {EVIDENCE_MAX} are accepted")
     try:
-        document = json.loads(text, object_pairs_hook=_no_repeats, parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
+        document = read_json(text)
+    except JsonError as error:
         raise TicketError("malformed", f"evidence is not JSON: {error}"[:300]) from error
     if not isinstance(document, dict) or type(document.get("leasekit_evidence")) is not int:
         raise TicketError("malformed", "not evidence: expected an object with the key 'leasekit_evidence'")
@@ -404,15 +415,9 @@ def _bytes(entry: Mapping[str, Any], key: str, where: str) -> bytes:
     raise TicketError("malformed", f"{where}.{key}: found {text!r:.40}, expected base64")
 
 
-def _no_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("an object has the same key twice")
-    return found
-
-
-def _no_constant(text: str) -> float:
-    raise ValueError(f"{text} is no number")
+def span_in_words(term: Term) -> str:
+    """A term for people: its first and last instant as :func:`in_words` says them."""
+    return f"from {in_words(term.start)} to {in_words(term.end)}"
 
 
 def in_words(instant: Instant) -> str:

@@ -71,7 +71,9 @@ def decode_ticket(data: bytes) -> Ticket:
             data, use_list=False, max_array_len=DEPTH_MAX, max_bin_len=BODY_MAX, max_map_len=0, max_ext_len=0,
             max_str_len=0
         )  # fmt: skip
-    except (ValueError, RecursionError, msgpack.exceptions.ExtraData) as error:
+    except msgpack.exceptions.ExtraData as error:
+        raise TicketError("malformed", "ticket is not msgpack: it goes on after its end") from error
+    except (ValueError, RecursionError) as error:
         raise TicketError("malformed", f"ticket is not msgpack: {error}") from error
     if type(links) is not tuple or not links:
         raise _no_ticket()

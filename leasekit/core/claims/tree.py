@@ -46,7 +46,6 @@ import attrs
 from sortedcontainers import SortedList
 
 from leasekit.core.claims.claim import Claim, decode_claim
-from leasekit.core.claims.keys import fingerprint
 from leasekit.core.claims.ticket import Ticket
 from leasekit.core.errors import TicketError
 from leasekit.core.time import Instant
@@ -78,14 +77,6 @@ class Overdelegation:
     units: int
     capacity: int
 
-    @property
-    def text(self) -> str:
-        """What happened, in words."""
-        return (
-            f"{fingerprint(self.guilty)} held {self.parent.units} units of {self.parent.type!r} and could give away "
-            f"{self.capacity}, but gave away {self.units} at {self.instant} ({len(self.claims)} claims)"
-        )
-
 
 @attrs.frozen(slots=True)
 class Surplus:
@@ -94,14 +85,6 @@ class Surplus:
     claim: Claim
     instant: Instant
     free: int
-
-    @property
-    def text(self) -> str:
-        """The reason, in words."""
-        return (
-            f"what {fingerprint(self.claim.holder)} may give from its claim {self.claim.id[:16]} is given already: "
-            f"{max(self.free, 0)} of {self.claim.capacity} units are left at {self.instant}"
-        )
 
 
 @attrs.frozen(slots=True)

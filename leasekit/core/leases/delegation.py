@@ -2,9 +2,9 @@
 
 Theory of operation. The giver cuts a claim from what it has (a site: a root claim) and offers it (*offering*); the
 taker answers that it has taken it (*held*) or why not (*refused*). It ends with its term. The giver may take it back
-from an instant on (*reclaiming* until the taker has heard of it, then *reclaimed*): nothing new is granted from it,
-leases that exist run out or end by a deadline. The same table serves both: the taker's record begins *held*, and goes
-straight to *reclaimed*.
+from an instant on (*reclaiming* until the taker has heard of it, then *reclaimed*): what is granted from then on ends
+by that instant, leases that exist run out or end by a deadline. The same table serves both: the taker's record begins
+*held*, and goes straight to *reclaimed*.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The records of what actors have with each other beside leases: delegations, notices, peers, evidence.
+"""The records of what actors have with each other beside leases: delegations, notices, reports, peers, evidence.
 
 As in :mod:`.records`, a row's ``body`` holds what its columns don't.
 """
@@ -37,9 +37,9 @@ class Delegation:
     """A delegation as its giver or its taker keeps it (:mod:`.delegation`). ``peer`` is the other side.
 
     ``site`` names the site whose units they are, ``digest`` the claim (its leaf). A broker that gives has cut it from
-    its own delegation ``source``; ``given`` tells the giver's record from the taker's. One that was reclaimed takes
-    nothing new from ``reclaimed`` on; leases that exist are over by ``deadline``. From ``freed`` on its giver can grant
-    the units anew: the site counts the claim as ended then. All three are -1 where there is none.
+    its own delegation ``source``; ``given`` tells the giver's record from the taker's. What is granted of one that
+    was reclaimed ends by ``reclaimed``; leases that existed before are over by ``deadline``. From ``freed`` on its
+    giver can grant the units anew: the site counts the claim as ended then. All three are -1 where there is none.
     ``withheld`` is what a taker had better not grant. A delegation that is renewed is several records, one for each
     stretch of time: ``line`` is the name of the first, empty in that one itself.
     """
@@ -75,6 +75,12 @@ class Delegation:
     def base(self) -> str:
         """The name of the delegation that this is a stretch of."""
         return self.line or self.id
+
+    @property
+    def grants_until(self) -> Instant:
+        """Until when new terms may go: to its end, or to the instant from which on it is taken back."""
+        end = self.term.end
+        return end if self.reclaimed < 0 else max(self.term.start, min(self.reclaimed, end))
 
     def row(self) -> Row:
         body = (
@@ -133,6 +139,32 @@ class Notice:
     def from_row(cls, row: Row) -> Self:
         subject, number, message = unpack_body(row[-1], 3)
         return cls(row[0], row[1], subject, number, row[3], message, row[2])
+
+
+@attrs.define(slots=True, eq=False)
+class Report:
+    """That somebody gave away more than it had, or was allowed to: found by a site, or heard from one (``peer``).
+
+    ``code`` says what it is, ``subject`` which claim or evidence it is about, ``words`` who did what and when.
+    """
+
+    id: str
+    at: Instant
+    peer: str
+    code: str
+    subject: str
+    words: str
+    timer: Instant | None = None
+
+    table: ClassVar[str] = "reports"
+
+    def row(self) -> Row:
+        return (self.id, self.at, self.peer, self.code, self.words, pack_body((self.subject,)))
+
+    @classmethod
+    def from_row(cls, row: Row) -> Self:
+        (subject,) = unpack_body(row[-1], 1)
+        return cls(row[0], row[1], row[2], row[3], subject, row[4])
 
 
 @attrs.define(slots=True, eq=False)

@@ -36,6 +36,8 @@ from leasekit.core.errors import LeasekitError
 from leasekit.core.settings import SettingsError, structure
 from leasekit.core.time import DAY, MINUTE, SECOND, Instant, Term
 from leasekit.emulation import plots
+from leasekit.emulation.coallocation.against_paper import compare
+from leasekit.emulation.outputs import make_folder, writing
 from leasekit.policies.broker.coallocation.checker import faults
 from leasekit.policies.broker.coallocation.frames import Books, Planner, Policy, Window
 from leasekit.policies.broker.coallocation.instance import Network, Shape, scale_of
@@ -129,7 +131,7 @@ def read_testbed(data: Path | None = None) -> Testbed:
     folder = data_dir(data)
     path = None if folder is None else folder / FILE
     if path is None or not path.is_file():
-        raise missing_traces([FILE], folder)
+        raise missing_traces([FILE], folder, generated=False)
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         workload, scenarios = content["workload"], content["scenarios"]
@@ -318,7 +320,10 @@ def spread_over(job: Callable[[W], R], work: Sequence[W], jobs: int) -> Iterator
 
 
 def summarize(testbed: Testbed, tallies: Sequence[Tally], setup: Setup) -> dict[str, Any]:
-    """Means over seeds: by scenario, success by interval for each user and both, utilisation by interval and site."""
+    """Means over seeds: by scenario, success by interval for each user and both, utilisation by interval and site.
+
+    They are held against the paper's if the settings are the paper's.
+    """
     scenarios = list(dict.fromkeys(tally.scenario for tally in tallies))
     found: dict[str, Any] = {
         "seeds": list(dict.fromkeys(tally.seed for tally in tallies)),
@@ -327,8 +332,24 @@ def summarize(testbed: Testbed, tallies: Sequence[Tally], setup: Setup) -> dict[
         "loads_pct": [100 // INTERVALS * (k + 1) for k in range(INTERVALS)],
         "scenarios": {name: _summary([t for t in tallies if t.scenario == name]) for name in scenarios},
     }
-    found["comparison"] = compare(found["scenarios"])
+    others = other_settings(setup)
+    found["not_the_papers"] = others
+    found["comparison"] = [] if others else compare(found["scenarios"], _by_seed(tallies))
     return found
+
+
+def other_settings(setup: Setup) -> list[str]:
+    """The settings that are not the paper's, in words; how a problem is solved exactly is no matter of the paper."""
+    pairs = [(field.name, getattr(setup, field.name), field.default) for field in attrs.fields(Setup)]
+    return [f"{name} {value} (not {paper})" for name, value, paper in pairs if value != paper and name != "solver"]
+
+
+def _by_seed(tallies: Sequence[Tally]) -> list[Mapping[str, Mapping[str, Any]]]:
+    """The same figures for each seed alone, by scenario."""
+    found: dict[int, dict[str, Mapping[str, Any]]] = {}
+    for tally in tallies:
+        found.setdefault(tally.seed, {})[tally.scenario] = _summary([tally])
+    return list(found.values())
 
 
 def _summary(tallies: Sequence[Tally]) -> dict[str, Any]:
@@ -379,87 +400,13 @@ def measured(tallies: Sequence[Tally]) -> dict[str, Any]:
     return found
 
 
-class _Expected(NamedTuple):
-    """A figure of the paper, or of the reconstruction, and where it is found in a summary."""
-
-    what: str
-    scenario: str
-    low: float
-    high: float
-    figure: Callable[[Mapping[str, Any]], float | None]
-
-
-def _success(load: int, user: str = "both") -> Callable[[Mapping[str, Any]], float | None]:
-    return lambda summary: summary["success"][user][load * INTERVALS // 100 - 1]
-
-
-def _least(intervals: int) -> Callable[[Mapping[str, Any]], float | None]:
-    """The least success of the first intervals, of those that had requests."""
-
-    def least(summary: Mapping[str, Any]) -> float | None:
-        ratios = [ratio for ratio in summary["success"]["both"][:intervals] if ratio is not None]
-        return min(ratios, default=None)
-
-    return least
-
-
-def _lead(preferred: str, other: str, load: int) -> Callable[[Mapping[str, Any]], float | None]:
-    """How much more utilised the sites are whose names begin or end with one than those with the other."""
-
-    def mean(summary: Mapping[str, Any], mark: str) -> float:
-        shares = [share for site, share in summary["utilisation"].items() if mark in (site[0], site[-1])]
-        return fmean(share[load * INTERVALS // 100 - 1] for share in shares)
-
-    return lambda summary: mean(summary, preferred) - mean(summary, other)
-
-
-EXPECTED: Final = (
-    _Expected("success up to 40 %: least interval", "normal", 0.975, 1.0, _least(4)),
-    _Expected("success at 50 %", "normal", 0.90, 0.97, _success(50)),
-    _Expected("success at 80 %", "normal", 0.61, 0.68, _success(80)),
-    _Expected("service levels at 100 %, user A", "service_levels", 0.55, 0.65, _success(100, "A")),
-    _Expected("service levels at 100 %, user B", "service_levels", 0.35, 0.45, _success(100, "B")),
-    _Expected("load balancing: success at 80 %", "load_balancing", 0.75, 0.81, _success(80)),
-    _Expected("domain N before S: utilisation at 30 %", "preference_domain", 0.05, 1.0, _lead("N", "S", 30)),
-    _Expected("domain S before U: utilisation at 60 %", "preference_domain", 0.05, 1.0, _lead("S", "U", 60)),
-    _Expected("sites of 32 before those of 16: utilisation at 30 %", "preference_size", 0.05, 1.0, _lead("2", "1", 30)),
-    _Expected("sites of 16 before those of 8: utilisation at 60 %", "preference_size", 0.05, 1.0, _lead("1", "0", 60)),
-)
-
-
-def compare(scenarios: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The figures that the paper or its reconstruction give, and what was found; of the scenarios that were run."""
-    rows = [
-        _compared(one.what, one.low, one.high, one.figure(scenarios[one.scenario]))
-        for one in EXPECTED
-        if one.scenario in scenarios
-    ]
-    if {"normal", "load_balancing"} <= scenarios.keys():
-        flat, uneven = (scenarios[name]["spread_of_utilisation"][4] for name in ("load_balancing", "normal"))
-        rows.append(
-            _compared(
-                "load balancing: spread of utilisation at 50 %, of normal's",
-                0.0,
-                0.75,
-                flat / uneven if uneven else None,
-            )
-        )
-    return rows
-
-
-def _compared(what: str, low: float, high: float, figure: float | None) -> dict[str, Any]:
-    # Figures are quoted to two digits.
-    ok = figure is not None and low <= round(figure, 2) <= high
-    return {"what": what, "low": low, "high": high, "found": None if figure is None else round(figure, 4), "ok": ok}
-
-
 # -- files -----------------------------------------------------------------------------------------------------------
 
 
 def write(out: Path, summary: Mapping[str, Any], times: Mapping[str, Any], tallies: Sequence[Tally]) -> list[Path]:
     """Write summary.json, measured.json, success.csv, utilisation.csv and the pictures; returns the pictures."""
-    try:
-        out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
+    with writing(out):
         for name, content in (("summary.json", summary), ("measured.json", times)):
             (out / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
         loads = summary["loads_pct"]
@@ -483,9 +430,6 @@ def write(out: Path, summary: Mapping[str, Any], times: Mapping[str, Any], talli
             ),
         )
         return [*_draw_success(out, summary), *_draw_utilisation(out, summary), *_draw_times(out, summary, times)]
-    except OSError as error:
-        found = error.strerror or str(error)
-        raise LeasekitError(f"{error.filename or out}: found {found!r}, expected a folder to write to") from error
 
 
 def _table(path: Path, columns: Sequence[str], rows: Iterator[Sequence[object]]) -> None:

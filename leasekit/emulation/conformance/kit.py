@@ -22,6 +22,7 @@ import attrs
 
 from leasekit.core.errors import LeasekitError
 from leasekit.core.settings import SettingsError
+from leasekit.core.words import with_article
 from leasekit.emulation.conformance import watched
 from leasekit.emulation.conformance.cases import (
     FORMAT,
@@ -125,7 +126,7 @@ def role_of(target: str, given: str | None) -> str:
         known = [error for error in errors if "is no mapper of role" not in str(error)]
         if known:
             raise known[0]
-        methods = ", ".join(f"{method}() of a {role}" for role, method in METHODS.items())
+        methods = ", ".join(f"{method}() of {with_article(role)}" for role, method in METHODS.items())
         raise LeasekitError(f"mapper {target!r} has the method of no role, which are {methods}")
     raise LeasekitError(f"mapper {target!r} has the methods of {' and '.join(roles)}: say which with --role")
 

@@ -23,7 +23,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
-from leasekit.core.errors import LeasekitError
 from leasekit.core.signals import StepFunction
 from leasekit.core.time import DAY, HOUR, MINUTE, SECOND, Duration, Term
 from leasekit.emulation import plots
@@ -40,6 +39,7 @@ from leasekit.emulation.energy.requests import (
 )
 from leasekit.emulation.energy.simulation import EnergySimulation, Latencies
 from leasekit.emulation.metrics import Series
+from leasekit.emulation.outputs import make_folder, writing
 from leasekit.policies.authority.energy_plan import PowerSettings
 from leasekit.policies.registry import make_part
 
@@ -261,16 +261,13 @@ def write(out: Path, summary: Mapping[str, Any], times: Mapping[str, float], fou
     """Write summary.json, measured.json, strategies.csv, daily.csv and the pictures; returns the pictures. Raises
     ``LeasekitError`` where the folder can't be written.
     """
-    try:
-        out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
+    with writing(out):
         for name, content in (("summary.json", summary), ("measured.json", times)):
             (out / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
         _table(out / "strategies.csv", [list(found[0].figures), *(list(one.figures.values()) for one in found)])
         _table(out / "daily.csv", _daily_rows(found))
         return [*_draw_cores(out, summary, found), *_draw_hours(out, summary), *_draw_delays(out, summary)]
-    except OSError as error:
-        what = error.strerror or str(error)
-        raise LeasekitError(f"{error.filename or out}: found {what!r}, expected a folder to write to") from error
 
 
 def _daily_rows(found: Sequence[Found]) -> Iterator[Sequence[object]]:

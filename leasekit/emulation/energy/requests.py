@@ -66,7 +66,7 @@ def read_requests(name: str, data: Path | None = None) -> list[Request]:
     folder, log = data_dir(data), LOGS[name]
     path = None if folder is None else folder / log.file
     if path is None or not path.is_file():
-        raise missing_traces([log.file], folder)
+        raise missing_traces([log.file], folder, generated=False)
     return sorted(Request(job.start, job.submit, job.run or 0, job.width) for job in swf_jobs(path) if job.usable)
 
 

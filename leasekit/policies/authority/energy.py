@@ -6,14 +6,17 @@ Which units a lease gets, the weighers say (:mod:`.weighers`). When units are sw
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import attrs
 
+from leasekit.core.filters import Filter
 from leasekit.core.mappers import Assign, AuthorityCycle, AuthorityDecision, Demand, Power, Refuse, UnitView, Wake
 from leasekit.core.time import Instant, Term
+from leasekit.policies.authority.energy_forecast import Forecast
 from leasekit.policies.authority.energy_holds import Holds
+from leasekit.policies.authority.energy_offers import Key, Offer, Rank
 from leasekit.policies.authority.energy_plan import Fleet, PowerManager, PowerSettings, Switching
 from leasekit.policies.authority.first_fit import Turn, acceptable
 from leasekit.policies.authority.weighers import WEIGHERS, Weigher, efficiency
@@ -57,6 +60,11 @@ class EnergyManager:
         self.settings = settings or EnergySettings()
         self._types = {type_: _Type(type_, self.settings) for type_ in self.settings.types}
 
+    @property
+    def parts(self) -> Sequence[object]:
+        """What is plugged into it: the forecasts."""
+        return [of_type.forecast for of_type in self._types.values()]
+
     def assign(self, cycle: AuthorityCycle) -> list[AuthorityDecision]:
         """Fill every demand, then see to the power of what is left."""
         now, check = cycle.now, self.settings.check
@@ -84,50 +92,79 @@ class _Weighed(Turn):
         self._weighers = weighers
         self._holds = holds
         self._demand: Demand | None = None
+        self._free: dict[str, list[UnitView]] = {}
+        self._ranks: dict[str, dict[str, Rank]] = {}
+        self._best: dict[str, dict[str, Offer]] = {}
 
     def fill(self, demand: Demand) -> Assign | Refuse:
         """As first fit's, for this demand."""
         self._demand = demand
         return super().fill(demand)
 
-    def _next(self, type_: str, count: int, filter_: Any) -> list[str]:
+    def _next(self, type_: str, count: int, filter_: Filter | None) -> list[str]:
         demand, holds = self._demand, self._holds.get(type_)
         assert demand is not None, "only called to fill a demand"
         if count <= 0:
             return []
-        free = list(self._offered(type_, filter_))
-        mine: tuple[str, ...] = ()
+        offer = self._offer_of(type_, filter_)
         term = Term(self._now, max(demand.term.end, self._now + 1))
+        mine = () if holds is None else holds.of(demand.lease)
+        key = self._key(term.end, reserved=bool(mine))
+        chosen = offer.pick(mine, count, key)
+        chosen += offer.take(count - len(chosen), key)
         if holds is not None:
-            mine = holds.of(demand.lease)
-            free = [unit for unit in free if holds.is_known(unit.id)]
-        reserved = bool(mine)
-        order = {unit.id: self._key(unit, place, holds, term, mine) for place, unit in enumerate(free)}
-        chosen = sorted(order, key=order.__getitem__)[:count]
-        self._gone.update(chosen)
-        if holds is not None:
-            holds.give(demand.lease, chosen, term, reserved=reserved)
+            for unit in holds.give(demand.lease, chosen, term, reserved=bool(mine)):
+                due = holds.next_due(unit, self._now)
+                for each in self._best[type_].values():
+                    each.moved(unit, due)
         return chosen
 
-    def _offered(self, type_: str, filter_: Any) -> Iterator[UnitView]:
-        for unit in self._cycle.free(type_):
-            if unit.id not in self._gone and unit.id not in self._named and acceptable(unit, filter_):
-                yield unit
+    def _offer_of(self, type_: str, filter_: Filter | None) -> Offer:
+        offers = self._best.setdefault(type_, {})
+        text = "" if filter_ is None else filter_.text
+        if text not in offers:
+            holds = self._holds.get(type_)
+            able = (unit.id for unit in self._listed(type_) if acceptable(unit, filter_))
+            offers[text] = Offer(
+                able,
+                self._ranks[type_],
+                lambda unit: None if holds is None else holds.next_due(unit, self._now),
+                self._gone,
+            )
+        return offers[text]
 
-    def _key(
-        self, unit: UnitView, place: int, holds: Holds | None, term: Term, mine: tuple[str, ...]
-    ) -> tuple[float, ...]:
-        """Lowest is best: what is held for the lease itself, what no reservation holds then, what is ready soonest."""
-        key: list[float] = [unit.id not in mine]
-        due = None if holds is None else holds.next_due(unit.id, self._now)
-        key.append(due is not None and due < term.end)
-        key.append(unit.state != "free" if unit.power == "on" else 2 if unit.power in _COMING else 3)
-        for weigher in self._weighers:
-            if weigher == "efficiency":
-                key.append(-efficiency(unit.properties))
-            elif not mine:
-                key.append(0 if due is None else 1 / (1 + max(0, due - self._now)))
-        return (*key, place)
+    def _listed(self, type_: str) -> list[UnitView]:
+        """The units that can be chosen, with their ranks taken down."""
+        if type_ not in self._free:
+            holds, weighs = self._holds.get(type_), "efficiency" in self._weighers
+            free = [unit for unit in self._cycle.free(type_) if unit.id not in self._named]
+            self._free[type_] = [unit for unit in free if holds is None or holds.is_known(unit.id)]
+            self._ranks[type_] = {
+                unit.id: Rank(_readiness(unit), -efficiency(unit.properties) if weighs else 0.0, place)
+                for place, unit in enumerate(self._free[type_])
+            }
+        return self._free[type_]
+
+    def _key(self, end: Instant, *, reserved: bool) -> Key:
+        """Lowest is best: what no reservation holds before ``end``, what is ready soonest, then what weighers say; when
+        it is needed again is no concern of a lease that has ``reserved``.
+        """
+        now = self._now
+        order = [name for name in self._weighers if not (reserved and name == "free_time")]
+        first = order[:1] == ["free_time"]
+
+        def key(due: Instant | None, rank: Rank) -> tuple[float, ...]:
+            needed = 0.0 if due is None or "free_time" not in order else 1 / (1 + max(0, due - now))
+            weighed = (needed, rank.waste) if first else (rank.waste, needed)
+            return (due is not None and due < end, rank.ready, *weighed, rank.place)
+
+        return key
+
+
+def _readiness(unit: UnitView) -> int:
+    if unit.power == "on":
+        return int(unit.state != "free")
+    return 2 if unit.power in _COMING else 3
 
 
 _COMING = ("starting", "resuming")
@@ -141,8 +178,8 @@ class _Type:
     def __init__(self, type_: str, settings: EnergySettings) -> None:
         self._type = type_
         self._settings = settings
-        forecast = make_part("forecast", settings.forecast, settings.forecast_settings, "forecast")
-        self._manager: PowerManager[str] = PowerManager(settings, forecast)
+        self.forecast: Forecast = make_part("forecast", settings.forecast, settings.forecast_settings, "forecast")
+        self._manager: PowerManager[str] = PowerManager(settings, self.forecast)
         self.holds = Holds(settings.weighers)
         self._decided = -1
         self._units: Sequence[UnitView] = ()

@@ -31,6 +31,8 @@ class Holds:
         self._bookings: list[Demand] = []
         self._now: list[Demand] = []
         self._given = 0
+        self._by_lease: dict[str, list[tuple[str, Instant]]] = {}
+        self._by_unit: dict[str, set[tuple[str, Instant]]] = {}
 
     # -- what there is -----------------------------------------------------------------------------------------
 
@@ -61,6 +63,11 @@ class Holds:
                 self._hold(key, demand, now, ranked)
         for demand in self._bookings:
             self._hold((demand.lease, demand.term.start), demand, now, ranked)
+        self._by_lease, self._by_unit = {}, {}
+        for key, chosen in self._chosen.items():
+            self._by_lease.setdefault(key[0], []).append(key)
+            for name in chosen:
+                self._by_unit.setdefault(name, set()).add(key)
 
     def _hold(self, key: tuple[str, Instant], demand: Demand, now: Instant, units: Sequence[UnitView]) -> None:
         term, table = _from(now, demand.term), self._table
@@ -86,7 +93,7 @@ class Holds:
 
     def of(self, lease: str) -> tuple[str, ...]:
         """The units that are held for a lease's next term."""
-        return next((chosen for (id_, _), chosen in self._chosen.items() if id_ == lease), ())
+        return next((self._chosen[key] for key in self._by_lease.get(lease, ())), ())
 
     def next_due(self, unit: str, now: Instant) -> Instant | None:
         """When the next reservation of the unit begins."""
@@ -120,27 +127,29 @@ class Holds:
 
     # -- giving ------------------------------------------------------------------------------------------------
 
-    def give(self, lease: str, units: Iterable[str], term: Term, *, reserved: bool) -> None:
+    def give(self, lease: str, units: Iterable[str], term: Term, *, reserved: bool) -> list[str]:
         """A lease gets units over a term. A reservation that loses one of them to it is chosen another at the next
-        turn.
+        turn; until then it holds none. Returns the units that reservations have let go of.
         """
-        given = set(units)
-        if reserved:
-            for key in [key for key in self._chosen if key[0] == lease]:
-                self._let_go(key)
-        for key, chosen in list(self._chosen.items()):
-            if given & set(chosen) and key[1] < term.end:
-                self._let_go(key)
+        given = dict.fromkeys(units)
+        losers = set(self._by_lease.get(lease, ())) if reserved else set()
+        losers.update(key for name in given for key in self._by_unit.get(name, ()) if key[1] < term.end)
+        freed = [name for key in sorted(losers) for name in self._let_go(key)]
         free = [name for name in given if self._table.is_free(name, term)]
         if free:
             self._given += 1
             self._table.reserve((_NOW, -self._given), free, term)
             self._now.append(Demand(lease, "", "held", "", 0, tuple(free), (), term, {}))
+        return freed
 
-    def _let_go(self, key: tuple[str, Instant]) -> None:
-        del self._chosen[key]
+    def _let_go(self, key: tuple[str, Instant]) -> tuple[str, ...]:
+        chosen = self._chosen.pop(key)
+        self._by_lease[key[0]].remove(key)
+        for name in chosen:
+            self._by_unit[name].discard(key)
         if key in self._table:
             self._table.release(key)
+        return chosen
 
 
 def _from(now: Instant, term: Term) -> Term:

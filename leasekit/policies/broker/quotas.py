@@ -19,6 +19,7 @@ import attrs
 from leasekit.core.mappers import PendingRequest
 from leasekit.core.settings import DurationSetting
 from leasekit.core.time import HOUR, INSTANT_MAX, WEEK, Duration, Instant, Term, format_duration
+from leasekit.core.words import counted
 from leasekit.policies.broker.ledger import Usage
 
 ANY: Final = "*"
@@ -132,9 +133,10 @@ class Limit:
         if quota.units is not None and quota.units - self._peak(term) < least:
             held = self._peak(term)
             return Short(
-                f"{who} is {quota.units} units at once: {held} are held within [{term.start}, {term.end}), "
-                f"{least} more were wanted", least > quota.units,
-            )  # fmt: skip
+                f"{who} is {counted(quota.units)} at once: {held} {'is' if held == 1 else 'are'} held within "
+                f"[{term.start}, {term.end}), {least} more {'was' if least == 1 else 'were'} wanted",
+                least > quota.units,
+            )
         if quota.unit_hours is not None:
             for begin, free, inside in self._periods(term):
                 if free // inside < least:
@@ -146,8 +148,8 @@ class Limit:
         run, longest = self._run(term), format_duration(quota.longest or 0)
         rest = f" of at least {format_duration(quota.rest)}" if quota.rest else ""
         return Short(
-            f"{who}: more than {quota.stacked} units may not be held for longer than {longest} without a break{rest}, "
-            f"with this lease it would be from {run.start} to {run.end}", False,
+            f"{who}: more than {counted(quota.stacked or 0)} may not be held for longer than {longest} without a "
+            f"break{rest}, with this lease it would be from {run.start} to {run.end}", False,
         )  # fmt: skip
 
     def next_start(self, after: Instant, length: Duration) -> Instant | None:

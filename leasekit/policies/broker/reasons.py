@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from leasekit.core.mappers import PendingRequest
 from leasekit.core.time import Instant, Term, format_duration
+from leasekit.core.words import counted
 from leasekit.policies.broker.rooms import Place, Room, Shape
 
 SHOWN_MAX = 5
@@ -30,7 +31,8 @@ def never(request: PendingRequest, shape: Shape, least: int, now: Instant) -> st
     if least > most:
         where = f"site {request.site!r} has" if request.site else "any site here has"
         left = f"; {_left_out(shape)}" if shape.left_out else ""
-        return f"{least} units of {request.type!r} are more than {where}, which is {most} at most{left}"
+        are = "is" if least == 1 else "are"
+        return f"{counted(least)} of {request.type!r} {are} more than {where}, which is {most} at most{left}"
     term = request.term
     able = [place for place in places if place.units >= least]
     if any(place.room.covers(term.length, term.start, latest) for place in able):
@@ -51,12 +53,15 @@ def insufficient(request: PendingRequest, places: Sequence[Place], term: Term, l
 
 def refused(request: PendingRequest, shape: Shape, term: Term, least: int, fit: tuple[Instant, Place] | None) -> str:
     """The same for a request that can't wait, with the earliest fit and what else was tried."""
-    text = insufficient(request, shape.places, term, least)
-    if fit is None:
-        text += "; it fits at no later start either"
-    else:
-        text += f"; the earliest fit is at {fit[0]} at {fit[1].site}"
+    text = f"{insufficient(request, shape.places, term, least)}; {fitting(fit)}"
     return text + (f"; {_left_out(shape)}" if shape.left_out else "")
+
+
+def fitting(fit: tuple[Instant, Place] | None) -> str:
+    """When and where a request would fit that doesn't fit as it is."""
+    if fit is None:
+        return "it fits at no later start either"
+    return f"the earliest fit is at {fit[0]} at {fit[1].site}"
 
 
 def not_yet(request: PendingRequest, shape: Shape, least: int) -> str:
@@ -91,15 +96,15 @@ def _nowhere(request: PendingRequest, shape: Shape) -> str:
 def beside(request: PendingRequest, room: Room, free: int, until: Instant) -> str:
     """What a modify could have with the units that its lease holds up to ``until``."""
     return (
-        f"insufficient resources: {request.min_units} units of {request.type!r} wanted over "
+        f"insufficient resources: {counted(request.min_units)} of {request.type!r} wanted over "
         f"{_span(request.term)}, {free} to be had at {room.site} with the {request.held} "
         f"that the lease holds there until {until}"
     )
 
 
 def _wanted(request: PendingRequest, least: int) -> str:
-    units = f"{request.units}" if least == request.units else f"{least} to {request.units}"
-    return f"{units} units of {request.type!r}"
+    units = counted(request.units) if least == request.units else f"{least} to {counted(request.units)}"
+    return f"{units} of {request.type!r}"
 
 
 def _left_out(shape: Shape) -> str:

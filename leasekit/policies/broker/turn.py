@@ -26,6 +26,9 @@ STARTS_MAX = 1_000
 QUOTA_STARTS_MAX = 64
 """How many starts are tried for a request whose holder is at its quota."""
 
+EXPLAINED_MAX = 16
+"""How many requests that wait are told in one turn when they would fit."""
+
 PREPARES: Final = "prepare" in Grant._fields
 """Whether a grant can say that its units are kept from before its term on. Where it can't, the time is kept free for
 this turn only."""
@@ -50,6 +53,7 @@ class Turn:
         self._counts = bool(quotas) or self.usage is not None
         self._fits: dict[tuple[object, ...], tuple[int, tuple[Instant, Place] | None]] = {}
         self._full: dict[int, list[tuple[int, Duration, Instant, Instant]]] = {}
+        self._explained = 0
 
     # -- new requests ------------------------------------------------------------------------------------------
 
@@ -72,7 +76,7 @@ class Turn:
         short = limit.short(term, least) if limit is not None else None
         if waits:
             if short is None:
-                return Defer(request.lease, reasons.not_yet(request, shape, least))
+                return Defer(request.lease, self.not_yet(request, shape))
             return Reject(request.lease, short.reason) if short.lasts else Defer(request.lease, short.reason)
         if short is not None:
             return Reject(request.lease, short.reason)
@@ -152,6 +156,19 @@ class Turn:
             found = reasons.earliest_fit(shape.places, request.min_units, request.term)
             known = self._fits[key] = (self.changes, found)
         return known[1]
+
+    def not_yet(self, request: PendingRequest, shape: Shape) -> str:
+        """Why a request waits that doesn't fit up to its latest start, and when it would fit. That is for people: a
+        turn works it out for a few only, however many wait.
+        """
+        text = reasons.not_yet(request, shape, request.min_units)
+        self._explained += 1
+        if self._explained > EXPLAINED_MAX:
+            return text
+        begin = max(request.term.start, self.now)
+        fit = self._fit(request._replace(term=Term(begin, begin + request.term.length)), shape)
+        # Where it fits within its window, a quota stands in its way.
+        return f"{text}; {reasons.fitting(fit)}" if fit is None or fit[0] > request.latest_start else text
 
     # -- extends and modifies ----------------------------------------------------------------------------------
 

@@ -31,7 +31,7 @@ from leasekit.policies.broker.line import Bucket, Entry, Key, Lane, Line
 from leasekit.policies.broker.placement import pick
 from leasekit.policies.broker.rooms import Place, Room, shape_key
 from leasekit.policies.broker.suspension import Suspender
-from leasekit.policies.broker.turn import Turn
+from leasekit.policies.broker.turn import EXPLAINED_MAX, Turn
 from leasekit.policies.broker.wishes import PLAIN, read_wish
 
 Mode = Literal["easy", "conservative", "strict"]
@@ -251,6 +251,7 @@ class _Service:
         self._limits: dict[Bucket, Duration] = {}
         self._stairs: dict[Room, list[tuple[int, Instant]]] = {}
         self._most = 0
+        self._told = 0
 
     def serve(self) -> None:
         """Start whoever can start."""
@@ -281,10 +282,19 @@ class _Service:
         if self._skipped.get(entry):
             return self._skipped[entry]
         now = Term(self._now, self._now + entry.length)
-        text = reasons.insufficient(entry.request, self._of(entry.bucket), now, entry.request.min_units)
+        least, places = entry.request.min_units, self._of(entry.bucket)
+        text = reasons.insufficient(entry.request, places, now, least)
         if entry in self._planned:
             return f"{text}; its place is at {self._planned[entry]}"
-        return f"{text}; {len(self._line)} wait, it may start when it delays nobody whose place is kept"
+        if self._told < EXPLAINED_MAX:
+            self._told += 1
+            fit = reasons.earliest_fit(places, least, now)
+            if fit is None or fit[0] > entry.latest:
+                text += f"; nothing up to its latest start, {entry.latest}"
+            text += f"; {reasons.fitting(fit)}"
+        others = len(self._line) - 1
+        wait = "1 other waits" if others == 1 else f"{others or 'no'} others wait"
+        return f"{text}; {wait}, it may start when it delays nobody whose place is kept"
 
     def wake(self) -> None:
         """Ask for the next turn when more gets free, if anybody waits."""
@@ -471,7 +481,7 @@ class _Service:
         shape = turn.rooms.shape(entry.bucket.shape)
         found = turn.earliest(request, shape, turn.limit(request))
         if found is None:
-            self._skipped[entry] = reasons.not_yet(request, shape, request.min_units)
+            self._skipped[entry] = turn.not_yet(request, shape)
             return
         term, place = found
         place.take(min(request.units, place.free(term)), term)

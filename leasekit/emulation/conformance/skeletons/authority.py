@@ -22,7 +22,7 @@ class Skeleton:
     """Called when leases need units, or must give some up; keeps nothing from turn to turn."""
 
     Settings: ClassVar[type[SkeletonSettings]] = SkeletonSettings
-    inline: ClassVar[bool] = True  # quick enough for the site's own step; False: in a thread, under a time limit
+    inline: ClassVar[bool] = True  # it is quick: an emulation need not copy what it shows it
 
     def __init__(self, settings: SkeletonSettings | None = None) -> None:
         self.settings = settings or SkeletonSettings()

@@ -1,0 +1,57 @@
+"""What ``leasekit emulate`` says of a run that has several variants."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from leasekit.cli.main import run
+
+DEPLOY = """
+[deployment]
+name = "ticks"
+[actor.site]
+role = "authority"
+inventory = [{ type = "vm", units = 4 }]
+delegation = [{ broker = "broker", type = "vm" }]
+[actor.broker]
+role = "broker"
+mapper = { name = "fcfs" }
+[actor.web]
+role = "guest"
+mapper = { name = "static", demands = [{ type = "vm", units = 2, term = "1h" }] }
+[emulation]
+horizon = "2h"
+tick = "1m"
+"""
+RUNS = """
+[[emulation.run]]
+name = "a"
+set = { "emulation.ticks" = "every" }
+[[emulation.run]]
+name = "b"
+[[emulation.run]]
+name = "c"
+"""
+
+
+@pytest.mark.parametrize(
+    ("runs", "said"),
+    [
+        ("", "ticks executed: only those with something due\n"),
+        (RUNS, "ticks executed: every in 1 run, only those with something due in 2 runs\n"),
+    ],
+)
+def test_executed_ticks_are_those_of_all_runs(
+    tmp_path: Path, runs: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where runs differ in which ticks were executed, each kind is told with how many runs."""
+    file = tmp_path / "ticks.toml"
+    file.write_text(DEPLOY + runs, encoding="utf-8")
+    assert run(["emulate", str(file)]) == 0
+    captured = capsys.readouterr()
+    assert captured.err.endswith(said)
+    assert "topologies" not in captured.out, "nobody asked for any"
+    assert re.search(r"web +2 ", captured.out), "of one type all units are added"
