@@ -364,10 +364,10 @@ def test_files_that_are_not_toml(tmp_path: Path, data: bytes, key: str, words: s
 
 def test_files_that_are_not_there(tmp_path: Path) -> None:
     """A missing file and a folder are one clear error each."""
-    assert (
-        str(check(tmp_path / "x.toml")[0][0]) == f"{tmp_path}/x.toml: found no such file, expected a deploy file in TOML"
-    )
-    assert "can't be read" in str(check(tmp_path)[0][0])
+    (missing,), _ = check(tmp_path / "x.toml")
+    assert str(missing) == f"{tmp_path}/x.toml: found no such file, expected a deploy file in TOML"
+    (folder,), _ = check(tmp_path)
+    assert "can't be read" in str(folder)
 
 
 def test_an_empty_file(tmp_path: Path) -> None:
