@@ -221,11 +221,12 @@ class Actor:
         while timers and timers[0][0] <= now:
             at, _, record = heapq.heappop(timers)
             if record.timer == at:
+                due.append((at, record))
+        for at, record in due:
+            if record.timer == at:  # and not taken back by one that was due before it
                 record.timer = None
-                due.append(record)
-        for record in due:
-            self._dirty[id(record)] = record  # before: a record that is dropped takes itself out again
-            self._on_due(record)
+                self._dirty[id(record)] = record  # before: a record that is dropped takes itself out again
+                self._on_due(record)
 
     def _received(self, received: Received) -> None:
         peer, message = received

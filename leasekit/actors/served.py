@@ -188,11 +188,10 @@ class Server(Peering, Generic[L]):
             return  # it is of a lease that was forgotten, and has been made anew since
         if not self._is_holders(lease, peer):
             return
-        if message.update >= lease.update:
-            lease.unacked = []
+        # Only of this one: who has forgotten the lease, or has it as over, acknowledges whatever comes, in any order.
+        lease.unacked = [update for update in lease.unacked if update.number != message.update]
+        if not lease.unacked:
             self._forget_owed(lease, peer)
-        else:
-            lease.unacked = [update for update in lease.unacked if update.number > message.update]
         self._touch(lease)
 
     def _on_error(self, peer: str, message: ErrorReply) -> None:

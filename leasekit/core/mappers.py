@@ -36,9 +36,10 @@ class PendingRequest(NamedTuple):
 
     ``op`` is ``new``, ``extend`` or ``modify``; the last two must be filled from ``source`` and keep their start.
     ``min_units`` is below ``units`` for an elastic request, ``latest_start`` above ``term.start`` for a deferrable
-    one. ``held`` is what the lease holds, up to ``held_until`` (0 where it holds nothing): a modify gives that up from
-    ``term.start`` on, though ``Source.free`` still counts it. ``deadline`` is the last instant at which an answer is
-    of use. ``priority`` is the class of the holder and the request's own wish, added up.
+    one. ``held`` is what the lease holds, up to ``held_until`` (0 where it holds nothing): a modify gives that up
+    from ``term.start`` on, though ``Source.free`` still counts it; what it leaves of that stays booked until the
+    site has confirmed the modify. ``deadline`` is the last instant at which an answer is of use. ``priority`` is
+    the class of the holder and the request's own wish, added up.
     """
 
     lease: str

@@ -167,3 +167,24 @@ def test_an_old_acknowledgement_settles_no_new_update(world: LosingWorld) -> Non
     assert world.broker("upper").leases[lease].unacked is owed
     world.receive("upper", "batch", acknowledge(again))
     assert world.broker("upper").leases[lease].unacked == []
+
+
+def test_an_acknowledgement_settles_only_what_it_names(world: LosingWorld) -> None:
+    """A guest that has forgotten a lease acknowledges the updates of one made anew as they come: the later one, come
+    first, does not settle the ticket before it, which goes back when it comes.
+    """
+    lease = world.request("batch", 2, 10 * SECOND, 3 * HOUR, properties={"preemptible": "true"})
+    world.run_until(MINUTE)
+    assert not world.command("batch", "lease.close", lease=lease).error
+    world.run_until(HOUR)
+    broker, asked = world.broker("upper"), world.letters(RequestTicket, "batch")[0]
+    world.receive("upper", "batch", asked)
+    while lease not in broker.leases or not broker.leases[lease].unacked:
+        world.pass_time(1)
+    broker.preempt(lease, 2 * HOUR, "others need it more")
+    granted, noticed = (update.message for update in broker.leases[lease].unacked)
+    assert (granted.status, noticed.status) == ("granted", "noticed")
+    world.receive("upper", "batch", acknowledge(noticed))
+    assert [update.message for update in broker.leases[lease].unacked] == [granted]
+    world.pass_time(MINUTE)
+    assert broker.leases[lease].ended >= 0, "the ticket came, and went back"

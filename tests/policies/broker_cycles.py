@@ -193,7 +193,9 @@ class Model:
             assert decision.earliest is None or "insufficient" in decision.reason
 
     def _check_modify(self, wish: PendingRequest, decision: Grant | Reject | Defer) -> None:
-        """As the broker does it: what the lease holds from the start on is given up first."""
+        """As the broker does it: what the lease holds from the start on is given up first, and what the modify leaves
+        of that stays booked until the site has confirmed it.
+        """
         source = wish.source
         before = list(self.free[source])
         held = self.books.tables[source.removesuffix("/vm")].get(f"{wish.lease}#1")
@@ -205,6 +207,11 @@ class Model:
             assert (decision.source, decision.term) == (source, wish.term)
             assert decision.units == min(wish.units, free) >= wish.min_units
             self.take(source, decision.units, decision.term)
+            end = min(decision.term.end, held[1].end)
+            if decision.units < held[0]:
+                self.take(source, held[0] - decision.units, Term(wish.term.start, end))
+            if end < held[1].end:
+                self.take(source, held[0], Term(end, held[1].end))
         else:
             assert isinstance(decision, Reject)
             assert free < wish.min_units

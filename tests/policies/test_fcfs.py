@@ -255,13 +255,17 @@ def test_modify_counts_what_the_lease_holds() -> None:
     assert [g.units for g in grants(mapper().allocate(books.cycle(longer._replace(min_units=1))))] == [2]
 
 
-def test_what_a_modify_gives_up_is_free_in_the_same_turn() -> None:
-    """Units that a shrinking modify frees go to a request of the same turn."""
+def test_what_a_modify_gives_up_is_nobodys_in_the_same_turn() -> None:
+    """The broker keeps it booked until the site has confirmed the modify: a grant of it would not be carried out, and
+    those after it would be refused for its sake.
+    """
     books = Books({"a": 4})
     books.book("a", "l", 4, 0, 10)
     shrink = request("l", 1, 5, 10, op="modify", source="a/vm", held=4, held_until=10)
-    decisions = mapper().allocate(books.cycle(request("n", 3, 5, 10), shrink))
-    assert decisions == [Grant("l", "a/vm", 1, Term(5, 10)), Grant("n", "a/vm", 3, Term(5, 10))]
+    granted, refused = mapper().allocate(books.cycle(request("n", 3, 5, 10), shrink))
+    assert granted == Grant("l", "a/vm", 1, Term(5, 10))
+    assert isinstance(refused, Reject)
+    assert refused.earliest == 10
 
 
 # -- groups ------------------------------------------------------------------------------------------------------

@@ -183,13 +183,13 @@ BUGS: Final[dict[str, Bug]] = {
         "self._owe(giving, peer); self._dirty.pop(id(giving), None)",
     ),
     "a return is counted twice": Bug(
-        BrokerClaims, "_take_back", "self.book.end_early(claim, at)\n            ended =",
+        BrokerClaims, "_ended_at", "self.book.end_early(claim, at)\n        ended =",
         "self.book.end_early(claim, at)\n"
-        "            self.book.table(claim.source).add_capacity(Term(at, claim.until), claim.units)\n"
-        "            ended =",
+        "        self.book.table(claim.source).add_capacity(Term(at, claim.until), claim.units)\n"
+        "        ended =",
     ),
     "a broker forgets what came back": Bug(
-        BrokerClaims, "_take_back", "self.book.end_early(claim, at)\n            ended =", "ended ="
+        BrokerClaims, "_ended_at", "self.book.end_early(claim, at)\n        ended =", "ended ="
     ),
     "a modify does not end the claim that it replaces": Bug(
         Broker, "_reserve", "self.book.end_early(last, ", "(last, "

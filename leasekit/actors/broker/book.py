@@ -266,11 +266,18 @@ class Book:
             for key, units, term in rest_of(old, new):
                 table.reserve(key, units, term, force=True)
 
+    def end_rest(self, old: Granted, at: Instant) -> None:
+        """The site counts ``old`` to ``at`` and no longer."""
+        table = self._tables.get(old.source)
+        if table is not None:
+            for key in _rest_keys(old):
+                table.end(key, at)
+
     def free_rest(self, old: Granted) -> None:
         """The site has confirmed it, or what replaced ``old`` came back unused."""
         table = self._tables.get(old.source)
         if table is not None:
-            for key in (f"{old.key}/units", f"{old.key}/time"):
+            for key in _rest_keys(old):
                 if key in table:
                     table.release(key)
 
@@ -327,13 +334,18 @@ class Book:
         return members
 
 
+def _rest_keys(old: Granted) -> tuple[str, str]:
+    return f"{old.key}/units", f"{old.key}/time"
+
+
 def rest_of(old: Granted, new: Granted) -> list[tuple[str, int, Term]]:
     """What ``new`` leaves of ``old``'s term, as reservations: units that were given up, and time that was."""
     start, end = new.term.start, old.term.end
     shared = Term(start, min(end, new.term.end))
+    units, time = _rest_keys(old)
     pieces = []
     if old.units > new.units:
-        pieces.append((f"{old.key}/units", old.units - new.units, shared))
+        pieces.append((units, old.units - new.units, shared))
     if new.term.end < end:
-        pieces.append((f"{old.key}/time", old.units, Term(new.term.end, end)))
+        pieces.append((time, old.units, Term(new.term.end, end)))
     return pieces

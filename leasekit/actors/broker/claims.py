@@ -84,13 +84,7 @@ class BrokerClaims(BrokerSources):
             else:
                 self._undo(lease, claim)
         elif at < claim.term.end:
-            ended = claim
-            if claim.until < claim.term.end:  # cut off by a modify: what an undo could give back to it is over as well
-                self._free_rest(claim)
-                ended = claim._replace(term=Term(claim.term.start, max(at, claim.term.start + 1)), held=False)
-            if at < claim.until:
-                self.book.end_early(claim, at)
-                ended = ended._replace(until=at)
+            ended = self._ended_at(claim, at)
             self.set_claims(lease, tuple(ended if c is claim else c for c in lease.claims))
         over = all(c.until <= max(self.now, c.term.start) for c in lease.claims)
         if lease.state == br.TICKETED:
@@ -165,6 +159,21 @@ class BrokerClaims(BrokerSources):
             self._free_rest(before)
             self.set_claims(lease, tuple(c._replace(held=False) if c is before else c for c in lease.claims))
 
+    def _ended_at(self, claim: Granted, at: Instant) -> Granted:
+        """The site counts a claim to ``at`` and no longer: what is booked beyond that is free. Its term ends there as
+        well, so that no modify that is undone later gives it back more.
+        """
+        ended = claim._replace(term=Term(claim.term.start, max(at, claim.term.start + 1)))
+        if claim.held and at > max(claim.until, self.now):
+            self.book.end_rest(claim, at)
+        elif claim.held:
+            self._free_rest(claim)
+            ended = ended._replace(held=False)
+        if at < claim.until:
+            self.book.end_early(claim, at)
+            ended = ended._replace(until=at)
+        return ended
+
     def _free_rest(self, claim: Granted) -> None:
         self._cut_off.pop(claim.digest.hex(), None)
         self.book.free_rest(claim)
@@ -220,9 +229,11 @@ class BrokerClaims(BrokerSources):
         last = lease.claims[-1].until
         if not self.now <= at < last or lease.cut >= 0:
             raise CommandError(f"lease {lease_id} ends at {last}: at is {at}, or it was preempted before")
-        # A renewal in hand is a claim of its own: all that go on after ``at`` are ended, or none.
+        # A renewal in hand is a claim of its own: all that go on after ``at`` are ended, or none. So is what a modify
+        # cut off, which the site may still go by.
         saving = self._time_to_save(lease, at) if suspend else 0
-        notices = [self._truncation(lease, claim, at, saving) for claim in lease.claims if claim.until > at]
+        going_on = [claim for claim in lease.claims if claim.until > at or (claim.held and claim.term.end > at)]
+        notices = [self._truncation(lease, claim, at, saving) for claim in going_on]
         if lease.request:
             self.refuse_waiting(lease, f"the lease is preempted: {reason}")
         lease.cut, lease.suspended = at, suspend
@@ -282,9 +293,9 @@ class BrokerClaims(BrokerSources):
             return
         statement = decode_statement(message.truncation)
         claim = next((one for one in lease.claims if one.digest == statement.subject), None)
-        if claim is not None and statement.at < claim.until:
-            self.book.end_early(claim, statement.at)
-            self.set_claims(lease, tuple(c._replace(until=statement.at) if c is claim else c for c in lease.claims))
+        if claim is not None and statement.at < claim.term.end:
+            ended = self._ended_at(claim, statement.at)
+            self.set_claims(lease, tuple(ended if c is claim else c for c in lease.claims))
             self._wanted = True
             self._touch(lease)
 

@@ -13,7 +13,7 @@ from typing import Any
 from leasekit.actors.giver import taken_back
 from leasekit.actors.served import FRESH, OLD
 from leasekit.actors.settings import DELEGATE, REDEEM, AuthoritySettings, DelegationSpec, Peer
-from leasekit.actors.site.claims import REDEEMED, SEEN, VOID
+from leasekit.actors.site.claims import HEARD, REDEEMED, VOID
 from leasekit.actors.site.saved import SiteSaved
 from leasekit.core.claims.claim import Claim, decode_claim
 from leasekit.core.claims.evidence import in_words, of_returned
@@ -255,7 +255,9 @@ class Authority(SiteSaved):
         known = self.claims.get(note.subject)
         if known is None or known.lease != message.lease:
             return b""
-        at = known.until if known.until >= 0 else max(self.now, note.at)
+        at = max(self.now, note.at)
+        if known.until >= 0:  # a repeat, or it was over by then
+            at = min(at, known.until)
         self.end_claim(note.subject, at)
         return state(self.root_signer(note.subject), RECEIPT, note.subject, at, message.lease).encode()
 
@@ -316,7 +318,7 @@ class Authority(SiteSaved):
         self.close_lease(lease, "close", "its holder had given the claim back")
 
     def _void(self, leaf: Claim, known: SiteClaim | None, number: int) -> tuple[SiteClaim, str]:
-        if known is None:  # nothing was ever used of it, so that it may count from its start on as never given
+        if known is None or known.state == HEARD:  # nothing was ever used of it: from its start on it was never given
             record = self.remember_unused(leaf, VOID, leaf.term.start)
             self.end_claim(leaf.digest, leaf.term.start)
             return record, ""
@@ -400,7 +402,7 @@ class Authority(SiteSaved):
         check_statement(self.scheme, message.truncation, TRUNCATION, signer=key, subject=claim.digest)
         self._check_firm(claim, known)
         if known is None:
-            self.remember_unused(claim, SEEN)
+            self.remember_unused(claim, HEARD)
         self.end_claim(claim.digest, statement.at)
         taker = self.name_of(claim.holder) or fingerprint(claim.holder)
         for lease in self.leases_of(claim.digest):

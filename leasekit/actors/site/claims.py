@@ -39,7 +39,8 @@ from leasekit.core.time import Instant, Term
 from leasekit.core.timetable import Shortfall
 
 REPLACED: Final = "replaced"
-REDEEMED, VOID, SEEN = "redeemed", "void", "seen"
+REDEEMED, VOID, SEEN, HEARD = "redeemed", "void", "seen", "heard"
+"""What is known of a claim: ``heard`` is one of which only its early end was told, never shown by who holds it."""
 UNUSED_MAX: Final = 20_000
 """How many claims of one issuer are remembered that no lease used: given back, or ended early."""
 REPORTS_MAX: Final = 100
@@ -143,7 +144,8 @@ class SiteClaims(SiteLeases):
             self.tree.withdraw(leaf.digest)
             raise self._no_room(ticket, short) from short
         for claim in ticket.chain[:-1]:  # not the fresh ones only: a ticket that was refused may have brought them
-            if claim.digest not in self.claims:
+            known = self.claims.get(claim.digest)
+            if known is None or known.state == HEARD:
                 self.remember(claim, "", SEEN)
         self._counted_claims += 1
         if self._counted_claims % TIDY_EVERY == 0:
@@ -239,7 +241,7 @@ class SiteClaims(SiteLeases):
         ``TicketError``.
         """
         count = self._unused[claim.issuer.hex()]
-        if count >= UNUSED_MAX:
+        if count >= UNUSED_MAX and claim.digest not in self.claims:
             raise TicketError("busy", f"{self.name} remembers {count} unused claims of {fingerprint(claim.issuer)}")
         return self.remember(claim, "", state_, at)
 
@@ -367,6 +369,8 @@ class SiteClaims(SiteLeases):
         level = below.get("", [])
         while level:  # parents before children
             for record in level:
+                if record.state == HEARD:
+                    continue  # it may never be used, as that of a modify which comes to nothing
                 until = record.until if record.until >= 0 else record.term.end
                 claim = decode_claim(record.body, record.signature)
                 self.tree.restore(claim, Standing(until, record.honoured, record.used))

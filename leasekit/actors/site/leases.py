@@ -253,7 +253,7 @@ class SiteLeases(Giver[SiteLease]):
         self._publish(
             lease,
             LeaseUpdate(
-                lease.id, lease.update + 1, number, word, _promised(lease), units, clip(reason or lease.reason),
+                lease.id, lease.update + 1, number, word, _promised(lease, word), units, clip(reason or lease.reason),
                 contract, lease.receipt, self.saved_of(lease),
             ),
         )  # fmt: skip
@@ -577,9 +577,9 @@ def _nothing(type_: str) -> Sequence[Demand]:
     return ()
 
 
-def _promised(lease: SiteLease) -> Term:
-    """The term as its guest can count on it."""
+def _promised(lease: SiteLease, word: str) -> Term:
+    """The term as its guest can count on it; a notice tells of what was accepted for later as well."""
     if lease.noticed < 0:
         return lease.term
-    last = lease.term.end if lease.next is None else lease.next.term.end
+    last = lease.next.term.end if lease.next is not None and word == "noticed" else lease.term.end
     return Term(lease.term.start, max(min(lease.noticed, last), lease.term.start + 1))

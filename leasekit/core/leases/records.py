@@ -506,8 +506,9 @@ class SiteLease:
 
 @attrs.define(slots=True, eq=False)
 class SiteClaim:
-    """A claim that a site has seen: ``redeemed`` for a lease at ``at``, ``void`` (given back) as of ``at``, or ``seen``
-    above one that was redeemed. ``until``, ``honoured`` and ``used`` say how it stands in the claim tree.
+    """A claim that a site has seen: ``redeemed`` for a lease at ``at``, ``void`` (given back) as of ``at``, ``seen``
+    above one that was redeemed, or only ``heard`` of: that it ends early. ``until``, ``honoured`` and ``used`` say how
+    it stands in the claim tree.
     """
 
     id: str

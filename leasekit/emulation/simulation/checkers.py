@@ -82,6 +82,7 @@ class MemoryChecker(Listening):
         super().__init__()
         self.sends = {LeaseUpdate: self._lease_update, TicketUpdate: self._ticket_update}
         self._active: dict[str, dict[str, tuple[int, frozenset[str]]]] = {}
+        self._heard: set[tuple[str, int, bytes]] = set()
         self.receives = {ReturnTicket: self._return}
         self._granted: dict[str, dict[str, tuple[int, Instant]]] = {}
         self._latest: dict[tuple[str, str], int] = {}
@@ -90,7 +91,10 @@ class MemoryChecker(Listening):
     def _lease_update(self, at: Instant, sender: str, receiver: str, message: LeaseUpdate) -> None:
         said = self._active.setdefault(sender, {})
         if message.state == "active":
-            said[message.lease] = message.update, frozenset(unit.unit for unit in message.units)
+            known = (message.lease, message.update, message.contract)
+            if known not in self._heard:  # a repeat may come after the word that it is over
+                self._heard.add(known)
+                said[message.lease] = message.update, frozenset(unit.unit for unit in message.units)
         elif message.state in ("closed", "failed"):
             said.pop(message.lease, None)
 

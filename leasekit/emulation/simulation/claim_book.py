@@ -84,6 +84,7 @@ class ClaimChecker(Listening):
         self._asked_to_withhold: dict[tuple[str, str, int], Withhold] = {}
         self._withheld: dict[str, dict[str, tuple[int, Term]]] = {}
         self._last_withheld: dict[tuple[str, str, str], int] = {}
+        self._offered: dict[str, int] = {}
         self.joined = 0
         """How many grants were tickets that go on from each other, over more than one delegation."""
         self.children: dict[bytes, dict[bytes, Given]] = {}
@@ -106,6 +107,8 @@ class ClaimChecker(Listening):
         if leaf.digest in self.sources:
             return
         self.sources[leaf.digest] = Source(leaf, chain[0].issuer, message.delegation, message.number)
+        self._offered[message.delegation] = message.number
+        self._withheld.pop(message.delegation, None)  # that was of one that is over: of this nothing is withheld yet
         if len(chain) > 1:
             given = Given(leaf, message.delegation, leaf.term.end, leaf.term.end, delegated=True)
             self.issued[leaf.digest] = given
@@ -176,7 +179,7 @@ class ClaimChecker(Listening):
     def _withholds(self, broker: str, agreed: Withhold) -> None:
         """What a broker has agreed to; of what comes out of order the latest counts."""
         key = (broker, agreed.delegation, agreed.window)
-        if agreed.number < self._last_withheld.get(key, 0):
+        if agreed.number < max(self._last_withheld.get(key, 0), self._offered.get(agreed.delegation, 0)):
             return
         self._last_withheld[key] = agreed.number
         windows = self._withheld.setdefault(agreed.delegation, {})

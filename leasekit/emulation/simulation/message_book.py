@@ -185,17 +185,12 @@ class MessageChecker(Listening):
     def _ack_sent(self, at: Instant, sender: str, receiver: str, message: Ack) -> None:
         stream = self._streams.get((receiver, message.lease))
         got = stream.got if stream is not None else 0
-        # Of a lease that it does not know (any more) a guest acknowledges whatever comes.
-        known = (sender, message.lease) in self._requests and not self._is_forgotten(sender, message.lease)
+        # Of a lease that it does not know, or that is over (it may be made anew), a guest acknowledges whatever comes.
+        known = (sender, message.lease) in self._requests and (sender, message.lease) not in self._over
         must(
             not known or message.update <= got or stream is None or stream.last < message.update,
             f"{sender} acknowledges update {message.update} of {message.lease}, it has got {got}",
         )
-
-    def _is_forgotten(self, guest: str, lease: str) -> bool:
-        """Whether a guest may know nothing more of a lease: it is long over there, or was before a restart."""
-        over = self._over.get((guest, lease))
-        return over is not None and self._clock(guest) - over >= self._retention
 
     def committed(self, at: Instant, actor: str, rows: Sequence[Row]) -> None:
         """Leases of guests that are over."""

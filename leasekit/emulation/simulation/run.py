@@ -132,6 +132,7 @@ class Run:
             must(hostile or not orphan, f"{site}: {name} is held by {unit.lease}, which its guest has no more")
 
         self._check_returned()
+        self._check_booked()
         self.topologies.check_settled()
 
     def _check_returned(self) -> None:
@@ -149,6 +150,19 @@ class Run:
                 kept or on_its_way,
                 f"{guest}: {given.lease} is over, its claim {given.claim.id[:8]} goes on to {given.until}",
             )
+
+    def _check_booked(self) -> None:
+        """No broker counts a claim for longer than it may still be used, by all that the broker was told of it."""
+        issued = self.checkers.claims.issued
+        for broker in self.scenario.brokers:
+            for lease in self.world.actor(broker).leases.values():
+                for claim in lease.claims:
+                    last = issued[claim.digest].at_most if claim.digest in issued else claim.term.end
+                    what = f"{broker}: claim {claim.digest.hex()[:8]} of {lease.id}"
+                    must(
+                        claim.until <= max(last, claim.term.start),
+                        f"{what} is booked to {claim.until}, it may be used to {last}",
+                    )
 
     def _check_lease(self, guest: str, lease: Any) -> None:
         world = self.world

@@ -198,9 +198,26 @@ class Turn:
                 return Reject(request.lease, reasons.beside(request, room, free, until))
             self.give(room, request.held, Term(term.start, until))
             self._given(request, Term(term.start, until))
-        elif room.free(term) < least:
+            decision = self._continued(request, room)
+            self._keep_rest(request, room, decision)
+            return decision
+        if room.free(term) < least:
             return Reject(request.lease, reasons.insufficient(request, [room], term, least))
         return self._continued(request, room)
+
+    def _keep_rest(self, request: PendingRequest, room: Room, decision: BrokerDecision) -> None:
+        """What a modify leaves of what its lease held is nobody else's yet: the broker keeps it booked until the site
+        has confirmed the modify.
+        """
+        start, until = request.term.start, request.held_until
+        if not isinstance(decision, Grant):
+            self.give(room, -request.held, Term(start, until))
+            return
+        end = min(decision.term.end, until)
+        if decision.units < request.held:
+            self.give(room, decision.units - request.held, Term(start, end))
+        if end < until:
+            self.give(room, -request.held, Term(end, until))
 
     def give(self, room: Room, units: int, term: Term) -> None:
         """Free units that a lease has, or takes them back where negative."""
