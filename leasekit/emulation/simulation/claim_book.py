@@ -94,6 +94,7 @@ class ClaimChecker(Listening):
         self.requests: dict[tuple[str, int], RequestTicket] = {}
         self._coming_back: dict[tuple[str, str, int], bytes] = {}
         self._replaced: dict[tuple[str, str, int], bytes] = {}
+        self._cut_at: dict[bytes, Instant] = {}
         self._groups: dict[tuple[str, str], dict[str, tuple[int, Term]]] = {}
         self._members: dict[tuple[str, str], int] = {}
         self._waiting: dict[tuple[str, str], dict[str, Instant]] = {}
@@ -143,6 +144,7 @@ class ClaimChecker(Listening):
         if message.truncation:
             cut = decode_statement(message.truncation)
             replaced = cut.subject
+            self._cut_at[cut.subject] = cut.at
             self._end(cut.subject, cut.at)
         for chain in chains:
             self._give(chain[-2], chain[-1], message.lease, replaced if chain is chains[0] else b"")
@@ -265,9 +267,10 @@ class ClaimChecker(Listening):
         if request is not None and request.op == NEW and "group_id" in request.properties:
             group = (receiver, request.properties["group_id"])
             self._waiting.setdefault(group, {}).setdefault(message.lease, at)
-        old = self.issued.get(self._replaced.pop((sender, message.lease, message.number), b""))
-        if old is not None:
-            old.at_most = min(old.at_most, old.until)
+        replaced = self._replaced.pop((sender, message.lease, message.number), b"")
+        old = self.issued.get(replaced)
+        if old is not None:  # of several modifies the last one: those before it came back unused
+            old.at_most = min(old.at_most, self._cut_at.get(replaced, old.until))
         data = self._coming_back.pop((sender, message.lease, message.number), b"")
         if data:
             receipt = decode_statement(data)
