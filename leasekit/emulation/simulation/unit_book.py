@@ -20,11 +20,14 @@ from leasekit.emulation.simulation.scenario import HOSTILE
 
 @attrs.define
 class UnitEntry:
-    """What is known of one unit: whose it is, what was last done to it under which number, and whether it is up."""
+    """What is known of one unit: whose it is, what was last done to it under which number, whether that is ``over``, and
+    whether it is up.
+    """
 
     lease: str = ""
     op: str = ""
     number: int = 0
+    over: bool = False
     up: bool = False
     broken: bool = False
     failed: bool = False
@@ -89,7 +92,7 @@ class UnitChecker(Listening):
             # Done again after a restart: nothing of its end has been kept.
             if action.op == "setup":
                 unit.up = unit.failed = False
-            unit.lease = action.lease
+            unit.lease, unit.over = action.lease, False
             return
         if action.number < unit.number:
             must(False, f"{_what(actor, action)}: action {unit.number} was later")
@@ -106,6 +109,7 @@ class UnitChecker(Listening):
             if action.op == "teardown" and not unit.failed:
                 self._check_given_up(actor, action)
         unit.op, unit.number, unit.up = action.op, action.number, unit.up and action.op == "modify"
+        unit.over = False
 
     def _check_honoured(self, site: str, action: Action) -> None:
         """A site never has more units up for a lease than the tickets that were redeemed for it by now give it."""
@@ -126,12 +130,12 @@ class UnitChecker(Listening):
     def ended(self, at: Instant, actor: str, done: ActionDone) -> None:
         """A unit is free when its site has heard that its teardown is done."""
         unit = self.units.get((actor, done.unit))
-        if unit is None or done.number != unit.number:
-            return
+        if unit is None or done.number != unit.number or unit.over:
+            return  # a late word on an action that has ended counts no more
+        unit.over = True
         if unit.op == "teardown":
             unit.lease, unit.broken = "", not done.ok
-        elif unit.op == "setup" and not unit.up and not unit.failed:
-            # A late word on an action that had ended counts no more.
+        elif unit.op == "setup" and not unit.failed:
             unit.up, unit.failed = done.ok, not done.ok
 
     def broke(self, site: str, unit: str) -> None:
