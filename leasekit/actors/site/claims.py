@@ -368,9 +368,9 @@ class SiteClaims(SiteLeases):
             below.setdefault(record.parent, []).append(record)
         level = below.get("", [])
         while level:  # parents before children
+            # What was only heard of may never be used, as that of a modify that fails: nor may what is below it.
+            level = [record for record in level if record.state != HEARD]
             for record in level:
-                if record.state == HEARD:
-                    continue  # it may never be used, as that of a modify which comes to nothing
                 until = record.until if record.until >= 0 else record.term.end
                 claim = decode_claim(record.body, record.signature)
                 self.tree.restore(claim, Standing(until, record.honoured, record.used))

@@ -57,7 +57,7 @@ class Checkers(Hooks):
         self.messages = MessageChecker(self._announced, clock, retention, hostile_tag)
         self.guests = GuestChecker(guests, clock, leave_time)
         self.brokers = BrokerRefusals(self.claims, fcfs, tuple(sites), clock, key)
-        self.sites = SiteRefusals(self.units, sites, first_fit)
+        self.sites = SiteRefusals(self.units, sites, first_fit, clock)
         self.all: list[Listening] = [
             self.states, self.memory, self.units, self.claims, self.honour, self.messages, self.guests, self.brokers,
             self.sites, self.power,

@@ -146,6 +146,7 @@ class SiteRefusals(Listening):
         units: UnitChecker,
         inventory: Mapping[str, Mapping[str, int]],
         first_fit: frozenset[str],
+        clock: Callable[[str], Instant],
     ) -> None:
         """``inventory`` says how many units of each type each site has; ``first_fit`` which sites give what is
         free.
@@ -155,7 +156,7 @@ class SiteRefusals(Listening):
         self.receives = {Redeem: self._redeem, CloseLease: self._close, Relinquish: self._relinquish}
         self._live: dict[str, dict[str, _Live]] = {site: {} for site in inventory}
         self._taken: set[bytes] = set()
-        self._units, self._inventory, self._first_fit = units, inventory, first_fit
+        self._units, self._inventory, self._first_fit, self._clock = units, inventory, first_fit, clock
         self._redeemed: dict[str, dict[bytes, _Redeemed]] = {site: {} for site in inventory}
         self._last: dict[tuple[str, str, int], Claim] = {}
         self._given: dict[tuple[str, str], Instant] = {}
@@ -274,7 +275,7 @@ class SiteRefusals(Listening):
         instant, most = fullest(self._sure(sender, leaf.type, message.lease), leaf.term)
         count = self._inventory[sender].get(leaf.type, 0)
         must(
-            instant < at or most + leaf.units <= count,
+            instant < max(at, self._clock(sender)) or most + leaf.units <= count,
             f"{sender} takes a ticket for {leaf.units} {leaf.type} for {message.lease}: {most} of {count} are in use",
         )
 

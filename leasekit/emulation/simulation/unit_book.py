@@ -20,8 +20,8 @@ from leasekit.emulation.simulation.scenario import HOSTILE
 
 @attrs.define
 class UnitEntry:
-    """What is known of one unit: whose it is, what was last done to it under which number, whether that is ``over``, and
-    whether it is up.
+    """What is known of one unit: whose it is, what was last done to it under which number, whether that is ``over``,
+    and whether it is up.
     """
 
     lease: str = ""
