@@ -193,10 +193,10 @@ class MessageChecker(Listening):
         )
 
     def committed(self, at: Instant, actor: str, rows: Sequence[Row]) -> None:
-        """Leases of guests that are over."""
-        for _, subject, _, _, after, _ in rows:
+        """Leases that are over, and since when: their actor may have waited for long until it could write that down."""
+        for since, subject, _, _, after, _ in rows:
             if after in OVER:
-                self._over.setdefault((actor, subject), self._clock(actor))
+                self._over.setdefault((actor, subject), since)
 
     # -- requests ----------------------------------------------------------------------------------------------
 
