@@ -160,7 +160,7 @@ class Run:
                     last = issued[claim.digest].at_most if claim.digest in issued else claim.term.end
                     what = f"{broker}: claim {claim.digest.hex()[:8]} of {lease.id}"
                     must(
-                        claim.until <= max(last, claim.term.start),
+                        claim.until <= max(last, claim.term.start, self.world.clock(broker)),
                         f"{what} is booked to {claim.until}, it may be used to {last}",
                     )
 
