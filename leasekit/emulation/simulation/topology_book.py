@@ -29,7 +29,8 @@ class TopologyChecker(Listening):
         self.sends = {RequestTicket: self._request, Redeem: self._redeem, Planned: self._planned}
         self.receives = {TicketUpdate: self._ticket, Release: self._release}
         self._plan_of: dict[tuple[str, str], tuple[str, Instant]] = {}
-        self._released: set[tuple[str, str]] = set()
+        self._over: set[tuple[str, str]] = set()
+        """Plans that brokers need not hold any more: released, or asked for, which may have been refused."""
         self._promised: dict[str, dict[str, Instant]] = {}
         self._parts: dict[str, frozenset[str]] = {}
         self._expires: dict[str, Instant] = {}
@@ -45,7 +46,7 @@ class TopologyChecker(Listening):
         self._promised.setdefault(sender, {}).setdefault(message.plan, message.expires)
         first = self._plan_of.setdefault((sender, message.query), (message.plan, message.expires))
         again = first[0] == message.plan or first[1] <= self.world.actor(sender).now
-        again = again or (sender, first[0]) in self._released
+        again = again or (sender, first[0]) in self._over
         must(again, f"{sender} holds {message.plan} for {message.query}, and {first[0]}, until {first[1]}")
         must(known == parts, f"{sender} answers {message.query} with other parts than before")
         must(
@@ -58,10 +59,11 @@ class TopologyChecker(Listening):
         if plan and message.op == NEW:
             self._part_of[message.lease] = (plan, part)
             self._promised.get(receiver, {}).pop(plan, None)  # from now on it may be used, or refused
+            self._over.add((receiver, plan))
 
     def _release(self, at: Instant, sender: str, receiver: str, message: Release) -> None:
         self._promised.get(receiver, {}).pop(message.plan, None)
-        self._released.add((receiver, message.plan))
+        self._over.add((receiver, message.plan))
 
     def restarted(self, at: Instant, actor: str, made: Any) -> None:
         """What a broker has said that it holds it holds after a crash."""
