@@ -12,6 +12,7 @@ from leasekit.core.claims.ticket import decode_ticket
 from leasekit.core.errors import TicketError
 from leasekit.core.leases.power import OPERATIONS
 from leasekit.core.protocol.messages import EXTEND, MODIFY, CloseLease, LeaseUpdate, Redeem, Relinquish
+from leasekit.core.schema import Row
 from leasekit.core.steps import Action, ActionDone
 from leasekit.core.time import Instant
 from leasekit.emulation.simulation.checkers import Listening, must
@@ -47,6 +48,8 @@ class UnitChecker(Listening):
         self._sites = frozenset(sites)
         self._clock = clock
         self.units: dict[tuple[str, str], UnitEntry] = {}
+        self._decided: dict[tuple[str, str], str] = {}
+        """For which lease a unit is to be set up, from when that is written down until something is done to it."""
         self._numbers: dict[tuple[str, int], tuple[str, str]] = {}
         self._redeemed_claims: dict[str, dict[bytes, Claim]] = {}
         self._shrinks: set[tuple[str, str]] = set()
@@ -80,6 +83,15 @@ class UnitChecker(Listening):
 
     # -- what drivers are told ---------------------------------------------------------------------------------
 
+    def committed(self, at: Instant, actor: str, rows: Sequence[Row]) -> None:
+        """A crash may come between what is decided and what is done: then a unit may be torn down that was never set
+        up.
+        """
+        if actor in self._sites:
+            for _, lease, event, _, _, why in rows:
+                if event == "unit setup":
+                    self._decided[actor, why.partition(" ")[0]] = lease
+
     def started(self, at: Instant, actor: str, action: Action) -> None:
         """Check an action at a site against what was done to the unit before."""
         if actor not in self._sites or action.op in OPERATIONS:
@@ -94,6 +106,7 @@ class UnitChecker(Listening):
                 unit.up = unit.failed = False
             unit.lease, unit.over = action.lease, False
             return
+        decided = self._decided.pop((actor, action.unit), "")
         if action.number < unit.number:
             must(False, f"{_what(actor, action)}: action {unit.number} was later")
         if action.op == "setup":
@@ -104,7 +117,9 @@ class UnitChecker(Listening):
             self._set_up.add(action.lease)
             self._check_honoured(actor, action)
         else:
-            must(unit.lease == action.lease, f"{_what(actor, action)}: it is {unit.lease or 'nobody'}'s")
+            owner = unit.lease or decided
+            must(owner == action.lease, f"{_what(actor, action)}: it is {owner or 'nobody'}'s")
+            unit.lease = owner
             must(action.op == "teardown" or unit.op != "teardown", f"{_what(actor, action)}: it is being torn down")
             if action.op == "teardown" and not unit.failed:
                 self._check_given_up(actor, action)
