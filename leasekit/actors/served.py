@@ -181,7 +181,7 @@ class Server(Peering, Generic[L]):
 
     def _on_ack(self, peer: str, message: Ack) -> None:
         lease = self.leases.get(message.lease)
-        if lease is None or not lease.unacked or message.update < lease.unacked[0].number:
+        if lease is None:
             return
         meant = next((update.message for update in lease.unacked if update.number == message.update), None)
         if meant is None or message.signed not in (b"", acknowledge(meant).signed):
