@@ -22,7 +22,7 @@ from leasekit.core.protocol.messages import (
     acknowledge,
 )
 from leasekit.core.steps import Connected
-from leasekit.core.time import HOUR, MINUTE, SECOND
+from leasekit.core.time import HOUR, MINUTE, SECOND, Term
 
 
 def told_by_predecessor(name: str, actor: Actor) -> Actor:
@@ -188,3 +188,16 @@ def test_an_acknowledgement_settles_only_what_it_names(world: LosingWorld) -> No
     assert [update.message for update in broker.leases[lease].unacked] == [granted]
     world.pass_time(MINUTE)
     assert broker.leases[lease].ended >= 0, "the ticket came, and went back"
+
+
+def test_what_a_used_modify_replaced_is_not_booked_after_a_restart(world: LosingWorld) -> None:
+    """A lease that was modified to go on for longer, then closed: its broker has all its units, after a restart too."""
+    lease = world.request("batch", 2, 10 * SECOND, 3 * HOUR)
+    world.run_until(MINUTE)
+    assert not world.command("batch", "lease.modify", lease=lease, end=4 * HOUR).error
+    world.pass_time(MINUTE)
+    assert not world.command("batch", "lease.close", lease=lease).error
+    world.pass_time(MINUTE)
+    world.restart("upper")
+    broker = world.broker("upper")
+    assert broker.book.table_of("site/vm@upper").available(Term(world.now, 3 * HOUR)) == 2

@@ -84,6 +84,8 @@ class BrokerClaims(BrokerSources):
             else:
                 self._undo(lease, claim)
         elif at < claim.term.end:
+            if receipt.detail:  # it was used: so what it replaced has ended where it began
+                self._settle_cut(lease, lease.claims.index(claim))
             ended = self._ended_at(claim, at)
             self.set_claims(lease, tuple(ended if c is claim else c for c in lease.claims))
         over = all(c.until <= max(self.now, c.term.start) for c in lease.claims)
