@@ -9,6 +9,7 @@ from deployed_world import CHAIN, DeployedWorld, failed
 
 from leasekit.core.claims.ticket import decode_ticket
 from leasekit.core.protocol.messages import Offer, OfferAnswer, Reclaim, Truncated
+from leasekit.core.steps import Outgoing
 from leasekit.core.time import HOUR, MINUTE, SECOND
 
 
@@ -97,6 +98,32 @@ def test_offers_are_repeated_until_answered(tmp_path: Path) -> None:
 def _deaf_to_answers(name: str, actor):  # type: ignore[no-untyped-def]
     if name == "upper":
         actor._handlers[OfferAnswer] = lambda peer, message: None
+    return actor
+
+
+def test_what_was_refused_stays_booked_until_its_site_knows(tmp_path: Path) -> None:
+    """The taker has the claim of an offer that it refuses: its units are nobody else's, after a restart neither, until
+    the site has heard that it is over.
+    """
+    world = DeployedWorld(CHAIN, tmp_path, make=_refusing)
+    for _ in range(2):
+        assert [row["state"] for row in world.query("upper", "delegations")] == ["refused"], "no other is offered"
+        assert (booked(world, "upper"), free(world, "upper")) == (4, 2)
+        world.restart("upper")
+        world.pass_time(MINUTE)
+    site = world.site()
+    site._handlers[Truncated] = site._on_truncated
+    world.pass_time(HOUR)
+    assert (booked(world, "upper"), free(world, "upper")) == (0, 6)
+
+
+def _refusing(name: str, actor):  # type: ignore[no-untyped-def]
+    if name == "site":
+        actor._handlers[Truncated] = lambda peer, message: None
+    if name == "lower":
+        actor._handlers[Offer] = lambda peer, offer: actor._messages.append(
+            Outgoing(peer, OfferAnswer(offer.delegation, offer.number, "it has enough"))
+        )
     return actor
 
 

@@ -114,7 +114,7 @@ class BrokerState(Giver[BrokerLease]):
         self._restore_given(tables.get("delegations", ()))
         for given in self.given.values():
             table = self.book.table_or_none(given.source)
-            if table is not None and given.state not in (deleg.REFUSED, deleg.ENDED):
+            if table is not None and given.state != deleg.ENDED:  # one that was refused until its site knows: freed
                 table.reserve(
                     delegation_key(given.id), decode_ticket(given.ticket).leaf.capacity, given.term, force=True
                 )
