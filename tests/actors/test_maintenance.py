@@ -93,6 +93,40 @@ def test_leases_that_run(world: DeployedWorld) -> None:
     assert world.site().calendar("vm").free_at(world.now) == 6
 
 
+@pytest.mark.parametrize("restarts", [False, True], ids=["", "restarts"])
+def test_a_lease_shrinks_while_its_site_has_too_few(world: DeployedWorld, restarts: bool) -> None:
+    """A lease may have less over a window that leaves its site with less than was granted; not more."""
+    lease = world.request("web", 2, 10 * SECOND, HOUR)
+    other = world.request("batch", 2, 10 * SECOND, HOUR)
+    world.pass_time(MINUTE)
+    add(world)
+    world.pass_time(MINUTE)
+    for name in ("site", "upper", "lower") if restarts else ():
+        world.restart(name)
+    more = world.command("web", "lease.modify", lease=lease, units=3)
+    assert not more.error
+    world.pass_time(MINUTE)
+    assert world.lease("web", lease)["state"] == "active" and len(world.lease("web", lease)["units"]) == 2
+    assert not world.command("web", "lease.modify", lease=lease, units=1).error
+    world.pass_time(MINUTE)
+    assert len(world.lease("web", lease)["units"]) == len(world.lease("site", lease)["units"]) == 1
+    assert world.lease("batch", other)["state"] == "active"
+    assert world.site().calendar("vm").free_at(START) == -3
+
+
+def test_a_lease_that_shrinks_still_ends_when_it_was_told_to(world: DeployedWorld) -> None:
+    """A modify changes nothing about a window that its lease is closed for: the units are others' from its start on."""
+    lease = world.request("web", 2, 10 * SECOND, HOUR)
+    world.pass_time(MINUTE)
+    add(world, units=world.lease("site", lease)["units"][:1], close=True)
+    world.pass_time(SECOND)
+    assert not world.command("web", "lease.modify", lease=lease, units=1).error
+    world.pass_time(MINUTE)
+    assert len(world.lease("site", lease)["units"]) == 1 and world.guest("web").leases[lease].noticed == START
+    assert world.site().calendar("vm").free_at(START - 1) == 5
+    assert world.site().calendar("vm").free_at(END) == 6
+
+
 def test_leases_are_closed_for_it(world: DeployedWorld) -> None:
     """With ``close`` a lease that has one of the units ends when the window begins, and its guest is told before."""
     lease = world.request("web", 2, 10 * SECOND, HOUR)

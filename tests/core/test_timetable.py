@@ -52,6 +52,16 @@ class Model:
         own = dict.fromkeys(range(was.start, was.end), had)
         self._place(key, had if units is None else units, term or was, force, own)
 
+    def replace(self, old: Hashable, key: Hashable, units: int, term: Term) -> None:
+        had, was = self.held.get(old, (0, Term(0, 0)))
+        if key in self.held:
+            raise KeyError
+        self._place(key, units, term, False, dict.fromkeys(range(max(was.start, term.start), was.end), had))
+        if was.end > term.start:
+            self.held[old] = (had, Term(was.start, term.start))
+            if term.start <= max(was.start, self.horizon):
+                del self.held[old]
+
     def _place(self, key: Hashable, units: int, term: Term, force: bool, own: dict[int, int]) -> None:
         if term.end <= self.horizon:
             raise ValueError
@@ -206,6 +216,12 @@ class Comparison(RuleBasedStateMachine):
     @rule(key=keys, units=st.none() | units_wanted, term=st.none() | terms | short_terms, force=st.booleans())
     def change(self, key: int, units: int | None, term: Term | None, force: bool) -> None:
         self.both("change", key, units=units, term=term, force=force)
+
+    @rule(target=keys, old=keys, units=units_wanted, term=st.one_of(terms, short_terms))
+    def replace(self, old: int, units: int, term: Term) -> Any:
+        self.next_key += 1
+        taken = self.both("replace", old, self.next_key, units, term) is None
+        return self.next_key if taken else multiple()
 
     @rule(term=terms, units=st.integers(-8, 8))
     def add_capacity(self, term: Term, units: int) -> None:
@@ -407,6 +423,22 @@ def test_change_may_always_shrink() -> None:
     assert timetable.get("a") == (9, Term(2, 8))
     with pytest.raises(Shortfall):
         timetable.change("a", units=10)
+
+
+def test_what_replaces_a_reservation_needs_only_what_is_more() -> None:
+    """Where capacity was lost, less can take the place of the rest; more can't, and changes nothing."""
+    timetable = Timetable(10)
+    timetable.reserve("a", 8, Term(0, 10))
+    timetable.reserve("b", 2, Term(0, 20))
+    timetable.add_capacity(Term(0, 10), -8)
+    with pytest.raises(Shortfall) as caught:
+        timetable.replace("a", "c", 9, Term(4, 12))
+    assert (caught.value.term, caught.value.free, caught.value.wanted) == (Term(4, 12), 0, 9)
+    assert timetable.get("a") == (8, Term(0, 10)) and "c" not in timetable
+    timetable.replace("a", "c", 7, Term(4, 12))
+    assert (timetable.get("a"), timetable.get("c")) == ((8, Term(0, 4)), (7, Term(4, 12)))
+    with pytest.raises(KeyError):
+        timetable.replace("a", "c", 1, Term(2, 3))
 
 
 def test_a_reservation_ends_early() -> None:

@@ -255,6 +255,24 @@ def test_modify_counts_what_the_lease_holds() -> None:
     assert [g.units for g in grants(mapper().allocate(books.cycle(longer._replace(min_units=1))))] == [2]
 
 
+def test_a_lease_can_shrink_where_units_are_out_of_service() -> None:
+    """What a lease has it may keep, however much is missing; it gets no more, and nobody waits for its sake."""
+    books = Books({"a": 4})
+    books.book("a", "l", 3, 0, 10)
+    books.tables["a"].add_capacity(Term(4, 8), -3)
+    shrink = request("l", 1, 5, 10, op="modify", source="a/vm", held=3, held_until=10)
+    other = request("n", 1, 8, 12, arrived=9)
+    assert mapper().allocate(books.cycle(shrink, other)) == [
+        Grant("l", "a/vm", 1, Term(5, 10)),
+        Grant("n", "a/vm", 1, Term(8, 12)),
+    ]
+    for more in (shrink._replace(units=4, min_units=4), shrink._replace(units=4, min_units=4, term=Term(5, 9))):
+        (refused,) = mapper().allocate(books.cycle(more))
+        assert isinstance(refused, Reject) and "3 to be had at a with the 3 that the lease holds" in refused.reason
+    elastic = shrink._replace(units=4)
+    assert [g.units for g in grants(mapper().allocate(books.cycle(elastic)))] == [3]
+
+
 def test_what_a_modify_gives_up_is_nobodys_in_the_same_turn() -> None:
     """The broker keeps it booked until the site has confirmed the modify: a grant of it would not be carried out, and
     those after it would be refused for its sake.

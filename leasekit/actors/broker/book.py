@@ -224,15 +224,6 @@ class Book:
         if table is not None:
             table.end(claim.key, at)
 
-    def restore(self, claim: Granted) -> None:
-        """Undo :meth:`end_early` at once, before anything else was booked."""
-        table = self._tables[claim.source]
-        term = Term(claim.term.start, claim.until)
-        if claim.key in table:
-            table.change(claim.key, term=term, force=True)
-        else:
-            table.reserve(claim.key, claim.units, term, force=True)
-
     def reopen(self, claim: Granted, *, force: bool) -> bool:
         """Book a claim that was ended early up to its ``until`` again; False, with nothing changed, if it is over, or
         doesn't fit. ``force`` it if its time has been booked all along: there may be less than that by now.

@@ -222,6 +222,7 @@ class Broker(BrokerPlans):
         if fresh == OLD:
             return
         lease.number = message.number
+        self._touch(lease)
         if lease.request != message.request or lease.pending == NONE:
             self._repeat(lease, message.number)
             return
@@ -435,22 +436,16 @@ class Broker(BrokerPlans):
             raise CommandError(f"the term goes on over {len(parts)} delegations, too many for one grant")
 
     def _reserve(self, lease: BrokerLease, grant: Grant) -> str:
-        """Book the grant; a modify first gives up the rest of the claim it replaces. Raises ``Shortfall`` with
+        """Book the grant, that of a modify in place of the rest of the claim it replaces. Raises ``Shortfall`` with
         nothing changed.
         """
         table = self.book.table_of(grant.source)
         # Not by the request's number: one whose record is long forgotten may come again.
         key = f"{lease.id}#{self._next('serial')}"
-        if lease.asked.op != MODIFY:
+        if lease.asked.op == MODIFY:
+            table.replace(lease.claims[-1].key, key, grant.units, grant.booked)
+        else:
             table.reserve(key, grant.units, grant.booked)
-            return key
-        last = lease.claims[-1]
-        self.book.end_early(last, grant.booked.start)
-        try:
-            table.reserve(key, grant.units, grant.booked)
-        except Shortfall:
-            self.book.restore(last)
-            raise
         return key
 
     def _cut(self, lease: BrokerLease, grant: Grant, key: str) -> None:

@@ -116,8 +116,9 @@ class SiteClaims(SiteLeases):
                 at = in_words(record.reclaimed)
                 raise TicketError("reclaimed", f"{self.name} took this delegation back as of {at}")
 
-    def admit(self, ticket: Ticket) -> Instant:
-        """Count the ticket's claims in the tree and its units in the calendar: both, or neither, with a reason.
+    def admit(self, ticket: Ticket, *, booked: bool = False) -> Instant:
+        """Count the ticket's claims in the tree and its units in the calendar: both, or neither, with a reason; in the
+        tree only if they are ``booked`` already.
 
         Returns when it ends, which is before its term does if a claim in the chain was ended early. Raises
         ``TicketError``.
@@ -136,10 +137,12 @@ class SiteClaims(SiteLeases):
             raise TicketError("returned", f"the claim, or one above it, was ended as of {until}")
         if added.surplus is not None:
             raise TicketError("overdelegated", self._nothing_left(added.surplus))
+        table = self.calendar(leaf.type)
         try:
-            # A ticket that comes late takes nothing of what is past, where others may have had the units.
-            term = Term(max(leaf.term.start, self.now), until)
-            self.calendar(leaf.type).reserve(leaf.digest, leaf.units, term)
+            if booked:
+                table.end(leaf.digest, until)
+            else:
+                table.reserve(leaf.digest, leaf.units, self._rest(leaf, until))
         except Shortfall as short:
             self.tree.withdraw(leaf.digest)
             raise self._no_room(ticket, short) from short
@@ -165,14 +168,9 @@ class SiteClaims(SiteLeases):
         given = [record.deadline for record in self.given.values() if record.digest == root.digest]
         return min((deadline for deadline in given if deadline >= 0), default=root.term.end)
 
-    def _must_fit(self, ticket: Ticket) -> None:
-        leaf = ticket.leaf
-        table, term = self.calendar(leaf.type), Term(max(leaf.term.start, self.now), leaf.term.end)
-        try:
-            table.reserve(leaf.digest, leaf.units, term)
-        except Shortfall as short:
-            raise self._no_room(ticket, short) from short
-        table.release(leaf.digest)
+    def _rest(self, leaf: Claim, until: Instant) -> Term:
+        """A ticket that comes late takes nothing of what is past, where others may have had the units."""
+        return Term(max(leaf.term.start, self.now), until)
 
     def _no_room(self, ticket: Ticket, short: Shortfall) -> TicketError:
         """Why the units aren't there: somebody was allowed to promise more than there is, or they are out of order."""
@@ -198,20 +196,21 @@ class SiteClaims(SiteLeases):
         """
         leaf, table, old = ticket.leaf, self.calendar(lease.type), lease.claim
         standing = self.tree.standing(old)
-        self.end_reservation(lease, leaf.term.start)
+        try:  # before the tree hears of it: units that are missing are nobody's guilt
+            table.replace(old, leaf.digest, leaf.units, self._rest(leaf, leaf.term.end))
+        except Shortfall as short:
+            raise self._no_room(ticket, short) from short
         try:
-            self._must_fit(ticket)  # before the tree hears of it: units that are missing are nobody's guilt
             self.tree.end_early(old, leaf.term.start)
-            until = self.admit(ticket)
+            until = self.admit(ticket, booked=True)
         except TicketError:
-            end = lease.term.end if lease.noticed < 0 else min(lease.noticed, lease.term.end)
-            if end > max(self.now, lease.term.start):
-                if old in table:
-                    table.release(old)
-                table.reserve(old, lease.wanted, Term(lease.term.start, end), force=True)
+            table.release(leaf.digest)
+            self._book_again(lease)
             if standing is not None:
                 self.tree.reopen(old, standing.until, leaf.digest)
             raise
+        if lease.noticed >= 0:
+            table.end(leaf.digest, lease.noticed)
         self._refresh(old)
         if leaf.units < lease.wanted or leaf.term.end < lease.term.end:
             record = self.claims.get(old)
@@ -219,6 +218,15 @@ class SiteClaims(SiteLeases):
                 claim = decode_claim(record.body, record.signature)
                 self._report(claim.issuer, claim, REPLACED, f"ends at {leaf.term.start}")
         return until
+
+    def _book_again(self, lease: SiteLease) -> None:
+        """A modify of it is refused after all: its claim is booked as it was."""
+        table = self.calendar(lease.type)
+        end = lease.term.end if lease.noticed < 0 else min(lease.noticed, lease.term.end)
+        if end > max(self.now, lease.term.start):
+            if lease.claim in table:
+                table.release(lease.claim)
+            table.reserve(lease.claim, lease.wanted, Term(lease.term.start, end), force=True)
 
     def remember(self, claim: Claim, lease: str, state_: str, at: Instant = 0) -> SiteClaim:
         """Write down what became of a claim."""

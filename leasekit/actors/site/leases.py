@@ -461,6 +461,7 @@ class SiteLeases(Giver[SiteLease]):
             self.end_reservation(lease, self.now)
             self._finish(lease, "failed")
         else:
+            self._touch(lease)
             self._check_primed(lease)
 
     # -- time --------------------------------------------------------------------------------------------------

@@ -266,13 +266,21 @@ class SiteRefusals(Listening):
     def _accepted(self, at: Instant, sender: str, receiver: str, message: Accepted) -> None:
         """What is sure to be in use beside a ticket that was taken: the units that active leases have (with a deficit
         that their guests accept, fewer than their claims say), as long as they go on (to a notice's end, if it came);
-        and those of maintenance windows.
+        and those of maintenance windows. A modify needs nothing as long as its lease has as many units.
         """
         leaf = self._last.get((sender, message.lease, message.number))
         if leaf is None or leaf.digest in self._taken:
             return
         self._taken.add(leaf.digest)
-        instant, most = fullest(self._sure(sender, leaf.type, message.lease), leaf.term)
+        has = [
+            entry.claim.term.end
+            for entry in self._redeemed[sender].values()
+            if entry.lease == message.lease and entry.claim.units >= leaf.units and entry.claim.digest != leaf.digest
+        ]
+        needs = Term(max(leaf.term.start, *has), leaf.term.end) if has else leaf.term
+        if needs.start >= needs.end:
+            return
+        instant, most = fullest(self._sure(sender, leaf.type, message.lease), needs)
         count = self._inventory[sender].get(leaf.type, 0)
         must(
             instant < max(at, self._clock(sender)) or most + leaf.units <= count,

@@ -196,28 +196,25 @@ class Turn:
             free = _free_beside(request, room, until)
             if free < least:
                 return Reject(request.lease, reasons.beside(request, room, free, until))
-            self.give(room, request.held, Term(term.start, until))
-            self._given(request, Term(term.start, until))
-            decision = self._continued(request, room)
-            self._keep_rest(request, room, decision)
-            return decision
+            units = min(request.units, free if limit is None else min(free, limit.units(term)))
+            self._take_more(request, room, units)
+            return Grant(request.lease, room.id, units, term, request.preemptible)
         if room.free(term) < least:
             return Reject(request.lease, reasons.insufficient(request, [room], term, least))
         return self._continued(request, room)
 
-    def _keep_rest(self, request: PendingRequest, room: Room, decision: BrokerDecision) -> None:
-        """What a modify leaves of what its lease held is nobody else's yet: the broker keeps it booked until the site
-        has confirmed the modify.
+    def _take_more(self, request: PendingRequest, room: Room, units: int) -> None:
+        """Book what a modify takes beside what its lease holds. What it gives up is nobody else's yet: the broker keeps
+        it booked until the site has confirmed the modify.
         """
-        start, until = request.term.start, request.held_until
-        if not isinstance(decision, Grant):
-            self.give(room, -request.held, Term(start, until))
-            return
-        end = min(decision.term.end, until)
-        if decision.units < request.held:
-            self.give(room, decision.units - request.held, Term(start, end))
-        if end < until:
-            self.give(room, -request.held, Term(end, until))
+        (start, end), until = request.term, request.held_until
+        if units > request.held:
+            self.give(room, request.held - units, Term(start, min(end, until)))
+        if end > until:
+            self.give(room, -units, Term(until, end))
+        if self._counts:
+            self._book.add(request.holder, request.type, -request.held, Term(start, until))
+            self._book.add(request.holder, request.type, units, request.term)
 
     def give(self, room: Room, units: int, term: Term) -> None:
         """Free units that a lease has, or takes them back where negative."""
@@ -225,14 +222,8 @@ class Turn:
         self._full.clear()
         self.changes += 1
 
-    def _given(self, request: PendingRequest, rest: Term) -> None:
-        if self._counts:
-            self._book.add(request.holder, request.type, -request.held, rest)
-
     def _continued(self, request: PendingRequest, room: Room) -> BrokerDecision:
         """Grant what is free at the lease's own room, as far as the quota goes."""
-        if request.op == "modify":
-            request = request._replace(held=0, held_until=0)  # it has been given back
         limit = self.limit(request)
         short = limit.short(request.term, request.min_units) if limit is not None else None
         if short is not None:
