@@ -44,6 +44,7 @@ from leasekit.core.steps import ActionDone
 from leasekit.core.time import Term
 from leasekit.emulation.simulation.run import simulate
 from leasekit.emulation.simulation.scenario import draw
+from leasekit.policies.broker.turn import Turn as MapperTurn
 
 SEEDS_MAX: Final = 500
 PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "simulation.md"
@@ -137,6 +138,9 @@ BUGS: Final[dict[str, Bug]] = {
     "a site's reservations are not restored": Bug(
         SiteLeases, "_reserve_again", "if lease.pending == au.CLOSING or not lease.type:", "if True:"
     ),
+    "what a modify replaced is booked again after a restart": Bug(
+        BrokerClaims, "_take_back", "if receipt.detail:  # it was used", "if False:  # it was used"
+    ),
     # -- units
     "a unit is free before its teardown has ended": Bug(
         Units, "take", 'self._act(unit, "teardown", 0)',
@@ -192,10 +196,10 @@ BUGS: Final[dict[str, Bug]] = {
         BrokerClaims, "_ended_at", "self.book.end_early(claim, at)\n        ended =", "ended ="
     ),
     "a modify does not end the claim that it replaces": Bug(
-        Broker, "_reserve", "self.book.end_early(last, ", "(last, "
+        Broker, "_reserve", "table.replace(lease.claims[-1].key, key, ", "table.reserve(key, "
     ),
     "a site keeps what a modify replaced": Bug(
-        SiteClaims, "replace", "self.end_reservation(lease, leaf.term.start)", NOTHING
+        SiteClaims, "replace", "table.replace(old, leaf.digest, ", "table.reserve(leaf.digest, "
     ),
     "a site keeps the time of a lease that was closed early": Bug(
         SiteLeases, "close_lease", "self.end_reservation(lease, self.now)", NOTHING
@@ -206,6 +210,9 @@ BUGS: Final[dict[str, Bug]] = {
     "a member of a refused group stays": Bug(Broker, "_refuse_group", "if other is not None and", "if False and"),
     "half a group stays reserved when the rest does not fit": Bug(
         Broker, "_grant_all", "self.book.table_of(grant.source).release(key)", NOTHING
+    ),
+    "a mapper does not count what a modify takes in addition": Bug(
+        MapperTurn, "_take_more", "if units > request.held:", "if False:"
     ),
     # -- preemption, maintenance, questions, peers
     "preempted units are granted before their site has agreed": Bug(

@@ -9,6 +9,7 @@ from leasekit.core.protocol.messages import LeaseUpdate, TicketUpdate
 from leasekit.core.time import Duration, Instant
 from leasekit.emulation.simulation.checkers import Listening, MemoryChecker, StateChecker
 from leasekit.emulation.simulation.claim_book import ClaimChecker, HonourChecker
+from leasekit.emulation.simulation.mapper_book import MapperChecker
 from leasekit.emulation.simulation.message_book import GuestChecker, MessageChecker
 from leasekit.emulation.simulation.power_book import PowerChecker
 from leasekit.emulation.simulation.refusals import BrokerRefusals, SiteRefusals
@@ -39,6 +40,7 @@ class Checkers(Hooks):
         rogue: bytes = b"",
         is_rogue: bool = False,
         hostile_tag: str = "-",
+        wilful: frozenset[str] = frozenset(),
     ) -> None:
         """``role``, ``clock`` and ``key`` of an actor by its name; ``now`` is everybody's time.
 
@@ -46,7 +48,8 @@ class Checkers(Hooks):
         lost with the actor and is made again, so that what was free then is no news any more; :data:`WAITED`, it waited
         for the disk while the actor's drivers went on. Else ''. ``sites`` have so many units of each type; ``fcfs`` are
         brokers, ``first_fit`` sites that refuse nobody but for want of units. ``rogue`` is the key of a broker that
-        gives away more than it has, if it ``is_rogue``; ``hostile_tag`` begins the ids of a hostile guest's leases.
+        gives away more than it has, if it ``is_rogue``; ``hostile_tag`` begins the ids of a hostile guest's leases;
+        the mappers of ``wilful`` actors do wrong on purpose.
         """
         self.states = StateChecker(role, rogue=is_rogue)
         self.memory = MemoryChecker()
@@ -60,7 +63,7 @@ class Checkers(Hooks):
         self.sites = SiteRefusals(self.units, sites, first_fit, clock)
         self.all: list[Listening] = [
             self.states, self.memory, self.units, self.claims, self.honour, self.messages, self.guests, self.brokers,
-            self.sites, self.power,
+            self.sites, self.power, MapperChecker(wilful),
         ]  # fmt: skip
         self.closes: dict[str, str] = {}
         self._now, self._comes_late = now, comes_late

@@ -25,12 +25,15 @@ from leasekit.core.mappers import (
     Wake,
 )
 from leasekit.core.time import HOUR, MINUTE, SECOND, Duration, Term
+from leasekit.emulation.simulation.mapper_book import BAD_DAY
 from leasekit.policies.authority.energy import EnergyManager, EnergySettings
 from leasekit.policies.authority.first_fit import FirstFit
 from leasekit.policies.broker.coallocate import Coallocation, CoallocationSettings
 from leasekit.policies.broker.fcfs import Fcfs, FcfsSettings
 from leasekit.policies.guest.manual import Manual
 
+WILFUL: Final = frozenset({"mischief", "preempting", "restless", "switching", "wrong_site"})
+"""Kinds of mappers whose decisions can't all be carried out."""
 AGAIN: Final[tuple[Duration, ...]] = (100, 3000, 20_000)
 
 
@@ -59,7 +62,7 @@ class Mischief(Fcfs):
         mood, rng = self._mood, self._mood.rng
         if mood.has(0.1):
             mood.met("mapper raises")
-            raise RuntimeError("a mapper's bad day")
+            raise RuntimeError(BAD_DAY)
         decisions: list[Any] = []
         for decision in super().allocate(cycle):
             if isinstance(decision, Grant) and mood.has(0.5):
@@ -196,7 +199,7 @@ class WrongSite(FirstFit):
         mood = self._mood
         if mood.has(0.05):
             mood.met("mapper raises")
-            raise RuntimeError("a mapper's bad day")
+            raise RuntimeError(BAD_DAY)
         decisions: list[Any] = []
         for decision in super().assign(cycle):
             if isinstance(decision, Assign) and mood.has(0.4):
@@ -225,7 +228,7 @@ class Hesitant(Manual):
         mood = self._mood
         if mood.has(0.05):
             mood.met("mapper raises")
-            raise RuntimeError("a mapper's bad day")
+            raise RuntimeError(BAD_DAY)
         if mood.rng.random() < 0.5:
             start = max(lease.term.start, predecessor.term.start)
             return Hold(start + mood.rng.choice((1, 5000, MINUTE, 10 * HOUR)))

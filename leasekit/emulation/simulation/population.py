@@ -229,6 +229,12 @@ class Population(World):
         made = self.nodes[name].actor
         return made.actor if isinstance(made, Clocked) else made
 
+    def twin(self, name: str) -> Any:
+        """What an actor would be after a restart: one made from what its store has now."""
+        twin = self._make_actor(name)
+        twin.restore(self.node(name).store.load())
+        return twin
+
     def clock(self, name: str) -> Instant:
         """What an actor takes for now: its own clock, which never runs backwards."""
         node = self.node(name)

@@ -23,13 +23,17 @@ from leasekit.core.time import HOUR, MINUTE, SECOND, Duration, Instant
 from leasekit.emulation.simulation.all_checkers import AGAIN, WAITED, Checkers
 from leasekit.emulation.simulation.checkers import Listening, Violated, must
 from leasekit.emulation.simulation.hostile import HostileGuest
+from leasekit.emulation.simulation.mappers import WILFUL
 from leasekit.emulation.simulation.scenario import ROGUE, Scenario
 from leasekit.emulation.simulation.topology_book import TopologyChecker
+from leasekit.emulation.simulation.twins import check_twin
 from leasekit.emulation.simulation.workload import Workload
 from leasekit.emulation.simulation.world import FaultyWorld, LivelockError
 
 SETTLED_WITHIN: Final[Duration] = 5 * MINUTE
 """How long after the last fault a lease may still be on its way to somewhere."""
+DEEDS_A_TWIN: Final = 12
+"""After so many deeds it is looked at what actors would know after a restart."""
 PASSING: Final = (sm.REDEEMING, sm.EXTENDING_TICKET, sm.MODIFYING, sm.CLOSING, sm.CLOSE_WAIT)
 LEASE: Final = re.compile(r"\b[0-9a-f]{16}-\d+\b")
 
@@ -95,11 +99,13 @@ class Run:
             "request", "long", "extend", "modify", "close", "hurry", "group", "slice", "close_slice", "chain",
             "topology",
         }  # fmt: skip
-        for deed in self.scenario.deeds:
+        for number, deed in enumerate(self.scenario.deeds):
             if deed.at > world.now:
                 world.run_until(deed.at)
             if self._faulty or deed.do in calm:
                 self.work.carry_out(deed)
+            if self._checked and number % DEEDS_A_TWIN == 0:
+                self._check_twins()
         world.run_until(world.now + MINUTE)
         self.phase = "liveness"
         world.heal()
@@ -107,6 +113,13 @@ class Run:
             self._check_settled()
             self._check_over()
             self._check_usable()
+
+    def _check_twins(self) -> None:
+        """Brokers and authorities would be the same after a restart."""
+        world = self.world
+        for name in (*self.scenario.brokers, *self.scenario.sites):
+            if world.is_up(name):
+                check_twin(name, world.actor(name), world.twin(name))
 
     # -- no faults ---------------------------------------------------------------------------------------------
 
@@ -133,6 +146,7 @@ class Run:
 
         self._check_returned()
         self._check_booked()
+        self._check_twins()
         self.topologies.check_settled()
 
     def _check_returned(self) -> None:
@@ -339,6 +353,7 @@ def _checkers(world: FaultyWorld, hostile_tag: str) -> Checkers:
         rogue=world.key(ROGUE),
         is_rogue=scenario.rogue,
         hostile_tag=hostile_tag,
+        wilful=frozenset(name for name, kind in mappers.items() if kind in WILFUL),
     )
 
 
@@ -366,7 +381,7 @@ def _failure(scenario: Scenario, run: Run | None, error: Exception) -> Failure:
 
 _CHECKERS: Final = {
     "unit_book": "units", "claim_book": "claims", "message_book": "messages", "refusals": "refusals",
-    "checkers": "states and memory", "stores": "disk", "run": "liveness",
+    "mapper_book": "mappers", "checkers": "states and memory", "stores": "disk", "twins": "restarts", "run": "liveness",
 }  # fmt: skip
 
 

@@ -1,0 +1,31 @@
+"""The checker of mappers: what an actor says of its own mapper."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from leasekit.core.schema import Row
+from leasekit.core.time import Instant
+from leasekit.emulation.simulation.checkers import Listening, must
+
+BAD_DAY: Final = "a mapper's bad day"
+"""What a mapper says that raises on purpose."""
+RAISED: Final = re.compile(r"mapper\b[^:]*: \w+(Error|Exception|Shortfall|Interrupt)\b")
+
+
+class MapperChecker(Listening):
+    """No mapper raises, and what it decides is carried out: but for those that do wrong on purpose."""
+
+    def __init__(self, wilful: frozenset[str] = frozenset()) -> None:
+        """``wilful`` are the actors whose mappers do."""
+        super().__init__()
+        self._wilful = wilful
+
+    def committed(self, at: Instant, actor: str, rows: Sequence[Row]) -> None:
+        """Check what actors say of their mappers."""
+        for _, _, event, _, _, why in rows:
+            if event == "mapper":
+                must(BAD_DAY in why or not RAISED.search(why), f"{actor}: {why}")
+                must(actor in self._wilful or "is not carried out" not in why, f"{actor}: {why}")

@@ -1,0 +1,84 @@
+"""The checker of restarts: a broker or an authority that is made anew from what another one has stored knows and books
+what that one does.
+
+It looks at the actors of a run between two events, when all that they know is durable: what was kept in memory only, or
+is worked out anew in another way than it came about, shows here, whether or not it does harm later in the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import attrs
+
+from leasekit.core.leases.plans import HOLDING
+from leasekit.core.schema import Row
+from leasekit.core.time import INSTANT_MAX, Instant, Term
+from leasekit.core.timetable import Timetable
+from leasekit.emulation.simulation.checkers import must
+
+RECORDS: Final = ("leases", "given", "holds")
+"""Where brokers and authorities keep what they have promised."""
+
+
+def check_twin(name: str, actor: Any, twin: Any) -> None:
+    """Raises ``Violated`` where ``twin``, restored from the store of ``actor``, differs from it."""
+    for kind in RECORDS:
+        ours: dict[str, Any] = getattr(actor, kind, {})
+        its: dict[str, Any] = getattr(twin, kind, {})
+        for id_, record in {**ours, **its}.items():
+            known = id_ in ours and (id_ in its or _is_passing(record))
+            must(known, f"{name}: {kind} {id_} is {'not ' * (id_ not in its)}there after a restart")
+            same = id_ not in its or _row(ours[id_]) == _row(its[id_])
+            must(same, f"{name}: {kind} {id_} is {ours[id_]}, after a restart {its.get(id_)}")
+    tables = dict(_tables(twin))
+    for what, table in _tables(actor):
+        must(what in tables, f"{name}: there is no timetable of {what} after a restart")
+        _check_tables(f"{name}: {what}", table, tables[what], actor)
+
+
+def _is_passing(record: Any) -> bool:
+    """Whether a restart may forget it: it is over, or nobody has had an answer yet."""
+    return getattr(record, "ended", -1) >= 0 or record.state == HOLDING
+
+
+def _row(record: Any) -> Row:
+    """All that is durable of it but what was acknowledged: that is not written for its own sake, but told again."""
+    quiet = attrs.evolve(record, unacked=[]) if hasattr(record, "unacked") else record
+    row: Row = quiet.row()
+    return row
+
+
+def _tables(actor: Any) -> Iterator[tuple[str, Timetable]]:
+    if actor.role == "broker":
+        for type_ in actor.book.types():
+            for source in actor.book.of_type(type_):
+                yield source.id, actor.book.table(source.id)
+    else:
+        for type_ in {group.type: None for group in actor.settings.inventory}:
+            yield type_, actor.calendar(type_)
+
+
+def _check_tables(what: str, ours: Timetable, its: Timetable, actor: Any) -> None:
+    start = max(actor.now, ours.horizon, its.horizon)
+    held, kept = _held(ours, start), _held(its, start)
+    passing = {f"hold {id_}" for id_, hold in getattr(actor, "holds", {}).items() if hold.state == HOLDING}
+    for key in {**held, **kept}:
+        if key.rpartition("/")[0] in passing:
+            return
+        told = f"{what} has {held.get(key)} reserved for {key}, after a restart {kept.get(key)}"
+        must(held.get(key) == kept.get(key), told)
+    rest = Term(start, INSTANT_MAX)
+    free, its_free = list(ours.steps(rest)), list(its.steps(rest))
+    must(free == its_free, f"{what} has {free} free, after a restart {its_free}")
+
+
+def _held(table: Timetable, start: Instant) -> dict[str, tuple[int, Instant, Instant]]:
+    found: dict[str, tuple[int, Instant, Instant]] = {}
+    for key in table:
+        held = table.get(key)
+        if held is not None and held[1].end > start:
+            name = key.hex() if isinstance(key, bytes) else str(key)
+            found[name] = (held[0], max(held[1].start, start), held[1].end)
+    return found
