@@ -319,9 +319,11 @@ class Units:
         self._fire(unit, "", "")
 
     def resume(self) -> None:
-        """After a restart: have done again, under the same number, what was under way."""
+        """After a restart: have done again, under the same number, what was under way, in the order in which it was
+        begun: a unit that failed is torn down before the one in its place is set up.
+        """
         ops = {au.SETUP: "setup", au.CHANGE: "modify", au.TEARDOWN: "teardown"}
-        for unit in self._units.values():
+        for unit in sorted(self._units.values(), key=lambda unit: unit.action):
             if unit.action and unit.state in ops:
                 self._act(unit, ops[unit.state], unit.action)
             else:
