@@ -32,7 +32,7 @@ def experiment() -> None:
 @click.option(
     "--starts",
     type=click.Choice(["equidistant", "breakpoints", "both"]),
-    default="equidistant",
+    default="both",
     show_default=True,
     help="Which starts of a window are tried.",
 )

@@ -1,9 +1,10 @@
 """The simulation of the co-allocation paper: one coordinator, ten sites, a day of requests for the next day.
 
 Two users send requests in a Poisson stream during the first 24 hours, each for some time in the second. A request is
-planned over ten candidate starts, and its best plan (by value, then start) is reserved; it fails if there is none. The
-load grows as the day goes by: what arrives between 70 and 80 % of the day sees a network that is loaded so far. Success
-is counted for each tenth of the day, utilisation is what is reserved of the second day at the end of each.
+planned over ten equidistant starts, and those at which anything changes, as requests for leases are; its best plan (by
+value, then start) is reserved; it fails if there is none. The load grows as the day goes by: what arrives between 70
+and 80 % of the day sees a network that is loaded so far. Success is counted for each tenth of the day, utilisation is
+what is reserved of the second day at the end of each.
 
 The testbed, its request types and the scenarios come from ``coallocation/testbed.json`` of the data folder. Each
 seed draws one stream, the same in all scenarios. Every plan is checked independently before it is reserved. All
@@ -93,7 +94,7 @@ class Setup:
     """How to run the simulation: everything but the seed and the scenario. ``load`` scales the number of requests."""
 
     pmax: int | None = 2
-    starts: Mode = "equidistant"
+    starts: Mode = "both"
     frames: int = 10
     sort: Sort = "value"
     solver: Solver = "auto"
