@@ -372,13 +372,18 @@ def _describe(cls: Any) -> str:
         return f"one of: {', '.join(_show(member.value) for member in cls)}"
     if _is_sequence(cls):
         inner = [argument for argument in arguments if argument is not Ellipsis]
-        return f"a list of {_describe(inner[0])}" if len(set(inner)) == 1 else "a list"
+        return f"a list of {_many(_describe(inner[0]))}" if len(set(inner)) == 1 else "a list"
     if origin in (Union, types.UnionType):
         members = [member for member in arguments if member is not type(None)]
         if all(hasattr(member, "kind") for member in members):
             return _describe_tagged(members)
         return " or ".join(_describe(member) for member in members)
     return "a table"
+
+
+def _many(what: str) -> str:
+    """Several of what :func:`_describe` names."""
+    return f"{what.removeprefix('a ')}s" if re.fullmatch(r"a [a-z ]+", what) else what
 
 
 def _describe_tagged(members: Sequence[Any]) -> str:

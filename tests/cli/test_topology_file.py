@@ -75,6 +75,7 @@ def test_the_example_of_the_deploy_folder(tmp_path: Path) -> None:
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"sites": 3}, "sites: found 3, expected a list of tables"),
     ({"speed": 1}, "speed: found an unknown key, expected one of: avoid, "),
     ({"sites": [{**GOOD["sites"][0], "cpu": 2}, GOOD["sites"][1]]}, "sites[0].cpu: found an unknown key"),
     ({"links": [{"from": "left", "to": "right", "bw": 0}]}, "links[0].bw: found 0, expected more than 0"),
