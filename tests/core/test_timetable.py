@@ -439,6 +439,9 @@ def test_what_replaces_a_reservation_needs_only_what_is_more() -> None:
     assert (timetable.get("a"), timetable.get("c")) == ((8, Term(0, 4)), (7, Term(4, 12)))
     with pytest.raises(KeyError):
         timetable.replace("a", "c", 1, Term(2, 3))
+    timetable.forget_before(2)
+    with pytest.raises(ValueError, match="forgotten"):
+        timetable.replace("a", "d", 9, Term(0, 2))
 
 
 def test_a_reservation_ends_early() -> None:

@@ -124,19 +124,17 @@ class Timetable:
         """Hold ``units`` over ``term`` under ``key`` in place of what ``old`` holds from the start of ``term`` on.
 
         As with :meth:`change`, only what it takes in addition must be free: less, or for less long, is always possible.
-        Raises :class:`Shortfall`, whose ``free`` counts what ``old`` holds, or ``KeyError``; nothing changes then.
+        Where ``old`` holds nothing (any more), it is as :meth:`reserve`. Raises :class:`Shortfall`, whose ``free``
+        counts what ``old`` holds, or ``KeyError`` if ``key`` is in use; nothing changes then.
         """
         start, end = term
-        held = self._held.get(old)
-        if key not in self._held and end > start and units >= 1 and held is not None and held[1].end > start:
-            had, was = held
-            pieces = _increments(had, was, units, term)
-            if any(self._free.below(lo, hi, more) for lo, hi, more, _ in pieces):
-                raise self._shortfall(units, pieces)
-            self.reserve(key, units, term, force=True)
-            self.end(old, start)
-        else:
-            self.reserve(key, units, term)
+        had, was = self._held.get(old, (0, Term(start, start)))
+        allowed = key not in self._held and end > max(start, self._free.horizon)  # else it is refused below
+        pieces = _increments(had, was, units, term) if allowed else []
+        if any(self._free.below(lo, hi, more) for lo, hi, more, _ in pieces):
+            raise self._shortfall(units, pieces)
+        self.reserve(key, units, term, force=True)
+        self.end(old, start)
 
     def end(self, key: Hashable, at: Instant) -> None:
         """End a reservation at ``at``, if there is one of that key that goes on for longer.
