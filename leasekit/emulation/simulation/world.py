@@ -25,6 +25,8 @@ from leasekit.emulation.world import INPUTS, WAKE, Node
 CALL: Final = 3
 """A kind of event: something is done in an actor's turn."""
 NEVER: Final[Instant] = 2**60
+ON_THE_WAY: Final[Duration] = 100
+"""How long a message may be under way between clocks that are as far apart as is allowed."""
 BACK: Final[tuple[Duration, ...]] = (0, 0, 500, 30 * SECOND, 5 * MINUTE)
 PLACES: Final = ("before commit", "before send", "before action")
 EVENTS_AT_ONCE: Final = 20_000
@@ -359,6 +361,8 @@ class FaultyWorld(Network):
             node = self.node(name)
             node.clock.offset += self.now * node.clock.drift // 1_000_000
             node.clock.drift = 0
+            most = self.skew // 2 - ON_THE_WAY  # two that are off in different directions still hear each other
+            self._turn_clock(name, max(-most, min(most, node.clock.offset)) - node.clock.offset)
             self.set_full(name, False)
         soon = self.now + 3 * SECOND
         self._queue[:] = [
