@@ -220,6 +220,22 @@ def test_its_guest_closes_it(world: SavingWorld) -> None:
     assert {message.lease for message in world.letters(RequestTicket, "batch")} == {first}
 
 
+def test_it_is_closed_before_its_site_hears_again_that_it_is_suspended(world: SavingWorld) -> None:
+    """What its guest closes stays closed for good, though its broker's word on it comes once more."""
+    first = work(world)
+    reserve(world)
+    (told,) = world.letters(Truncated, "broker")
+    world.fates.append(lambda action: Outcome(MINUTE, True, {}, "") if action.op == "teardown" else None)
+    world.command("batch", "lease.close", lease=first)
+    world.pass_time(5 * SECOND)
+    assert world.lease("site", first)["pending"] == "closing"
+    world.receive("site", "broker", told)
+    assert world.site().leases[first].saves is False
+    world.run_until(START)
+    assert world.lease("site", first)["state"] == "closed" and world.kept() == []
+    assert world.lease("batch", first)["reason"] == "closed by its guest"
+
+
 def test_its_slice_is_closed_meanwhile(world: SavingWorld) -> None:
     """Nor is the rest asked for of a lease whose slice is closed while it is being suspended."""
     first = work(world)

@@ -48,10 +48,13 @@ class SiteSaved(SitePower):
         if not saves(self.units.properties(lease.type)):
             self.notice_lease(lease, at, f"{by} ends it early")
             return
+        if lease.ended >= 0 or lease.pending == au.CLOSING:
+            return  # its guest has closed it, and may have said that nothing is to be kept
         before, begin = lease.saves, max(at - saving, self.now)
         lease.saves = True
         self.notice_lease(lease, begin, f"{by} suspends it")
         lease.saves = before if lease.noticed != begin else lease.ended < 0
+        self._touch(lease)
 
     def saved_of(self, lease: SiteLease) -> int:
         """How many units of a lease are saved, if it is suspended; else -1."""
