@@ -60,6 +60,19 @@ class SiteThat:
         return [*self._wrong(cycle), Wake(WORKS_AFTER)]
 
 
+class WrongOnce(FirstFit):
+    """Gives what it has not got in its first turn, and does not ask for another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._turns = 0
+
+    def assign(self, cycle: AuthorityCycle) -> list[Any]:
+        """Wrong the first time only."""
+        self._turns += 1
+        return list(_same_unit_twice(cycle)) if self._turns == 1 else super().assign(cycle)
+
+
 def _raise(cycle: Any) -> Iterator[Any]:
     raise ZeroDivisionError("division by zero")
 
@@ -238,6 +251,7 @@ BAD_MAPPERS: Final[Mapping[str, Callable[[], Any]]] = {
     "part_of_group": lambda: BrokerThat(_part_of_group),
     "nonsense": lambda: BrokerThat(_nonsense),
     "site_raises": lambda: SiteThat(_raise),
+    "wrong_once": WrongOnce,
     "same_unit_twice": lambda: SiteThat(_same_unit_twice),
     "one_unit_for_all": lambda: SiteThat(_one_unit_for_all),
     "anything": lambda: SiteThat(_anything),

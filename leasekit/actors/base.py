@@ -107,7 +107,7 @@ class Actor:
         self.errors: list[str] = []
         self._wake: Instant | None = None
         self._running = 0
-        self._raised = 0
+        self._failed = 0
         self._handlers: dict[type, Callable[[str, Any], None]] = {}
         self._commands: dict[str, Callable[[Mapping[str, Any]], Any]] = {}
         self._queries: dict[str, Callable[[Mapping[str, Any]], Any]] = {}
@@ -283,20 +283,25 @@ class Actor:
         return Turn(number, lambda: run_turn(number, call))
 
     def _turn_done(self, done: TurnDone) -> None:
-        """Carry out what the mapper decided, each decision by itself; a mapper that raised is called again later."""
+        """Carry out what the mapper decided, each decision by itself. A mapper that raised, or whose decision can't
+        be carried out, is called again later: what it wanted to do may still have to be done.
+        """
         if done.number != self._running:
             return
         self._running = 0
+        failed = bool(done.error)
         if done.error:
             waiting = ", ".join(islice(self._waits_for_mapper(), 5))
             self._complain(f"{self.role} mapper: {done.error}{f' (waiting: {waiting})' if waiting else ''}")
-            self._wake = earliest(self._wake, self.now + self._backoff(self._raised))
-        self._raised = self._raised + 1 if done.error else 0
         for decision in done.decisions:
             try:
                 self._decide(decision)
             except (LeasekitError, ValueError) as error:
+                failed = True
                 self._complain(f"{self.role} mapper's {type(decision).__name__} is not carried out: {error}")
+        if failed:
+            self._wake = earliest(self._wake, self.now + self._backoff(self._failed))
+        self._failed = self._failed + 1 if failed else 0
 
     def _decide(self, decision: Any) -> None:
         if not isinstance(decision, (Wake, *self.decisions)):

@@ -66,7 +66,7 @@ the setup that a unit is up from, which is only held against what probes say: th
 _KEPT_OUT: Final = frozenset(
     {
         "now", "_counters", "_timers", "_timer_seq", "_dirty", "_changes", "_messages", "_replies", "_actions", "_owed",
-        "_counted", "errors", "_running", "_raised", "_to_accept", "_peer_changes", "_call_unblock", "_commands",
+        "_counted", "errors", "_running", "_failed", "_to_accept", "_peer_changes", "_call_unblock", "_commands",
         "_handlers", "_inputs", "_mapper", "_queries", "inline", "peers", "scheme", "settings", "_base", "signer",
         "verifier", "name", "tag", "sites_by_key", "_needs", "_deployed", "_open", "_names", "_dependents", "slices",
         "_options", "_closings", "_open_requests", "_cut_off", "reports", "usage", "_endings", "_counted_claims",
