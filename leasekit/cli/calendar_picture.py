@@ -16,7 +16,8 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from leasekit.cli.calendars import GONE, OTHERS, Calendar, Step, taken
-from leasekit.cli.times import CALENDAR_END, to_second
+from leasekit.cli.times import to_second
+from leasekit.config.instants import CALENDAR_END
 from leasekit.core.errors import LeasekitError
 from leasekit.core.time import Instant
 from leasekit.emulation.plots import PALETTE, STYLE, WIDTH

@@ -10,7 +10,8 @@ import click
 
 from leasekit.cli.output import example, json_option, note, print_fields, print_json, print_table
 from leasekit.cli.places import Place, file_options
-from leasekit.cli.times import SPAN, WHEN, shown
+from leasekit.cli.times import SPAN, WHEN
+from leasekit.config.instants import shown
 from leasekit.core.claims.keys import fingerprint
 from leasekit.core.errors import LeasekitError
 from leasekit.core.time import DAY, Duration, Instant

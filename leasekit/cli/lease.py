@@ -15,9 +15,10 @@ from leasekit.cli.lease_units import add_unit_commands
 from leasekit.cli.lease_views import list_leases, show_history, show_lease, transition_line
 from leasekit.cli.output import clean, example, json_option, print_json, print_json_line
 from leasekit.cli.places import Place, daemon_options
-from leasekit.cli.times import PAIR, SPAN, WHEN, Count, dated, now, shown, to_second
+from leasekit.cli.times import PAIR, SPAN, WHEN, Count, now, to_second
 from leasekit.cli.topology import add_topology_commands, request_topology, with_topologies
 from leasekit.cli.watching import Following, Outcome
+from leasekit.config.instants import dated, shown
 from leasekit.core.errors import LeasekitError
 from leasekit.core.time import Duration, Instant, format_duration
 from leasekit.core.words import counted

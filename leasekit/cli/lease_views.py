@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from leasekit.cli.output import pairs, print_fields, print_table
-from leasekit.cli.times import dated, now, show_when, shown, to_second
+from leasekit.cli.times import now, show_when, to_second
+from leasekit.config.instants import dated, shown
 from leasekit.core.leases.machine import NONE
 from leasekit.core.words import counted
 

@@ -42,8 +42,8 @@ from leasekit.cli.site import site
 from leasekit.cli.slice import slice_
 from leasekit.cli.status import status
 from leasekit.cli.ticket import ticket
-from leasekit.cli.times import dated
 from leasekit.cli.up import down, up
+from leasekit.config.instants import dated
 from leasekit.core.errors import LeasekitError
 
 EXIT_ERROR: Final = 1

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from leasekit.cli.times import dated
+from leasekit.config.instants import dated
 
 WIDTH_UNKNOWN: Final = 240
 """The width of tables that don't go to a terminal: nothing is cut there."""

@@ -19,6 +19,7 @@ from leasekit.cli.places import Place, daemon_options
 from leasekit.cli.times import SPAN, WHEN, now, to_second
 from leasekit.core.errors import LeasekitError
 from leasekit.core.time import INSTANT_MAX, MINUTE, SECOND, Duration, Instant, format_duration
+from leasekit.core.words import counted
 
 if TYPE_CHECKING:
     from leasekit.drivers.libvirt.leased import HostBook
@@ -119,7 +120,7 @@ def remove(place: Place, machine: str, patience: Duration, driver: str, as_json:
     if as_json:
         print_json({"host": slot, "machine": machine, "left": left})
     elif left:
-        note(f"{machine} is no host any more; {left} units of it had not ended")
+        note(f"{machine} is no host any more; {counted(left)} of it had not ended")
     else:
         note(f"{machine} is no host any more" if slot else f"{machine} is no host")
 

@@ -8,12 +8,9 @@ from typing import Any, Final
 
 import click
 
-from leasekit.config.traces import format_instant, parse_instant
+from leasekit.config.instants import parse_instant, shown
 from leasekit.core.time import INSTANT_MAX, SECOND, Duration, Instant, format_duration, parse_duration
 
-CALENDAR_END: Final[Instant] = 253_402_300_799_999
-_INSTANTS: Final = re.compile(r"(?<![\w.-])[1-9]\d{12}(?![\w-]|\.\d)")
-"""What is an instant in prose: 13 digits, which are Unix milliseconds from 2001 to 2286."""
 _WHOLE: Final = re.compile(r"[+-]?[0-9]{1,40}")
 COUNT_MAX: Final = 2**53 - 1
 """The greatest whole number that every part of leasekit can hold."""
@@ -114,16 +111,6 @@ def show_when(instant: Instant, now: Instant) -> str:
 def to_second(instant: Instant) -> str:
     """An instant without its milliseconds, for tables where they are noise."""
     return shown(instant // SECOND * SECOND)
-
-
-def shown(instant: Instant) -> str:
-    """Any instant; those that no calendar has are only said to be far away."""
-    return format_instant(instant) if instant <= CALENDAR_END else "after the year 9999"
-
-
-def dated(text: str) -> str:
-    """Prose of actors with its instants, which are milliseconds, as dates: exactly, since they are typed in again."""
-    return _INSTANTS.sub(lambda found: shown(int(found[0])), text)
 
 
 def round_span(span: Duration) -> Duration:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from leasekit.actors.settings import GuestSettings
 from leasekit.cli.times import parse_when
-from leasekit.config.traces import parse_instant
+from leasekit.config.instants import parse_instant
 from leasekit.core.errors import LeasekitError
 from leasekit.core.json_text import JsonError, read_json
 from leasekit.core.settings import SettingsError

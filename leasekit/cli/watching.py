@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 from leasekit.cli.output import console
-from leasekit.cli.times import dated
+from leasekit.config.instants import dated
 from leasekit.core.leases import service_manager as sm
 from leasekit.core.leases.machine import NONE
 

@@ -17,8 +17,9 @@ from typing import Any, Final, Literal
 import attrs
 
 from leasekit.actors.settings import PERMISSIONS, ActorSettings, AuthoritySettings, BrokerSettings, GuestSettings
+from leasekit.config.instants import parse_instant
 from leasekit.config.shell import ShellSettings
-from leasekit.config.traces import SyntheticSettings, parse_instant
+from leasekit.config.traces import SyntheticSettings
 from leasekit.config.transport import TransportSettings
 from leasekit.core.claims.claim import TYPE_MAX
 from leasekit.core.properties import check_properties

@@ -18,6 +18,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Final, TextIO
 
+from leasekit.config.instants import dated
 from leasekit.core.schema import Row
 from leasekit.core.time import SECOND
 from leasekit.runtime.unit_logs import stamp
@@ -71,7 +72,10 @@ class JsonFormatter(logging.Formatter):
 
 
 class HumanFormatter(logging.Formatter):
-    """``2026-11-21 04:18:29.123 INFO site: message (lease=..., peer=...)``; a traceback follows on lines of its own."""
+    """``2026-11-21 04:18:29.123 INFO site: message (lease=..., peer=...)``; a traceback follows on lines of its own.
+
+    Instants that actors speak of are dates.
+    """
 
     def __init__(self, colour: bool) -> None:
         super().__init__()
@@ -86,7 +90,8 @@ class HumanFormatter(logging.Formatter):
         actor = _field(record, "actor")
         head = f"{when}.{int(record.msecs):03d} {level} {f'{actor}: ' if actor else ''}"
         fields = ", ".join(f"{name}={value}" for name in FIELDS[1:] if (value := _field(record, name)))
-        message = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in record.getMessage())
+        said = dated(record.getMessage())
+        message = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in said)
         text = f"{head}{message}{f' ({fields})' if fields else ''}"
         return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
 

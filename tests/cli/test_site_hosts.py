@@ -155,7 +155,7 @@ def test_a_machine_that_does_not_answer_is_let_go(cli):
         lease = cli.json("lease", "request", "vm", "1", "--for", "1h")["id"]
         wait_until("a unit", lambda: "" if "setup" in cli.states().values() else cli.states(), 60)
         said = cli("site", "host", "remove", "mute", "--patience", "100ms")[1]
-        assert said == "mute is no host any more; 1 units of it had not ended\n"
+        assert said == "mute is no host any more; 1 unit of it had not ended\n"
     wait_until("its end", lambda: set(cli.states().values()) - {"out"})
     wait_until("the lease's end", lambda: cli.json("lease", "show", lease)["state"] not in ("closed", "failed"))
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leasekit.cli.times import dated, parse_when, round_span, show_when, to_second
-from leasekit.config.traces import format_instant
+from leasekit.cli.times import parse_when, round_span, show_when, to_second
+from leasekit.config.instants import dated, format_instant
 from leasekit.core.time import DAY, HOUR, INSTANT_MAX, MINUTE, SECOND, format_duration
 
 NOON = 1_803_902_400_000

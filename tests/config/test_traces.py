@@ -16,6 +16,7 @@ from datafiles import data_file
 from hypothesis import given
 from hypothesis import strategies as st
 
+from leasekit.config.instants import format_instant, parse_instant
 from leasekit.config.traces import (
     BATCH,
     WEB,
@@ -26,10 +27,8 @@ from leasekit.config.traces import (
     TraceError,
     TraceMissing,
     data_dir,
-    format_instant,
     open_signal,
     open_signals,
-    parse_instant,
     read_csv,
     swf_job_list,
     swf_signal,

@@ -64,6 +64,17 @@ def test_human_lines_cannot_be_forged(logger: logging.Logger) -> None:
     assert " INFO " in line
 
 
+def test_instants_are_dates_for_people(logger: logging.Logger) -> None:
+    """What actors say of instants, which are milliseconds, is logged as dates."""
+    out = io.StringIO()
+    end = log_to_stream("human", "info", out)
+    try:
+        logger.info("grant: 2 units of site over [1763776098000, 1763779698500)")
+    finally:
+        end()
+    assert "of site over [2025-11-22T01:48:18Z, 2025-11-22T02:48:18.500Z)" in out.getvalue()
+
+
 def test_a_file_holds_its_actors_records(tmp_path: Path, logger: logging.Logger) -> None:
     """Where several actors share a process each has a file of its own, at a level of its own."""
     ends = [

@@ -54,6 +54,7 @@ from leasekit.core.requests import Options, parse_options
 from leasekit.core.steps import Turn, TurnDone
 from leasekit.core.time import INSTANT_MAX, Instant, Term
 from leasekit.core.timetable import Shortfall
+from leasekit.core.words import counted
 
 REASON_MAX = 1000
 """The longest reason that is taken from a mapper, in characters: messages hold twice as much."""
@@ -466,7 +467,7 @@ class Broker(BrokerPlans):
         start, end = grant.booked
         source = self.book.get(parts[-1][1].source)
         assert source is not None, "checked before"
-        self._fire(br.MACHINE, lease, "grant", f"{grant.units} units of {source.site} over ({start}, {end})")
+        self._fire(br.MACHINE, lease, "grant", f"{counted(grant.units)} of {source.site} over [{start}, {end})")
         self._settle_request(
             lease, "granted", "", ticket=first.encode(), source=source, truncation=truncation, further=further
         )

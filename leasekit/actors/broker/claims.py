@@ -24,6 +24,7 @@ from leasekit.core.protocol.messages import Accepted, ClaimReport, ReturnTicket,
 from leasekit.core.schema import Change
 from leasekit.core.steps import Outgoing
 from leasekit.core.time import Duration, Instant, Term
+from leasekit.core.words import counted
 
 REPLACED = "replaced"
 RETURNED = "returned"
@@ -90,7 +91,7 @@ class BrokerClaims(BrokerSources):
             self.set_claims(lease, tuple(ended if c is claim else c for c in lease.claims))
         over = all(c.until <= max(self.now, c.term.start) for c in lease.claims)
         if lease.state == br.TICKETED:
-            why = f"{claim.units} units from {receipt.at} on"
+            why = f"{counted(claim.units)} from {receipt.at} on"
             self._fire(br.MACHINE, lease, "returned" if over else "return", why)
             if over:
                 self._over(lease, "given back by its guest")

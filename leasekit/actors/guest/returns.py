@@ -21,6 +21,7 @@ from leasekit.core.protocol.messages import Message, Relinquish, Relinquished, R
 from leasekit.core.schema import Change
 from leasekit.core.steps import Outgoing
 from leasekit.core.time import Instant
+from leasekit.core.words import counted
 
 STRAYS_FROM: Final = 2**32
 """Returns of tickets whose leases are over here are numbered from here on: no lease has so many requests."""
@@ -122,7 +123,7 @@ class GuestReturns(GuestUnits):
             return False
         lease.renewal, lease.further = lease.further[0], lease.further[1:]
         held = lease.renewal
-        self._fire(sm.MACHINE, lease, "in_hand", f"{held.units} units from {held.term.start} to {held.term.end}")
+        self._fire(sm.MACHINE, lease, "in_hand", f"{counted(held.units)} from {held.term.start} to {held.term.end}")
         return True
 
     def drop_further(self, lease: GuestLease, message: TicketUpdate) -> bool:

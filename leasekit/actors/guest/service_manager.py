@@ -41,6 +41,7 @@ from leasekit.core.protocol.messages import (
 )
 from leasekit.core.steps import Outgoing
 from leasekit.core.time import Instant
+from leasekit.core.words import counted
 
 CLOSE = "close"
 
@@ -150,7 +151,7 @@ class ServiceManager(GuestSuspension):
             self._give_back_those_good(lease.broker, message)
             return
         before, op = (lease.state, lease.pending), lease.asked.op
-        self._fire(sm.MACHINE, lease, "ticket", f"{held.units} units at {site}")
+        self._fire(sm.MACHINE, lease, "ticket", f"{counted(held.units)} at {site}")
         if before == (sm.NASCENT, sm.CLOSE_WAIT):
             lease.site = site
             self.give_back_all(lease, (held, *further), site)
@@ -302,7 +303,7 @@ class ServiceManager(GuestSuspension):
         if lease.next_configuration is not None:
             lease.configuration, lease.next_configuration = lease.next_configuration, None
         lease.granted, lease.contract, lease.victims, lease.reason = message.term, message.contract, (), message.reason
-        self._fire(sm.MACHINE, lease, "lease", f"{len(message.units)} units to {message.term.end}")
+        self._fire(sm.MACHINE, lease, "lease", f"{counted(len(message.units))} to {message.term.end}")
         self._take_units(lease, message.units)
         self._join(lease)
         self._wake_dependents(lease)

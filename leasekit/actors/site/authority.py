@@ -50,6 +50,7 @@ from leasekit.core.protocol.messages import (
 from leasekit.core.schema import Row
 from leasekit.core.steps import Outgoing, Tick
 from leasekit.core.time import Instant, Term
+from leasekit.core.words import counted
 
 STRAYS_MAX = 1000
 """How many closes of leases that were never redeemed are remembered at once."""
@@ -157,7 +158,7 @@ class Authority(SiteSaved):
 
     def _take_next(self, lease: SiteLease, message: Redeem, leaf: Claim, until: Instant) -> None:
         """The extend or modify of ``message`` is good, up to ``until``: it is applied when its term begins."""
-        self._fire(au.MACHINE, lease, message.op, f"{leaf.units} units to {leaf.term.end}")
+        self._fire(au.MACHINE, lease, message.op, f"{counted(leaf.units)} to {leaf.term.end}")
         lease.number = message.number
         lease.next = Later(
             message.op, message.number, leaf.digest, leaf.units, leaf.term, message.victims, message.properties

@@ -38,6 +38,7 @@ from leasekit.core.schema import Row
 from leasekit.core.steps import Action, ActionDone, Turn
 from leasekit.core.time import INSTANT_MAX, Instant, Term
 from leasekit.core.timetable import Timetable
+from leasekit.core.words import counted
 
 SHRINK, GROW, REPLACE, NEW = "shrink", "grow", "replace", "new"
 _ORDER = {SHRINK: 0, GROW: 1, REPLACE: 2, NEW: 3}
@@ -430,7 +431,7 @@ class SiteLeases(Giver[SiteLease]):
         if len(names) < lease.wanted - len(lease.units):
             lease.reason = lease.reason or f"only {len(names)} more were free"
         if op == NEW:
-            self._fire(au.MACHINE, lease, "assign", f"{len(names)} units")
+            self._fire(au.MACHINE, lease, "assign", counted(len(names)))
         for name in names:
             lease.units.append(name)
             lease.waiting += 1

@@ -16,9 +16,7 @@ from leasekit.config.traces.places import (
     TraceError,
     TraceMissing,
     data_dir,
-    format_instant,
     known_trace,
-    parse_instant,
 )
 from leasekit.config.traces.swf import Job, JobLoad, swf_job_list, swf_jobs, swf_signal
 from leasekit.config.traces.synthetic import BATCH, WEB, SyntheticSettings, synthetic
@@ -38,11 +36,9 @@ __all__ = [
     "TraceError",
     "TraceMissing",
     "data_dir",
-    "format_instant",
     "known_trace",
     "open_signal",
     "open_signals",
-    "parse_instant",
     "read_csv",
     "swf_job_list",
     "swf_jobs",

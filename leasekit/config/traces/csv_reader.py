@@ -11,7 +11,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Literal, NamedTuple, TextIO
 
-from leasekit.config.traces.places import TraceError, is_number, opened, parse_instant, wrong
+from leasekit.config.instants import parse_instant
+from leasekit.config.traces.places import TraceError, is_number, opened, wrong
 from leasekit.core.signals import Signal
 from leasekit.core.time import INSTANT_MAX, SECOND, Duration, Instant
 

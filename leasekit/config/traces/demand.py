@@ -7,8 +7,9 @@ from pathlib import Path
 
 import attrs
 
+from leasekit.config.instants import format_instant
 from leasekit.config.traces.csv_reader import Gaps, TimeUnit, read_csv
-from leasekit.config.traces.places import TraceError, format_instant, known_trace, missing_traces
+from leasekit.config.traces.places import TraceError, known_trace, missing_traces
 from leasekit.config.traces.swf import JOB_LOADS, swf_jobs, swf_signal
 from leasekit.config.traces.synthetic import BATCH, WEB, SyntheticSettings, synthetic
 from leasekit.core.signals import Signal

@@ -8,12 +8,10 @@ import os
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
 from leasekit.core.errors import LeasekitError
-from leasekit.core.time import SECOND, Instant
 
 DATA_ENVIRONMENT = "LEASEKIT_DATA"
 DATA_DEFAULT = Path("shared", "data")
@@ -132,29 +130,6 @@ def wrong(path: Path, line: int, found: object, allowed: str) -> TraceError:
     if len(shown) > 80:
         shown = shown[:77] + "..."
     return TraceError(f"{path}, line {line}: found {shown}, allowed is {allowed}")
-
-
-def parse_instant(text: str | int | datetime) -> Instant:
-    """Unix milliseconds from ISO 8601 text such as ``1998-06-11T22:00Z``, a datetime, or milliseconds as they are.
-
-    Without a zone it is UTC. Raises ``ValueError`` that says what is allowed.
-    """
-    if isinstance(text, int) and not isinstance(text, bool):
-        return text
-    try:
-        moment = text if isinstance(text, datetime) else datetime.fromisoformat(str(text).strip())
-    except ValueError:
-        raise ValueError(f"{text!r} is not an instant: write ISO 8601, such as 1998-06-11T22:00Z") from None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return round((moment - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds() * SECOND)
-
-
-def format_instant(instant: Instant) -> str:
-    """An instant of Unix time as a person reads it, to the second, or to the millisecond where it has any."""
-    moment = datetime.fromtimestamp(instant // SECOND, UTC).strftime("%Y-%m-%dT%H:%M:%S")
-    rest = instant % SECOND
-    return f"{moment}.{rest:03}Z" if rest else f"{moment}Z"
 
 
 def is_number(text: str) -> bool:

@@ -1,0 +1,46 @@
+"""How instants are written: as ISO 8601, also where actors speak of them in prose."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import Final
+
+from leasekit.core.time import SECOND, Instant
+
+CALENDAR_END: Final[Instant] = 253_402_300_799_999
+_INSTANTS: Final = re.compile(r"(?<![\w.-])[1-9]\d{12}(?![\w-]|\.\d)")
+"""What is an instant in prose: 13 digits, which are Unix milliseconds from 2001 to 2286."""
+
+
+def parse_instant(text: str | int | datetime) -> Instant:
+    """Unix milliseconds from ISO 8601 text such as ``1998-06-11T22:00Z``, a datetime, or milliseconds as they are.
+
+    Without a zone it is UTC. Raises ``ValueError`` that says what is allowed.
+    """
+    if isinstance(text, int) and not isinstance(text, bool):
+        return text
+    try:
+        moment = text if isinstance(text, datetime) else datetime.fromisoformat(str(text).strip())
+    except ValueError:
+        raise ValueError(f"{text!r} is not an instant: write ISO 8601, such as 1998-06-11T22:00Z") from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return round((moment - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds() * SECOND)
+
+
+def format_instant(instant: Instant) -> str:
+    """An instant of Unix time as a person reads it, to the second, or to the millisecond where it has any."""
+    moment = datetime.fromtimestamp(instant // SECOND, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    rest = instant % SECOND
+    return f"{moment}.{rest:03}Z" if rest else f"{moment}Z"
+
+
+def shown(instant: Instant) -> str:
+    """Any instant; those that no calendar has are only said to be far away."""
+    return format_instant(instant) if instant <= CALENDAR_END else "after the year 9999"
+
+
+def dated(text: str) -> str:
+    """Prose of actors with its instants, which are milliseconds, as dates: exactly, since they are typed in again."""
+    return _INSTANTS.sub(lambda found: shown(int(found[0])), text)
