@@ -243,6 +243,8 @@ def test_list(cli: Cli) -> None:
         assert out.splitlines()[0].split()[:3] == ["id", "holder", "slice"]
         out, _ = cli(f"lease show {lease['id']} --actor {actor}")
         assert "guest" in out
+    ends = {lease["slice"]: lease["end"] - lease["term"][1] for lease in cli.json("lease list --actor site --all")}
+    assert ends["a"] == 0 > ends["b"]
 
 
 def test_history(cli: Cli) -> None:

@@ -132,7 +132,8 @@ class Broker(BrokerPlans):
             )
         limit = self.peers[peer].open_requests
         if self._open_requests.get(peer, 0) >= limit:
-            raise RemoteError("busy", f"{peer} has {limit} requests waiting at {self.name}, its limit: try again later")
+            waiting = counted(limit, "request")
+            raise RemoteError("busy", f"{peer} has {waiting} waiting at {self.name}, its limit: try again later")
         self.check_share(peer)
         if message.term.end <= self.now:
             raise RemoteError("past", f"term ends at {message.term.end}, it is {self.now} at {self.name}")

@@ -550,6 +550,7 @@ class SiteLeases(Giver[SiteLease]):
     # -- queries -----------------------------------------------------------------------------------------------
 
     def _describe(self, lease: SiteLease) -> dict[str, Any]:
+        later = lease.term.end if lease.next is None else lease.next.term.end
         return {
             "id": lease.id,
             "holder": lease.holder,
@@ -560,6 +561,7 @@ class SiteLeases(Giver[SiteLease]):
             "wanted": lease.wanted,
             "units": list(lease.units),
             "term": list(lease.term),
+            "end": min([later, *(at for at in (lease.noticed, lease.ended) if at >= 0)]),
             "next": None
             if lease.next is None
             else {"op": lease.next.op, "units": lease.next.units, "term": list(lease.next.term)},
