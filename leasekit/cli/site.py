@@ -88,7 +88,7 @@ def disable(place: Place, unit: str, reason: str, as_json: bool) -> None:
 @daemon_options
 @json_option
 def enable(place: Place, unit: str, as_json: bool) -> None:
-    """Bring a unit back into service."""
+    """Bring a unit back into service. One whose teardown had failed is torn down first."""
     with place.connect(SITE) as client:
         changed = client.command("unit.enable", unit=unit)
     if as_json:

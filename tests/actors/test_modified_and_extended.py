@@ -65,20 +65,21 @@ def test_a_restart_after_a_modify_and_extends(world: DeployedWorld, units: int, 
 
 @pytest.mark.parametrize("units", [1, 2])
 def test_a_restart_after_a_modified_lease_has_ended(world: DeployedWorld, units: int) -> None:
-    """A lease that was modified to end sooner is over; what the site may still count of its old claim stays booked up
-    to the old end, over restarts too, and is free from then on.
+    """A lease that was modified to end sooner is not over at its broker while its site may still count the old claim:
+    that stays booked up to the old end, over restarts too, and is free from then on.
     """
     lease = world.request("batch", units, 10 * SECOND, 40 * MINUTE)
     world.pass_time(MINUTE)
     change(world, "modify", lease, units=1, end=5 * MINUTE)
     for at in (6 * MINUTE, 18 * MINUTE, 39 * MINUTE):
         world.run_until(at)
-        assert world.query("upper", "lease", lease=lease)["state"] == "closed"
+        assert world.query("upper", "lease", lease=lease)["state"] == "ticketed"
         before = free(world)
         assert before[0] == 2 - units
         world.restart("upper")
         assert free(world) == before
     world.run_until(41 * MINUTE)
+    assert world.query("upper", "lease", lease=lease)["state"] == "closed"
     assert free(world) == [2] * 60
     world.restart("upper")
     assert free(world) == [2] * 60
@@ -86,7 +87,9 @@ def test_a_restart_after_a_modified_lease_has_ended(world: DeployedWorld, units:
 
 
 def test_what_an_ended_lease_left_is_free_when_its_site_says_so(world: DeployedWorld) -> None:
-    """The site's word that it took a modify comes after the lease is over, and after a restart: the rest is free."""
+    """The site's word that it took a modify comes after the lease has ended, and after a restart: the rest is free,
+    and the lease is over.
+    """
     lease = world.request("batch", 2, 10 * SECOND, 40 * MINUTE)
     world.pass_time(MINUTE)
     change(world, "modify", lease, units=1, end=5 * MINUTE)
@@ -96,5 +99,6 @@ def test_what_an_ended_lease_left_is_free_when_its_site_says_so(world: DeployedW
     world.lost.clear()
     world.pass_time(2 * MINUTE)
     assert free(world) == [2] * 60
+    assert world.query("upper", "lease", lease=lease)["state"] == "closed"
     world.restart("upper")
     assert free(world) == [2] * 60

@@ -150,7 +150,7 @@ BUGS: Final[dict[str, Bug]] = {
         SiteLeases, "_check_down", "and not self._holding.get(lease.id)", ""
     ),
     "a unit that can't be torn down is used again": Bug(
-        Units, "_went_down", "unit.retire = f\"teardown failed: {done.reason}\"", NOTHING
+        Units, "_went_down", "unit.left, unit.retire = lease, f\"teardown failed: {done.reason}\"", NOTHING
     ),
     "the late end of an older action counts": Bug(
         Units, "done", "unit.action != done.number or done.number == 0", "not unit.action"

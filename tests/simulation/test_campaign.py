@@ -15,7 +15,7 @@ from leasekit.emulation.simulation.campaign import Summary, campaign, run_seed
 from leasekit.emulation.simulation.run import Failure, Result, explain, simulate
 from leasekit.emulation.simulation.scenario import draw
 
-FIRST = int(os.environ.get("LEASEKIT_FIRST_SEED", "700000"))
+FIRST = int(os.environ.get("LEASEKIT_FIRST_SEED", "710000"))
 SEEDS = int(os.environ.get("LEASEKIT_SEEDS", "300"))
 
 

@@ -12,7 +12,7 @@ from leasekit.emulation.simulation.shrink import Shrinker, same_failure
 
 BUG = "a unit that can't be torn down is used again"
 SEED = known()[BUG].seed
-SHRUNK = "half a group stays reserved when the rest does not fit"
+SHRUNK = "units are counted as ready after a restart"
 
 
 def test_a_failure_is_made_small(tmp_path: Path) -> None:

@@ -210,6 +210,8 @@ class Broker(BrokerPlans):
             raise RemoteError("preempted", f"lease {lease.id} was preempted, it ends at {lease.cut}")
         if last.saving:
             raise RemoteError("suspended", f"lease {lease.id} is suspended by {last.until}: extend what resumes it")
+        if last.until <= self.now:
+            raise RemoteError("past", f"lease {lease.id} ended at {last.until}")
         if op == EXTEND and term.start != last.until:
             raise RemoteError("wrong_term", f"an extend starts where the lease ends: at {last.until}, not {term.start}")
         if op == MODIFY and not last.term.start <= term.start < last.until:
@@ -295,7 +297,7 @@ class Broker(BrokerPlans):
         found = []
         for lease in list(self.leases.values()):
             claims = lease.claims
-            if lease.type != type_ or lease.state != br.TICKETED or not claims:
+            if lease.type != type_ or lease.state != br.TICKETED or not claims or claims[-1].until <= self.now:
                 continue
             last = claims[-1]
             end = last.until if lease.cut < 0 else min(last.until, max(lease.cut, last.term.start + 1))
@@ -555,7 +557,7 @@ class Broker(BrokerPlans):
         if lease.ended >= 0:
             return earliest(lease.send_at if lease.unacked else None, self._drop_at(lease))
         waiting = lease.deadline if lease.request else None
-        ends = lease.claims[-1].until if lease.claims else None
+        ends = self._booked_until(lease) if lease.claims else None
         return earliest(lease.send_at if lease.unacked else None, waiting, ends)
 
     def _on_due(self, record: Any) -> None:
@@ -570,7 +572,7 @@ class Broker(BrokerPlans):
             self._reject(lease, self._why_expired(lease), event="expire")
         if lease.unacked and lease.send_at <= self.now:
             self._send_updates(lease)
-        if lease.ended < 0 and lease.claims and lease.claims[-1].until <= self.now:
+        if lease.ended < 0 and lease.claims and self._booked_until(lease) <= self.now:
             self._fire(br.MACHINE, lease, "end", "its term is over")
             self._wanted = True
             self._over(lease, "its term is over")

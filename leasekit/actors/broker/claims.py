@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from leasekit.actors.broker.sources import TRUNCATE, BrokerSources
-from leasekit.actors.served import ServedLease
 from leasekit.actors.settings import DELEGATE, BrokerSettings, Peer
 from leasekit.core.claims.keys import Scheme, Signer
 from leasekit.core.claims.statements import RECEIPT, TRUNCATION, check_statement, decode_statement, state
@@ -89,7 +88,7 @@ class BrokerClaims(BrokerSources):
                 self._settle_cut(lease, lease.claims.index(claim))
             ended = self._ended_at(claim, at)
             self.set_claims(lease, tuple(ended if c is claim else c for c in lease.claims))
-        over = all(c.until <= max(self.now, c.term.start) for c in lease.claims)
+        over = all(c.booked_until <= max(self.now, c.term.start) for c in lease.claims)
         if lease.state == br.TICKETED:
             why = f"{counted(claim.units)} from {receipt.at} on"
             self._fire(br.MACHINE, lease, "returned" if over else "return", why)
@@ -142,25 +141,18 @@ class BrokerClaims(BrokerSources):
             follows = claim.held
         return [*kept, *lease.claims[-1:]]
 
-    def _drop_at(self, lease: ServedLease) -> Instant:
-        """As the layer below says; but what a modify left of a claim is known by the lease, as long as it is booked."""
-        at = super()._drop_at(lease)
-        claims = lease.claims if isinstance(lease, BrokerLease) else ()
-        return max(at, max((claim.term.end for claim in claims if claim.held), default=at))
-
-    def _drop(self, lease: BrokerLease) -> None:
-        if any(claim.held for claim in lease.claims):
-            for claim in lease.claims:
-                self._free_rest(claim)
-            self.set_claims(lease, tuple(claim._replace(held=False) for claim in lease.claims))
-        super()._drop(lease)
+    @staticmethod
+    def _booked_until(lease: BrokerLease) -> Instant:
+        """When a lease is over: when its last claim is, and no modify that shortened it can be undone any more."""
+        return max(claim.booked_until for claim in lease.claims)
 
     def _settle_cut(self, lease: BrokerLease, place: int) -> None:
-        """The claim at ``place`` goes: nothing is booked any more for what it left of the one before it."""
-        if place and lease.claims[place - 1].held:
-            before = lease.claims[place - 1]
-            self._free_rest(before)
-            self.set_claims(lease, tuple(c._replace(held=False) if c is before else c for c in lease.claims))
+        """Nothing is booked any more for what is left of the claims before ``place``: its site has gone on to that."""
+        if any(claim.held for claim in lease.claims[:place]):
+            for claim in lease.claims[:place]:
+                self._free_rest(claim)
+            settled = (claim._replace(held=False) for claim in lease.claims[:place])
+            self.set_claims(lease, (*settled, *lease.claims[place:]))
 
     def _ended_at(self, claim: Granted, at: Instant) -> Granted:
         """The site counts a claim to ``at`` and no longer: what is booked beyond that is free. Its term ends there as
@@ -193,10 +185,9 @@ class BrokerClaims(BrokerSources):
         lease = self.leases.get(self._cut_off.get(message.claim, ""))
         if lease is None:
             return
-        for claim in lease.claims:
+        for place, claim in enumerate(lease.claims):
             if claim.digest.hex() == message.claim and self._is_site(peer, claim):
-                self._free_rest(claim)
-                self.set_claims(lease, tuple(c._replace(held=False) if c is claim else c for c in lease.claims))
+                self._settle_cut(lease, place + 1)
                 self._touch(lease)
 
     def _is_site(self, peer: str, claim: Granted) -> bool:
@@ -235,7 +226,7 @@ class BrokerClaims(BrokerSources):
         # A renewal in hand is a claim of its own: all that go on after ``at`` are ended, or none. So is what a modify
         # cut off, which the site may still go by.
         saving = self._time_to_save(lease, at) if suspend else 0
-        going_on = [claim for claim in lease.claims if claim.until > at or (claim.held and claim.term.end > at)]
+        going_on = [claim for claim in lease.claims if claim.booked_until > at]
         notices = [self._truncation(lease, claim, at, saving) for claim in going_on]
         if lease.request:
             self.refuse_waiting(lease, f"the lease is preempted: {reason}")
@@ -303,6 +294,7 @@ class BrokerClaims(BrokerSources):
             self._touch(lease)
 
     def _over(self, lease: BrokerLease, reason: str) -> None:
+        self._settle_cut(lease, len(lease.claims))
         lease.ended, lease.reason, lease.request = self.now, reason, 0
         self.wait_no_more(lease)
         self._closings += 1

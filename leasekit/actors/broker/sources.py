@@ -241,7 +241,7 @@ class BrokerSources(BrokerState):
     def _busy_until(self, source: Delegation) -> Instant:
         """When the last thing ends that was cut from ``source`` and may go on, or may be cut yet: 0 if nothing is."""
         claims = [c for lease in self.leases.values() for c in lease.claims if c.source == source.id]
-        ends = [c.until for c in claims if c.term.start < source.reclaimed]
+        ends = [c.booked_until for c in claims if c.term.start < source.reclaimed]
         ends += [d.term.end for d in self.given.values() if d.source == source.id and d.state != deleg.ENDED]
         last = max((end for end in (*ends, source.grants_until) if end > self.now), default=0)
         return min(last, source.deadline) if source.deadline >= 0 else last

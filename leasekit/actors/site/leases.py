@@ -271,14 +271,13 @@ class SiteLeases(Giver[SiteLease]):
     # -- units -------------------------------------------------------------------------------------------------
 
     def _fire_unit(self, unit: SiteUnit, event: str, why: str) -> None:
-        before, held = unit.state, unit.state not in (au.FREE, au.OUT)
+        before = unit.state
         if event:
             after = au.UNIT_MACHINE.next((unit.state, NONE), event)[0]
             self._note(unit.lease or unit.id, f"unit {event}", before, after, f"{unit.id} {why}".rstrip())
             unit.state = after
-            if event == "setup":
+            if event == "setup" or (event == "teardown" and before == au.OUT):
                 self._holding[unit.lease] = self._holding.get(unit.lease, 0) + 1
-        assert held or unit.state != au.TEARDOWN or before == au.OUT, "only a unit that was held is torn down"
         self._touch(unit)
 
     def _note_power(self, unit: SiteUnit, event: str, before: str, after: str, why: str) -> None:

@@ -256,9 +256,10 @@ class Units:
 
     def _went_down(self, unit: SiteUnit, done: ActionDone, lease: str) -> tuple[str, SiteUnit, str]:
         self._tearing[unit.type].pop(unit.id, None)
-        unit.given = EMPTY
-        if not done.ok:
-            unit.retire = f"teardown failed: {done.reason}"
+        if done.ok:
+            unit.given = EMPTY
+        else:
+            unit.left, unit.retire = lease, f"teardown failed: {done.reason}"
         unit.lease = ""
         if unit.retire:
             unit.reason = unit.retire
@@ -348,9 +349,14 @@ class Units:
         return unit
 
     def bring_back(self, name: str) -> SiteUnit:
-        """Put a unit into service again. Raises ``CommandError``."""
+        """Put a unit into service again, after its teardown where that failed before. Raises ``CommandError``."""
         unit = self._find(name)
-        if unit.state == au.OUT:
+        if unit.state == au.OUT and unit.left:
+            unit.failures, unit.lease, unit.left = 0, unit.left, ""
+            self._fire(unit, "teardown", "again")
+            self._tearing[unit.type][unit.id] = unit
+            self._act(unit, "teardown", 0)
+        elif unit.state == au.OUT:
             unit.failures = 0
             self._fire(unit, "back", "")
             self._put_free(unit)

@@ -98,7 +98,7 @@ UNIT_TABLE: Final = {
     (UP, NONE): {"modify": (CHANGE, NONE), "failed": (TEARDOWN, NONE), "teardown": (TEARDOWN, NONE)},
     (CHANGE, NONE): {"up": (UP, NONE), "teardown": (TEARDOWN, NONE)},
     (TEARDOWN, NONE): {"down": (FREE, NONE), "setup": (SETUP, NONE), "out": (OUT, NONE)},
-    (OUT, NONE): {"back": (FREE, NONE)},
+    (OUT, NONE): {"back": (FREE, NONE), "teardown": (TEARDOWN, NONE)},
 }
 
 UNIT_MACHINE: Final = Machine("unit", UNIT_TABLE)

@@ -304,6 +304,11 @@ class Granted(NamedTuple):
     prepare: int = 0
     saving: int = 0
 
+    @property
+    def booked_until(self) -> Instant:
+        """When nothing of it is booked any more. What a modify cut off is booked as long as that may be undone."""
+        return max(self.until, self.term.end) if self.held else self.until
+
 
 @attrs.define(slots=True, eq=False)
 class BrokerLease:
@@ -356,8 +361,8 @@ class BrokerLease:
 
     @property
     def is_live(self) -> bool:
-        """Whether anything depends on it still: also what a modify left of a claim, as long as that is booked."""
-        return self.ended < 0 or bool(self.unacked) or any(claim.held for claim in self.claims)
+        """Whether anything depends on it still."""
+        return self.ended < 0 or bool(self.unacked)
 
     @classmethod
     def from_row(cls, row: Row) -> Self:
@@ -378,7 +383,8 @@ class SiteUnit:
 
     ``given`` are the properties that its driver returned; ``failures`` counts failures in a row. ``setup`` is the
     number of the setup that it is up from (transient: 0 after a restart). ``power`` is whether it is on
-    (:mod:`.power`), ``metered`` what the driver that switches it has said of it.
+    (:mod:`.power`), ``metered`` what the driver that switches it has said of it. ``left`` is the lease that could not
+    be torn down there: what is left of it goes before the unit is in service again.
     """
 
     id: str
@@ -397,20 +403,21 @@ class SiteUnit:
     setup: int = 0
     power: str = ON
     metered: Properties = EMPTY
+    left: str = ""
 
     table: ClassVar[str] = "units"
 
     def row(self) -> Row:
-        body = pack_body((self.promised, self.given, self.failures, self.retire, self.power, self.metered))
+        body = pack_body((self.promised, self.given, self.failures, self.retire, self.power, self.metered, self.left))
         return (self.id, self.lease, self.type, self.state, self.action, self.reason, body)
 
     @classmethod
     def from_row(cls, row: Row) -> Self:
         id_, lease, type_, state, action, reason, body = row
-        promised, given, failures, retire, power, metered = unpack_body(body, 6, "", EMPTY, 0, "", ON, EMPTY)
+        promised, given, failures, retire, power, metered, left = unpack_body(body, 7, "", EMPTY, 0, "", ON, EMPTY, "")
         return cls(
             id_, type_, state, NONE, lease, promised, action, given, reason, failures, retire, power=power,
-            metered=metered,
+            metered=metered, left=left,
         )  # fmt: skip
 
 

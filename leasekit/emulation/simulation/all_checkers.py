@@ -109,7 +109,6 @@ class Checkers(Hooks):
 
     def mended(self, site: str, unit: str) -> None:
         """As the hooks'."""
-        self.units.mended(site, unit)
         self.sites.mended(site, unit)
 
     def windowed(self, site: str, window: Mapping[str, Any]) -> None:

@@ -348,7 +348,7 @@ class SiteRefusals(Listening):
         if self._given.get((site, name), -1) == at:
             return False
         unit = self._units.units.get((site, name))
-        return unit is None or (not unit.lease and not unit.broken)
+        return unit is None or (not unit.lease and not unit.left)
 
 
 def _united(terms: Sequence[Term]) -> list[Term]:

@@ -22,7 +22,7 @@ from leasekit.emulation.simulation.scenario import HOSTILE
 @attrs.define
 class UnitEntry:
     """What is known of one unit: whose it is, what was last done to it under which number, whether that is ``over``,
-    and whether it is up.
+    whether it is up, and whose remains are ``left`` on it, for they could not be torn down.
     """
 
     lease: str = ""
@@ -30,7 +30,7 @@ class UnitEntry:
     number: int = 0
     over: bool = False
     up: bool = False
-    broken: bool = False
+    left: str = ""
     failed: bool = False
 
 
@@ -111,17 +111,17 @@ class UnitChecker(Listening):
             must(False, f"{_what(actor, action)}: action {unit.number} was later")
         if action.op == "setup":
             must(not unit.lease, f"{_what(actor, action)}: {unit.lease} still has it")
-            must(not unit.broken, f"{_what(actor, action)}: its teardown failed")
+            must(not unit.left, f"{_what(actor, action)}: the teardown for {unit.left} failed")
             unit.lease = action.lease
             unit.failed = False
             self._set_up.add(action.lease)
             self._check_honoured(actor, action)
         else:
-            owner = unit.lease or decided
+            owner = unit.lease or unit.left or decided
             must(owner == action.lease, f"{_what(actor, action)}: it is {owner or 'nobody'}'s")
             unit.lease = owner
             must(action.op == "teardown" or unit.op != "teardown", f"{_what(actor, action)}: it is being torn down")
-            if action.op == "teardown" and not unit.failed:
+            if action.op == "teardown" and not unit.failed and not unit.left:
                 self._check_given_up(actor, action)
         unit.op, unit.number, unit.up = action.op, action.number, unit.up and action.op == "modify"
         unit.over = False
@@ -149,7 +149,7 @@ class UnitChecker(Listening):
             return  # a late word on an action that has ended counts no more
         unit.over = True
         if unit.op == "teardown":
-            unit.lease, unit.broken = "", not done.ok
+            unit.lease, unit.left = "", "" if done.ok else unit.lease
         elif unit.op == "setup" and not unit.failed:
             unit.up, unit.failed = done.ok, not done.ok
 
@@ -159,10 +159,6 @@ class UnitChecker(Listening):
         entry.failed = True
         if entry.lease:
             self._lost.add((site, entry.lease))
-
-    def mended(self, site: str, unit: str) -> None:
-        """The operator says that the unit can be used again."""
-        self.units.setdefault((site, unit), UnitEntry()).broken = False
 
     # -- what guests are told ----------------------------------------------------------------------------------
 
