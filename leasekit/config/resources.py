@@ -19,7 +19,7 @@ from leasekit.core.settings import structure
 from leasekit.core.time import Duration, format_duration
 from leasekit.drivers.names import UNIT_ID
 from leasekit.drivers.null import NullSettings
-from leasekit.drivers.registry import capabilities, check_settings, driver_names
+from leasekit.drivers.registry import TIMEOUT, action_timeout, capabilities, driver_names
 
 NULL: Final = "null"
 
@@ -284,7 +284,7 @@ def _driver(
     head = faults.attempt(where, lambda: structure(tables.DriverTable, limits, where))
     if head is None:
         return None
-    faults.attempt(where, lambda: check_settings(head.kind, settings, where, base=state))
+    timeout = faults.attempt(where, lambda: action_timeout(head.kind, settings, head.timeout, where, base=state))
     if head.save and head.kind in driver_names() and "save" not in capabilities(head.kind, where):
         faults.add(f"{where}.save", "true", f"false: a {head.kind} driver can't save units")
     seed = context.seed_for(f"driver/{actor}/{name}")
@@ -302,7 +302,7 @@ def _driver(
         name=name,
         kind=head.kind,
         settings=settings,
-        timeout=head.timeout,
+        timeout=timeout or TIMEOUT,
         retries=head.retries,
         concurrency=head.concurrency,
         probe_every=head.probe_every,
@@ -320,7 +320,7 @@ def _null(context: Context, actor: str) -> DriverSpec:
         name=NULL,
         kind=NULL,
         settings={"seed": seed},
-        timeout=defaults.timeout,
+        timeout=TIMEOUT,
         retries=defaults.retries,
         concurrency=defaults.concurrency,
         probe_every=defaults.probe_every,

@@ -205,6 +205,7 @@ class DelegationTable:
 class DriverTable:
     """``[actor.NAME.driver.DRIVER]`` without the driver's own settings.
 
+    ``timeout`` is of one try of an action (not said: what the driver takes for usual, 10 minutes with most).
     ``probe_every`` says how often units that are up are looked at (0: never): one that is down is replaced.
 
     ``powers`` are types whose units it switches on and off for the site's mapper, whoever sets them up. ``emulated``
@@ -215,7 +216,7 @@ class DriverTable:
     kind: str
     types: tuple[str, ...] = ()
     powers: tuple[str, ...] = ()
-    timeout: DurationSetting = attrs.field(default=10 * MINUTE, validator=_at_least(1))
+    timeout: DurationSetting | None = attrs.field(default=None, validator=attrs.validators.optional(_at_least(1)))
     retries: int = attrs.field(default=3, validator=_at_least(0))
     concurrency: int = attrs.field(default=16, validator=_at_least(1))
     probe_every: DurationSetting = attrs.field(default=0, validator=_at_least(0))

@@ -15,6 +15,7 @@ import attrs
 
 from leasekit.core.errors import LeasekitError
 from leasekit.core.properties import Properties
+from leasekit.core.time import Duration
 
 SAVE: Final = "lease.save"
 """In a teardown's properties: keep what the unit has under this key, apart from the unit."""
@@ -84,6 +85,17 @@ class Finding:
     verdict: Literal["ok", "doubtful", "missing"]
     found: str
     advice: str = ""
+
+
+@attrs.frozen
+class Timeouts:
+    """How long an action of a driver may take, in milliseconds: ``usual`` where the site says nothing; with ``least``
+    or less it ends before the driver itself gives up, for what ``why`` names.
+    """
+
+    usual: Duration
+    least: Duration
+    why: str
 
 
 @attrs.frozen

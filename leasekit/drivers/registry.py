@@ -10,10 +10,11 @@ from collections.abc import Awaitable, Callable, Mapping
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
-from leasekit.core.drivers import Driver, Finding
+from leasekit.core.drivers import Driver, Finding, OrphanFinder, Timeouts
 from leasekit.core.settings import SettingsError, expect_one_of, structure
+from leasekit.core.time import MINUTE, Duration, format_duration
 from leasekit.drivers.directory.publishing import KEY as PUBLISH
 from leasekit.drivers.directory.publishing import PublishingDriver, PublishSettings
 from leasekit.drivers.null import NullDriver
@@ -21,6 +22,8 @@ from leasekit.drivers.process.driver import ProcessDriver
 from leasekit.drivers.script import ScriptDriver
 
 GROUP: Final = "leasekit.drivers"
+TIMEOUT: Final = 10 * MINUTE
+"""How long an action may take where neither the site nor the driver says anything."""
 
 
 class DriverFactory(Protocol):
@@ -58,6 +61,10 @@ class LazyDriver:
         """What the driver says of its host, if it says anything."""
         return await _examined(self._factory(), settings)
 
+    def timeouts(self, settings: Any) -> Timeouts | None:
+        """What the driver says of how long its actions take, if it says anything."""
+        return _timeouts(self._factory(), settings)
+
     def _factory(self) -> DriverFactory:
         return cast(DriverFactory, getattr(import_module(self._module), self._name))
 
@@ -75,6 +82,21 @@ BUILT_IN: Final[Mapping[str, DriverFactory]] = {
     "xen": LazyDriver("leasekit.drivers.xen.driver", "XenDriver"),
 }
 """The drivers of leasekit by name; an entry point can't take these names."""
+
+if TYPE_CHECKING:
+    # Lazy drivers are named by text, which no type checker follows: here it sees that each is what it stands for.
+    from leasekit.drivers.ansible import AnsibleDriver
+    from leasekit.drivers.baremetal.driver import BareMetalDriver
+    from leasekit.drivers.libvirt.driver import LibvirtDriver
+    from leasekit.drivers.link.driver import LinkDriver
+    from leasekit.drivers.power.driver import PowerDriver
+    from leasekit.drivers.ssh import SshDriver
+    from leasekit.drivers.xen.driver import XenDriver
+
+    _DRIVERS: tuple[DriverFactory, ...] = (
+        AnsibleDriver, BareMetalDriver, LibvirtDriver, LinkDriver, PowerDriver, SshDriver, XenDriver,
+    )  # fmt: skip
+    _FINDERS: tuple[Callable[..., OrphanFinder], ...] = (BareMetalDriver, LibvirtDriver, PublishingDriver, XenDriver)
 
 
 def driver_names() -> list[str]:
@@ -141,6 +163,25 @@ def check_settings(kind: str, settings: Mapping[str, Any], where: str, *, base: 
     _structured(driver_factory(kind, where), settings, where, base)
 
 
+def action_timeout(
+    kind: str, settings: Mapping[str, Any], given: Duration | None, where: str, *, base: Path | None = None
+) -> Duration:
+    """How long one action may take: what the site has ``given``, else what the driver takes for usual, which is what
+    its factory's ``timeouts(settings)`` says, or :data:`TIMEOUT`.
+
+    Checks the settings too. Raises ``SettingsError``, also where the driver itself may wait for longer than that.
+    """
+    factory = driver_factory(kind, where)
+    structured, _ = _structured(factory, settings, where, base)
+    told = _timeouts(factory, structured)
+    if told is None:
+        return TIMEOUT if given is None else given
+    if given is not None and given <= told.least:
+        found, least = format_duration(given), format_duration(told.least)
+        raise SettingsError([f"{where}.timeout: found {found}, expected more than {least}: {told.why}"])
+    return told.usual if given is None else given
+
+
 async def examine(kind: str, settings: Mapping[str, Any], where: str, *, base: Path | None = None) -> list[Finding]:
     """What a driver with these settings would find on this host: what its factory's ``examine(settings)`` says, where
     it has one, and whether it can be made. Raises ``SettingsError`` for settings that are wrong anywhere.
@@ -155,6 +196,11 @@ async def examine(kind: str, settings: Mapping[str, Any], where: str, *, base: P
     except SettingsError as error:
         return [*found, *(Finding("settings", "missing", line, "see the key that it names") for line in error.errors)]
     return found or [Finding("settings", "ok", "nothing is missing")]
+
+
+def _timeouts(factory: DriverFactory, settings: Any) -> Timeouts | None:
+    told: Callable[[Any], Timeouts | None] | None = getattr(factory, "timeouts", None)
+    return None if told is None else told(settings)
 
 
 async def _examined(factory: DriverFactory, settings: Any) -> list[Finding]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,10 @@ import pytest
 from leasekit.cli import main
 from leasekit.core.drivers import DriverError
 from leasekit.core.settings import SettingsError, structure
+from leasekit.core.time import HOUR, MINUTE
 from leasekit.drivers.baremetal.plan import make_plan
 from leasekit.drivers.baremetal.settings import BareMetalSettings
-from leasekit.drivers.registry import check_settings
+from leasekit.drivers.registry import action_timeout, check_settings
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "deploy/baremetal/metal.toml"
 POWER = {"kind": "script", "on": ["a"], "off": ["b"], "status": ["c"]}
@@ -44,6 +46,8 @@ NETWORK = table()["network"]
         ({"nodes": {"a": NODE, "b": {**NODE, "mac": "02:00:00:00:00:01"}}}, "b.mac: found .* that of node a"),
         ({"nodes": {"a": {**NODE, "mac": "02:00:00:00:00:01\ndhcp-script=x"}}}, "nodes.a.mac: found "),
         ({"nodes": {"a": {**NODE, "disk": "/dev/sda; reboot"}}}, "nodes.a.disk: found "),
+        ({"nodes": {"a": {**NODE, "disk": "serial:a b"}}}, "nodes.a.disk: found "),
+        ({"nodes": {"a": {**NODE, "keep_disks": ["/dev/sdb"]}}}, "keep_disks: found '/dev/sdb', expected serial"),
         ({"nodes": {"a": {**NODE, "addresses": ["10.0.1.5", "fd00::5"]}}}, "found 10.0.1.5, which is not in 10"),
         ({"nodes": {"a": {**NODE, "addresses": ["10.0.0.15", "fd00::5"]}}}, "found 10.0.0.15, one of those .* in turn"),
         ({"directory": "with blank"}, "directory: found .*, but expected a path without spaces"),
@@ -62,6 +66,27 @@ def test_faults_are_told_by_their_keys(changes, fault):
     """Each fault in the settings is told with its key, what was found and what is allowed."""
     with pytest.raises(SettingsError, match=fault):
         check_settings("baremetal", table(**changes), "site.toml: metal")
+
+
+def test_an_action_takes_longer_than_the_driver_waits():
+    """A timeout that ends a setup before the driver itself knows what is wrong is refused; there is one for usual."""
+    fault = r"^x\.timeout: found 20m, expected more than 20m: a setup waits for boot_timeout and start_timeout$"
+    with pytest.raises(SettingsError, match=fault):
+        action_timeout("baremetal", table(), 20 * MINUTE, "x")
+    assert action_timeout("baremetal", table(), 21 * MINUTE, "x") == 21 * MINUTE
+    assert action_timeout("baremetal", table(), None, "x") == 2 * HOUR
+    assert action_timeout("baremetal", table(boot_timeout="3h"), None, "x") > 3 * HOUR
+    assert action_timeout("null", {}, None, "x") == 10 * MINUTE
+
+
+def test_a_timeout_in_a_deploy_file(tmp_path, capfd):
+    """`leasekit config check` names the key; a file that says nothing has no fault."""
+    said = EXAMPLE.read_text()
+    file = tmp_path / "metal.toml"
+    for line, status in (('timeout = "15m"', 1), ("", 0)):
+        file.write_text(said.replace('timeout = "2h" ', f"{line} "))
+        assert main.run(["config", "check", str(file)]) == status
+    assert re.search(r"actor\.site\.driver\.metal\.timeout +15m +more than 20m: a setup waits", capfd.readouterr().out)
 
 
 @pytest.mark.parametrize(

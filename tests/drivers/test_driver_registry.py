@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
+from typing import get_type_hints
 
 import pytest
 
+from leasekit.core.drivers import Orphan
 from leasekit.core.settings import SettingsError
 from leasekit.drivers.null import NullDriver
 from leasekit.drivers.process.driver import ProcessDriver
-from leasekit.drivers.registry import check_settings, driver_names, make_driver
+from leasekit.drivers.registry import BUILT_IN, LazyDriver, check_settings, driver_names, make_driver
 from leasekit.drivers.script import ScriptDriver
 
 PLUGIN = """
@@ -66,6 +68,15 @@ def test_built_in_drivers(tmp_path):
     (tmp_path / "setup.sh").write_text("#!/bin/sh\n")
     (tmp_path / "setup.sh").chmod(0o755)
     assert isinstance(make_driver("script", {"setup": ["./setup.sh"]}, "x", base=tmp_path), ScriptDriver)
+
+
+@pytest.mark.parametrize("kind", BUILT_IN)
+def test_what_finds_orphans_says_what_they_are(kind):
+    """A driver that finds what is left of units tells of it as daemons and people read it."""
+    factory = BUILT_IN[kind]
+    made = factory._factory() if isinstance(factory, LazyDriver) else factory
+    finder = getattr(made, "orphans", None)
+    assert finder is None or get_type_hints(finder)["return"] == list[Orphan]
 
 
 def test_an_unknown_driver_is_named_with_those_there():

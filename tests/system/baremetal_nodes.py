@@ -2,6 +2,7 @@
 
 A node that is switched on asks for an address by DHCP, gets its boot script by TFTP and HTTP, and does what that says:
 it unpacks the imaging environment and runs its agent on a file, or serves ssh as the guest that it was told to be.
+Its folder has in ``block`` what a kernel would tell of its disks.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ folder=$1 ns=$2
 running() { [ ! -e "/run/netns/$ns" ] || ip netns pids "$ns"; }
 case "$3" in
     on)
-        [ -z "$(running)" ] || exit 0
+        [ -z "$(running)" ] && [ ! -e "$folder/stuck" ] || exit 0
         "$folder/wire" || exit 1
         ip -n "$ns" addr flush dev eth0
         echo start >>"$folder/starts"
@@ -95,7 +96,7 @@ case "$(cat script)" in
         wget -q -O environment/initrd "$url/agent/initrd"
         (cd environment && cpio -i agent <initrd 2>/dev/null)
         [ -e hangs ] && exec sleep 1000000
-        setsid sh environment/agent "$url" "$token"
+        setsid sh environment/agent "$url" "$token" "$folder/block" "$folder"
         ;;
     *kernel*)
         wget -q -O seed "$(sed -n 's/^initrd --name seed //p' script)"
@@ -138,6 +139,20 @@ class Node:
     def disk(self) -> Path:
         return self.folder / "disk"
 
+    def add_disk(self, name: str, content: bytes, serial: str = "") -> Path:
+        """One more disk, which says that it has that serial number; its file."""
+        told, file = self.folder / "block" / name, self.folder / name
+        told.mkdir(parents=True)
+        (told / "size").write_text(f"{len(content) // 512}\n")
+        (told / "serial").write_text(f"{serial}\n")
+        file.write_bytes(content)
+        return file
+
+    def remove_disk(self, name: str) -> None:
+        """Takes a disk out."""
+        shutil.rmtree(self.folder / "block" / name)
+        (self.folder / name).unlink()
+
     def starts(self) -> int:
         """How often it was switched on."""
         path = self.folder / "starts"
@@ -170,7 +185,7 @@ class Nodes:
         made = Node(name, namespace, f"02:15:{NET:02x}:00:00:{number:02x}", self.folder / "nodes" / name)
         self.nodes[name] = made
         made.folder.mkdir(parents=True)
-        made.disk.write_bytes(b"somebody's".ljust(16, b"!") * (size // 16))
+        made.add_disk("disk", b"somebody's".ljust(16, b"!") * (size // 16), f"{name}_1")
         (made.folder / "bin").symlink_to(self._programs())
         wire = WIRE.format(
             folder=made.folder, namespace=namespace, far=f"{PREFIX}v{number}", mac=made.mac, interface=self.interface

@@ -61,7 +61,8 @@ async def test_a_node_is_imaged_used_and_erased(nodes):
         for name in ("node-1.metal.example", "node-1"):
             assert all(address in resolved(name) for address in first["addresses"].split())
         assert (await driver.probe(nodes.unit("node-1", "probe"))).state == "up"
-        assert await driver.orphans(set()) == ["node-1"]
+        [orphan] = await driver.orphans(set())
+        assert (orphan.unit, orphan.kind, orphan.name) == ("node-1", "disk", str(node.disk))
         assert await driver.operate(nodes.unit("node-1", "operate"), "status", {}) == {"power": "on"}
         await driver.teardown(nodes.unit("node-1", "teardown", 2))
         assert set(node.disk.read_bytes()) == {0}
@@ -290,7 +291,7 @@ async def test_a_node_that_can_not_be_cleaned(nodes):
             node.disk.rmdir()
             kept.rename(node.disk)
         assert state(nodes, "node-1")["state"] == "dirty"
-        assert await driver.orphans({"node-2", "large"}) == ["node-1"]
+        assert [orphan.unit for orphan in await driver.orphans({"node-2", "large"})] == ["node-1"]
         await driver.teardown(nodes.unit("node-1", "teardown", 16))
         assert state(nodes, "node-1")["state"] == "clean"
 
@@ -345,12 +346,14 @@ async def test_a_dnsmasq_that_runs_anyway(nodes):
     wait_until("the end of the other", lambda: subprocess.run(["dnsmasq", f"--conf-file={folder}/conf"]).returncode)
     try:
         external = {"kind": "external", "hosts": f"{folder}/hosts.d", "names": f"{folder}/names.d"}
-        network = {**nodes.settings()["network"], "dnsmasq": {**external, "pid_file": f"{folder}/pid"}}
+        external |= {"leases": f"{folder}/leases", "pid_file": f"{folder}/pid"}
+        network = {**nodes.settings()["network"], "dnsmasq": external}
         with nodes.driving(network=network) as driver:
             properties = await driver.setup(nodes.unit("node-1", number=19, image="net"))
             assert properties["host"] in resolved("node-1.metal.example")
             await driver.teardown(nodes.unit("node-1", "teardown", 20))
             wait_until("the name's end", lambda: resolved("node-1.metal.example"))
+            wait_until("the end of its lease", lambda: (folder / "leases").read_text().count("node-1"))
         assert [path.name for name in ("hosts.d", "names.d") for path in (folder / name).iterdir()] == []
     finally:
         os.kill(int((folder / "pid").read_text()), signal.SIGTERM)

@@ -121,6 +121,8 @@ class ExternalDnsmasq:
 
     def __init__(self, settings: External, network: BootNetwork) -> None:
         self._pid_file = settings.pid_file
+        self._leases = settings.leases
+        self._network = network
         self._folders = Folders(settings.hosts, settings.names, "", network.domain)
 
     def ensure(self) -> None:
@@ -133,9 +135,13 @@ class ExternalDnsmasq:
             send_signals([self._process()], signal.SIGHUP)
 
     def withdraw(self, node: str, mac: str) -> None:
-        """Removes the files, and tells it. Raises ``DriverError``."""
+        """Removes the files, and tells it, of the node's DHCP lease too where those are known. Raises
+        ``DriverError``.
+        """
         if self._folders.withdraw(node):
             send_signals([self._process()], signal.SIGHUP)
+        if self._leases is not None:
+            _release(self._leases, mac, self._network)
 
     def seen(self, mac: str) -> str:
         """Nothing: its log is the site's."""
@@ -195,8 +201,7 @@ class OwnedDnsmasq:
         if self._folders.withdraw(node):
             self._tell()
         if self._running() is not None:
-            for lease in leases_of(self._root / "leases", mac):
-                release(lease, self._network.address, self._network.interface)
+            _release(self._root / "leases", mac, self._network)
 
     def seen(self, mac: str) -> str:
         """What its log has last of a card."""
@@ -340,6 +345,11 @@ iseq ${{tries}} 30 && exit ||
 sleep 2
 goto again
 """
+
+
+def _release(path: Path, mac: str, network: BootNetwork) -> None:
+    for lease in leases_of(path, mac):
+        release(lease, network.address, network.interface)
 
 
 def _is_alive(state: ProcessState) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, ClassVar
@@ -9,14 +10,16 @@ from typing import Any, ClassVar
 import attrs
 import trio
 
-from leasekit.core.drivers import DriverError, Finding, ProbeResult, UnitContext
+from leasekit.core.drivers import DriverError, Finding, Orphan, ProbeResult, Timeouts, UnitContext
 from leasekit.core.properties import Properties
 from leasekit.core.settings import SettingsError
+from leasekit.core.time import HOUR
+from leasekit.drivers.baremetal.agent import MOVED
 from leasekit.drivers.baremetal.examining import examine
 from leasekit.drivers.baremetal.guest import Waiting
 from leasekit.drivers.baremetal.images import CheckedFiles
 from leasekit.drivers.baremetal.plan import NodePlan, bare_addresses, make_plan, make_seed, node_of
-from leasekit.drivers.baremetal.records import NodeRecord, new_token
+from leasekit.drivers.baremetal.records import SERVED, NodeRecord, new_token
 from leasekit.drivers.baremetal.services import Services
 from leasekit.drivers.baremetal.settings import BareMetalSettings, DiskImage
 from leasekit.drivers.libvirt.plan import host_name, keys_digest
@@ -27,6 +30,10 @@ from leasekit.drivers.power.base import BootDevice, Power
 from leasekit.drivers.power.make import make_power
 
 SSH_PORT = "22"
+TIMEOUT = 2 * HOUR
+"""How long an action may take where the site says nothing."""
+
+logger = logging.getLogger(__name__)
 
 
 class BareMetalDriver(SiteOnly):
@@ -53,6 +60,12 @@ class BareMetalDriver(SiteOnly):
     async def examine(settings: BareMetalSettings) -> list[Finding]:
         """What this host has and lacks of what nodes need."""
         return await examine(settings)
+
+    @staticmethod
+    def timeouts(settings: BareMetalSettings) -> Timeouts:
+        """Erasing a large disk takes hours, and a node that is silent is to be told of before time is up."""
+        least = settings.boot_timeout + settings.start_timeout
+        return Timeouts(max(TIMEOUT, 2 * least), least, "a setup waits for boot_timeout and start_timeout")
 
     # What the runtime calls
 
@@ -123,7 +136,7 @@ class BareMetalDriver(SiteOnly):
             return ProbeResult(state="down", detail="there is no such node")
         await self._services.load()
         record = self._services.records.get(unit.unit)
-        if record.state in ("imaging", "starting", "ready", "cleaning"):
+        if record.state in SERVED:
             # A daemon that was just started has nodes to serve, which may start at any time.
             await self._services.ensure()
         if record.state != "ready":
@@ -134,6 +147,10 @@ class BareMetalDriver(SiteOnly):
 
     async def operate(self, unit: UnitContext, operation: str, arguments: Mapping[str, Any]) -> Properties:
         """``power_on``, ``power_off``, ``soft_off``, ``restart`` (off and on) and ``status``; returns ``power``."""
+        if operation == "console":
+            # People ask for it by a command of its own, whatever the driver.
+            text = "a physical machine has no console here: its BMC has one, for the site's operator (serial over LAN)"
+            raise DriverError(f"unit {unit.unit}: {text}", retry=False)
         if operation not in self.operations:
             raise unknown_operation("baremetal", operation, self.operations)
         node_of(unit.unit, self._settings)
@@ -146,13 +163,27 @@ class BareMetalDriver(SiteOnly):
 
     # What else a site may ask
 
-    async def orphans(self, known: Collection[str]) -> list[str]:
-        """Nodes that somebody's data may be on, and that are no unit of ``known``. :meth:`teardown` erases them."""
+    async def orphans(self, known: Collection[str]) -> list[Orphan]:
+        """Disks that somebody's data may be on, of nodes that are not ``known``: :meth:`teardown` erases them.
+
+        A daemon asks for them when it starts: from then on nodes that are on are served again.
+        """
         await self._services.load()
-        records = self._services.records.all()
-        return sorted(
-            record.node for record in records if record.state not in ("unknown", "clean") and record.node not in known
-        )
+        records = sorted(self._services.records.all(), key=lambda record: record.node)
+        if any(record.state in SERVED for record in records):
+            try:
+                await self._services.ensure()
+            except DriverError as error:
+                # What there is can be told all the same; setups, teardowns and probes try it again.
+                logger.error("nodes that are on can't be served: %s", error)
+        return [
+            Orphan(self._powers[record.node].controller.name, record.node, "disk", self._disk_of(record))
+            for record in records
+            if record.state not in ("unknown", "clean") and record.node not in known
+        ]
+
+    def _disk_of(self, record: NodeRecord) -> str:
+        return record.disk or self._settings.nodes[record.node].disk
 
     def close(self) -> None:
         """Ends what this process runs for nodes; dnsmasq goes on."""
@@ -162,12 +193,8 @@ class BareMetalDriver(SiteOnly):
 
     async def _begin(self, plan: NodePlan, before: NodeRecord, unit: UnitContext) -> NodeRecord:
         """Writes down what is to happen to the node; from here on it is not clean."""
-        network, erase = self._settings.network, before.state != "clean"
-        offset = 0
-        if not plan.node.addresses:
-            offset = await trio.to_thread.run_sync(
-                self._services.records.take_offset, plan.name, network.first, network.last
-            )
+        # A disk that was erased says which it was; another that has taken its place since was not.
+        erase = before.state != "clean" or before.disk != plan.node.disk or not before.identity
         imaging = erase or isinstance(plan.image, DiskImage)
         key = make_host_key() if plan.image.seed != "none" else None
         record = NodeRecord(
@@ -179,9 +206,11 @@ class BareMetalDriver(SiteOnly):
             hostname=plan.hostname,
             host_key=key.public if key is not None else "",
             keys=keys_digest(plan.keys),
-            offset=offset,
+            offset=await self._take_offset(plan.name),
             token=new_token(),
             erase=erase,
+            disk=plan.node.disk,
+            identity="" if erase else before.identity,
         )
         if key is not None:
             seed = await make_seed(plan, record, key, self._settings)
@@ -196,10 +225,7 @@ class BareMetalDriver(SiteOnly):
             await self._order(record, "network", unit)
             record = await self._waiting(plan.name).for_report(record.token)
             unit.log("is imaged and verified" if disk else "is erased and verified")
-            token = "" if disk else new_token()
-            record = await self._keep(
-                attrs.evolve(record, state="starting", token=token, ordered=False, heard=False, report="")
-            )
+            record = await self._keep(record.with_job("" if disk else new_token(), state="starting"))
         if disk:
             self._services.remove_seed(plan.name)
         if record.state == "starting":
@@ -219,36 +245,39 @@ class BareMetalDriver(SiteOnly):
             await power.boot_once(device)
             unit.log(f"starts from {device}")
             await self._keep(attrs.evolve(record, ordered=True))
+        elif not record.heard:
+            # Controllers forget within a minute what the next start is to be from, unless it came to that.
+            await power.boot_once(device)
         if not record.heard:
             await power.on()
 
     async def _clean(self, record: NodeRecord, unit: UnitContext) -> None:
         name = unit.unit
         if not (record.is_of(unit) and record.state == "cleaning"):
-            record = attrs.evolve(
-                record, state="cleaning", lease=unit.lease, number=unit.number, token=new_token(), erase=True,
-                ordered=False, heard=False, report="",
+            record = record.with_job(
+                new_token(), state="cleaning", lease=unit.lease, number=unit.number, erase=True,
+                disk=self._settings.nodes[name].disk, offset=record.offset or await self._take_offset(name),
             )  # fmt: skip
             record = await self._keep(record)
         self._services.remove_seed(name)
         await self._publish(record)
         await self._order(record, "network", unit)
         record = await self._waiting(name).for_report(record.token)
-        unit.log("is erased and verified")
+        unit.log(f"is erased and verified: {record.identity}")
         await self._powers[name].off()
-        await self._keep(NodeRecord(node=name, state="clean"))
+        await self._keep(record.at_rest("clean"))
         await self._withdraw(name)
 
     async def _give_up(self, name: str, unit: UnitContext) -> None:
         """Takes back what the node was to do: its job is no more, it is off, and it is to be erased."""
         record = self._services.records.get(name)
         if record.state in ("unknown", "clean"):
-            await self._keep(NodeRecord(node=name, state=record.state))
+            await self._keep(record.at_rest(record.state))
             await self._withdraw(name)
             return
-        await self._keep(
-            attrs.evolve(record, state="dirty", token="", ordered=False, heard=False, report="", host_key="")
-        )
+        # That a disk is not where it was has been told now: the next time whichever is there is erased.
+        identity = "" if record.report.startswith(f"failed {MOVED}") else record.identity
+        await self._keep(record.with_job("", state="dirty", identity=identity, host_key=""))
         try:
             await self._withdraw(name)
             await self._powers[name].off()
@@ -256,6 +285,13 @@ class BareMetalDriver(SiteOnly):
             unit.log(f"is not known to be off: {error}")
 
     # Small things
+
+    async def _take_offset(self, name: str) -> int:
+        """The number of a node's addresses for its next lease; 0 where it has its own. Raises ``DriverError``."""
+        network = self._settings.network
+        if self._settings.nodes[name].addresses:
+            return 0
+        return await trio.to_thread.run_sync(self._services.records.take_offset, name, network.first, network.last)
 
     async def _keep(self, record: NodeRecord) -> NodeRecord:
         await trio.to_thread.run_sync(self._services.records.put, record)

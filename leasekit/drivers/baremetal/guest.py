@@ -10,6 +10,7 @@ import trio
 
 from leasekit.core.drivers import DriverError
 from leasekit.core.time import SECOND, format_duration
+from leasekit.drivers.baremetal.agent import MOVED
 from leasekit.drivers.baremetal.plan import bare_addresses
 from leasekit.drivers.baremetal.records import NodeRecord
 from leasekit.drivers.baremetal.services import Services
@@ -24,7 +25,10 @@ PAUSE: Final = 0.2
 """Seconds between two attempts at a guest's ssh server."""
 LOOK: Final = 5.0
 """Seconds between looks at a node's power while it is waited for."""
-FOR_GOOD: Final = ("disk full", "there is no disk", "no partition can be added")
+FOR_GOOD: Final = (
+    "disk full", "there is no disk", "no partition can be added", "several disks are", "another disk is there",
+    "the disk ", MOVED,
+)  # fmt: skip
 """How reports begin of what another try does not help."""
 
 

@@ -27,9 +27,14 @@ class NodeRecord:
     """One node. ``number`` is that of the action which brought it here.
 
     ``token`` is the secret of its present job, and of no other: a node that comes with an older one is sent away.
-    ``ordered`` says that the start for it was ordered and made sure of, ``heard`` that the node spoke after it,
-    ``report`` how the job ended (``done``, or ``failed`` and why). ``offset`` is the number of its addresses (0: none).
-    ``erase`` says that the job is to erase the disk first.
+    ``ordered`` says that the start for it was ordered and made sure of, ``report`` how the job ended (``done``, or
+    ``failed`` and why). ``offset`` is the number of its addresses (0: none).
+
+    What the node did of the job: ``loaded``, it fetched the imaging environment; ``told``, it was told what to do;
+    ``heard``, it spoke; ``erasing``, it said that it erases.
+
+    ``erase`` says that the job is to erase the disk first. ``disk`` is what the site called the disk when the job
+    began, ``identity`` what that disk said of itself; a clean node's are those of the disk that was erased.
     """
 
     node: str
@@ -43,13 +48,37 @@ class NodeRecord:
     offset: int = 0
     token: str = ""
     erase: bool = True
+    disk: str = ""
+    identity: str = ""
     ordered: bool = False
+    loaded: bool = False
+    told: bool = False
     heard: bool = False
+    erasing: bool = False
     report: str = ""
 
     def is_of(self, unit: UnitContext) -> bool:
         """Whether that action brought the node to where it is."""
         return (self.number, self.lease) == (unit.number, unit.lease)
+
+    def with_job(self, token: str, **changes: Any) -> NodeRecord:
+        """The same with another job, of which nothing has happened yet; an empty ``token``: with none."""
+        nothing: dict[str, Any] = dict.fromkeys(("ordered", "loaded", "told", "heard", "erasing"), False)
+        return attrs.evolve(self, token=token, report="", **nothing, **changes)
+
+    def at_rest(self, state: State) -> NodeRecord:
+        """What is remembered of a node that nobody has: which disk was erased."""
+        return NodeRecord(node=self.node, state=state, disk=self.disk, identity=self.identity)
+
+    def not_done(self) -> str:
+        """What is missing for the job to be done, whatever is said of it; nothing where it may be."""
+        if not (self.told and self.heard):
+            return "it was not told what to do"
+        return "it erased nothing" if self.erase and not self.erasing else ""
+
+
+SERVED: Final = frozenset({"imaging", "starting", "ready", "cleaning"})
+"""States of nodes that are on: they need DHCP and names, and may start at any time."""
 
 
 def new_token() -> str:

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import http.server
 import io
+import ipaddress
 import logging
 import re
 import shutil
 import socket
 import socketserver
 import threading
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import attrs
 
@@ -24,8 +26,14 @@ from leasekit.drivers.names import one_line
 
 REPORT_MAX: Final = 1000
 """The longest report of a node, in bytes."""
+HEAD_TIMEOUT: Final = 5
+"""Seconds that a client may be silent before it has said what it wants."""
 READ_TIMEOUT: Final = 60
-"""Seconds that a node may be silent in the middle of a request."""
+"""Seconds that a node may take nothing of what it asked for."""
+EACH_MAX: Final = 8
+"""The most connections of one address: a node at work has two."""
+STRANGERS_MAX: Final = 32
+"""The most connections of all addresses together that are no node's at present."""
 
 logger = logging.getLogger(__name__)
 
@@ -34,20 +42,56 @@ Content: TypeAlias = bytes | Path
 
 @attrs.frozen
 class Answer:
-    """An HTTP status, and what goes with it."""
+    """An HTTP status, and what goes with it; ``sent`` is called when the client has taken all of it."""
 
     status: int
     content: Content = b""
+    sent: Callable[[], None] | None = None
 
 
+@attrs.frozen(kw_only=True)
 class Site:
-    """What the server asks; all in the threads of requests."""
+    """What the server asks: ``fetch`` and ``report`` in the threads of requests, ``is_node`` in the server's own."""
 
-    def __init__(self, fetch: Callable[[str, str], Answer], report: Callable[[str, str, str], int]) -> None:
-        self.fetch = fetch
-        """The answer to a path, for the client at an address."""
-        self.report = report
-        """The status for a report on a job: (token, client's address, text)."""
+    network: ipaddress.IPv4Network
+    """Who is not in it gets no connection."""
+    is_node: Callable[[str], bool]
+    """Whether a node has that address now."""
+    fetch: Callable[[str, str], Answer]
+    """The answer to a path, for the client at an address."""
+    report: Callable[[str, str, str], int]
+    """The status for a report on a job: (token, client's address, text)."""
+
+
+class Gate:
+    """Who may have how many connections: guests are on the same network, and none is to keep other nodes out."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._lock = threading.Lock()
+        self._nodes: Counter[str] = Counter()
+        self._strangers: Counter[str] = Counter()
+
+    def enter(self, address: str) -> Counter[str] | None:
+        """Where the connection is counted, which :meth:`leave` is told; nothing where it is one too many."""
+        if ipaddress.IPv4Address(address) not in self._site.network:
+            return None
+        known = self._site.is_node(address)
+        with self._lock:
+            if self._nodes[address] + self._strangers[address] >= EACH_MAX:
+                return None
+            if not known and self._strangers.total() >= STRANGERS_MAX:
+                return None
+            counted = self._nodes if known else self._strangers
+            counted[address] += 1
+            return counted
+
+    def leave(self, address: str, counted: Counter[str]) -> None:
+        """A connection has ended."""
+        with self._lock:
+            counted[address] -= 1
+            if not counted[address]:
+                del counted[address]
 
 
 class _Server(socketserver.ThreadingMixIn, http.server.HTTPServer):
@@ -57,7 +101,29 @@ class _Server(socketserver.ThreadingMixIn, http.server.HTTPServer):
 
     def __init__(self, address: tuple[str, int], site: Site) -> None:
         self.site = site
+        self._gate = Gate(site)
         super().__init__(address, _Handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """As in the base class, in a thread, for those who are let in."""
+        counted = self._gate.enter(client_address[0])
+        if counted is None:
+            logger.debug("a connection of %s is refused", client_address[0])
+            self.shutdown_request(request)
+            return
+        thread = threading.Thread(target=self._serve, args=(request, client_address, counted), daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:
+            # There can be no more threads: the base class closes the connection.
+            self._gate.leave(client_address[0], counted)
+            raise
+
+    def _serve(self, request: Any, client_address: Any, counted: Counter[str]) -> None:
+        try:
+            self.process_request_thread(request, client_address)
+        finally:
+            self._gate.leave(client_address[0], counted)
 
     def server_bind(self) -> None:
         """As in the base class, but for the look-up of this machine's name, which may take long."""
@@ -75,8 +141,13 @@ _REPORT: Final = re.compile(r"/job/([0-9a-f]{1,64})/report")
 class _Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server_version = "leasekit"
-    timeout = READ_TIMEOUT
+    timeout = HEAD_TIMEOUT
     server: _Server
+
+    def handle_one_request(self) -> None:
+        """As in the base class, for a client that has to say soon what it wants."""
+        self.connection.settimeout(HEAD_TIMEOUT)
+        super().handle_one_request()
 
     def do_GET(self) -> None:
         """A file or a script."""
@@ -103,6 +174,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         except OSError as error:
             logger.error("%s can't be served: %s", answer.content, error.strerror)
             answer, stream = Answer(503), io.BytesIO()
+        self.connection.settimeout(READ_TIMEOUT)
         with stream:
             size = stream.seek(0, io.SEEK_END)
             stream.seek(0)
@@ -112,6 +184,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.end_headers()
             if body:
                 shutil.copyfileobj(stream, self.wfile, 256 * 1024)
+        if body and answer.sent is not None:
+            answer.sent()
 
     def log_message(self, format: str, *arguments: object) -> None:
         """Paths hold secrets: only what was asked for is told, by the site."""

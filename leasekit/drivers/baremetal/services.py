@@ -8,9 +8,10 @@ import logging
 import re
 import time
 from contextlib import suppress
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import attrs
 import trio
@@ -19,12 +20,16 @@ from leasekit.core.drivers import DriverError
 from leasekit.drivers.baremetal.dnsmasq import ExternalDnsmasq, NameServer, OwnedDnsmasq, boot_script
 from leasekit.drivers.baremetal.environment import INITRD, KERNEL, make_environment
 from leasekit.drivers.baremetal.plan import addresses_of
-from leasekit.drivers.baremetal.records import NodeRecord, Records
+from leasekit.drivers.baremetal.records import SERVED, NodeRecord, Records
 from leasekit.drivers.baremetal.server import Answer, BootServer, Site, is_here
 from leasekit.drivers.baremetal.settings import BareMetalSettings, DiskImage, NetbootImage, Owned
 
 _SCRIPT: Final = re.compile(r"/mac-([0-9a-f]{2}(?:-[0-9a-f]{2}){5})\.ipxe")
 _JOB: Final = re.compile(r"/job/([0-9a-f]{1,64})/(spec|image|seed|kernel|initrd)")
+_IDENTITY: Final = re.compile(r"[A-Za-z0-9._:+,-]{1,400}")
+JOBS: Final = frozenset({"imaging", "cleaning"})
+"""States of nodes that run the imaging environment."""
+ASKED: Final = "it asked what it is to start"
 PORT_WITHIN: Final = 5.0
 """Seconds after which a port that another process has is given up."""
 PORT_PAUSE: Final = 0.05
@@ -86,10 +91,12 @@ class Services:
         if not is_here(network.address):
             text = f"this machine has no address {network.address}, which nodes are to start from (network.address)"
             raise DriverError(text)
+        boot_network = ipaddress.IPv4Network(network.subnets[0])
+        site = Site(network=boot_network, is_node=self._is_node, fetch=self.fetch, report=self.report)
         until = trio.current_time() + PORT_WITHIN
         while True:
             try:
-                return BootServer(network.address, network.port, Site(self.fetch, self.report))
+                return BootServer(network.address, network.port, site)
             except OSError as error:
                 # What a daemon that was killed had just started has its port for moments yet.
                 if error.errno != errno.EADDRINUSE or trio.current_time() >= until:
@@ -165,12 +172,16 @@ class Services:
         except OSError as error:
             logger.error("%s can't be served to %s: %s", error.filename, client, error.strerror)
             return Answer(503)
+        except DriverError as error:
+            logger.error("%s", error)
+            return Answer(503)
 
     def _answer(self, path: str, client: str) -> Answer:
         if path == "/boot.ipxe":
             return Answer(200, boot_script(self._settings.network.url).encode())
         if path in (f"/agent/{KERNEL}", f"/agent/{INITRD}"):
-            return Answer(200, self._environment / path.removeprefix("/agent/"))
+            sent = partial(self._loaded_by, client) if path.endswith(INITRD) else None
+            return Answer(200, self._environment / path.removeprefix("/agent/"), sent)
         if (found := _SCRIPT.fullmatch(path)) is not None:
             name = self._macs.get(found[1])
             return Answer(404) if name is None else self._script(self.records.get(name), client)
@@ -182,20 +193,26 @@ class Services:
         return Answer(404)
 
     def report(self, token: str, client: str, text: str) -> int:
-        """A node tells of its job: ``busy`` and at what, ``done``, or ``failed`` and why."""
+        """A node tells of its job: ``busy`` and at what, ``disk`` and which that is, ``done``, or ``failed`` and why.
+
+        What comes from an agent that was told what to do is believed, and nothing else.
+        """
         record = self.records.of_token(token)
         if record is None:
             return 410
         if not self._is_from(record, client):
             return 403
         word, _, rest = text.partition(" ")
-        if word not in ("busy", "done", "failed"):
+        if word not in ("busy", "disk", "done", "failed") or (word == "disk" and _IDENTITY.fullmatch(rest) is None):
             return 400
-        if word == "busy" and record.heard:
+        if word == "done" and (missing := record.not_done()):
+            logger.warning("node %s says that it is done, but %s: it is not believed", record.node, missing)
+            return 403
+        changes = _changes(word, rest, text)
+        if attrs.evolve(record, **changes) == record:
             # Nothing to keep: what a node says now and then does not wait for other nodes' files.
             self._hear(record.node, rest or word)
             return 200
-        changes = {"heard": True} if word == "busy" else {"heard": True, "report": text}
         try:
             kept = self.records.change(record.node, token, **changes)
         except DriverError as error:
@@ -207,21 +224,43 @@ class Services:
         self._hear(record.node, rest or word)
         return 200
 
+    def _loaded_by(self, client: str) -> None:
+        """The imaging environment went to an address whole: if a node is there, its secret is told no more."""
+        for record in self.records.all():
+            if record.token and not record.loaded and record.state in JOBS and self._is_from(record, client):
+                try:
+                    self.records.change(record.node, record.token, loaded=True)
+                except DriverError as error:
+                    logger.error("%s", error)
+
+    def _is_node(self, client: str) -> bool:
+        return any(record.state in SERVED and self._is_from(record, client) for record in self.records.all())
+
     def _is_from(self, record: NodeRecord, client: str) -> bool:
         addresses = addresses_of(record, self._settings)
         return bool(addresses) and str(ipaddress.ip_interface(addresses[0]).ip) == client
 
     def _script(self, record: NodeRecord, client: str) -> Answer:
-        """What a node is to start. Before its start is ordered it is told nothing, and asks again."""
+        """What a node is to start. Before its start is ordered it is told nothing, and asks again. Once it has the
+        imaging environment it is told nothing either: who asks then is something else that started there.
+        """
         if not self._is_from(record, client):
             return Answer(403)
-        self._hear(record.node, "it asked what it is to start")
         image = self._settings.images.get(record.image)
-        if record.state in ("imaging", "cleaning"):
-            return Answer(200, self._agent_script(record)) if record.ordered and not record.report else Answer(404)
+        if record.state in JOBS:
+            if not record.ordered or record.loaded or record.heard or record.report:
+                return Answer(404)
+            self._asked(record.node)
+            return Answer(200, self._agent_script(record))
+        self._asked(record.node)
         if record.state in ("starting", "ready") and isinstance(image, NetbootImage):
             return Answer(200, self._guest_script(record, image)) if record.ordered else Answer(404)
         return Answer(200, FROM_DISK)
+
+    def _asked(self, node: str) -> None:
+        """That it asks is heard once: who asks again and again does not keep a job from ending."""
+        if self.progress(node).words != ASKED:
+            self._hear(node, ASKED)
 
     def _agent_script(self, record: NodeRecord) -> bytes:
         url, node = self._settings.network.url, self._settings.nodes[record.node]
@@ -229,7 +268,8 @@ class Services:
         words += [f"leasekit.mac={node.mac.lower()}", f"leasekit.address={addresses_of(record, self._settings)[0]}"]
         lines = [
             "#!ipxe",
-            f"kernel {url}/agent/{KERNEL} initrd={INITRD} panic=60 {' '.join(words)}",
+            # An environment that fails stands still: nothing else is to start in its place.
+            f"kernel {url}/agent/{KERNEL} initrd={INITRD} panic=0 {' '.join(words)}",
             f"initrd --name {INITRD} {url}/agent/{INITRD}",
             "boot",
         ]
@@ -247,7 +287,9 @@ class Services:
     def _part(self, record: NodeRecord, part: str) -> Answer:
         image = self._settings.images.get(record.image)
         imaging = record.state == "imaging" and isinstance(image, DiskImage)
-        if part == "spec" and record.state in ("imaging", "cleaning"):
+        if part == "spec" and record.state in JOBS and not record.heard:
+            if self.records.change(record.node, record.token, told=True) is None:
+                return Answer(410)
             return Answer(200, self._spec(record, image if imaging and isinstance(image, DiskImage) else None))
         if part == "image" and imaging and isinstance(image, DiskImage):
             return Answer(200, image.disk.file)
@@ -262,7 +304,9 @@ class Services:
         told = {
             "erase": "yes" if record.erase else "no",
             "discard": "yes" if self._settings.discard else "no",
-            "disk": self._settings.nodes[record.node].disk,
+            "disk": record.disk,
+            "keep": " ".join(self._settings.nodes[record.node].keep_disks),
+            "identity": record.identity,
         }
         if image is not None:
             told |= {"image": str(image.disk.file.stat().st_size), "image_sha256": image.disk.sha256}
@@ -270,3 +314,12 @@ class Services:
                 seed = self._seed(record.node).read_bytes()
                 told |= {"seed": str(len(seed)), "seed_sha256": sha256(seed).hexdigest()}
         return "".join(f"{key} {value}\n" for key, value in told.items()).encode()
+
+
+def _changes(word: str, rest: str, text: str) -> dict[str, Any]:
+    """What a report changes of its node's record."""
+    if word == "disk":
+        return {"heard": True, "identity": rest}
+    if word == "busy":
+        return {"heard": True, "erasing": True} if rest.startswith("erasing ") else {"heard": True}
+    return {"heard": True, "report": text}

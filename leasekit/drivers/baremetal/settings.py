@@ -19,7 +19,8 @@ from leasekit.drivers.power.settings import ControllerSettings
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 _MAC: Final = re.compile(r"[0-9a-fA-F]{2}(:[0-9a-fA-F]{2}){5}")
-_DEVICE: Final = re.compile(r"(/[A-Za-z0-9._:-]+)+")
+_DISK_ID: Final = re.compile(r"(serial|wwid):[A-Za-z0-9._:+-]{1,128}")
+_DISK: Final = re.compile(rf"(/[A-Za-z0-9._:-]+)+|{_DISK_ID.pattern}")
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _INTERFACE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,14}")
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
@@ -53,19 +54,24 @@ _PORT: Final = attrs.validators.and_(attrs.validators.ge(1), attrs.validators.le
 class Node:
     """One machine, which is the unit of that name.
 
-    ``mac`` is of the card that it boots from; ``disk`` the disk that guests get, as Linux calls it; ``addresses`` are
-    its own for ever, one of each subnet, where it is not to have another with each lease. ``properties`` are told to
-    its guests.
+    ``mac`` is of the card that it boots from; ``disk`` the disk that guests get, as Linux calls it, or better
+    ``serial:`` or ``wwid:`` and what it says of itself. ``keep_disks`` are all its other disks, by serial or wwid: they
+    are not touched. ``addresses`` are its own for ever, one of each subnet, where it is not to have another with each
+    lease. ``properties`` are told to its guests.
     """
 
     mac: str = attrs.field(validator=attrs.validators.matches_re(_MAC))
     power: ControllerSettings
-    disk: str = attrs.field(default="/dev/sda", validator=attrs.validators.matches_re(_DEVICE))
+    disk: str = attrs.field(default="/dev/sda", validator=attrs.validators.matches_re(_DISK))
+    keep_disks: tuple[str, ...] = ()
     addresses: tuple[str, ...] = ()
     properties: Mapping[str, str] = attrs.Factory(dict)
 
     def __attrs_post_init__(self) -> None:
         check_properties(self.properties, "properties")
+        for disk in self.keep_disks:
+            if _DISK_ID.fullmatch(disk) is None:
+                raise ValueError(f"keep_disks: found {disk[:60]!r}, expected serial:... or wwid:...")
 
 
 @attrs.frozen(kw_only=True)
@@ -135,12 +141,14 @@ class Owned:
 @attrs.frozen(kw_only=True)
 class External:
     """A dnsmasq that runs anyway, and reads ``hosts`` (dhcp-hostsdir) and ``names`` (hostsdir); ``pid_file`` is of the
-    process that is told (SIGHUP) when something is gone. docs/baremetal.md has the other lines that it needs.
+    process that is told (SIGHUP) when something is gone. With ``leases`` (dhcp-leasefile) it is told of DHCP leases
+    that are over too. docs/baremetal.md has the other lines that it needs.
     """
 
     kind: ClassVar[str] = "external"
     hosts: Path
     names: Path | None = None
+    leases: Path | None = None
     pid_file: Path
 
 
