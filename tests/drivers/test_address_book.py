@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import json
 import tempfile
+import threading
 from pathlib import Path
 
 import pytest
@@ -111,3 +112,27 @@ def test_a_book_that_was_changed_by_hand(tmp_path, text):
     with pytest.raises(DriverError, match=r"book.json: found ") as caught:
         book(tmp_path).take("web", "vm-2")
     assert not caught.value.retry
+
+
+def test_many_drivers_have_one_book(tmp_path):
+    """Drivers that take addresses from one book at the same time, by whatever name of it, all get their own."""
+    networks = [ipaddress.ip_network("10.8.0.0/16")]
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real/book.json").write_text("{}")
+    (tmp_path / "book.json").symlink_to("real/book.json")
+    names = [tmp_path / "book.json", tmp_path / "real/book.json"]
+    found: dict[str, tuple[str, ...]] = {}
+
+    def take(number: int) -> None:
+        made = AddressBook(names[number % 2], networks, 4, 1)
+        for each in range(5):
+            unit = f"vm-{number}-{each}"
+            found[unit] = made.take(f"slice-{number}", unit)
+
+    threads = [threading.Thread(target=take, args=(number,)) for number in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 60 == len(set(found.values()))
+    assert {unit: addresses for unit, (_, addresses) in AddressBook(names[0], networks, 4, 1).units().items()} == found

@@ -138,6 +138,29 @@ async def test_sizes_change_while_a_unit_runs(virtual, make_unit):
     assert not caught.value.retry
 
 
+async def test_a_guest_has_no_more_memory_than_its_lease_says(virtual, make_unit):
+    """A domain can't grow beyond its lease's memory, whatever leases may choose: more is refused until its next start.
+    Where the site has guests grow, it can grow to the most that leases may choose.
+    """
+    choices = {"memory_mb": [64, 4096]}
+    small, more = {"memory_mb": "128"}, {"memory_mb": "256"}
+    driver = driver_of(virtual, choices=choices)
+    await driver.setup(make_unit("vm-1", properties=small))
+    domain = virtual.connection.lookupByName(f"{PREFIX}vm-1")
+    assert domain.maxMemory() == 128 * 1024
+    with pytest.raises(DriverError, match="memory_mb: unit vm-1 has 128 until it is restarted, then 256: ") as caught:
+        await driver.modify(make_unit("vm-1", "modify", 2, properties=more))
+    assert not caught.value.retry
+    assert (domain.maxMemory(), domain.info()[2]) == (128 * 1024, 128 * 1024)
+    await driver.operate(make_unit("vm-1", "operate", properties=more), "restart", {})
+    assert (domain.maxMemory(), domain.info()[2]) == (256 * 1024, 256 * 1024)
+    growing = driver_of(virtual, choices=choices, memory_grows=True)
+    await growing.setup(make_unit("vm-2", properties=small))
+    await growing.modify(make_unit("vm-2", "modify", 2, properties=more))
+    domain = virtual.connection.lookupByName(f"{PREFIX}vm-2")
+    assert (domain.maxMemory(), domain.info()[2]) == (4096 * 1024, 256 * 1024)
+
+
 async def test_orphans_are_found_and_can_be_torn_down(virtual, make_unit):
     """Domains and volumes of units that nobody knows are told with their host; what isn't this driver's is not."""
     driver = driver_of(virtual)
@@ -183,13 +206,19 @@ async def test_units_are_where_the_settings_say(virtual, make_unit, tmp_path):
 
 
 async def test_no_two_units_have_one_address(virtual, make_unit):
-    """Units whose names end in one number would have one address: the second is refused, until the first is gone."""
+    """Units whose names end in one number would have one address: the second is refused, until the first is gone, by
+    a daemon that was started anew as well.
+    """
     driver = driver_of(virtual)
     await driver.setup(make_unit("a-1"))
     with pytest.raises(DriverError, match=r"unit b-1: 192.0.2.11 is the address of unit a-1"):
         await driver.setup(make_unit("b-1"))
-    await driver.teardown(make_unit("a-1", "teardown", 2))
-    await driver.setup(make_unit("b-1"))
+    later = driver_of(virtual)
+    with pytest.raises(DriverError, match=r"unit b-1: 192.0.2.11 is the address of unit a-1"):
+        await later.setup(make_unit("b-1"))
+    for each in (driver, later):
+        await each.teardown(make_unit("a-1", "teardown", 2))
+    await later.setup(make_unit("b-1"))
 
 
 async def test_a_guest_of_the_driver_is_no_guest_of_a_site(virtual, make_unit):

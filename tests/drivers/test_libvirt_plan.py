@@ -74,6 +74,10 @@ def plan(name: str = "vm-1", **properties: str) -> UnitPlan:
         ({"network": {"bridge": "a", "network": "b"}}, "expected a bridge or a network, one of the two"),
         ({"network": {"bridge": "a", "subnets": ["10.0.0.1/24"]}}, "10.0.0.1/24 has host bits set"),
         ({"network": {"bridge": "a", "subnets": ["10.0.0.0/24"], "addresses": {"v": ["10.9.0.1"]}}}, "not in 10.0.0"),
+        (
+            {"network": {"bridge": "a", "subnets": ["fd::/64"], "addresses": {"v": ["fd::7"], "w": ["fd:0::7"]}}},
+            "addresses.w: found fd::7, the address of unit v",
+        ),
         ({"network": {"bridge": "a", "gateways": ["here"]}}, "'here' does not appear to be"),
         ({"choices": {"vcpus": [4, 1]}}, "vms.choices.vcpus: .*the least and the most"),
         ({"choices": {"vcpus": [2, 4]}}, "size.vcpus: found 1, which choices.vcpus does not allow"),

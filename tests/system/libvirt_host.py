@@ -34,9 +34,12 @@ POOL = "/var/lib/libvirt/images"
 
 
 class LibvirtHost:
-    """One libvirtd. ``cache`` is shared by daemons of one test run: what QEMU can do takes seconds to find out."""
+    """One libvirtd. ``cache`` is shared by daemons of one test run: what QEMU can do takes seconds to find out.
 
-    def __init__(self, folder: Path, name: str, cache: Path) -> None:
+    With ``console_size`` a virtlogd beside it writes consoles, and begins a new file after so many bytes.
+    """
+
+    def __init__(self, folder: Path, name: str, cache: Path, console_size: int = 0) -> None:
         self.name = name
         self.root = folder / name
         self._cache = cache
@@ -47,7 +50,10 @@ class LibvirtHost:
             each.chmod(0o755)
         shutil.copytree("/etc/libvirt", self.root / "etc", dirs_exist_ok=True)
         shutil.rmtree(self.root / "etc/qemu", ignore_errors=True)
-        (self.root / "etc/qemu.conf").write_text('stdio_handler = "file"\nnamespaces = []\n')
+        self._logs = bool(console_size)
+        (self.root / "virtlogd.conf").write_text(f"max_size = {console_size}\n")
+        handler = "logd" if self._logs else "file"
+        (self.root / "etc/qemu.conf").write_text(f'stdio_handler = "{handler}"\nnamespaces = []\n')
         (self.root / "libvirtd.conf").write_text(
             f'auth_unix_rw = "none"\nunix_sock_rw_perms = "0700"\nhost_uuid = "{uuid.uuid4()}"\n'
         )
@@ -76,6 +82,8 @@ class LibvirtHost:
         finally:
             self.kill()
             self._kill_guests()
+            if self._logs:
+                os.kill(int((self.root / "run/virtlogd.pid").read_text()), signal.SIGKILL)
 
     def start(self) -> None:
         """Start the daemon, and wait until it answers."""
@@ -84,6 +92,8 @@ class LibvirtHost:
             for name, target in FOLDERS.items()
         )
         daemon = f"exec libvirtd -f {self.root}/libvirtd.conf -p {self.root}/run/libvirtd.pid"
+        if self._logs:
+            daemon = f"virtlogd -d -f {self.root}/virtlogd.conf -p {self.root}/run/virtlogd.pid; {daemon}"
         with (self.root / "libvirtd.log").open("ab") as log:
             self._process = subprocess.Popen(
                 ["unshare", "-m", "-u", "sh", "-e", "-c", f"hostname {self.name}; {mounts}; {daemon}"],
@@ -151,6 +161,15 @@ class LibvirtHost:
         libvirt = importlib.import_module("libvirt")
         start_events(libvirt)
         return libvirt.open(self.uri)
+
+    def count_up(self) -> None:
+        """Uses up the daemon's first numbers for domains: by those control groups are called, and two hosts of these
+        tests have them on one machine.
+        """
+        xml = "<domain type='qemu'><name>counter</name><memory>1024</memory><os><type>hvm</type></os></domain>"
+        paused, connection = 1, self.connect()
+        for _ in range(20):
+            connection.createXML(xml, paused).destroy()
 
     def domains(self) -> list[str]:
         """The names of all domains."""

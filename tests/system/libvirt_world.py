@@ -143,18 +143,18 @@ from leasekit.drivers.registry import make_driver
 given = json.load(sys.stdin)
 unit = UnitContext(log=lambda line: print(line, flush=True), **given["unit"])
 driver = make_driver("libvirt", given["settings"], "libvirt")
-trio.run(getattr(driver, given["unit"]["op"]), unit)
+trio.run(getattr(driver, given["unit"]["op"]), unit, *given["more"])
 print("done", flush=True)
 """
 
 
-def start_child(world: World, unit: UnitContext) -> subprocess.Popen[str]:
-    """A process that does one action, as a daemon would."""
+def start_child(world: World, unit: UnitContext, *more: Any, **changes: Any) -> subprocess.Popen[str]:
+    """A process that does one action, as a daemon would; ``changes`` are to the world's settings."""
     process = subprocess.Popen([sys.executable, "-c", CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdin is not None
     given = {**attrs.asdict(unit), "properties": dict(unit.properties)}
     del given["log"]
-    process.stdin.write(json.dumps({"settings": world.settings(), "unit": given}))
+    process.stdin.write(json.dumps({"settings": world.settings(**changes), "unit": given, "more": more}))
     process.stdin.close()
     return process
 

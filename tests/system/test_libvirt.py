@@ -20,7 +20,9 @@ from system.system_waits import soon, wait_until
 from leasekit.core.drivers import DriverError, ProbeResult, UnitContext
 from leasekit.core.properties import Properties
 from leasekit.drivers.libvirt.driver import LibvirtDriver
+from leasekit.drivers.libvirt.images import read_artifact
 from leasekit.drivers.libvirt.kvm import WORD, boot_sector
+from leasekit.drivers.libvirt.settings import Artifact
 
 # Bridges, control groups and libvirt's own numbers belong to the machine: one after the other.
 pytestmark = pytest.mark.xdist_group("libvirt")
@@ -124,7 +126,7 @@ async def test_another_daemon_adopts_what_runs(world, pair):
         assert await driver.setup(world.unit(unit, image=image)) == pair[unit]
         assert (await driver.probe(world.unit(unit, "probe"))).state == "up"
     assert world.host.guests() == before
-    assert [orphan.unit for orphan in await driver.orphans({"vm-1"})] == ["vm-2"] * 4
+    assert [orphan.unit for orphan in await driver.orphans({"vm-1"})] == ["vm-2"] * 7
     assert await driver.orphans({"vm-1", "vm-2"}) == []
 
 
@@ -173,6 +175,7 @@ async def test_caps_are_measured(world, pair):
 async def test_vcpus_memory_and_shares_change_while_a_guest_runs(world, pair):
     """A running guest gets a second CPU and less memory, and sees both."""
     driver = world.driver()
+    shares = world.host.connect().lookupByName("leasekit-vm-1").schedulerParameters()["cpu_shares"]
     before = int(world.ssh(pair["vm-1"], "awk '/MemTotal/ {print $2}' /proc/meminfo"))
     await driver.modify(world.unit("vm-1", "modify", 2, vcpus="2", memory_mb="128", shares="512"))
     online = "echo 1 >/sys/devices/system/cpu/cpu1/online; grep -c ^processor /proc/cpuinfo"
@@ -185,6 +188,8 @@ async def test_vcpus_memory_and_shares_change_while_a_guest_runs(world, pair):
     wait_until("the guest gives back memory", still_large)
     domain = world.host.connect().lookupByName("leasekit-vm-1")
     assert domain.schedulerParameters()["cpu_shares"] == 512
+    await driver.modify(world.unit("vm-1", "modify", 2, vcpus="2", memory_mb="128"))
+    assert domain.schedulerParameters()["cpu_shares"] == shares, "as it was with none"
     await driver.modify(world.unit("vm-1", "modify", 3, vcpus="1"))
     assert world.ssh(pair["vm-1"], "cat /sys/devices/system/cpu/cpu1/online").strip() == "0"
     await driver.modify(world.unit("vm-1", "modify", 4, vcpus="2"))
@@ -245,8 +250,7 @@ async def test_a_libvirtd_that_is_killed_and_comes_back(world, pair):
 async def test_a_guest_moves_to_another_host_while_it_runs(world, pair):
     """A guest moves with its disk, goes on where it was, is found there by another daemon, and moves back."""
     with LibvirtHost(world.folder, "two", world.folder / "cache") as two:
-        if world.host.connect().lookupByName("leasekit-vm-2").ID() == 1:
-            _count_up(two)
+        two.count_up()
         hosts = {"one": world.host.settings(migration="tcp://127.0.0.1"), "two": two.settings(units=["other-*"])}
         hosts["two"]["migration"] = "tcp://127.0.0.1"
         world.ssh(pair["vm-2"], "printf moving | dd of=/dev/vda bs=512 seek=9 conv=notrunc,fsync")
@@ -268,15 +272,6 @@ async def test_a_guest_moves_to_another_host_while_it_runs(world, pair):
         assert two.domains() == []
         assert [path.name for path in two.images.iterdir() if "vm-2" in path.name] == []
         assert world.ssh(pair["vm-2"], "cat /proc/sys/kernel/random/boot_id") == begun
-
-
-def _count_up(host: LibvirtHost) -> None:
-    """Uses up a host's first number for a domain: by those numbers control groups are called, and the two hosts of
-    these tests have them on one machine.
-    """
-    xml = "<domain type='qemu'><name>counter</name><memory>1024</memory><os><type>hvm</type></os></domain>"
-    paused = 1
-    host.connect().createXML(xml, paused).destroy()
 
 
 async def test_a_filter_keeps_a_guest_to_its_address(world, pair):
@@ -421,6 +416,38 @@ async def test_images_by_http_and_qcow2_files_that_lean_on_others(world):
         with pytest.raises(DriverError, match="laid over another, expected one that stands alone"):
             await driver.setup(world.unit("vm-32", image="leaning"))
     assert world.left("web-vm") == []
+
+
+async def test_an_image_that_an_operator_removed(world, monkeypatch):
+    """An image whose volume was removed is uploaded again, and while it is nothing says that it is whole."""
+    driver, seen = world.driver(prefix="anew-"), []
+    await driver.setup(world.unit("vm-34", image="bare"))
+    pool = world.host.connect().storagePoolLookupByName("units")
+    for volume in pool.listAllVolumes():
+        if volume.name().startswith("anew-") and volume.name().endswith(".image"):
+            volume.delete(0)
+
+    def read(image: str, artifact: Artifact) -> Iterator[bytes]:
+        seen.append((world.host.images / f"anew-{artifact.sha256}.whole").exists())
+        return read_artifact(image, artifact)
+
+    monkeypatch.setattr("leasekit.drivers.libvirt.images.read_artifact", read)
+    await driver.setup(world.unit("vm-34", image="bare", number=2))
+    assert seen and not any(seen)
+    await driver.teardown(world.unit("vm-34", "teardown", 3))
+    assert world.left("anew-") == []
+
+
+async def test_no_console_is_left(world):
+    """What virtlogd put beside a guest's console, when that had grown large, goes with the unit."""
+    with LibvirtHost(world.folder, "three", world.folder / "cache", console_size=64 * 1024) as three:
+        driver = world.driver(hosts={"three": three.settings()})
+        properties = await driver.setup(world.unit("loud-35"))
+        world.ssh(properties, "yes a line of text on the console | head -c 400000 >/dev/console")
+        rolled = [three.images / f"leasekit-loud-35.console.{number}" for number in range(3)]
+        wait_until("consoles", lambda: [path for path in rolled if not path.stat().st_size])
+        await driver.teardown(world.unit("loud-35", "teardown", 2))
+        assert [path.name for path in three.images.iterdir() if "loud" in path.name] == []
 
 
 class _served:

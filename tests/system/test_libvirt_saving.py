@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import attrs
 import pytest
+import trio
 from system.libvirt_host import LibvirtHost
 from system.libvirt_site import Site, open_site
 from system.libvirt_world import World, kill, open_world, start_child
@@ -158,6 +163,52 @@ async def test_a_daemon_killed_while_it_saves_and_resumes(world):
     assert await world.driver().setup(resuming(world, "kill-7", **image)) == found and world.pid("kill-7") == pid
     await driver.teardown(world.unit("kill-7", "teardown", 4))
     assert world.left("leasekit-") == []
+
+
+async def test_a_daemon_killed_in_the_middle_of_a_save(world):
+    """Memory that libvirt goes on writing for a daemon that was killed is waited for by the next, not begun anew."""
+    driver, image = world.driver(), {"image": "disk"}
+    await driver.setup(world.unit("half-9", **image))
+    process = start_child(world, saving(world, "half-9"))
+    writers: list[int] = []
+    soon(lambda: writers.extend(_writers("kept-saved-1.memory")) or writers)
+    # What writes the file stands still, and QEMU with it before long: there is more than a pipe takes.
+    for pid in writers:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        kill(process)
+        file = world.host.images / "leasekit-~kept-saved-1.memory"
+        begun = file.stat().st_ino
+        lines_before = len(world.lines)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(driver.teardown, saving(world, "half-9"))
+            with trio.fail_after(60):
+                while not any("is being written already" in line for line in world.lines[lines_before:]):
+                    await trio.sleep(0.01)
+            assert file.stat().st_ino == begun and world.pid("half-9") is not None
+            for pid in writers:
+                os.kill(pid, signal.SIGCONT)
+    finally:
+        for pid in writers:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+    assert file.stat().st_ino == begun
+    found = await driver.setup(resuming(world, "half-9", **image))
+    assert found["resumed"] == "memory"
+    await driver.teardown(world.unit("half-9", "teardown", 4))
+    assert world.left("leasekit-") == []
+
+
+def _writers(name: str) -> list[int]:
+    """The processes by which libvirt writes a file whose path ends so."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with suppress(OSError):
+                command = (entry / "cmdline").read_bytes()
+                if b"libvirt_iohelper" in command and f"{name}\0".encode() in command:
+                    found.append(int(entry.name))
+    return found
 
 
 async def test_a_guest_goes_on_at_another_host(world):

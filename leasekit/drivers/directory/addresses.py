@@ -3,13 +3,15 @@
 A slice that has units has one block or more of the same number in each of the subnets, and its units number the
 addresses in them; a slice whose last unit is gone has none. The book is a file that is whole or as it was, so that
 what was given is not given again after a restart; taking twice for one unit gives the same addresses, and giving back
-twice does nothing.
+twice does nothing. Any number of drivers, in one process or in many, may have one book.
 """
 
 from __future__ import annotations
 
+import fcntl
 import ipaddress
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -54,21 +56,23 @@ class AddressBook:
         unless it has them for another slice. Raises ``DriverError`` when there is no room, or the book can't be
         written.
         """
-        book = self._read()
-        held = book.get(unit)
-        if held is not None and held[0] == slice_:
-            return self._addresses(held[1])
-        book.pop(unit, None)
-        place = self._free_place(slice_, book)
-        book[unit] = (slice_, place)
-        self._write(book)
-        return self._addresses(place)
+        with self._alone():
+            book = self._read()
+            held = book.get(unit)
+            if held is not None and held[0] == slice_:
+                return self._addresses(held[1])
+            book.pop(unit, None)
+            place = self._free_place(slice_, book)
+            book[unit] = (slice_, place)
+            self._write(book)
+            return self._addresses(place)
 
     def give_back(self, unit: str) -> None:
         """The unit has no address any more. Raises ``DriverError`` when the book can't be written."""
-        book = self._read()
-        if book.pop(unit, None) is not None:
-            self._write(book)
+        with self._alone():
+            book = self._read()
+            if book.pop(unit, None) is not None:
+                self._write(book)
 
     def units(self) -> Mapping[str, tuple[str, tuple[str, ...]]]:
         """Each unit that has addresses: its slice, and them. Raises ``DriverError``."""
@@ -95,7 +99,7 @@ class AddressBook:
         return tuple(f"{network.network_address + number}/{network.prefixlen}" for network in self._networks)
 
     def _read(self) -> dict[str, tuple[str, _Place]]:
-        table = read_table(self._path) or {}
+        table = read_table(self._file) or {}
         try:
             return {unit: (str(slice_), self._place(block, offset)) for unit, (slice_, block, offset) in table.items()}
         except (TypeError, ValueError) as error:
@@ -107,9 +111,21 @@ class AddressBook:
         return _Place(block, offset)
 
     def _write(self, book: Mapping[str, tuple[str, _Place]]) -> None:
-        table = {unit: (slice_, place.block, place.offset) for unit, (slice_, place) in book.items()}
+        write_whole(self._file, {unit: (slice_, place.block, place.offset) for unit, (slice_, place) in book.items()})
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Nobody else changes the book, in this process or another, by whichever of its names. Blocks."""
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            lock = self._file.with_name(self._file.name + ".lock").open("w")
         except OSError as error:
-            raise DriverError(f"can't make {self._path.parent}: {error.strerror}") from error
-        write_whole(self._path, table)
+            raise DriverError(f"can't write {self._path}: {error.strerror}") from error
+        with lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    @property
+    def _file(self) -> Path:
+        """The book itself, where its name is a link to it."""
+        return self._path.resolve()

@@ -1,14 +1,15 @@
 """Connections to hypervisors: calls in threads of their own, events to trio, and errors in words.
 
-Every call of libvirt's blocks, and can't be cancelled; how long one may hang is bounded by the keepalive, which closes
-a connection whose other end is silent. Events come in a thread that all connections of the process share.
+Every call of libvirt's blocks. A connection whose other end is silent is closed by the keepalive; a call that hangs
+though the other end answers is given up (:mod:`leasekit.drivers.libvirt.calls`). Events come in a thread that all
+connections of the process share.
 """
 
 from __future__ import annotations
 
 import importlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
@@ -16,8 +17,9 @@ import trio
 
 from leasekit.core.drivers import DriverError
 from leasekit.core.settings import SettingsError
-from leasekit.core.time import SECOND, Duration
+from leasekit.core.time import MINUTE, SECOND, Duration, format_duration
 from leasekit.drivers.libvirt import documents
+from leasekit.drivers.libvirt.calls import Calls, GivenUpError
 from leasekit.drivers.libvirt.leased import LeasedHost
 from leasekit.drivers.libvirt.settings import Host, LeasedHosts
 from leasekit.drivers.names import one_line
@@ -33,7 +35,9 @@ _started: Final = threading.Event()
 
 
 class HostLostError(DriverError):
-    """The connection to a host broke or can't be made. What was asked for may or may not have been done."""
+    """The connection to a host broke or can't be made, or it gave no answer in time. What was asked for may or may not
+    have been done.
+    """
 
 
 class HostAbsentError(HostLostError):
@@ -71,7 +75,13 @@ class HostConnection:
     """One hypervisor, opened when it is first needed and again whenever the connection broke."""
 
     def __init__(
-        self, name: str, host: Host, threads: int, keepalive: Duration, leased: LeasedHosts | None = None
+        self,
+        name: str,
+        host: Host,
+        threads: int,
+        keepalive: Duration,
+        leased: LeasedHosts | None = None,
+        patience: Duration = MINUTE,
     ) -> None:
         self.name = name
         self.host = host
@@ -79,7 +89,7 @@ class HostConnection:
         self._leased = LeasedHost(name, leased) if leased is not None and not host.uri else None
         self.libvirt = binding()
         self._keepalive = keepalive
-        self._limiter = trio.CapacityLimiter(threads)
+        self._calls = Calls(threads, patience)
         self._opening = trio.Lock()
         self._connection: Any = None
         self._token: Any = None
@@ -89,19 +99,43 @@ class HostConnection:
     async def call(self, what: str, function: Callable[Concatenate[Any, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         """``function(connection, ...)``, in a thread. Errors of libvirt become ``DriverError`` that tell ``what``.
 
-        Long functions look for cancellation by ``trio.from_thread.check_cancelled``. Raises :class:`HostLostError`
-        where the host can't be reached.
+        It takes a moment, and who cancels waits for its end. Raises :class:`HostLostError` where the host can't be
+        reached, or gives no answer in time.
         """
+        return await self._ask(what, lambda made: self._calls.act(lambda: function(made, *args, **kwargs)))
+
+    async def look(self, what: str, function: Callable[Concatenate[Any, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """The same for what changes nothing: when it is cancelled nobody waits for it."""
+        return await self._ask(what, lambda made: self._calls.look(lambda: function(made, *args, **kwargs)))
+
+    async def work(self, what: str, function: Callable[[Any], T], abort: Callable[[Any], None] | None = None) -> T:
+        """The same for what may take long. When it is cancelled it is told to end, by ``abort(connection)`` in another
+        thread, and by :func:`~leasekit.drivers.libvirt.calls.check_stopped`; if it does not, in time, that is a
+        :class:`HostLostError`.
+        """
+
+        def run(made: Any) -> Awaitable[T]:
+            return self._calls.work(lambda: function(made), None if abort is None else lambda: abort(made))
+
+        return await self._ask(what, run)
+
+    async def _ask(self, what: str, run: Callable[[Any], Awaitable[T]]) -> T:
         connection = await self._open()
         try:
-            return await trio.to_thread.run_sync(lambda: function(connection, *args, **kwargs), limiter=self._limiter)
+            return await run(connection)
+        except GivenUpError as error:
+            raise self._silent(what) from error
         except self.libvirt.libvirtError as error:
             raise self._explained(what, error, connection) from error
+
+    def _silent(self, what: str) -> HostLostError:
+        text = f"found no answer within {format_duration(self._calls.patience)} (call_timeout)"
+        return HostLostError(f"host {self.name}: {what}: {text}")
 
     async def machine(self) -> documents.Machine:
         """What kind of domains the host has; QEMU's without KVM, which is for others to decide."""
         if self._machine is None:
-            kind = await self.call("can't ask for the hypervisor's kind", lambda connection: connection.getType())
+            kind = await self.look("can't ask for the hypervisor's kind", lambda connection: connection.getType())
             names = {"QEMU": "qemu", "Xen": "xen", "TEST": "test"}
             if kind not in names:
                 text = f"host {self.name}: found a hypervisor of kind {kind!r}, expected QEMU, Xen or TEST"
@@ -131,9 +165,9 @@ class HostConnection:
                 self._connection = None
             if self._connection is None:
                 try:
-                    connection = await trio.to_thread.run_sync(
-                        self._connect, token, limiter=self._limiter, abandon_on_cancel=True
-                    )
+                    connection = await self._calls.look(lambda: self._connect(token))
+                except GivenUpError as error:
+                    raise self._silent(f"can't connect to {self.uri}") from error
                 except self.libvirt.libvirtError as error:
                     said = one_line(error.get_error_message() or str(error))
                     raise HostLostError(f"host {self.name}: can't connect to {self.uri}: {said}") from error

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 import attrs
@@ -19,6 +20,9 @@ AGENT_TIMEOUT: Final = 5
 """Seconds within which a guest agent has to answer."""
 LOOK: Final = 1
 """Seconds between looks at a domain whose events should tell."""
+XEN_WEIGHT: Final = 256
+GROUPS_V1_SHARES: Final = 1024
+GROUPS_V2_SHARES: Final = 100
 
 
 @attrs.frozen(kw_only=True)
@@ -26,7 +30,8 @@ class DomainState:
     """A domain as it is. ``cpu`` is in seconds since it started, ``memory`` in bytes; ``why`` says more in words.
 
     ``saved`` is a domain whose memory is on disk, to go on where it was; ``stuck`` one that runs no more for want of
-    something on its host, such as room on the disk.
+    something on its host, such as room on the disk. One that is ``moving`` stands still, here or there, until a
+    migration is over: where it will be is not known yet.
     """
 
     name: str
@@ -34,6 +39,7 @@ class DomainState:
     running: bool
     saved: bool
     stuck: bool
+    moving: bool
     why: str
     cpu: float
     memory: int
@@ -43,6 +49,21 @@ class DomainState:
     def alive(self) -> bool:
         """Whether it runs, or would go on if it were resumed."""
         return (self.running and not self.stuck) or self.saved
+
+    @property
+    def settled(self) -> bool:
+        """Whether it is here, and nowhere else."""
+        return self.alive and not self.moving
+
+
+@attrs.frozen(kw_only=True)
+class Resized:
+    """What came of a change of size: what is to be ``told`` of it, and the memory that the domain has until its next
+    start where it was to have more, in MiB (0: it has what it was to have).
+    """
+
+    told: str
+    short_of_mb: int
 
 
 class Domains:
@@ -59,7 +80,7 @@ class Domains:
             domain = self._lookup(connection, name)
             return None if domain is None else self._state(domain)
 
-        return await self._host.call(f"can't look for domain {name}", find)
+        return await self._host.look(f"can't look for domain {name}", find)
 
     async def all(self) -> list[DomainState]:
         """All domains that carry a unit's record. Raises ``DriverError``."""
@@ -77,7 +98,7 @@ class Domains:
                     states.append(state)
             return states
 
-        return await self._host.call("can't list domains", listed)
+        return await self._host.look("can't list domains", listed)
 
     async def define(self, xml: str) -> None:
         """Makes a domain known, without starting it. Raises ``DriverError``."""
@@ -91,7 +112,7 @@ class Domains:
             if not domain.isActive():
                 domain.create()
 
-        await self._host.call(f"can't start domain {name}", start)
+        await self._host.work(f"can't start domain {name}", start)
 
     async def stop(self, name: str) -> None:
         """Ends a domain at once, as if its power were cut. Raises ``DriverError``."""
@@ -125,22 +146,58 @@ class Domains:
         await self._host.call(f"can't remove domain {name}", remove)
 
     async def save(self, name: str) -> None:
-        """Puts a domain's memory on disk and ends it. Raises ``DriverError``."""
+        """Puts a domain's memory on disk and ends it; if that is cancelled it goes on. Raises ``DriverError``."""
 
         def save(connection: Any) -> None:
             domain = connection.lookupByName(name)
             if domain.isActive():
                 domain.managedSave(0)
 
-        await self._host.call(f"can't save domain {name}", save)
+        await self._host.work(f"can't save domain {name}", save, abort=self.job_ender(name))
 
     async def save_to(self, name: str, path: str) -> None:
-        """Writes a domain's memory to a file of its host, and ends it. Raises ``DriverError``."""
+        """Writes a domain's memory to a file of its host, and ends it; if that is cancelled it goes on. Raises
+        ``DriverError``.
+        """
 
         def save(connection: Any) -> None:
             connection.lookupByName(name).saveFlags(path, None, self._libvirt.VIR_DOMAIN_SAVE_RUNNING)
 
-        await self._host.call(f"can't save the memory of domain {name}", save)
+        await self._host.work(f"can't save the memory of domain {name}", save, abort=self.job_ender(name))
+
+    def job_ender(self, name: str) -> Callable[[Any], None]:
+        """What ends the job of a domain, if it has one: its migration, or its memory's way to a file; blocks."""
+
+        def end(connection: Any) -> None:
+            # It may not have begun, or be over: whether it ended is seen by who waits for it.
+            with suppress(self._libvirt.libvirtError):
+                connection.lookupByName(name).abortJob()
+
+        return end
+
+    async def await_saved(self, name: str, log: Callable[[str], None]) -> None:
+        """Waits until a domain's memory is written, where an earlier try has begun that. Raises ``DriverError``."""
+
+        def is_busy(connection: Any) -> bool:
+            domain = self._lookup(connection, name)
+            try:
+                return domain is not None and bool(domain.isActive()) and domain.jobInfo()[0] not in idle
+            except self._libvirt.libvirtError as error:
+                if error.get_error_code() not in ended:
+                    raise
+                return False
+
+        libvirt, told = self._libvirt, False
+        # A hypervisor without such jobs writes memory at once.
+        ended = (libvirt.VIR_ERR_OPERATION_INVALID, libvirt.VIR_ERR_NO_DOMAIN, libvirt.VIR_ERR_NO_SUPPORT)
+        idle = (libvirt.VIR_DOMAIN_JOB_NONE, libvirt.VIR_DOMAIN_JOB_COMPLETED)
+        with self._host.watch(name) as changes:
+            while await self._host.look(f"can't look at the job of domain {name}", is_busy):
+                if not told:
+                    log("its memory is being written already: that is waited for")
+                    told = True
+                with trio.move_on_after(LOOK):
+                    await changes.receive()
 
     async def memory_record(self, path: str) -> UnitRecord | None:
         """Whose memory is in a file of the host, or none where it is not whole. Raises ``DriverError``."""
@@ -154,7 +211,7 @@ class Domains:
                     raise
                 return None
 
-        return await self._host.call(f"can't look at {path}", look)
+        return await self._host.look(f"can't look at {path}", look)
 
     async def restore(self, path: str, change: Callable[[str], str]) -> None:
         """Has a domain go on from its memory in a file of the host, described as ``change`` makes of what is written
@@ -167,7 +224,7 @@ class Domains:
             connection.defineXML(xml)
             connection.restoreFlags(path, xml, libvirt.VIR_DOMAIN_SAVE_RUNNING)
 
-        await self._host.call(f"can't bring back memory from {path}", restore)
+        await self._host.work(f"can't bring back memory from {path}", restore)
 
     async def shut_down(self, name: str, within: float, log: Callable[[str], None]) -> None:
         """Asks the guest to shut down, and ends its domain if it has not in so many seconds. Raises ``DriverError``."""
@@ -225,14 +282,15 @@ class Domains:
 
         await self._host.call(f"can't write metadata of domain {name}", write)
 
-    async def resize(self, name: str, size: Size, *, agent: bool) -> str:
-        """Gives a running domain its vCPUs, memory, cap and shares, for now and for later starts.
+    async def resize(self, name: str, size: Size, most_mb: int, *, agent: bool) -> Resized:
+        """Gives a running domain its vCPUs, memory, cap and shares, for now and for later starts; from the next one on
+        its memory can grow to ``most_mb``.
 
         A vCPU that a guest has is not torn from it, which can end QEMU: the guest's ``agent`` switches it off, or else
-        the next start leaves it out. Returns what is to be told of that. Raises ``DriverError``.
+        the next start leaves it out. Raises ``DriverError``.
         """
 
-        def resize(connection: Any) -> str:
+        def resize(connection: Any) -> Resized:
             libvirt = self._libvirt
             domain = connection.lookupByName(name)
             live, later = libvirt.VIR_DOMAIN_AFFECT_LIVE, libvirt.VIR_DOMAIN_AFFECT_CONFIG
@@ -246,10 +304,12 @@ class Domains:
             elif there > size.vcpus:
                 told = f"keeps {there} vCPUs until it is restarted, for it has no agent to switch them off"
             domain.setVcpusFlags(size.vcpus, later)
-            for flag in (live, later):
-                domain.setMemoryFlags(size.memory_mb * 1024, flag)
+            has = domain.maxMemory() // 1024
+            domain.setMemoryFlags(min(size.memory_mb, has) * 1024, live)
+            domain.setMemoryFlags(most_mb * 1024, later | libvirt.VIR_DOMAIN_MEM_MAXIMUM)
+            domain.setMemoryFlags(size.memory_mb * 1024, later)
             self._set_cpu(domain, size)
-            return told
+            return Resized(told=told, short_of_mb=has if has < size.memory_mb else 0)
 
         return await self._host.call(f"can't resize domain {name}", resize)
 
@@ -326,6 +386,7 @@ class Domains:
             running=running,
             saved=saved,
             stuck=stuck,
+            moving=state == libvirt.VIR_DOMAIN_PAUSED and reason == libvirt.VIR_DOMAIN_PAUSED_MIGRATION,
             why=self._words(state, reason, saved),
             cpu=cpu / 1e9 if running else 0.0,
             memory=memory * 1024 if running else 0,
@@ -375,8 +436,9 @@ class Domains:
             wanted["cap"] = size.cap
         elif size.cap:
             raise DriverError("the hypervisor, or the rights that it has on its host, allow no CPU caps", retry=False)
-        if size.shares:
-            wanted["cpu_shares" if "cpu_shares" in known else "weight"] = size.shares
+        key = next((key for key in ("cpu_shares", "weight") if key in known), "")
+        if key:
+            wanted[key] = size.shares or default_shares(known)
         if not wanted:
             return
         if "cpu_shares" in known:
@@ -384,3 +446,14 @@ class Domains:
                 domain.setSchedulerParametersFlags(wanted, flag)
         else:
             domain.setSchedulerParameters(wanted)
+
+
+def default_shares(known: Mapping[str, int]) -> int:
+    """The weight of a domain that was given none, by the scheduler parameters of any domain of its host.
+
+    Linux counts weights from 1 to 10,000 in control groups of version 2, and up to 262,144 in those of version 1. What
+    tells them apart is how libvirt writes that the emulator has no cap, which this driver never gives it.
+    """
+    if "cpu_shares" not in known:
+        return XEN_WEIGHT
+    return GROUPS_V1_SHARES if known.get("emulator_quota", -1) < 0 else GROUPS_V2_SHARES

@@ -24,6 +24,7 @@ from leasekit.core.drivers import (
 )
 from leasekit.core.properties import EMPTY, Properties
 from leasekit.core.settings import expect_one_of
+from leasekit.core.time import SECOND
 from leasekit.drivers.libvirt.caps import measure_caps
 from leasekit.drivers.libvirt.connection import HostAbsentError, HostLostError
 from leasekit.drivers.libvirt.documents import Paths, domain_xml
@@ -32,12 +33,13 @@ from leasekit.drivers.libvirt.examining import examine
 from leasekit.drivers.libvirt.images import checked_with
 from leasekit.drivers.libvirt.kept import DISK, Kept, KeptUnits
 from leasekit.drivers.libvirt.migration import check_same_pool, copy_volumes, migrate
-from leasekit.drivers.libvirt.place import MOVED, SUFFIXES, Place
+from leasekit.drivers.libvirt.place import Place
 from leasekit.drivers.libvirt.plan import UnitPlan, keys_digest, make_plan
 from leasekit.drivers.libvirt.readiness import Console, Waiting
 from leasekit.drivers.libvirt.record import RESUMED_DISK, RESUMED_MEMORY, UnitRecord, make_record
 from leasekit.drivers.libvirt.seed import HostKey, initramfs_seed, make_host_key, make_iso, nocloud_files
 from leasekit.drivers.libvirt.settings import LibvirtSettings
+from leasekit.drivers.libvirt.whereabouts import Whereabouts
 from leasekit.drivers.names import check_unit_id, unknown_operation
 from leasekit.drivers.one_sided import SiteOnly
 from leasekit.drivers.unit_books import AddressBook, CpuSamples, UnitLocks
@@ -58,10 +60,13 @@ class LibvirtDriver(SiteOnly):
         self._places = {name: Place(name, host, settings) for name, host in settings.hosts.items()}
         if len(self._places) > 1:
             self.capabilities = self.capabilities | {"migrate"}
+        self._whereabouts = Whereabouts(self._places, settings)
         self._kept = KeptUnits(self._places, settings)
         self._locks, self._addresses, self._samples = UnitLocks(), AddressBook(), CpuSamples()
         self._book = settings.network.address_book() if settings.network is not None else None
         self._booking = trio.Lock()
+        self._unasked = dict(self._places)
+        self._moves: dict[str, trio.CancelScope] = {}
 
     @staticmethod
     async def examine(settings: LibvirtSettings) -> list[Finding]:
@@ -83,9 +88,9 @@ class LibvirtDriver(SiteOnly):
         key = unit.properties.get(RESUME, "")
         if key:
             check_unit_id(key)
-        home = self._home(unit.unit)
+        home = self._whereabouts.home(unit.unit)
         async with self._locks.of(unit.unit):
-            place = await self._where(home, unit.unit)
+            place = await self._whereabouts.find(unit.unit)
             state = await place.find(unit.unit)
             record = state.record if state is not None and state.alive else None
             try:
@@ -93,7 +98,7 @@ class LibvirtDriver(SiteOnly):
                     plan = await self._with_addresses(plan, unit)
                     unit.log(f"{'runs' if record.ready else 'is starting'} already on host {place.name}")
                 else:
-                    await self._remove(place, home, unit.unit)
+                    await self._remove(unit.unit)
                     place = home
                     plan = await self._with_addresses(plan, unit)
                     record = await self._go_on(key, place, plan, unit) if key else await self._make(place, plan, unit)
@@ -103,7 +108,7 @@ class LibvirtDriver(SiteOnly):
                 # Nothing can be taken back there now; the next try, or the teardown, finds what is left.
                 raise
             except BaseException:
-                await self._take_back(place, home, unit)
+                await self._take_back(unit)
                 raise
             if key:
                 # From now on it is the unit's own: should this fail, the next try adopts what runs.
@@ -120,11 +125,12 @@ class LibvirtDriver(SiteOnly):
         name, key = check_unit_id(unit.unit), unit.properties.get(SAVE, "")
         if key:
             check_unit_id(key)
-        home = self._home(name)
+        if name in self._moves:
+            self._moves[name].cancel()
         async with self._locks.of(name):
-            place = await self._where(home, name)
+            place = await self._whereabouts.find(name)
             lost = await self._kept.put(key, place, name, unit.log) if key else ""
-            await self._remove(place, home, name)
+            await self._remove(name)
         if key:
             unit.log(f"is not saved: {lost}" if lost else f"is saved as {key}")
         return {NOT_SAVED: lost} if lost else None
@@ -144,9 +150,9 @@ class LibvirtDriver(SiteOnly):
         self, place: Place, name: str, plan: UnitPlan, record: UnitRecord, unit: UnitContext
     ) -> UnitRecord:
         image = self._settings.images.get(record.image, plan.image)
-        told = await place.domains.resize(name, plan.size, agent=image.agent)
-        if told:
-            unit.log(told)
+        resized = await place.domains.resize(name, plan.size, plan.most.memory_mb, agent=image.agent)
+        if resized.told:
+            unit.log(resized.told)
         if record.keys != keys_digest(plan.keys):
             if image.agent:
                 await place.domains.set_keys(name, image.user, plan.keys)
@@ -156,6 +162,9 @@ class LibvirtDriver(SiteOnly):
             else:
                 unit.log(f"image {record.image} has no guest agent: the login keys stay as they are until setup")
         sizes = {key: str(value) for key, value in attrs.asdict(plan.size).items() if value}
+        if resized.short_of_mb:
+            text = f"memory_mb: unit {unit.unit} has {resized.short_of_mb} until it is restarted, then"
+            raise DriverError(f"{text} {plan.size.memory_mb}: here no guest grows while it runs", retry=False)
         unit.log(f"has now {', '.join(f'{key} {value}' for key, value in sizes.items())}")
         return record
 
@@ -165,7 +174,7 @@ class LibvirtDriver(SiteOnly):
         """
         name = check_unit_id(unit.unit)
         try:
-            place = await self._where(self._home(name), name)
+            place = await self._whereabouts.find(name)
             state = await place.find(name)
         except HostAbsentError as error:
             return ProbeResult(state="down", detail=str(error))
@@ -219,31 +228,7 @@ class LibvirtDriver(SiteOnly):
         """What a host runs units with, in a word: ``kvm``, ``qemu``, ``xen``, ``test``. Raises ``DriverError``."""
         return (await self._places[name].machine()).kind
 
-    # Where units are
-
-    def _home(self, unit: str) -> Place:
-        home = self._settings.home_of(unit)
-        if not home:
-            raise DriverError(f"unit {unit}: no host of this driver takes it (hosts.NAME.units)", retry=False)
-        return self._places[home]
-
-    async def _where(self, home: Place, unit: str) -> Place:
-        """The host that has a unit: its home, unless it was moved."""
-        if len(self._places) == 1:
-            return home
-        try:
-            moved = await home.moved_to(unit)
-        except HostAbsentError:
-            # What its home knew of it is gone; it may have moved away from there in time.
-            moved = [name for name in self._places if name != home.name]
-        for name in moved:
-            if name not in self._places:
-                text = f"unit {unit} was moved to host {name[:40]!a}, {expect_one_of(name[:40], self._places)}"
-                raise DriverError(text, retry=False)
-            with suppress(HostAbsentError):
-                if await self._places[name].find(unit) is not None:
-                    return self._places[name]
-        return home
+    # Parts of these
 
     async def _with_addresses(self, plan: UnitPlan, unit: UnitContext) -> UnitPlan:
         """The plan with addresses of its slice's block, where slices have blocks. What it has then is nobody else's."""
@@ -253,11 +238,25 @@ class LibvirtDriver(SiteOnly):
             async with self._booking:
                 taken = await trio.to_thread.run_sync(self._book.take, owner, plan.unit)
             plan = attrs.evolve(plan, addresses=taken)
+        elif plan.addresses:
+            async with self._booking:
+                await self._whereabouts.each(self._learn_addresses, list(self._unasked.values()))
         self._addresses.take(plan.unit, plan.addresses)
         return plan
 
+    async def _learn_addresses(self, place: Place) -> None:
+        """Which addresses the units have that were there before this driver was: names with like numbers are not told
+        apart by their addresses. A host that can't be asked now is asked at the next setup.
+        """
+        for state in await place.domains.all():
+            if state.record is not None and state.name == place.name_of(state.record.unit):
+                # Where two have one already, the first is as good as the other.
+                with suppress(DriverError):
+                    self._addresses.take(state.record.unit, state.record.addresses)
+        self._unasked.pop(place.name, None)
+
     async def _running(self, unit: UnitContext, what: str) -> tuple[Place, DomainState, UnitRecord]:
-        place = await self._where(self._home(unit.unit), unit.unit)
+        place = await self._whereabouts.find(unit.unit)
         state = await place.find(unit.unit)
         if state is None or state.record is None or not state.alive or state.saved:
             why = "is not set up" if state is None or state.record is None else f"is {state.why}"
@@ -298,7 +297,7 @@ class LibvirtDriver(SiteOnly):
             if not self._kept.is_hopeless(kept.key, error):
                 raise
             unit.log(f"its memory can't be brought back: {error}")
-            await self._remove_at(place, plan.unit)
+            await self._whereabouts.remove(plan.unit)
             return False
         unit.log(f"goes on from the memory that was saved as {kept.key}, on host {place.name}")
         return True
@@ -349,7 +348,7 @@ class LibvirtDriver(SiteOnly):
             await volumes.write(f"{base}.seed", lambda: [content], len(content))
             seed = await volumes.path(f"{base}.seed") or ""
         if (await place.machine()).qemu:
-            console = await volumes.create(f"{base}.console", 0)
+            console = await place.make_console(plan.unit)
         return Paths(disk=disk, seed=seed, kernel=kernel, initrd=initrd, console=console)
 
     async def _await_ready(self, place: Place, plan: UnitPlan, record: UnitRecord, unit: UnitContext) -> UnitRecord:
@@ -390,35 +389,32 @@ class LibvirtDriver(SiteOnly):
             unit.log(f"is in part as it was when it was saved: {error}")
         return record
 
-    async def _remove(self, place: Place, home: Place, unit: str) -> None:
-        for each in {place.name: place, home.name: home}.values():
-            with suppress(HostAbsentError):
-                await self._remove_at(each, unit)
+    async def _remove(self, unit: str) -> None:
+        await self._whereabouts.remove(unit)
         self._addresses.give_back(unit)
         if self._book is not None:
             async with self._booking:
                 await trio.to_thread.run_sync(self._book.give_back, unit)
         self._samples.forget(unit)
 
-    async def _remove_at(self, place: Place, unit: str) -> None:
-        base = place.name_of(unit)
-        await place.domains.remove(base)
-        for suffix in SUFFIXES:
-            await place.volumes.remove(base + suffix, wipe=self._settings.wipe or suffix in (".seed", ".initrd"))
-        await place.volumes.remove(base + MOVED, wipe=False)
-
-    async def _take_back(self, place: Place, home: Place, unit: UnitContext) -> None:
-        with trio.CancelScope(shield=True):
+    async def _take_back(self, unit: UnitContext) -> None:
+        with self._moment() as moment:
             try:
-                await self._remove(place, home, unit.unit)
+                await self._remove(unit.unit)
             except DriverError as error:
                 # Why the setup ended is the reason to tell; what is left goes with the next try or the teardown.
                 unit.log(f"something is left for now: {error}")
+        if moment.cancelled_caught:
+            unit.log("something is left for now: it takes too long to remove")
+
+    def _moment(self) -> trio.CancelScope:
+        """For what is to be done even if it was cancelled, but may not take for ever."""
+        return trio.CancelScope(shield=True, deadline=trio.current_time() + self._settings.call_timeout / SECOND)
 
     # Operations
 
     async def _suspend(self, unit: UnitContext, _: Mapping[str, Any]) -> Properties:
-        place = await self._where(self._home(unit.unit), unit.unit)
+        place = await self._whereabouts.find(unit.unit)
         state = await place.find(unit.unit)
         if state is not None and state.record is not None and state.saved:
             return self._properties(place, state.record)
@@ -427,7 +423,7 @@ class LibvirtDriver(SiteOnly):
         return self._properties(place, record)
 
     async def _resume(self, unit: UnitContext, _: Mapping[str, Any]) -> Properties:
-        place = await self._where(self._home(unit.unit), unit.unit)
+        place = await self._whereabouts.find(unit.unit)
         state = await place.find(unit.unit)
         if state is None or state.record is None or not state.alive:
             why = "is not set up" if state is None else f"is {state.why}"
@@ -436,7 +432,7 @@ class LibvirtDriver(SiteOnly):
         return self._properties(place, state.record)
 
     async def _restart(self, unit: UnitContext, _: Mapping[str, Any]) -> Properties:
-        place = await self._where(self._home(unit.unit), unit.unit)
+        place = await self._whereabouts.find(unit.unit)
         state = await place.find(unit.unit)
         if state is None or state.record is None:
             raise DriverError(f"unit {unit.unit} is not set up, so it can't be restarted", retry=False)
@@ -458,7 +454,15 @@ class LibvirtDriver(SiteOnly):
         if wanted not in self._places:
             text = f"host: found {wanted[:40]!a}, {expect_one_of(wanted[:40], self._places)}"
             raise DriverError(text, retry=False)
-        home, target = self._home(unit.unit), self._places[wanted]
+        with trio.CancelScope() as scope:
+            self._moves[unit.unit] = scope
+            try:
+                return await self._move(unit, self._places[wanted])
+            finally:
+                del self._moves[unit.unit]
+        raise DriverError(f"unit {unit.unit} is torn down, so it does not move", retry=False)
+
+    async def _move(self, unit: UnitContext, target: Place) -> Properties:
         source, state, record = await self._running(unit, "move")
         if source is target:
             return self._properties(source, record)
@@ -467,7 +471,10 @@ class LibvirtDriver(SiteOnly):
         if image is None:
             text = f"unit {unit.unit}: its image {record.image} is not among the site's any more, so it can't move"
             raise DriverError(text, retry=False)
-        await home.note_move(unit.unit, [target.name, source.name])
+        home = self._whereabouts.home(unit.unit)
+        for place in (source, target):  # the source, too: it may have been found without a note
+            if place is not home:
+                await home.note_move(unit.unit, place.name)
         try:
             if not shared:
                 await self._copy(source, target, state.name, record.image)
@@ -476,13 +483,13 @@ class LibvirtDriver(SiteOnly):
             # Which of the two has it is seen when they are back.
             raise
         except BaseException:
-            with trio.CancelScope(shield=True):
-                await self._clear(target, unit.unit)
-                await home.note_move(unit.unit, [source.name])
+            with self._moment():
+                try:
+                    await self._whereabouts.clear(target, unit.unit)
+                except DriverError as error:
+                    unit.log(f"something is left on host {target.name} for now: {error}")
             raise
-        if not shared:
-            await self._clear(source, unit.unit)
-        await home.note_move(unit.unit, [target.name])
+        await self._whereabouts.clear(source, unit.unit)
         unit.log(f"moved from host {source.name} to {target.name}")
         return self._properties(target, record)
 
@@ -500,14 +507,8 @@ class LibvirtDriver(SiteOnly):
             await target.volumes.create(f"{name}.disk", size, format="qcow2", backing=below)
         await copy_volumes(source.volumes, target.volumes, name)
 
-    async def _clear(self, place: Place, unit: str) -> None:
-        """Removes the volumes of a unit that is not, or no longer, on this host; leaves them where it is."""
-        if await place.find(unit) is None:
-            for suffix in SUFFIXES:
-                await place.volumes.remove(place.name_of(unit) + suffix, wipe=self._settings.wipe)
-
     async def _console(self, unit: UnitContext, _: Mapping[str, Any]) -> Properties:
-        place = await self._where(self._home(unit.unit), unit.unit)
+        place = await self._whereabouts.find(unit.unit)
         name = f"{place.name_of(unit.unit)}.console"
         if await place.volumes.path(name) is None:
             raise DriverError(f"unit {unit.unit} has no console that can be read", retry=False)

@@ -57,6 +57,8 @@ class ImageCache:
             found = await self._volumes.path(name)
             if found is not None and await self._volumes.path(mark) is not None:
                 return found
+            # An operator may have removed the image alone: its mark must not stand for what is uploaded now.
+            await self._volumes.remove(mark, wipe=False)
             await self._volumes.remove(name, wipe=False)
             await self._bring(image, artifact, name)
             await self._volumes.create(mark, 0)

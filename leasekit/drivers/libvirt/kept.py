@@ -67,6 +67,7 @@ class KeptUnits:
         from where it was. Raises :class:`HostLostError`.
         """
         try:
+            await place.domains.await_saved(place.name_of(unit), log)
             state, held = await place.find(unit), await place.domains.find(_name(place, key))
         except HostAbsentError as error:
             return str(error)
@@ -167,7 +168,7 @@ class KeptUnits:
                 await self.give(kept, place, plan.unit, suffix)
         machine = await place.machine()
         if machine.qemu:
-            await place.volumes.create(f"{place.name_of(plan.unit)}.console", 0)
+            await place.make_console(plan.unit)
         path = await self._memory_at(kept, place)
         await place.domains.restore(path, lambda xml: resumed_xml(xml, record, plan, machine))
 

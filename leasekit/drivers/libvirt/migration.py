@@ -1,7 +1,7 @@
 """Moving a running unit from host to host: its files first, then its memory while it runs.
 
-Before anything moves, a volume at the unit's home says on which hosts it may be, so that a daemon which was killed in
-between finds it. Both hosts have the pool at the same path.
+Before anything moves, a note at the unit's home says where to, so that a daemon which was killed in between finds it
+(:mod:`leasekit.drivers.libvirt.whereabouts`). Both hosts have the pool at the same path.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from typing import Any, Final
 from leasekit.core.drivers import DriverError
 from leasekit.drivers.libvirt.connection import HostConnection
 from leasekit.drivers.libvirt.domains import Domains
+from leasekit.drivers.libvirt.place import ROLLED
 from leasekit.drivers.libvirt.volumes import Volumes
 
-COPIED: Final = (".seed", ".initrd", ".kernel", ".console")
+COPIED: Final = (".seed", ".initrd", ".console", *ROLLED)
 """The volumes of a unit that are copied whole; the disk is copied by the hypervisor, while the guest writes to it."""
 COPY_PIECE: Final = 16 * 1024 * 1024
 
@@ -32,15 +33,17 @@ async def copy_volumes(source: Volumes, target: Volumes, base: str) -> None:
 async def stream_volume(source: Volumes, name: str, target: Volumes, new: str) -> None:
     """Copies a volume to another host, a piece at a time, by way of this machine. Raises ``DriverError``."""
     connections: list[Any] = []
-    await source.host.call("can't be reached", connections.append)
+    await source.host.look("can't be reached", connections.append)
     await target.write(new, lambda: source.pieces(connections[0], name), 0)
 
 
 async def migrate(source: HostConnection, target: HostConnection, name: str, *, copy_disk: bool) -> None:
-    """Moves the domain ``name``, which goes on running. Raises ``DriverError``."""
+    """Moves the domain ``name``, which goes on running; it stays if that is cancelled. A guest that writes to its
+    memory faster than that can be sent is slowed down. Raises ``DriverError``.
+    """
     # Its library's flags need a connection to either host, in one thread; the target's is made first.
     connections: list[Any] = []
-    await target.call("can't be reached", connections.append)
+    await target.look("can't be reached", connections.append)
     libvirt = source.libvirt
 
     def move(connection: Any) -> None:
@@ -49,6 +52,7 @@ async def migrate(source: HostConnection, target: HostConnection, name: str, *, 
             | libvirt.VIR_MIGRATE_PERSIST_DEST
             | libvirt.VIR_MIGRATE_UNDEFINE_SOURCE
             | libvirt.VIR_MIGRATE_ABORT_ON_ERROR
+            | libvirt.VIR_MIGRATE_AUTO_CONVERGE
         )
         if copy_disk:
             flags |= libvirt.VIR_MIGRATE_NON_SHARED_INC
@@ -59,7 +63,7 @@ async def migrate(source: HostConnection, target: HostConnection, name: str, *, 
             parameters[libvirt.VIR_MIGRATE_PARAM_URI] = target.host.migration
         connection.lookupByName(name).migrate3(connections[0], parameters, flags)
 
-    await source.call(f"can't move domain {name} to host {target.name}", move)
+    await source.work(f"can't move domain {name} to host {target.name}", move, abort=Domains(source).job_ender(name))
 
 
 async def check_same_pool(source: Volumes, target: Volumes, domains: Domains, name: str) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Final
+import time
+from collections.abc import Awaitable, Callable
+from typing import Final, Self
 
 import attrs
 import trio
 
-from leasekit.drivers.libvirt.connection import HostConnection
+from leasekit.core.drivers import DriverError
+from leasekit.core.time import SECOND
+from leasekit.drivers.libvirt.connection import HostAbsentError, HostConnection
 from leasekit.drivers.libvirt.documents import Machine
 from leasekit.drivers.libvirt.domains import Domains, DomainState
 from leasekit.drivers.libvirt.images import ImageCache
@@ -17,9 +21,12 @@ from leasekit.drivers.libvirt.volumes import Volumes
 
 SUFFIXES: Final = (".disk", ".seed", ".initrd", ".console")
 """What follows a unit's name in the names of its volumes."""
-MOVED: Final = ".moved"
-"""And in that of the volume at its home that says which host it was moved to."""
-NOTE_MAX: Final = 1024
+ROLLED: Final = (".console.0", ".console.1", ".console.2")
+"""And in those where libvirt's virtlogd puts what a console held before, each time that it has grown large."""
+NOTE: Final = "~moved-"
+"""And in that of a volume at its home, before the name of another host: something of it may be there."""
+QUIET: Final = 60.0
+"""Seconds for which a host that was silent is not asked again for what most likely it does not have."""
 
 
 class Place:
@@ -27,7 +34,9 @@ class Place:
 
     def __init__(self, name: str, host: Host, settings: LibvirtSettings) -> None:
         self.name = name
-        self.host = HostConnection(name, host, settings.threads, settings.keepalive, settings.leased)
+        self.host = HostConnection(
+            name, host, settings.threads, settings.keepalive, settings.leased, settings.call_timeout
+        )
         self.domains = Domains(self.host)
         self.volumes = Volumes(self.host)
         self.images = ImageCache(name, self.volumes, settings.prefix)
@@ -35,6 +44,7 @@ class Place:
         self._probing = trio.Lock()
         self._given: bool | None = {"kvm": True, "tcg": False}.get(host.acceleration)
         self._probed: tuple[str, bool] | None = None
+        self._quiet_until = 0.0
 
     def name_of(self, unit: str) -> str:
         """What a unit's domain is called, and what its volumes' names begin with."""
@@ -61,20 +71,50 @@ class Place:
                 self._probed = uri, runs
             return self._probed[1]
 
-    async def moved_to(self, unit: str) -> list[str]:
-        """On which hosts a unit that is at home here may be, other than here. Raises ``DriverError``."""
-        name = self.name_of(unit) + MOVED
-        if await self.volumes.path(name) is None:
-            return []
-        return (await self.volumes.read(name, 0, NOTE_MAX)).decode("utf-8", "replace").split()
+    async def has(self, unit: str, *, volumes: bool) -> bool:
+        """Whether there is a domain of a unit, or one of its ``volumes``. Raises ``DriverError``."""
+        if await self.find(unit) is not None:
+            return True
+        return volumes and await self.volumes.any([self.name_of(unit) + suffix for suffix in (*SUFFIXES, *ROLLED)])
 
-    async def note_move(self, unit: str, hosts: list[str]) -> None:
-        """Writes down on which hosts a unit is to be looked for. Raises ``DriverError``."""
-        name = self.name_of(unit) + MOVED
-        content = " ".join(host for host in hosts if host != self.name).encode()
-        await self.volumes.remove(name, wipe=False)
-        if content:
-            await self.volumes.write(name, lambda: [content], len(content))
+    async def glance(self, look: Callable[[Self], Awaitable[object]]) -> bool:
+        """Whether ``look`` finds something here. A host that does not answer soon, or was silent a moment ago, or has
+        not got what it is asked for, has nothing.
+        """
+        if time.monotonic() < self._quiet_until:
+            return False
+        with trio.move_on_after(self._settings.keepalive / SECOND):
+            try:
+                return bool(await look(self))
+            except HostAbsentError:
+                return False
+            except DriverError:
+                pass
+        self._quiet_until = time.monotonic() + QUIET
+        return False
+
+    async def make_console(self, unit: str) -> str:
+        """Makes the volumes for what a unit's guest writes to its console, and returns the path of the first. The
+        others libvirt would not know otherwise, nor remove. Raises ``DriverError``.
+        """
+        for suffix in ROLLED:
+            await self.volumes.create(self.name_of(unit) + suffix, 0)
+        return await self.volumes.create(f"{self.name_of(unit)}.console", 0)
+
+    async def moves(self, unit: str) -> list[str]:
+        """Which hosts may have something of a unit whose home is here, as is noted. Raises ``DriverError``."""
+        begin = self.name_of(unit) + NOTE
+        return sorted(name.removeprefix(begin) for name in await self.volumes.names() if name.startswith(begin))
+
+    async def note_move(self, unit: str, host: str) -> None:
+        """Notes that a host may have something of a unit from now on. Raises ``DriverError``."""
+        name = f"{self.name_of(unit)}{NOTE}{host}"
+        if await self.volumes.path(name) is None:
+            await self.volumes.create(name, 0)
+
+    async def forget_move(self, unit: str, host: str) -> None:
+        """Removes that note: the host has nothing of the unit. Raises ``DriverError``."""
+        await self.volumes.remove(f"{self.name_of(unit)}{NOTE}{host}", wipe=False)
 
     async def belongings(self) -> list[tuple[str, str, str]]:
         """What there is of units here: (unit, ``domain`` or ``volume``, its name). Raises ``DriverError``."""
@@ -85,8 +125,12 @@ class Place:
             if state.record is not None and state.name == self.name_of(state.record.unit)
         ]
         for name in sorted(await self.volumes.names()):
-            for suffix in (*SUFFIXES, MOVED):
-                unit = name.removeprefix(prefix).removesuffix(suffix)
-                if name == f"{prefix}{unit}{suffix}" and not unit.startswith("~"):
-                    found.append((unit, "volume", name))
+            if not name.startswith(prefix):
+                continue
+            unit, tilde, _ = name.removeprefix(prefix).partition(NOTE)
+            if not tilde:
+                suffix = next((suffix for suffix in (*SUFFIXES, *ROLLED) if name.endswith(suffix)), "")
+                unit = unit.removesuffix(suffix) if suffix else ""
+            if unit and not unit.startswith("~"):
+                found.append((unit, "volume", name))
         return found

@@ -75,7 +75,7 @@ def make_plan(unit: UnitContext, settings: LibvirtSettings) -> UnitPlan:
         image_name=image_name,
         image=settings.images[image_name],
         size=size,
-        most=_most(size, settings.choices),
+        most=_most(size, settings),
         hostname=host_name(name, settings.domain),
         addresses=unit_addresses(name, settings.network) if settings.network is not None else (),
         keys=login_keys(unit.properties.get(LOGIN_KEYS, "")),
@@ -108,9 +108,11 @@ def chosen_number(key: str, text: str, least: int, most: int) -> int:
     return int(text)
 
 
-def _most(size: Size, choices: Choices) -> Size:
+def _most(size: Size, settings: LibvirtSettings) -> Size:
+    choices, grows = settings.choices, settings.memory_grows
     vcpus = size.vcpus if choices.vcpus is None else choices.vcpus[1]
-    memory = size.memory_mb if choices.memory_mb is None else choices.memory_mb[1]
+    # A guest gets at all of the memory that its domain can grow to: that it asks for no more is up to itself.
+    memory = choices.memory_mb[1] if choices.memory_mb is not None and grows else size.memory_mb
     return attrs.evolve(size, vcpus=max(vcpus, size.vcpus), memory_mb=max(memory, size.memory_mb))
 
 

@@ -185,8 +185,12 @@ class NetworkSettings:
             for text in (*self.gateways, *self.nameservers):
                 ipaddress.ip_address(text)
             self.address_book()
+            owners: dict[str, str] = {}
             for unit, several in self.addresses.items():
                 _check_addresses(unit, several, networks)
+                for address in map(str, map(ipaddress.ip_address, several)):
+                    if owners.setdefault(address, unit) != unit:
+                        raise ValueError(f"addresses.{unit}: found {address}, the address of unit {owners[address]}")
         except ValueError as error:
             raise ValueError(str(error)) from None
 
@@ -250,7 +254,9 @@ class LibvirtSettings:
     files, so that migration copies none. ``save_memory`` keeps what is in the memory of units of a suspended lease;
     without it, or where that can't be, a guest is asked to shut down, its power is cut after ``grace``, and only its
     disk is kept. ``threads`` bounds the calls under way at one host; a host that does not
-    answer for ``keepalive`` is taken as gone.
+    answer for ``keepalive`` is taken as gone, and so is one of whose calls, other than those that may take long, one
+    has no end within ``call_timeout``. With ``memory_grows`` a running guest can be given more memory than it started
+    with, up to what ``choices`` allow; and one that does not heed its balloon can take all of that.
     """
 
     hosts: Mapping[str, Host] = attrs.field(validator=attrs.validators.min_len(1))
@@ -265,8 +271,10 @@ class LibvirtSettings:
     wipe: bool = True
     save_memory: bool = True
     shared_pool: bool = False
+    memory_grows: bool = False
     threads: int = attrs.field(default=8, validator=_POSITIVE)
     keepalive: DurationSetting = 15 * SECOND
+    call_timeout: DurationSetting = 60 * SECOND
     start_timeout: DurationSetting = 120 * SECOND
     probe_timeout: DurationSetting = 20 * SECOND
     grace: DurationSetting = 30 * SECOND

@@ -1,6 +1,6 @@
 """Volumes in a host's pool: everything about files goes through libvirt, for a host near by as for one far away.
 
-All functions but the class block; they run in :meth:`HostConnection.call`'s threads.
+All functions but the class block; they run in :class:`HostConnection`'s threads.
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ from hashlib import sha256
 from typing import Any, Final
 from xml.etree import ElementTree
 
-import trio
-
 from leasekit.core.drivers import DriverError
+from leasekit.drivers.libvirt.calls import check_stopped
 from leasekit.drivers.libvirt.connection import HostConnection
 from leasekit.drivers.libvirt.documents import volume_xml
 
@@ -35,11 +34,11 @@ class Volumes:
             found = ElementTree.fromstring(self._pool(connection).XMLDesc(0)).findtext("target/path")
             return found or ""
 
-        return await self._host.call(f"can't look at pool {self._host.host.pool}", folder)
+        return await self._host.look(f"can't look at pool {self._host.host.pool}", folder)
 
     async def free(self) -> int:
         """How many bytes the pool has free. Raises ``DriverError``."""
-        return await self._host.call(
+        return await self._host.look(
             f"can't look at pool {self._host.host.pool}", lambda connection: int(self._pool(connection).info()[3])
         )
 
@@ -50,15 +49,22 @@ class Volumes:
             volume = self._lookup(connection, name)
             return None if volume is None else str(volume.path())
 
-        return await self._host.call(f"can't look for volume {name}", path)
+        return await self._host.look(f"can't look for volume {name}", path)
+
+    async def any(self, names: Iterable[str]) -> bool:
+        """Whether there is one of these volumes. Raises ``DriverError``."""
+        return await self._host.look(
+            "can't look for volumes",
+            lambda connection: any(self._lookup(connection, name) is not None for name in names),
+        )
 
     async def capacity(self, name: str) -> int:
         """A volume's size as those see it who open it, in bytes. Raises ``DriverError``."""
-        return await self._host.call(f"volume {name}", lambda connection: int(self._get(connection, name).info()[1]))
+        return await self._host.look(f"volume {name}", lambda connection: int(self._get(connection, name).info()[1]))
 
     async def names(self) -> list[str]:
         """All volumes of the pool. Raises ``DriverError``."""
-        return await self._host.call(
+        return await self._host.look(
             f"can't list pool {self._host.host.pool}",
             lambda connection: [volume.name() for volume in self._pool(connection).listAllVolumes()],
         )
@@ -79,7 +85,7 @@ class Volumes:
             kind = "raw" if format is None else format.get("type", "raw")
             return str(pool.createXMLFrom(volume_xml(new, volume.info()[1], format=kind), volume, 0).path())
 
-        return await self._host.call(f"can't copy volume {name}", clone)
+        return await self._host.work(f"can't copy volume {name}", clone)
 
     async def leans(self, name: str) -> bool:
         """Whether a volume is laid over another. Raises ``DriverError``."""
@@ -88,22 +94,30 @@ class Volumes:
             described = ElementTree.fromstring(self._get(connection, name).XMLDesc(0))
             return bool(described.findtext("backingStore/path"))
 
-        return await self._host.call(f"can't look at volume {name}", leans)
+        return await self._host.look(f"can't look at volume {name}", leans)
 
     async def write(self, name: str, pieces: Callable[[], Iterable[bytes]], size: int) -> str:
         """Makes a volume of what ``pieces()`` yields in the calling thread, and returns the SHA-256 of that.
 
         If that fails, or is cancelled, there is no volume. Raises ``DriverError``.
         """
-        return await self._host.call(f"can't write volume {name}", self._write, name, pieces, size)
+        return await self._host.work(
+            f"can't write volume {name}", lambda connection: self._write(connection, name, pieces, size)
+        )
 
     async def read(self, name: str, offset: int = 0, length: int = 0) -> bytes:
         """What a volume holds from ``offset`` on, at most ``length`` bytes (0: to its end). Raises ``DriverError``."""
-        return await self._host.call(f"can't read volume {name}", self._read, name, offset, length)
+        return await self._host.work(
+            f"can't read volume {name}", lambda connection: self._read(connection, name, offset, length)
+        )
 
     async def remove(self, name: str, *, wipe: bool) -> None:
         """Removes a volume, if it is there, overwritten first with ``wipe``. Raises ``DriverError``."""
-        await self._host.call(f"can't remove volume {name}", self._remove, name, wipe)
+        what = f"can't remove volume {name}"
+        if wipe:
+            await self._host.work(what, lambda connection: self._remove(connection, name, wipe))
+        else:
+            await self._host.call(what, self._remove, name, wipe)
 
     # In threads
 
@@ -129,7 +143,7 @@ class Volumes:
             volume.upload(stream, 0, 0, 0)
             try:
                 for piece in pieces():
-                    trio.from_thread.check_cancelled()
+                    check_stopped()
                     digest.update(piece)
                     _send(stream, piece)
                 stream.finish()
@@ -145,14 +159,14 @@ class Volumes:
         return b"".join(self.pieces(connection, name, offset, length))
 
     def pieces(self, connection: Any, name: str, offset: int = 0, length: int = 0) -> Iterator[bytes]:
-        """The same in pieces; blocks, and is for threads of :meth:`HostConnection.call`. Raises libvirt's errors."""
+        """The same in pieces; blocks, and is for threads of :meth:`HostConnection.work`. Raises libvirt's errors."""
         volume = self._get(connection, name)
         stream = connection.newStream(0)
         volume.download(stream, offset, length, 0)
         try:
             while piece := stream.recv(PIECE):
                 yield piece
-                trio.from_thread.check_cancelled()
+                check_stopped()
             stream.finish()
         except BaseException:
             self._quietly(stream.abort)

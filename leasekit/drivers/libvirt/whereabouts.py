@@ -1,0 +1,138 @@
+"""Where units are: at home, unless they were moved; and how one is removed wherever something of it may be.
+
+Before anything of a unit is brought to another host, a note at its home names that host; the note goes when the host
+has been looked at and has nothing of it any more. So what a host that is in no note has, if it can be asked, is looked
+at as well, but nobody waits for a host that is away and was never a unit's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
+from typing import Final
+
+import trio
+
+from leasekit.core.drivers import DriverError
+from leasekit.core.settings import expect_one_of
+from leasekit.drivers.libvirt.connection import HostAbsentError, HostLostError
+from leasekit.drivers.libvirt.domains import DomainState
+from leasekit.drivers.libvirt.place import NOTE, ROLLED, SUFFIXES, Place
+from leasekit.drivers.libvirt.settings import LibvirtSettings
+
+SECRET: Final = (".seed", ".initrd")
+"""Volumes of units that hold keys."""
+
+
+class Whereabouts:
+    """The units of one driver, on all of its hosts."""
+
+    def __init__(self, places: Mapping[str, Place], settings: LibvirtSettings) -> None:
+        self._places = places
+        self._settings = settings
+
+    def home(self, unit: str) -> Place:
+        """The host at which a unit is set up. Raises ``DriverError`` where there is none."""
+        home = self._settings.home_of(unit)
+        if not home:
+            raise DriverError(f"unit {unit}: no host of this driver takes it (hosts.NAME.units)", retry=False)
+        return self._places[home]
+
+    async def find(self, unit: str) -> Place:
+        """The host that has a unit's domain; its home where none has. Raises :class:`HostLostError` while it may be at
+        one that can't be asked.
+        """
+        home = self.home(unit)
+        found: list[tuple[Place, DomainState]] = []
+        with suppress(HostAbsentError):
+            state = await home.find(unit)
+            if state is not None:
+                if state.settled:
+                    return home
+                found.append((home, state))
+        noted, lost = await self._noted(home, unit), None
+        for place in noted:
+            try:
+                state = await place.find(unit)
+            except HostAbsentError:
+                continue
+            except HostLostError as error:
+                lost = error
+                continue
+            if state is not None:
+                if state.settled:
+                    return place
+                found.append((place, state))
+        if lost is not None:
+            raise lost
+        if not found:
+            return next(iter(await self._glance(self._others(home, *noted), lambda place: place.find(unit))), home)
+        return next((place for place, state in found if state.alive), found[0][0])
+
+    async def remove(self, unit: str) -> None:
+        """Removes a unit from all hosts that may have something of it. Raises :class:`HostLostError` while one of them
+        can't be asked, unless it was given back with all that was on it.
+        """
+        home = self.home(unit)
+        noted = await self._noted(home, unit)
+        shared = self._settings.shared_pool
+        seen = await self._glance(self._others(home, *noted), lambda place: place.has(unit, volumes=not shared))
+        places = (*noted, *seen, home)
+        # What runs first, wherever it is: on a shared pool it uses the volumes that another host is told to remove.
+        for place in places:
+            with suppress(HostAbsentError):
+                await place.domains.remove(place.name_of(unit))
+        for place in places:
+            with suppress(HostAbsentError):
+                await self._remove_volumes(place, unit)
+            if place is not home:
+                with suppress(HostAbsentError):
+                    await home.forget_move(unit, place.name)
+
+    async def clear(self, place: Place, unit: str) -> None:
+        """Removes what a host that a unit was moved from, or did not come to, has of it; leaves it where it is."""
+        if await place.find(unit) is not None:
+            return
+        if not self._settings.shared_pool:
+            await self._remove_volumes(place, unit)
+        home = self.home(unit)
+        if place is not home:
+            await home.forget_move(unit, place.name)
+
+    async def each(self, look: Callable[[Place], Awaitable[object]], places: Iterable[Place]) -> None:
+        """Looks at hosts at the same time, and for a short while, at those that were not silent a moment ago."""
+        await self._glance(places, look)
+
+    async def _noted(self, home: Place, unit: str) -> list[Place]:
+        """The hosts, other than its home, that may have something of a unit: all, where what its home knew is gone."""
+        try:
+            names = await home.moves(unit)
+        except HostAbsentError:
+            return self._others(home)
+        for name in names:
+            if name not in self._places:
+                expected = expect_one_of(name[:40], self._places)
+                text = f"unit {unit} was moved to host {name[:40]!a}, {expected}; volume {home.name_of(unit)}{NOTE}"
+                raise DriverError(f"{text}{name} on host {home.name} says so", retry=False)
+        return [self._places[name] for name in names if name != home.name]
+
+    def _others(self, *known: Place) -> list[Place]:
+        return [place for place in self._places.values() if place not in known]
+
+    async def _glance(self, places: Iterable[Place], look: Callable[[Place], Awaitable[object]]) -> list[Place]:
+        """Those of the hosts that answer soon, and where ``look`` finds something."""
+        found: dict[str, Place] = {}
+
+        async def glance(place: Place) -> None:
+            if await place.glance(look):
+                found[place.name] = place
+
+        async with trio.open_nursery() as nursery:
+            for place in places:
+                nursery.start_soon(glance, place)
+        return [found[name] for name in self._places if name in found]
+
+    async def _remove_volumes(self, place: Place, unit: str) -> None:
+        for suffix in (*SUFFIXES, *ROLLED):
+            wipe = self._settings.wipe or suffix in SECRET
+            await place.volumes.remove(place.name_of(unit) + suffix, wipe=wipe)
