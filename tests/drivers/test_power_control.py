@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from power_machines import PowerMachine
@@ -64,6 +70,81 @@ async def test_a_stubborn_operating_system_stays_on(machine):
         await switch.on()
         await switch.soft_off()
     assert await switch.status() == "on"
+
+
+class Slow(BaseHTTPRequestHandler):
+    """A Redfish machine that takes a few looks to go off, and forgets orders to switch on which come before that."""
+
+    states: ClassVar[list[str]]
+    orders: ClassVar[list[str]]
+
+    def do_GET(self) -> None:
+        content = json.dumps({"PowerState": self.states[0], "Actions": {"#ComputerSystem.Reset": {"target": "/reset"}}})
+        if len(self.states) > 1:
+            del self.states[0]
+        self.answer(content.encode())
+
+    def do_POST(self) -> None:
+        order = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["ResetType"]
+        self.orders.append(order)
+        if self.states == ["Off"] and order == "On":
+            self.states[:] = ["PoweringOn", "PoweringOn", "On"]
+        if order == "ForceOff":
+            self.states[:] = ["PoweringOff", "Off"]
+        self.answer(b"")
+
+    def answer(self, content: bytes) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@contextmanager
+def redfish(folder: Path, states: list[str], **changes: object) -> Iterator[tuple[Power, list[str]]]:
+    """A machine whose power reads so, one look after the other, and what it is ordered."""
+    handler = type("Handler", (Slow,), {"states": states, "orders": []})
+    (folder / "password").touch(mode=0o600)
+    (folder / "password").write_text("secret\n")
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        table = {
+            "kind": "redfish", "url": f"http://127.0.0.1:{server.server_address[1]}", "system": "/system", "user": "u",
+            "password_file": str(folder / "password"), **changes,
+        }  # fmt: skip
+        try:
+            yield make_power(structure(Machine, {"power": table}, "m").power), handler.orders
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+async def test_a_machine_that_is_going_off_is_switched_on_when_it_is(tmp_path):
+    """It does not count as on, and no order is wasted on it; nor does one that is going on count as off."""
+    with redfish(tmp_path, ["PoweringOff", "PoweringOff", "PoweringOff", "Off"]) as (power, orders):
+        assert await power.status() == "on"
+        await power.on()
+        assert await power.status() == "on"
+        assert orders == ["On"]
+    with redfish(tmp_path, ["PoweringOn", "PoweringOn", "On"]) as (power, orders):
+        assert await power.status() == "off"
+        await power.off()
+        assert orders == ["ForceOff"]
+        assert await power.status() == "off"
+
+
+async def test_a_machine_that_never_gets_off_has_a_reason(tmp_path):
+    """Switching on waits for it no longer than an order may take; cutting its power waits for nothing."""
+    with redfish(tmp_path, ["PoweringOff"], order_timeout="400ms") as (power, orders):
+        with pytest.raises(DriverError, match="the power was not on within 400ms: it is still going off"):
+            await power.on()
+        assert orders == []
+        await power.off()
+        assert orders == ["ForceOff"]
 
 
 async def test_what_an_energy_manager_does(machine, make_unit):

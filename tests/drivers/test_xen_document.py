@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
@@ -114,8 +115,47 @@ def test_scripts_are_scripts(name):
 def test_files_are_written_whole_whatever_they_are_called(tmp_path, text):
     """A script writes where it is told, and what it is given, in folders of any name."""
     folder = tmp_path / text.replace("/", "-")
-    for script, words in ((scripts.MAKE, ("u1",)), (scripts.WRITE, ("u1", "record.json"))):
+    for script, words in ((scripts.MAKE, ("u1",)), (scripts.WRITE, ("u1", "record.json", str(len(text.encode()))))):
         command = shlex.join(["sh", "-c", script, "leasekit", str(folder), *words])
         subprocess.run(["sh", "-c", command], input=text.encode(), check=True, cwd=tmp_path)
     assert [path.read_text() for path in Path(folder).rglob("*.json")] == [text]
     assert [path.name for path in tmp_path.iterdir()] == [folder.name]
+
+
+@pytest.mark.parametrize("came", ["", "half", "whole and more"])
+@pytest.mark.parametrize(("script", "words"), [(scripts.WRITE, []), (scripts.WRITE_INITRD, ["base"])])
+def test_input_that_is_not_whole_changes_no_file(tmp_path, script, words, came):
+    """What a file was it stays, when the input ends early: its length must be what was said."""
+    (tmp_path / "units/u1").mkdir(parents=True)
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images/base").write_text("early")
+    file = tmp_path / "units/u1/initrd"
+    file.write_text("before")
+    command = ["sh", "-c", script, "leasekit", str(tmp_path), "u1", "initrd", str(len("whole")), *words]
+    done = subprocess.run(command, input=came, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, f"{len(came)} of 5 bytes came\n")
+    assert file.read_text() == "before"
+    subprocess.run(command, input="whole", text=True, check=True)
+    assert file.read_text() == ("early\0\0\0whole" if words else "whole")
+
+
+def test_a_late_wipe_spares_what_was_made_since(tmp_path):
+    """Files that were made for a unit while those of an earlier one are overwritten are not removed with them."""
+    os.mkfifo(tmp_path / "go")
+    shred = tmp_path / "bin/shred"
+    shred.parent.mkdir()
+    shred.write_text(f'#!/bin/sh\nread line <{tmp_path}/go\nexec /usr/bin/shred "$@"\n')
+    shred.chmod(0o755)
+    unit = tmp_path / "units/u1"
+    unit.mkdir(parents=True)
+    (unit / "seed").write_text("a key")
+    command = ["sh", "-c", scripts.WIPE, "leasekit", str(tmp_path), "u1", "no", str(tmp_path / "console/guests"), "u1"]
+    environment = {"PATH": f"{shred.parent}:{os.environ['PATH']}"}
+    with subprocess.Popen(command, env=environment) as process, (tmp_path / "go").open("w") as go:
+        unit.rename(tmp_path / "units/gone")
+        unit.mkdir()
+        (unit / "seed").write_text("another key")
+        go.write("\n")
+    assert process.returncode == 0
+    assert (unit / "seed").read_text() == "another key"
+    assert list((tmp_path / "units/gone").iterdir()) == []

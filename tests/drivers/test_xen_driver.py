@@ -21,6 +21,7 @@ from leasekit.drivers.unit_books import AddressBook, CpuSamples, UnitLocks
 from leasekit.drivers.xen.listing import read_names, read_table
 
 U1 = "contract-u1"
+BLOCKS = {"bridge": "br0", "subnets": ["192.0.2.0/24"]}
 
 
 @pytest.fixture
@@ -69,6 +70,9 @@ async def test_modify_reaches_xl(far, make_unit):
     config = (far.folder / "units" / U1 / "domain.cfg").read_text().splitlines()
     assert {"vcpus = 2", "cap = 30", "cpu_weight = 512", "memory = 128", "maxmem = 512"} <= set(config)
     assert (await driver.probe(make_unit("u1", "probe"))).measured["vcpus"] == 2
+    await driver.modify(make_unit("u1", "modify", 3, properties={**wanted, "cap": "0", "shares": "0"}))
+    assert [call for call in far.calls() if call[0] == "sched-credit2"][-1][3:] == ["-c", "0", "-w", "256"]
+    assert "cpu_weight" not in (far.folder / "units" / U1 / "domain.cfg").read_text()
 
 
 async def test_a_lease_chooses_nothing_else(far, make_unit):
@@ -357,6 +361,7 @@ async def test_guests_have_no_use_for_it(far, make_unit):
         ({"image": "huge"}, "image: found 'huge', expected one of: tiny"),
         ({"prefix": "$(id)"}, "prefix"),
         ({"network": {"network": "default"}}, "expected a bridge"),
+        ({"network": {**BLOCKS, "block": 4, "book": "book"}}, "network: found block and book, expected none"),
         ({"size": {"cap": 80}, "choices": {"cap": [0, 50]}}, "size.cap: found 80"),
         ({"images": {"a b": {}}}, "images"),
     ],
@@ -444,15 +449,61 @@ def test_listings_are_read_as_they_are():
             read(text)
 
 
-async def test_a_record_that_is_damaged_is_told_not_guessed(far, make_unit):
-    """A record that is none stops all that would be done to the unit, with the folder's name."""
+@pytest.mark.parametrize("content", ['{"unit": 1}\n', "not\nJSON", "\n\n", "", "\xff"])
+async def test_a_record_that_is_damaged_keeps_no_unit(far, make_unit, content):
+    """A record that is none is told of, and not guessed; setup makes the unit anew, and teardown removes it."""
     await far.driver.setup(make_unit("u1"))
-    (far.folder / "units" / U1 / "record.json").write_text('{"unit": 1}\n')
-    with pytest.raises(DriverError, match=f"units/{U1}: found no record") as caught:
-        await far.driver.teardown(make_unit("u1", "teardown", 2))
-    assert not caught.value.retry
-    assert HOST_KEY not in str(caught.value)
-    assert (far.folder / "units" / U1).exists()
+    record = far.folder / "units" / U1 / "record.json"
+    whole, was = record.read_text(), far.domains()[U1]["id"]
+    record.write_text(content, encoding="latin-1")
+    if content.strip():
+        with pytest.raises(DriverError, match=f"units/{U1}: found no record") as caught:
+            await far.driver.probe(make_unit("u1", "probe"))
+        assert not caught.value.retry
+        assert HOST_KEY not in str(caught.value)
+    else:
+        assert (await far.driver.probe(make_unit("u1", "probe"))).detail == "not set up"
+    await far.driver.setup(make_unit("u1"))
+    assert record.read_text() == whole
+    assert far.domains()[U1]["id"] > was
+    record.write_text(content, encoding="latin-1")
+    await far.reopen().teardown(make_unit("u1", "teardown", 2))
+    assert far.leftovers() == []
+
+
+async def test_a_record_of_which_nothing_came_is_not_kept(far, make_unit):
+    """When ssh is cut off before the record that says "ready" has come, the one that was there stays, and the next try
+    goes on with the same domain.
+    """
+    cut = (
+        Path(far.ssh)
+        .read_text()
+        .replace("exec setsid", 'case "$last" in *record.json*) exec </dev/null;; esac\nexec setsid')
+    )
+    driver = far.make({"ready": "console", "marker": "up"})
+
+    async def breaks() -> None:
+        while U1 not in far.domains():
+            await trio.sleep(0.01)
+        far.program("ssh", cut)
+        (far.console / f"guest-{U1}.log").write_text("up\n")
+
+    driver._take_back = nothing_back
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(breaks)
+        with pytest.raises(DriverError, match=r"can't write record.json of contract-u1: 0 of \d+ bytes came"):
+            await driver.setup(make_unit("u1"))
+    was = far.domains()[U1]["id"]
+    far.program("ssh", cut.replace("</dev/null", ""))
+    again = far.make({"ready": "console", "marker": "up"})
+    assert (await again.probe(make_unit("u1", "probe"))).detail == "not ready yet"
+    await again.setup(make_unit("u1"))
+    assert far.domains()[U1]["id"] == was
+    assert (await again.probe(make_unit("u1", "probe"))).state == "up"
+
+
+async def nothing_back(*_: object) -> None:
+    """As when the daemon is killed before it can take anything back."""
 
 
 def test_the_example_has_no_fault(tmp_path, capfd):

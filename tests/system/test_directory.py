@@ -10,16 +10,23 @@ import socket
 import struct
 import subprocess
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import attrs
 import pytest
+import trio
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 from system.packages import DIRECTORY, require, require_root
 from system.system_waits import wait_until
 
 from leasekit.core.drivers import Driver, DriverError, UnitContext
-from leasekit.core.settings import SettingsError
+from leasekit.core.settings import SettingsError, structure
+from leasekit.drivers.directory.entry import Entry
+from leasekit.drivers.directory.ldap import LdapExport, LdapSettings
 from leasekit.drivers.directory.publishing import PublishingDriver
 from leasekit.drivers.registry import make_driver
 
@@ -33,6 +40,8 @@ include /etc/ldap/schema/nis.schema
 modulepath /usr/lib/ldap
 moduleload back_mdb
 pidfile {folder}/slapd.pid
+TLSCertificateFile {folder}/localhost.pem
+TLSCertificateKeyFile {folder}/localhost.key
 database mdb
 maxsize 10485760
 suffix "{base}"
@@ -53,6 +62,12 @@ def free_port(kind: int = socket.SOCK_STREAM) -> int:
         found.bind(("127.0.0.1", 0))
         port: int = found.getsockname()[1]
         return port
+
+
+def two_free_ports() -> tuple[int, int]:
+    """The same for two that are not one."""
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
+        return one.getsockname()[1], other.getsockname()[1]
 
 
 def _taken(port: int) -> str:
@@ -103,7 +118,7 @@ def dns(tmp_path: Path) -> Iterator[dict[str, Any]]:
 
 
 async def test_names_come_and_go_with_units(tmp_path, dns):
-    """A unit's names lead to its addresses from the end of its setup to the beginning of its teardown; what a killed
+    """A unit's names lead to its addresses from the end of its setup to its teardown; what a killed
     dnsmasq knew the next one knows; a daemon that is started anew uses the dnsmasq that runs.
     """
     port = dns["dnsmasq"]["port"]
@@ -180,10 +195,31 @@ async def test_what_is_no_name_is_not_published(tmp_path, dns, key, text):
 
 @attrs.frozen
 class Slapd:
-    """An LDAP server of the test's own."""
+    """An LDAP server of the test's own, with and without TLS."""
 
-    settings: dict[str, Any]
+    folder: Path
     port: int
+    tls: int
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Of the site ``one``."""
+        return self.of()
+
+    def of(self, site: str = "one", **changes: Any) -> dict[str, Any]:
+        plain = {"url": f"ldap://127.0.0.1:{self.port}", "base": BASE, "bind": ADMIN, "homes": "/people"}
+        return {"ldap": {**plain, "password_file": str(self.folder / "password"), "site": site, **changes}}
+
+    def export(self, site: str, host: str = "127.0.0.1") -> LdapExport:
+        """As the drivers of a daemon have it; one by another name of the host has turns of its own, as elsewhere."""
+        table = self.of(site, url=f"ldap://{host}:{self.port}")["ldap"]
+        return LdapExport(structure(LdapSettings, table, "ldap"))
+
+    def add(self, name: str, classes: list[str], **values: Any) -> None:
+        """Somebody else's entry."""
+        ldap = importlib.import_module("ldap3")
+        with ldap.Connection(ldap.Server(f"ldap://127.0.0.1:{self.port}"), ADMIN, PASSWORD) as link:
+            assert link.add(f"{name},{BASE}", classes, values), link.result
 
     def entries(self, folder: str) -> dict[str, dict[str, list[str]]]:
         """What is in one of the folders, by DN."""
@@ -195,26 +231,54 @@ class Slapd:
                 for one in link.response or []
             }
 
+    def all(self) -> list[dict[str, dict[str, list[str]]]]:
+        return [self.entries(folder) for folder in ("hosts", "users", "slices")]
+
+
+def certificate(folder: Path, host: str) -> Path:
+    """One for the name of a host, which signs itself; its key is beside it."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, host)])
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(datetime.now(UTC) - timedelta(days=1))
+        .not_valid_after(datetime.now(UTC) + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(host)]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    sealed = serialization.NoEncryption()
+    form, pem = serialization.PrivateFormat.PKCS8, serialization.Encoding.PEM
+    (folder / f"{host}.key").write_bytes(key.private_bytes(pem, form, sealed))
+    path = folder / f"{host}.pem"
+    path.write_bytes(made.public_bytes(pem))
+    return path
+
 
 @pytest.fixture
 def slapd(tmp_path: Path) -> Iterator[Slapd]:
     (tmp_path / "data").mkdir()
+    certificate(tmp_path, "localhost")
     words = {"folder": tmp_path, "base": BASE, "admin": ADMIN, "password": PASSWORD}
     (tmp_path / "slapd.conf").write_text(SLAPD.format(**words))
+    (tmp_path / "password").touch(mode=0o600)
     (tmp_path / "password").write_text(f"{PASSWORD}\n")
-    port = free_port()
-    command = ["slapd", "-d", "0", "-f", str(tmp_path / "slapd.conf"), "-h", f"ldap://127.0.0.1:{port}"]
+    found = Slapd(tmp_path, *two_free_ports())
+    urls = f"ldap://127.0.0.1:{found.port} ldaps://127.0.0.1:{found.tls}"
+    command = ["slapd", "-d", "0", "-f", str(tmp_path / "slapd.conf"), "-h", urls]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:
-            wait_until("slapd", lambda: _refused(port, process))
+            wait_until("slapd", lambda: _refused(found.port, process) or _refused(found.tls, process))
             ldap = importlib.import_module("ldap3")
-            with ldap.Connection(ldap.Server(f"ldap://127.0.0.1:{port}"), ADMIN, PASSWORD, auto_bind=True) as link:
+            with ldap.Connection(
+                ldap.Server(f"ldap://127.0.0.1:{found.port}"), ADMIN, PASSWORD, auto_bind=True
+            ) as link:
                 assert link.add(BASE, ["dcObject", "organization"], {"dc": "example", "o": "example"}), link.result
-            url = f"ldap://127.0.0.1:{port}"
-            yield Slapd(
-                {"ldap": {"url": url, "base": BASE, "bind": ADMIN, "password_file": "password", "homes": "/people"}},
-                port,
-            )
+            yield found
         finally:
             process.kill()
 
@@ -270,7 +334,19 @@ async def test_holders_and_slices_of_any_name(tmp_path, slapd):
     """Names of holders and slices that are no names of users and groups get one that is, each its own; nothing in them
     is taken as part of a DN or a filter.
     """
-    odd = ["a,ou=hosts", "*)(objectClass=*", "ü \u202e", "x" * 200, "Alice", "alice", "$(id)", "a\nb", "a\\2cb", ""]
+    odd = [
+        "rehto:tikesael",
+        "a,ou=hosts",
+        "*)(objectClass=*",
+        "ü \u202e",
+        "x" * 200,
+        "Alice",
+        "alice",
+        "$(id)",
+        "a\nb",
+        "a\\2cb",
+        "",
+    ]
     for number, text in enumerate(odd):
         driver = make(tmp_path, slapd.settings, hostname=f"vm-{number}", addresses="10.7.0.1")
         await driver.setup(make_unit(f"vm-{number}", **{"lease.holder": text, "slice.name": text[::-1]}))
@@ -279,6 +355,209 @@ async def test_holders_and_slices_of_any_name(tmp_path, slapd):
     for number in range(len(odd)):
         await driver.teardown(make_unit(f"vm-{number}", "teardown"))
     assert slapd.entries("hosts") == slapd.entries("users") == slapd.entries("slices") == {}
+
+
+def others(slapd: Slapd) -> None:
+    """A directory that has people, groups and machines of the site's own, in the same folders."""
+    for folder in ("hosts", "users", "slices"):
+        slapd.add(f"ou={folder}", ["organizationalUnit"], ou=folder)
+    person = {"uid": "carol", "cn": "Carol", "gidNumber": 100, "homeDirectory": "/people/carol"}
+    slapd.add("uid=carol,ou=users", ["account", "posixAccount"], **person, uidNumber=20_000)
+    slapd.add("cn=staff,ou=slices", ["posixGroup"], cn="staff", gidNumber=20_000, description="all who work here")
+    slapd.add("cn=printer,ou=hosts", ["device", "ipHost"], cn="printer", ipHostNumber="10.7.0.200")
+    slapd.add("cn=camera,ou=hosts", ["device", "ipHost"], cn="camera", ipHostNumber="10.7.0.201", description="vm-1")
+    slapd.add("cn=odd,ou=hosts", ["device", "ipHost"], cn="odd", ipHostNumber="::1", description="leasekit:one", ou="x")
+
+
+async def test_what_is_not_leasekits_stays(tmp_path, slapd):
+    """A directory's own people, groups and machines are as they were after setup, modify, orphans and teardown, with
+    whatever attributes; their numbers are nobody else's.
+    """
+    others(slapd)
+    before = slapd.all()
+    driver = make(tmp_path, slapd.settings, hostname="vm-1", addresses="10.7.0.1")
+    await driver.setup(make_unit("vm-1"))
+    await driver.modify(make_unit("vm-1", "modify"))
+    assert slapd.entries("users")[f"uid=alice,ou=users,{BASE}"]["uidNumber"] == ["20001"]
+    assert slapd.entries("slices")[f"cn=alice.web,ou=slices,{BASE}"]["gidNumber"] == ["20001"]
+    assert isinstance(driver, PublishingDriver)
+    assert {one.unit for one in await driver.orphans(())} == {"vm-1"}
+    await driver.teardown(make_unit("vm-1", "teardown"))
+    assert slapd.all() == before
+
+
+TAKEN = [
+    ("ou=users", "uid=alice", ["account", "posixAccount"], {"uidNumber": 7, "gidNumber": 7, "homeDirectory": "/x"}),
+    ("ou=slices", "cn=alice.web", ["posixGroup"], {"gidNumber": 7, "description": "of another time"}),
+    ("ou=hosts", "cn=vm-1", ["device", "ipHost"], {"ipHostNumber": "10.7.0.9", "description": "vm-1"}),
+    ("ou=hosts", "cn=vm-1", ["device", "ipHost"], {"ipHostNumber": "10.7.0.9", "description": "leasekit:two:vm-1"}),
+]
+
+
+@pytest.mark.parametrize(("folder", "name", "classes", "values"), TAKEN, ids=["user", "slice", "host", "site"])
+async def test_a_name_that_somebody_has(tmp_path, slapd, folder, name, classes, values):
+    """Where an entry that is not the site's has the name of one, the setup fails for good, and the entry stays."""
+    slapd.add(folder, ["organizationalUnit"])
+    slapd.add(f"{name},{folder}", classes, cn=name.partition("=")[2], **values)
+    before = slapd.entries(folder[3:])
+    driver = make(tmp_path, slapd.settings, hostname="vm-1", addresses="10.7.0.1")
+    why = "is marked as leasekit:two:vm-1" if "leasekit" in str(values) else "is not leasekit's"
+    with pytest.raises(DriverError, match=f"{name},{folder},{BASE} is there, and {why}: it is left as it is") as caught:
+        await driver.setup(make_unit("vm-1"))
+    assert not caught.value.retry
+    await driver.teardown(make_unit("vm-1", "teardown"))
+    assert slapd.entries(folder[3:]) == before
+
+
+async def test_two_sites_share_a_directory(tmp_path, slapd):
+    """Sites don't see each other's hosts as orphans; a holder of both is one user, who goes with the last of them."""
+    one = make(tmp_path, slapd.of("one"), hostname="vm-1", addresses="10.7.0.1")
+    two = make(tmp_path, slapd.of("one.b"), hostname="vm-2", addresses="10.7.0.2")
+    assert isinstance(one, PublishingDriver) and isinstance(two, PublishingDriver)
+    await one.setup(make_unit("vm-1"))
+    await two.setup(make_unit("vm-2"))
+    (user,) = slapd.entries("users").values()
+    assert sorted(user["description"]) == ["leasekit", "leasekit:one", "leasekit:one.b"]
+    assert [found.unit for found in await one.orphans(())] == ["vm-1"]
+    await one.teardown(make_unit("vm-2", "teardown"))
+    assert len(slapd.entries("hosts")) == 2
+    await one.teardown(make_unit("vm-1", "teardown"))
+    (left,) = slapd.entries("users").values()
+    assert left["uidNumber"] == user["uidNumber"]
+    assert sorted(left["description"]) == ["leasekit", "leasekit:one.b"]
+    assert [sorted(found) for found in slapd.all()] == [
+        [f"cn=vm-2,ou=hosts,{BASE}"], [f"uid=alice,ou=users,{BASE}"], [f"cn=alice.web,ou=slices,{BASE}"]
+    ]  # fmt: skip
+    await two.teardown(make_unit("vm-2", "teardown"))
+    assert slapd.all() == [{}, {}, {}]
+
+
+async def test_a_site_that_needs_what_another_just_gives_up(slapd, monkeypatch):
+    """A user whom one site is about to remove stays when another site needs it by then, and is made anew when it is
+    gone by then.
+    """
+    one, two = slapd.export("one"), slapd.export("two", "localhost")
+    first = Entry(unit="vm-1", hostname="vm-1", addresses=("10.7.0.1",), holder="alice", slice="web")
+    second = attrs.evolve(first, unit="vm-2", hostname="vm-2")
+    one.publish(first)
+    delete = LdapExport._delete
+
+    def late(self, link, name, *controls):
+        if self is one and name.startswith("uid="):
+            two.publish(second)
+        delete(self, link, name, *controls)
+
+    monkeypatch.setattr(LdapExport, "_delete", late)
+    one.withdraw("vm-1")
+    monkeypatch.undo()
+    assert [found["description"] for found in slapd.entries("users").values()] == [["leasekit", "leasekit:two"]]
+    read = LdapExport._read
+
+    def early(self, link, name):
+        found = read(self, link, name)
+        if self is one and found is not None and two.units():
+            two.withdraw("vm-2")
+        return found
+
+    monkeypatch.setattr(LdapExport, "_read", early)
+    one.publish(first)
+    assert [found["description"] for found in slapd.entries("users").values()] == [["leasekit", "leasekit:one"]]
+    assert one.units() == {"vm-1"}
+    one.withdraw("vm-1")
+    assert slapd.all() == [{}, {}, {}]
+
+
+async def test_teardown_waits_for_no_directory(tmp_path, slapd):
+    """A unit ends although the directory refuses the site, or does not answer; that is told, and the next try, when
+    the directory is back, takes the unit out of it.
+    """
+    driver = make(tmp_path, slapd.settings, hostname="vm-1", addresses="10.7.0.1")
+    await driver.setup(make_unit("vm-1"))
+    assert isinstance(driver, PublishingDriver)
+    (tmp_path / "password").write_text("wrong\n")
+    with pytest.raises(
+        DriverError, match=r"the unit has ended, and is still told of: LDAP at .* can't log in"
+    ) as caught:
+        await driver.teardown(make_unit("vm-1", "teardown"))
+    assert caught.value.retry
+    assert (await driver.inner.probe(make_unit("vm-1", "probe"))).state == "down"
+    assert len(slapd.entries("hosts")) == 1
+    (tmp_path / "password").write_text(f"{PASSWORD}\n")
+    await driver.teardown(make_unit("vm-1", "teardown"))
+    assert slapd.all() == [{}, {}, {}]
+
+
+async def test_teardown_waits_for_no_answer(tmp_path, slapd):
+    """While a directory keeps the driver waiting the unit's end comes to pass."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        driver = make(tmp_path, slapd.of(url=f"ldap://127.0.0.1:{port}"), hostname="vm-1", addresses="10.7.0.1")
+        assert isinstance(driver, PublishingDriver)
+        await driver.inner.setup(make_unit("vm-1"))
+        problems: list[DriverError] = []
+
+        async def end() -> None:
+            try:
+                await driver.teardown(make_unit("vm-1", "teardown"))
+            except DriverError as error:
+                problems.append(error)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(end)
+            with trio.fail_after(60):
+                link, _ = await trio.to_thread.run_sync(silent.accept)
+                while (await driver.inner.probe(make_unit("vm-1", "probe"))).state != "down":
+                    await trio.sleep(0.01)
+            assert not problems
+            link.close()
+    assert "still told of: LDAP at" in str(problems[0])
+
+
+async def test_ldaps_is_for_the_server_that_is_meant(tmp_path, slapd):
+    """The server's certificate must be of the file in the settings, or of an authority that the machine knows, and of
+    the host's name.
+    """
+    url = f"ldaps://localhost:{slapd.tls}"
+    trusted = {"url": url, "ca_file": str(tmp_path / "localhost.pem")}
+    await make(tmp_path, slapd.of(**trusted), hostname="vm-1", addresses="10.7.0.1").setup(make_unit("vm-1"))
+    assert len(slapd.entries("hosts")) == 1
+    (tmp_path / "others").mkdir()
+    for changes in (
+        {"url": url},
+        {"url": url, "ca_file": str(certificate(tmp_path / "others", "localhost"))},
+        {**trusted, "url": f"ldaps://127.0.0.1:{slapd.tls}"},
+    ):
+        driver = make(tmp_path, slapd.of(**changes), hostname="vm-2", addresses="10.7.0.2")
+        with pytest.raises(DriverError, match=r"LDAP at ldaps://.*(certificate|doesn't match)"):
+            await driver.setup(make_unit("vm-2"))
+    assert len(slapd.entries("hosts")) == 1
+
+
+async def test_a_password_that_others_can_read(tmp_path, slapd):
+    """It is not used."""
+    (tmp_path / "password").chmod(0o640)
+    driver = make(tmp_path, slapd.settings, hostname="vm-1", addresses="10.7.0.1")
+    with pytest.raises(DriverError, match="password: found mode 0640, others must not read it") as caught:
+        await driver.setup(make_unit("vm-1"))
+    assert not caught.value.retry
+
+
+def test_a_password_in_the_clear_is_allowed_by_name(tmp_path, slapd):
+    """To another machine, where the site says so; on this machine anyway."""
+    for changes in (
+        {"url": "ldap://192.0.2.1", "plaintext": True}, {"url": "ldap://[::1]:1389"}, {"url": "ldap://localhost"},
+        {"url": "ldapi://%2Frun%2Fslapd%2Fldapi"},
+    ):  # fmt: skip
+        make(tmp_path, slapd.of(**changes))
+
+
+async def test_a_folder_of_names_that_can_not_be_read(tmp_path, dns):
+    """It is told of as what a driver can't find out."""
+    (tmp_path / "names").write_text("no folder")
+    driver = make(tmp_path, dns)
+    assert isinstance(driver, PublishingDriver)
+    with pytest.raises(DriverError, match=r"can't read .*names: Not a directory"):
+        await driver.orphans(())
 
 
 async def test_a_directory_that_does_not_answer(tmp_path, slapd):
@@ -301,8 +580,13 @@ async def test_a_directory_that_does_not_answer(tmp_path, slapd):
         ({"dnsmasq": {"folder": "names"}}, "expected pid_file, of a dnsmasq that runs, or listen"),
         ({"dnsmasq": {"folder": "a b", "listen": "127.0.0.1"}}, "expected a path without blanks"),
         ({"dnsmasq": {"folder": "names", "listen": "here"}}, "'here' does not appear to be an IPv4 or IPv6 address"),
-        ({"ldap": {"url": "http://x", "base": BASE}}, "url"),
-        ({"ldap": {"url": "ldap://x", "base": "nonsense"}}, "expected a DN"),
+        ({"ldap": {"url": "http://x", "base": BASE, "site": "one"}}, "url"),
+        ({"ldap": {"url": "ldap://x", "base": "nonsense", "site": "one"}}, "expected a DN"),
+        ({"ldap": {"url": "ldap://x", "base": BASE}}, "site"),
+        ({"ldap": {"url": "ldap://x", "base": BASE, "site": "a:b"}}, "site"),
+        ({"ldap": {"url": "ldaps://x", "base": BASE, "site": "one", "ca_file": "none.pem"}}, "ldap.ca_file: found"),
+        ({"ldap": {"url": "ldap://192.0.2.1", "base": BASE, "site": "one", "bind": ADMIN}}, "plaintext = true"),
+        ({"ldap": {"url": "ldap://directory.example", "base": BASE, "site": "one", "bind": ADMIN}}, "expected ldaps"),
         ({"dns": {}}, "dns"),
     ],
 )

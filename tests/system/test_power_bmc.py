@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import socket
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -229,3 +231,27 @@ async def test_a_meter_is_read_by_ipmitool(tmp_path):
         power = make_power(structure(Machine, {"power": settings}, "m").power)
         await power.on()  # nothing but a look, until it answers
         assert await power.watts() == 231
+
+
+@pytest.mark.parametrize("mode", ["forgets", "refuses"])
+async def test_boot_flags_are_kept_until_the_start(tmp_path, mode):
+    """A BMC that clears them when no order comes within a minute is told not to; one that knows nothing of that is
+    obeyed as it is. What it has cleared is not taken for set.
+    """
+    require(BMC)
+    port = free_port(socket.SOCK_DGRAM)
+    command = [bmc_tools() / "python", Path(__file__).with_name("forgetful_bmc.py"), str(port), USER, PASSWORD, mode]
+    settings = {
+        "kind": "ipmi", "host": "127.0.0.1", "port": port, "user": USER, "password_file": str(password_file(tmp_path)),
+        "order_timeout": "60s", "efi": True,
+    }  # fmt: skip
+    with running(command, tmp_path / "log", {}):
+        power = make_power(structure(Machine, {"power": settings}, "m").power)
+        for device in ("network", "disk"):
+            await power.boot_once(device)
+            assert await power.controller.boot_device() == device
+        if mode == "forgets":
+            clear = ["ipmitool", "-I", "lanplus", "-H", "127.0.0.1", "-p", str(port), "-U", USER, "-E"]
+            environment = {**os.environ, "IPMI_PASSWORD": PASSWORD}
+            subprocess.run([*clear, "raw", "0", "8", "3", "0"], env=environment, check=True, capture_output=True)
+            assert await power.controller.boot_device() is None

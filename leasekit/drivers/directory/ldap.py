@@ -4,15 +4,24 @@ names.
 Below ``base`` there are three folders: ``ou=hosts`` (a ``device`` and ``ipHost`` for each unit), ``ou=users`` (a
 ``posixAccount`` for each holder who has a unit) and ``ou=slices`` (a ``posixGroup`` for each slice that has one, with
 its holder as the member). The directory is all that there is: what is there of a unit says whose it was.
+
+Others may have entries there too, people and other sites among them. So each entry is marked, in ``description``: a
+host with the site and unit that it is of; a user or group as leasekit's, and with each site that needs it. What has
+no mark is never changed, nor removed; what is marked goes with its last site, and a server looks at that itself
+(RFC 4528), for another site may want the entry in the same moment.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Mapping
+import ipaddress
+import ssl
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import attrs
 
@@ -20,34 +29,59 @@ from leasekit.core.drivers import DriverError
 from leasekit.core.settings import SettingsError
 from leasekit.drivers.directory.entry import Entry, plain_name
 from leasekit.drivers.names import one_line
+from leasekit.drivers.power.settings import read_secret
 
 HOSTS: Final = "hosts"
 USERS: Final = "users"
 SLICES: Final = "slices"
 TIMEOUT: Final = 10
 """Seconds for a connection, and for each answer."""
-PASSWORD_MAX: Final = 4096
+OURS: Final = "leasekit"
+"""The mark of a user or group that leasekit has made; behind a colon, each site that needs it."""
+ATTEMPTS: Final = 5
+"""How often an entry is asked for that others remove meanwhile."""
+UNLESS_NEEDED: Final = ("1.3.6.1.1.12", True, b"\xa2\x1c\xa4\x1a\x04\x0bdescription0\x0b\x80\x09leasekit:")
+"""The assertion control, with the filter ``(!(description=leasekit:*))``: only an entry that no site needs is removed.
+"""
+
+_turns: Final[dict[tuple[str, str], threading.Lock]] = {}
+"""By url and base: numbers of users and slices are shared by all drivers of a daemon that write to one place."""
 
 
 @attrs.frozen(kw_only=True)
 class LdapSettings:
     """``url`` is ``ldap://HOST``, ``ldaps://HOST`` or ``ldapi://PATH``; ``bind`` who writes there, with the password in
-    ``password_file``. Numbers of users and slices are given from ``first_id`` on; homes are below ``homes``.
+    ``password_file`` (mode 0600). ``site`` marks what is this site's: no other that writes below ``base`` has the same.
+    Numbers of users and slices are given from ``first_id`` on; homes are below ``homes``.
+
+    The certificate behind ``ldaps://`` must be one of ``ca_file``, or of an authority that this machine knows. With
+    ``plaintext`` a password may go over ``ldap://`` to another machine, where it can be read on the way.
     """
 
     url: str = attrs.field(validator=attrs.validators.matches_re(r"(ldap|ldaps|ldapi)://\S*"))
     base: str = attrs.field(validator=attrs.validators.min_len(1))
+    # Small letters, for directories do not tell them from others; no colon, for one ends the name in a mark.
+    site: str = attrs.field(validator=attrs.validators.matches_re(r"[a-z0-9][a-z0-9_.-]{0,62}"))
     bind: str = ""
     password_file: Path | None = None
+    ca_file: Path | None = None
+    plaintext: bool = False
     first_id: int = attrs.field(default=20_000, validator=attrs.validators.ge(1000))
     homes: str = "/home"
     shell: str = "/bin/sh"
+
+    def __attrs_post_init__(self) -> None:
+        if self.bind and not self.plaintext and _can_be_read(self.url):
+            raise ValueError(
+                f"url: found {self.url[:80]!r}, over which the password of bind could be read on the way: expected "
+                "ldaps://, ldapi://, an address of this machine, or plaintext = true"
+            )
 
 
 class LdapExport:
     """Writes entries to a directory. Its methods block, and raise ``DriverError``.
 
-    Raises ``SettingsError`` without ldap3.
+    Raises ``SettingsError`` without ldap3, and for a ``ca_file`` that can't be used.
     """
 
     def __init__(self, settings: LdapSettings) -> None:
@@ -63,119 +97,197 @@ class LdapExport:
             self._dn.parse_dn(settings.base)
         except self._errors.LDAPInvalidDnError as error:
             raise SettingsError([f"ldap.base: found {settings.base[:80]!r}, expected a DN ({error})"]) from error
+        try:
+            ssl.create_default_context(cafile=settings.ca_file)
+        except OSError as error:  # SSLError too
+            text = f"ldap.ca_file: found {settings.ca_file}, which can't be used: {error.strerror or error}"
+            raise SettingsError([text]) from error
+        self._turn = _turns.setdefault((settings.url, settings.base), threading.Lock())
 
     def publish(self, entry: Entry) -> None:
         """The directory has the unit's host, its holder and its slice, as they are now."""
         holder, slice_ = _words(entry)
         with self._connected() as link:
             for folder in (HOSTS, USERS, SLICES):
-                self._add(link, self._folder(folder), ["organizationalUnit"], {"ou": folder})
+                self._added(link, self._folder(folder), ["organizationalUnit"], {"ou": folder})
             number = self._number(link, USERS, "uid", holder, "uidNumber")
             group = self._number(link, SLICES, "cn", slice_, "gidNumber")
             user = {
                 "uid": holder, "cn": entry.holder or holder, "uidNumber": number, "gidNumber": group,
                 "homeDirectory": f"{self._settings.homes}/{holder}", "loginShell": self._settings.shell,
             }  # fmt: skip
-            self._add(link, self._entry("uid", holder, USERS), ["account", "posixAccount"], user)
-            members = {"cn": slice_, "gidNumber": group, "memberUid": holder, "description": entry.slice or slice_}
-            self._add(link, self._entry("cn", slice_, SLICES), ["posixGroup"], members)
+            self._need(link, self._entry("uid", holder, USERS), ["account", "posixAccount"], user)
+            members = {"cn": slice_, "gidNumber": group, "memberUid": holder}
+            # The word before it keeps the name of a slice, which a guest chooses, from being a mark.
+            named = f"slice {entry.slice or slice_}"
+            self._need(link, self._entry("cn", slice_, SLICES), ["posixGroup"], members, named)
             host = {
-                "cn": list(entry.names), "ipHostNumber": list(entry.addresses), "description": entry.unit,
+                "cn": list(entry.names), "ipHostNumber": list(entry.addresses), "description": self._host(entry.unit),
                 "ou": slice_, "owner": self._entry("uid", holder, USERS),
             }  # fmt: skip
-            self._take_host(link, entry.unit)
+            self._take_hosts(link, entry.unit)
             self._add(link, self._entry("cn", entry.hostname, HOSTS), ["device", "ipHost"], host)
             self._sweep(link)
 
     def withdraw(self, unit: str) -> None:
-        """The directory has nothing of the unit, nor a slice or a holder that has no other."""
+        """The directory has nothing of the unit, nor a slice or a holder that no other needs."""
         with self._connected() as link:
-            if self._take_host(link, unit):
-                self._sweep(link)
+            self._take_hosts(link, unit)
+            # Although there was no host: an earlier try may have come no further than that.
+            self._sweep(link)
 
     def units(self) -> set[str]:
-        """The units that have an entry."""
+        """The units of this site that have an entry."""
         with self._connected() as link:
-            return {str(found["description"][0]) for _, found in self._search(link, HOSTS, "(objectClass=ipHost)")}
+            return {unit for _, found in self._hosts(link) for unit in self._units_of(found)}
 
-    def _take_host(self, link: Any, unit: str) -> bool:
-        found = self._search(link, HOSTS, f"(&(objectClass=ipHost)(description={self._escaped(unit)}))")
-        for name, _ in found:
-            self._delete(link, name)
-        return bool(found)
+    # What is this site's
+
+    @property
+    def _mark(self) -> str:
+        """What a user or group has that this site needs."""
+        return f"{OURS}:{self._settings.site}"
+
+    def _host(self, unit: str) -> str:
+        """What the host of a unit of this site has."""
+        return f"{self._mark}:{unit}"
+
+    def _hosts(self, link: Any) -> list[tuple[str, Mapping[str, list[str]]]]:
+        return self._search(link, HOSTS, f"(&(objectClass=ipHost)(description={self._escaped(self._mark)}:*))")
+
+    def _units_of(self, found: Mapping[str, list[str]]) -> list[str]:
+        """The units in a host's marks: one, unless somebody else has written there."""
+        before = self._host("")
+        return [text.removeprefix(before) for text in found.get("description", ()) if text.startswith(before)]
+
+    def _take_hosts(self, link: Any, unit: str) -> None:
+        for name, found in self._hosts(link):
+            # The server does not tell small letters from large ones.
+            if unit in self._units_of(found):
+                self._delete(link, name)
 
     def _sweep(self, link: Any) -> None:
-        """Removes slices and users that no host is of."""
-        hosts = [found for _, found in self._search(link, HOSTS, "(objectClass=ipHost)")]
-        slices = {str(found["ou"][0]) for found in hosts}
-        owners = {str(found["owner"][0]).lower() for found in hosts}
-        for name, found in self._search(link, SLICES, "(objectClass=posixGroup)"):
-            if str(found["cn"][0]) not in slices:
-                self._delete(link, name)
-        for name, _ in self._search(link, USERS, "(objectClass=posixAccount)"):
-            if name.lower() not in owners:
-                self._delete(link, name)
+        """Has no mark of the site on slices and users that none of its hosts is of, and removes what no site needs."""
+        hosts = [found for _, found in self._hosts(link)]
+        slices = {name for found in hosts for name in found.get("ou", ())}
+        # Servers may write DNs in other ways than they were given; names of users are plain.
+        users = {name.partition(",")[0].partition("=")[2] for found in hosts for name in found.get("owner", ())}
+        mark = self._escaped(self._mark)
+        for folder, class_, key, needed in (
+            (SLICES, "posixGroup", "cn", slices),
+            (USERS, "posixAccount", "uid", users),
+        ):
+            for name, found in self._search(link, folder, f"(&(objectClass={class_})(description={mark}))"):
+                if needed.isdisjoint(found.get(key, ())):
+                    self._unmark(link, name)
+            nobodys = f"(&(objectClass={class_})(description={OURS})(!(description={OURS}:*)))"
+            for name, _ in self._search(link, folder, nobodys):
+                self._delete(link, name, UNLESS_NEEDED)
 
-    def _delete(self, link: Any, name: str) -> None:
-        self._do(link, lambda: link.delete(name), allowed=("noSuchObject",))
+    def _unmark(self, link: Any, name: str) -> None:
+        gone = {"description": [(self._ldap.MODIFY_DELETE, [self._mark])]}
+        self._do(link, lambda: link.modify(name, gone), ("noSuchObject", "noSuchAttribute"))
+
+    def _delete(self, link: Any, name: str, *controls: tuple[str, bool, bytes]) -> None:
+        # A server without assertions leaves what may be another site's: it has its uses when the holder comes again.
+        allowed = ("noSuchObject", "assertionFailed", "unavailableCriticalExtension")
+        self._do(link, lambda: link.delete(name, controls=list(controls) or None), allowed)
 
     def _number(self, link: Any, folder: str, key: str, name: str, number: str) -> int:
-        """The number that an entry has, or else the first that none has."""
+        """The number that an entry has, or else the first that none has, whosoever it is."""
         found = self._search(link, folder, f"({number}=*)")
         for _, entry in found:
-            if str(entry[key][0]) == name:
+            if name in entry.get(key, ()):
                 return int(entry[number][0])
-        taken = {int(entry[number][0]) for _, entry in found}
+        taken = {int(text) for _, entry in found for text in entry.get(number, ())}
         return next(n for n in range(self._settings.first_id, 2**31) if n not in taken)
+
+    def _need(self, link: Any, name: str, classes: list[str], values: Mapping[str, Any], named: str = "") -> None:
+        """There is a user or group with these values, and with the mark of this site. Raises ``DriverError`` for one
+        that leasekit has not made.
+        """
+        marks = [OURS, self._mark, *filter(None, [named])]
+        for _attempt in range(ATTEMPTS):
+            if self._added(link, name, classes, {**values, "description": marks}):
+                return
+            found = self._read(link, name)
+            if found is None:
+                continue
+            has = found.get("description", [])
+            if OURS not in has:
+                raise self._foreign(name, "is not leasekit's")
+            if self._changed(link, name, values, [mark for mark in marks if mark not in has]):
+                return
+        raise DriverError(f"LDAP at {self._settings.url}: {one_line(name, 200)} is made and removed by turns")
+
+    def _add(self, link: Any, name: str, classes: list[str], values: Mapping[str, Any]) -> None:
+        """Adds a host. Raises ``DriverError`` where there is one of that name."""
+        if not self._added(link, name, classes, values):
+            has = (self._read(link, name) or {}).get("description", ())
+            marks = [text for text in has if text.startswith(f"{OURS}:")]
+            raise self._foreign(name, f"is marked as {marks[0]}" if marks else "is not leasekit's")
+
+    def _added(self, link: Any, name: str, classes: list[str], values: Mapping[str, Any]) -> bool:
+        """Whether there was no such entry, and now is."""
+        told = self._do(link, lambda: link.add(name, classes, dict(values)), allowed=("entryAlreadyExists",))
+        return told == "success"
+
+    def _changed(self, link: Any, name: str, values: Mapping[str, Any], marks: list[str]) -> bool:
+        """Whether the entry was there still to get these values, and marks that it lacked."""
+        changes = {key: [(self._ldap.MODIFY_REPLACE, _listed(value))] for key, value in values.items()}
+        if marks:
+            changes["description"] = [(self._ldap.MODIFY_ADD, marks)]
+        return self._do(link, lambda: link.modify(name, changes), allowed=("noSuchObject",)) == "success"
+
+    def _foreign(self, name: str, why: str) -> DriverError:
+        text = f"LDAP at {self._settings.url}: {one_line(name, 200)} is there, and {one_line(why, 200)}: it is left as "
+        return DriverError(f"{text}it is; remove it, or give the site another base", retry=False)
 
     # What is said to the server
 
     @contextmanager
     def _connected(self) -> Iterator[Any]:
         settings, ldap = self._settings, self._ldap
-        server = ldap.Server(settings.url, connect_timeout=TIMEOUT, get_info=ldap.NONE)
+        authority = None if settings.ca_file is None else str(settings.ca_file)
+        tls = ldap.Tls(validate=ssl.CERT_REQUIRED, ca_certs_file=authority)
         how = {"user": settings.bind, "password": self._password()} if settings.bind else {}
         try:
+            server = ldap.Server(settings.url, connect_timeout=TIMEOUT, get_info=ldap.NONE, tls=tls)
             link = ldap.Connection(server, **how, receive_timeout=TIMEOUT, raise_exceptions=False)
-            if not link.bind():
-                told = one_line(str(link.result.get("description")))
-                raise DriverError(
-                    f"LDAP at {settings.url}: {settings.bind or 'nobody'} can't log in: {told}", retry=False
-                )
-            try:
-                yield link
-            finally:
-                link.unbind()
+            with self._turn:
+                if not link.bind():
+                    told = one_line(str(link.result.get("description")))
+                    raise DriverError(
+                        f"LDAP at {settings.url}: {settings.bind or 'nobody'} can't log in: {told}", retry=False
+                    )
+                try:
+                    yield link
+                finally:
+                    link.unbind()
         except self._errors.LDAPException as error:
             raise DriverError(f"LDAP at {settings.url}: {one_line(str(error))}") from error
 
     def _password(self) -> str:
-        path = self._settings.password_file
-        if path is None:
-            return ""
-        try:
-            return path.read_text("utf-8")[:PASSWORD_MAX].rstrip("\n")
-        except (OSError, UnicodeDecodeError) as error:
-            raise DriverError(f"can't read the password of LDAP in {path}: {error}", retry=False) from error
+        return "" if self._settings.password_file is None else read_secret(self._settings.password_file)
 
-    def _add(self, link: Any, name: str, classes: list[str], values: Mapping[str, Any]) -> None:
-        """Adds an entry, or brings the values of one that is there to these."""
-        result = self._do(link, lambda: link.add(name, classes, dict(values)), allowed=("entryAlreadyExists",))
-        if result == "entryAlreadyExists" and "organizationalUnit" not in classes:
-            changes = {key: [(self._ldap.MODIFY_REPLACE, _listed(value))] for key, value in values.items()}
-            self._do(link, lambda: link.modify(name, changes))
+    def _search(self, link: Any, folder: str, filter_: str) -> list[tuple[str, Mapping[str, list[str]]]]:
+        return self._found(link, self._folder(folder), filter_, self._ldap.LEVEL)
 
-    def _search(self, link: Any, folder: str, filter_: str) -> list[tuple[str, Mapping[str, Any]]]:
-        ldap = self._ldap
+    def _read(self, link: Any, name: str) -> Mapping[str, list[str]] | None:
+        """An entry, if it is there."""
+        found = self._found(link, name, "(objectClass=*)", self._ldap.BASE)
+        return found[0][1] if found else None
+
+    def _found(self, link: Any, below: str, filter_: str, scope: str) -> list[tuple[str, Mapping[str, list[str]]]]:
         self._do(
             link,
-            lambda: link.search(self._folder(folder), filter_, ldap.LEVEL, attributes=ldap.ALL_ATTRIBUTES),
+            lambda: link.search(below, filter_, scope, attributes=self._ldap.ALL_ATTRIBUTES),
             allowed=("noSuchObject",),
         )
         found = link.response or []
         return [(one["dn"], _texts(one["raw_attributes"])) for one in found if one["type"] == "searchResEntry"]
 
-    def _do(self, link: Any, act: Callable[[], Any], allowed: tuple[str, ...] = ()) -> str:
+    def _do(self, link: Any, act: Callable[[], Any], allowed: Sequence[str] = ()) -> str:
         act()
         told = str(link.result["description"])
         if told not in ("success", *allowed):
@@ -198,6 +310,17 @@ def _words(entry: Entry) -> tuple[str, str]:
     holder = plain_name(entry.holder or "nobody")
     # Neither half has a dot: no other pair makes the same name.
     return holder, f"{holder}.{plain_name(entry.slice or 'default')}"
+
+
+def _can_be_read(url: str) -> bool:
+    """Whether what goes there passes other machines in the clear."""
+    parts = urlsplit(url)
+    if parts.scheme != "ldap" or parts.hostname == "localhost":
+        return False
+    try:
+        return not ipaddress.ip_address(parts.hostname or "").is_loopback
+    except ValueError:
+        return True
 
 
 def _listed(value: Any) -> list[Any]:

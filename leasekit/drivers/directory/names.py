@@ -93,18 +93,18 @@ class HostNames:
 
     def units(self) -> set[str]:
         """The units that have names."""
-        return (
-            {path.name for path in self._folder.iterdir() if not path.name.startswith(".")} if self._exists() else set()
-        )
+        try:
+            return {path.name for path in self._folder.iterdir() if not path.name.startswith(".")}
+        except FileNotFoundError:
+            return set()
+        except OSError as error:
+            raise DriverError(f"can't read {self._folder}: {error.strerror}") from error
 
     def stop(self) -> None:
         """End the dnsmasq that the driver has started, if it runs."""
         running = self._running()
         if self._settings.listen and running is not None:
             send_signals([running], signal.SIGTERM)
-
-    def _exists(self) -> bool:
-        return self._folder.is_dir()
 
     def _tell(self) -> None:
         running = self._running()

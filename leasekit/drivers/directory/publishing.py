@@ -1,6 +1,7 @@
 """A driver around another, which tells the world of its units: their names to dnsmasq, and them to an LDAP directory.
 
-A unit is told of when its setup has ended, and no more before its teardown begins; both are safe to do twice.
+A unit is told of when its setup has ended, and no more from when its teardown begins, which waits for nobody who is
+told; both are safe to do twice.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any, Final, cast
 import attrs
 import trio
 
-from leasekit.core.drivers import Driver, Orphan, OrphanFinder, ProbeResult, UnitContext
+from leasekit.core.drivers import Driver, DriverError, Orphan, OrphanFinder, ProbeResult, UnitContext
 from leasekit.core.properties import Properties
 from leasekit.drivers.directory.entry import make_entry
 from leasekit.drivers.directory.ldap import LdapExport, LdapSettings
@@ -54,11 +55,35 @@ class PublishingDriver:
         return found
 
     async def teardown(self, unit: UnitContext) -> Properties | None:
-        """The unit is told of no more, and then as the driver's own."""
+        """As the driver's own, and the unit is told of no more meanwhile.
+
+        Whoever can't be told does not keep the unit from its end: it is gone when the error is raised, and what is
+        left to do when that is tried again is to tell.
+        """
         name = check_unit_id(unit.unit)
+        problems: list[Exception] = []
+        failed: DriverError | None = None
+        returned: Properties | None = None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._withdraw, name, problems)
+            try:
+                returned = await self.inner.teardown(unit)
+            except DriverError as error:
+                failed = error
+        if failed is not None:
+            raise failed
+        if problems:
+            said = problems[0] if isinstance(problems[0], DriverError) else repr(problems[0])
+            # Also for what is no use to try again at once: a password may be put right meanwhile.
+            raise DriverError(f"the unit has ended, and is still told of: {said}") from problems[0]
+        return returned
+
+    async def _withdraw(self, unit: str, problems: list[Exception]) -> None:
         for each in self._told:
-            await self._in_turn(partial(each.withdraw, name))
-        return await self.inner.teardown(unit)
+            try:
+                await self._in_turn(partial(each.withdraw, unit))
+            except Exception as error:  # noqa: BLE001 - a library's own, too: none may cancel the teardown beside it
+                problems.append(error)
 
     async def modify(self, unit: UnitContext) -> Properties:
         """As the driver's own, and then the unit is told of as it is now."""

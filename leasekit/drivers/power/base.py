@@ -15,6 +15,8 @@ from leasekit.core.drivers import DriverError
 from leasekit.core.time import SECOND, Duration, format_duration
 
 PowerState: TypeAlias = Literal["on", "off"]
+Reading: TypeAlias = Literal["on", "off", "going on", "going off"]
+"""What a controller reads; some say of a machine that it is on its way."""
 BootDevice: TypeAlias = Literal["network", "disk"]
 Order: TypeAlias = Literal["on", "off", "soft_off"]
 
@@ -40,7 +42,7 @@ class Controller(Protocol):
     name: str
     """What errors call it."""
 
-    async def status(self) -> PowerState:
+    async def status(self) -> Reading:
         """Whether the power is on."""
         ...
 
@@ -79,15 +81,17 @@ class Power:
     limits: Limits = Limits()
 
     async def status(self) -> PowerState:
-        """Whether the power is on, as far as the controller says so within its own time."""
-        return await self.controller.status()
+        """Whether the power is on, as far as the controller says so within its own time. A machine that is on its way
+        has not arrived.
+        """
+        return "on" if await self.controller.status() in ("on", "going off") else "off"
 
     async def watts(self) -> float:
         """What the machine draws now, in watts. Raises :class:`NoMeter` where its controller has none."""
         return await self.controller.watts()
 
     async def on(self) -> None:
-        """Switches on; no more than a look if it is on."""
+        """Switches on, a machine that is going off when it is; no more than a look if it is on."""
         await self._until("on", "on", self.limits.order)
 
     async def off(self) -> None:
@@ -126,13 +130,15 @@ class Power:
         with trio.move_on_after(limit / SECOND):
             for attempt in range(1_000_000):
                 try:
-                    if await self.controller.status() == state:
+                    found = await self.controller.status()
+                    if found == state:
                         return
-                    problem = problem or f"it is still {'off' if state == 'on' else 'on'}"
-                    if trio.current_time() >= repeat:
+                    problem = problem or f"it is still {found}"
+                    # What is going off takes no order to switch on, or forgets it on the way.
+                    if trio.current_time() >= repeat and (state, found) != ("on", "going off"):
                         await self.controller.order(order)
                         repeat = trio.current_time() + REPEAT_AFTER
-                        problem = f"it took the order, and is still {'off' if state == 'on' else 'on'}"
+                        problem = f"it took the order, and is still {found}"
                 except DriverError as error:
                     if not error.retry:
                         raise

@@ -22,6 +22,11 @@ _ORDERS: Final[dict[Order, str]] = {"on": "on", "off": "off", "soft_off": "soft"
 _DEVICES: Final[dict[BootDevice, str]] = {"network": "pxe", "disk": "disk"}
 _FLAGS: Final[dict[str, BootDevice]] = {"Force PXE": "network", "Force Boot from default Hard-Drive": "disk"}
 _STATUS: Final = re.compile(r"Chassis Power is (on|off)")
+_KEEP_FLAGS: Final = ("0x00", "0x08", "0x03", "0x08")
+"""Set System Boot Options (IPMI 2.0, section 28.12), parameter 3: no order within 60 seconds does not clear the boot
+flags. As bytes, for ipmitool's own words for it read the parameter first, which not all controllers have.
+"""
+_VALID: Final = "Boot Flag Valid"
 _BOOT: Final = re.compile(r"Boot Device Selector : (.*)")
 _WATTS: Final = re.compile(r"Instantaneous power reading: +([0-9]+) Watts")
 """The state that is printed with it, activated or not, says nothing: some firmware reads well and says it does not."""
@@ -50,14 +55,21 @@ class IpmiController:
         await self._ask("chassis", "power", _ORDERS[order])
 
     async def set_boot(self, device: BootDevice) -> None:
-        """Sets the boot flags for the next start. Raises ``DriverError``."""
+        """Sets the boot flags for the next start, whenever that is. Raises ``DriverError``."""
+        try:
+            await self._ask("raw", *_KEEP_FLAGS)
+        except DriverError as error:
+            # Not all have that parameter: then an order to start must come within the minute.
+            if not error.retry:
+                raise
         options = ["options=efiboot"] if self._settings.efi else []
         await self._ask("chassis", "bootdev", _DEVICES[device], *options)
 
     async def boot_device(self) -> BootDevice | None:
-        """What the boot flags say. Raises ``DriverError``."""
-        found = _BOOT.search(await self._ask("chassis", "bootparam", "get", "5"))
-        if found is None:
+        """What the boot flags say, while they are valid. Raises ``DriverError``."""
+        said = await self._ask("chassis", "bootparam", "get", "5")
+        found = _BOOT.search(said)
+        if found is None or _VALID not in said:
             return None
         return _FLAGS.get(found[1].strip())
 

@@ -14,7 +14,7 @@ from leasekit.core.drivers import DriverError
 from leasekit.core.settings import SettingsError
 from leasekit.core.time import SECOND, format_duration
 from leasekit.drivers.names import one_line
-from leasekit.drivers.power.base import BootDevice, NoMeter, Order, PowerState
+from leasekit.drivers.power.base import BootDevice, NoMeter, Order, Reading
 from leasekit.drivers.power.settings import Redfish, read_secret
 
 ALLOWED: Final = "@Redfish.AllowableValues"
@@ -22,8 +22,7 @@ SYSTEMS: Final = "/redfish/v1/Systems"
 
 _RESETS: Final[dict[Order, str]] = {"on": "On", "off": "ForceOff", "soft_off": "GracefulShutdown"}
 _DEVICES: Final[dict[BootDevice, str]] = {"network": "Pxe", "disk": "Hdd"}
-_STATES: Final[dict[str, PowerState]] = {"On": "on", "PoweringOff": "on", "Off": "off", "PoweringOn": "off"}
-"""A machine that is on its way has not arrived."""
+_STATES: Final[dict[str, Reading]] = {"On": "on", "PoweringOff": "going off", "Off": "off", "PoweringOn": "going on"}
 
 
 class RedfishController:
@@ -42,8 +41,8 @@ class RedfishController:
             text = f"ca_file: found {settings.ca_file}, which can't be used: {error.strerror or error}"
             raise SettingsError([text]) from error
 
-    async def status(self) -> PowerState:
-        """Whether the power is on. Raises ``DriverError``."""
+    async def status(self) -> Reading:
+        """Whether the power is on, or on its way. Raises ``DriverError``."""
         async with self._client() as client:
             found = (await self._machine(client)).get("PowerState")
         if not isinstance(found, str) or found not in _STATES:

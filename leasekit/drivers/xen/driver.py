@@ -22,7 +22,7 @@ from leasekit.drivers.xen.migration import migrate
 from leasekit.drivers.xen.place import MEBI, Place
 from leasekit.drivers.xen.plan import make_plan
 from leasekit.drivers.xen.readiness import CONSOLE_MAX, Waiting, console_lines
-from leasekit.drivers.xen.record import UnitRecord, make_record
+from leasekit.drivers.xen.record import DamagedRecordError, UnitRecord, make_record
 from leasekit.drivers.xen.remote import HostLostError
 from leasekit.drivers.xen.settings import XenSettings
 
@@ -57,8 +57,8 @@ class XenDriver(SiteOnly):
         plan = make_plan(unit, self._settings)
         home = self._home(unit.unit)
         async with self._locks.of(unit.unit):
-            place, state = await self._where(home, unit.unit)
-            record = state.record if state.alive else None
+            place, state = await self._what_is_left(home, unit)
+            record = state.record if state is not None and state.alive else None
             try:
                 if record is not None and (record.number, record.lease) == (unit.number, unit.lease):
                     self._addresses.take(plan.unit, plan.addresses)
@@ -80,11 +80,13 @@ class XenDriver(SiteOnly):
                 raise
 
     async def teardown(self, unit: UnitContext) -> None:
-        """Ends the domain, and removes it and its files, overwritten; a unit that is not there is done."""
+        """Ends the domain, and removes it and its files, overwritten, whatever its record says; a unit that is not
+        there is done.
+        """
         name = check_unit_id(unit.unit)
         home = self._home(name)
         async with self._locks.of(name):
-            place, _ = await self._where(home, name)
+            place, _ = await self._what_is_left(home, unit)
             await self._remove(place, home, name)
 
     async def modify(self, unit: UnitContext) -> Properties:
@@ -168,6 +170,14 @@ class XenDriver(SiteOnly):
                 if found.row is not None:
                     return self._places[name], found
         return home, state
+
+    async def _what_is_left(self, home: Place, unit: UnitContext) -> tuple[Place, UnitState | None]:
+        """The same for a unit that may be removed: nothing is known of one whose record is damaged."""
+        try:
+            return await self._where(home, unit.unit)
+        except DamagedRecordError as error:
+            unit.log(str(error))
+            return home, None
 
     async def _running(self, unit: UnitContext, what: str) -> tuple[Place, Row, UnitRecord]:
         place, state = await self._where(self._home(unit.unit), unit.unit)

@@ -20,6 +20,8 @@ MEBI: Final = 2**20
 CONFIG: Final = "domain.cfg"
 SCHEDULERS: Final = {"credit": "sched-credit", "credit2": "sched-credit2"}
 """The commands of the schedulers that know caps and weights, by what `xl info` calls them."""
+WEIGHT: Final = 256
+"""What both give a domain that says nothing."""
 
 
 class Place:
@@ -40,7 +42,9 @@ class Place:
     # What there is
 
     async def find(self, unit: str) -> UnitState:
-        """What there is of a unit. Raises ``DriverError``."""
+        """What there is of a unit. Raises ``DriverError``, and
+        :class:`~leasekit.drivers.xen.record.DamagedRecordError` for a record that can't be read.
+        """
         name = self.name_of(unit)
         said = await self.control.call(
             f"can't look for domain {name}", scripts.READ, self.host.folder, name, self.host.xl
@@ -98,7 +102,9 @@ class Place:
     async def start(self, unit: str) -> None:
         """Starts a unit's domain. Raises ``DriverError``."""
         name = self.name_of(unit)
-        await self.control.call(f"can't start domain {name}", scripts.CREATE, self.host.folder, name, self.host.xl)
+        # `xl` starts nothing while it restores another domain's memory, and waits.
+        words = (self.host.folder, name, self.host.xl)
+        await self.control.call(f"can't start domain {name}", scripts.CREATE, *words, long=True)
 
     async def save(self, unit: str) -> None:
         """Puts a domain's memory on disk and ends it. Raises ``DriverError``."""
@@ -159,8 +165,7 @@ class Place:
         if not command:
             return
         name = self.name_of(unit)
-        weight = ["-w", str(size.shares)] if size.shares else []
-        words = [command, "-d", name, "-c", str(size.cap), *weight]
+        words = [command, "-d", name, "-c", str(size.cap), "-w", str(size.shares or WEIGHT)]
         await self.xl(f"can't set the CPU share of domain {name}", *words)
 
     async def _scheduling(self, size: Size) -> str:
@@ -181,9 +186,8 @@ class Place:
 
     async def _write(self, unit: str, file: str, content: bytes) -> None:
         name = self.name_of(unit)
-        await self.control.call(
-            f"can't write {file} of {name}", scripts.WRITE, self.host.folder, name, file, given=content
-        )
+        words = (self.host.folder, name, file, str(len(content)))
+        await self.control.call(f"can't write {file} of {name}", scripts.WRITE, *words, given=content)
 
     def _config(self, plan: UnitPlan, files: Files) -> bytes:
         network = self._settings.network
@@ -215,8 +219,8 @@ class Place:
             await self.control.call(f"can't make the disk of {name}", script, *words, long=True)
         if image.seed == "initramfs" and image.initrd is not None and key is not None:
             seed, base = initramfs_seed(plan, key, network), image.initrd.sha256
-            what = f"can't write the initrd of {name}"
-            await self.control.call(what, scripts.WRITE_INITRD, self.host.folder, name, base, given=seed)
+            given = (self.host.folder, name, "initrd", str(len(seed)), base)
+            await self.control.call(f"can't write the initrd of {name}", scripts.WRITE_INITRD, *given, given=seed)
         if image.seed == "nocloud" and key is not None:
             await self._write(plan.unit, "seed", await make_iso(nocloud_files(plan, key, network)))
         return self._paths(plan)

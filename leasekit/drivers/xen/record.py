@@ -70,8 +70,14 @@ def make_record(plan: UnitPlan, host: str, host_key: str) -> UnitRecord:
     )
 
 
+class DamagedRecordError(DriverError):
+    """There is a record, and it says nothing."""
+
+
 def read_record(line: str, where: str) -> UnitRecord | None:
-    """The record in a line, or none in an empty one. Raises ``DriverError`` that names ``where`` for anything else."""
+    """The record in a line, or none in an empty one. Raises :class:`DamagedRecordError` that names ``where`` for
+    anything else.
+    """
     if not line.strip():
         return None
     try:
@@ -80,5 +86,5 @@ def read_record(line: str, where: str) -> UnitRecord | None:
         found = {field.name: content[field.name] for field in attrs.fields(UnitRecord)}
         return UnitRecord(**{**found, **several, "number": int(found["number"]), "ready": found["ready"] is True})
     except (ValueError, KeyError, TypeError) as error:
-        text = f"{where}: found no record of a unit in {RECORD}; see to its domain, then remove the folder"
-        raise DriverError(text, retry=False) from error
+        text = f"{where}: found no record of a unit in {RECORD}; setup or teardown of the unit removes what is there"
+        raise DamagedRecordError(text, retry=False) from error

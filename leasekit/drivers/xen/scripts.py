@@ -1,9 +1,11 @@
 """The scripts that run in control domains, by `sh -c`. They are constant: all that varies is an argument, and quoted.
 
-``$1`` is the folder that the driver has there. What changes which domains there are holds one lock on its ``units``:
-a script that outlived the daemon which sent it can't start what another has removed. The lock is not handed on to the
-process that `xl create` leaves behind, which lives as long as the domain. None of them ends half way because the
-connection does: `xl` that is killed while it saves or moves a domain leaves it stopped.
+``$1`` is the folder that the driver has there, ``$2`` what a unit is called. What changes whether a unit has a domain
+holds a lock on the unit's folder: a script that outlived the daemon which sent it can't start what another has
+removed, nor end what another has made since. The lock goes with the folder. Units don't wait for each other's, only for
+`xl` itself, which starts or restores one domain at a time. The lock is not handed on to the process that `xl create`
+leaves behind, which lives as long as the domain. None of them ends half way because the connection does: `xl` that is
+killed while it saves or moves a domain leaves it stopped.
 """
 
 from __future__ import annotations
@@ -12,17 +14,18 @@ import shlex
 from typing import Final
 
 _TO_ITS_END: Final = 'trap "" HUP PIPE; '
+_STILL: Final = '[ . -ef "$1/units/$2" ] || { echo "the folder of $2 was removed meanwhile" >&2; exit 1; }; '
 
 
 def _locked(script: str) -> str:
-    inner = shlex.quote(f"umask 077; {_TO_ITS_END}{script}")
-    return f'set -eu; mkdir -p "$1/units"; exec flock -o "$1/units" sh -euc {inner} sh "$@"'
+    inner = shlex.quote(f"umask 077; {_TO_ITS_END}{_STILL}{script}")
+    return f'set -eu; cd "$1/units/$2"; exec flock -o . sh -euc {inner} sh "$@"'
 
 
 UNIT: Final = 'set -eu; umask 077; unit="$1/units/$2"; '
 
 READ: Final = UNIT + (
-    'xl=$3; if [ -e "$unit/record.json" ]; then cat "$unit/record.json"; else echo; fi; '
+    'xl=$3; if [ -e "$unit/record.json" ]; then tr -d "\\n" <"$unit/record.json"; fi; echo; '
     'if [ -e "$unit/saved" ]; then echo saved; else echo; fi; exec "$xl" list'
 )
 """Unit, xl. A unit's record in a line, ``saved`` in another, and the table of all domains."""
@@ -33,14 +36,18 @@ LIST: Final = 'set -eu; mkdir -p "$1/units" "$1/images"; ls -1 "$1/units"; echo;
 MAKE: Final = 'set -eu; umask 077; mkdir -p "$1/images" "$1/units"; mkdir -p "$1/units/$2"'
 """Unit. The unit's folder."""
 
-WRITE: Final = UNIT + 'cd "$unit"; cat >"$3.new"; mv "$3.new" "$3"'
-"""Unit, file. What is on standard input becomes a file of the unit's, whole or not at all."""
+_WHOLE: Final = 'if [ "$found" != "$4" ]; then echo "$found of $4 bytes came" >&2; exit 1; fi; mv "$new" "$3"'
+"""The input of a connection that broke, or of a daemon that was killed, ends early and looks as any other."""
+
+WRITE: Final = UNIT + f'cd "$unit"; new="$3.new"; cat >"$new"; found=$(stat -c %s "$new"); {_WHOLE}'
+"""Unit, file, bytes. What is on standard input becomes a file of the unit's, whole or not at all."""
 
 WRITE_INITRD: Final = UNIT + (
-    'cd "$unit"; base="$1/images/$3"; size=$(stat -c %s "$base"); '
-    '{ cat "$base"; head -c $(((4 - size % 4) % 4)) /dev/zero; cat; } >initrd.new; mv initrd.new initrd'
+    'cd "$unit"; new="$3.new"; base="$1/images/$5"; size=$(stat -c %s "$base"); fill=$(((4 - size % 4) % 4)); '
+    '{ cat "$base"; head -c "$fill" /dev/zero; cat; } >"$new"; '
+    f'found=$(($(stat -c %s "$new") - size - fill)); {_WHOLE}'
 )
-"""Unit, image. The unit's initrd: the image's, and behind it what is on standard input."""
+"""Unit, file, bytes, image. The unit's initrd: the image's, and behind it what is on standard input."""
 
 HAS_IMAGE: Final = 'set -eu; if [ -e "$1/images/$2" ]; then echo yes; fi'
 """Image: its checksum."""
@@ -67,14 +74,14 @@ OVERLAY_DISK: Final = UNIT + (
 )
 """Unit, image, its format, the least size in bytes."""
 
-CREATE: Final = _locked('test -e "$1/units/$2/domain.cfg"; exec "$3" create -q "$1/units/$2/domain.cfg"')
+CREATE: Final = _locked('test -e domain.cfg; exec "$3" create -q "$1/units/$2/domain.cfg"')
 """Unit, xl. Starts the domain, unless the unit was removed meanwhile."""
 
 SAVE: Final = UNIT + _TO_ITS_END + '"$4" save "$3" "$unit/saved.new" >&2; mv "$unit/saved.new" "$unit/saved"'
 """Unit, domain, xl. The domain's memory to a file; the domain ends."""
 
 RESTORE: Final = _locked(
-    'cd "$1/units/$2"; mv saved restoring; '
+    "mv saved restoring; "
     'if "$3" restore restoring >&2; then shred -n 0 -z -u restoring; else mv restoring saved; exit 1; fi'
 )
 """Unit, xl. The domain goes on from the file, which must not be used again: its disk goes on too."""
@@ -84,23 +91,28 @@ MIGRATE: Final = UNIT + _TO_ITS_END + 'exec flock "$unit/moving" "$4" migrate "$
 what comes after one that nobody waited for sees how that one ended.
 """
 
-REMOVE: Final = _locked(
+_END: Final = (
     'names() { table=$("$1" list); printf "%s\\n" "$table" | cut -d " " -f 1 | tr "\\n" " "; }; there=$(names "$3"); '
     'for name in "$4" "$4--incoming" "$4--migratedaway"; do case " $there " in *" $name "*) '
     '"$3" destroy "$name" >&2 || { left=$(names "$3"); case " $left " in *" $name "*) exit 1;; esac; };; '
     'esac; done; rm -f "$1/units/$2/domain.cfg"'
 )
+
+# Where there is no folder there is nothing that could start a domain.
+REMOVE: Final = f'set -eu; if [ ! -d "$1/units/$2" ]; then {_TO_ITS_END}{_END}; exit; fi; {_locked(_END)}'
 """Unit, xl, domain. Ends the domain if it is there, for good."""
 
 WIPE: Final = UNIT + (
     'if [ -d "$unit" ]; then cd "$unit"; '
     "for file in seed seed.new initrd initrd.new saved saved.new restoring; do "
     'if [ -f "$file" ]; then shred -n 0 -z -u "$file"; fi; done; '
-    'if [ "$3" = yes ] && [ -f disk ]; then shred -n 0 -z -u disk; fi; cd /; rm -rf "$unit"; fi; '
+    'if [ "$3" = yes ] && [ -f disk ]; then shred -n 0 -z -u disk; fi; '
+    'if [ . -ef "$unit" ]; then cd /; rm -rf "$unit"; fi; fi; '
     'rm -f "$4/guest-$5.log" "$4/guest-$5--incoming.log" "${4%/*}/xl-$5.log" "${4%/*}/xl-$5.log".*'
 )
-"""Unit, whether its disk is overwritten, the folder of console logs, domain. Removes all files of the unit's,
-with `xl`'s own logs of the domain, which are beside the folder of console logs."""
+"""Unit, whether its disk is overwritten, the folder of console logs, domain. Removes all files of the unit's, though
+not of a folder that was made since, with `xl`'s own logs of the domain, which are beside the folder of console logs.
+"""
 
 FORGET: Final = UNIT + (
     'for file in saved saved.new restoring; do if [ -f "$unit/$file" ]; then shred -n 0 -z -u "$unit/$file"; fi; done'

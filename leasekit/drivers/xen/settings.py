@@ -150,6 +150,10 @@ class XenSettings:
             raise ValueError(f"prefix: found {self.prefix!r}, expected letters, digits, dots, dashes and underscores")
         if self.network is not None and (self.network.network or self.network.filter):
             raise ValueError("network: expected a bridge, and no network or filter, which are libvirt's")
+        if self.network is not None and self.network.block:
+            raise ValueError(
+                "network: found block and book, expected none: addresses are by number (first) or by table (addresses)"
+            )
         for name, image in self.images.items():
             if image.ready == "ssh" and (self.network is None or not self.network.subnets):
                 raise ValueError(f'images.{name}: ready = "ssh" needs a network with subnets')
