@@ -55,7 +55,7 @@ def units(place: Place, type_: str, unit_state: str | None, as_json: bool) -> No
             u["state"],
             u["lease"] or u["promised"],
             u["failures"] or "",
-            u["reason"],
+            u["trouble"] or u["reason"],
             pairs(u["properties"]),
         )
         for u in found

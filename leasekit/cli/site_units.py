@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import click
@@ -10,6 +10,7 @@ import click
 from leasekit.cli.output import clean, example, json_option, note, print_fields, print_json, print_table
 from leasekit.cli.places import Place, daemon_options
 from leasekit.cli.times import PAIR, Count, now, show_when
+from leasekit.core.errors import LeasekitError
 
 SITE: Final = "authority"
 PATIENCE: Final = 900.0
@@ -131,18 +132,29 @@ def caps(place: Place, unit: str, seconds: int, as_json: bool) -> None:
 @daemon_options
 @json_option
 def orphans(place: Place, remove: bool, unit: str, as_json: bool) -> None:
-    """List what is on the site's hosts of units that nobody has, such as guests of a site whose store was lost."""
-    if remove:
-        found = ask_site(place, "orphans.remove", unit=unit)
-    else:
-        found = [one for one in ask_site(place, "orphans.list") if unit in ("", one["unit"])]
+    """List what is on the site's hosts of units that nobody has, such as guests of a site whose store was lost.
+
+    What was found is printed in any case. The exit status is 1 if a driver could not tell, such as for a host that is
+    down, or something could not be removed.
+    """
+    answer = ask_site(place, "orphans.remove" if remove else "orphans.list", unit=unit)
+    found, troubles = answer["orphans"], answer["troubles"]
     if as_json:
         print_json(found)
-        return
-    rows = [(one["host"], one["unit"], one["kind"], one["name"]) for one in found]
-    print_table(("host", "unit", "what", "name"), rows, empty="there is nothing of units that nobody has")
-    if remove and found:
-        note("removed")
+    else:
+        rows = [(one["host"], one["unit"], one["kind"], one["name"]) for one in found]
+        nothing = "nothing was found" if troubles else "there is nothing of units that nobody has"
+        print_table(("host", "unit", "what", "name"), rows, empty=nothing)
+        if remove and found:
+            note("removed")
+    if troubles:
+        raise LeasekitError("\n".join(map(_trouble, troubles)))
+
+
+def _trouble(one: Mapping[str, str]) -> str:
+    if one["unit"]:
+        return f"what is left of unit {one['unit']} could not be removed by driver {one['driver']}: {one['reason']}"
+    return f"driver {one['driver']} can't say what is left of old units: {one['reason']}"
 
 
 @click.command(epilog=example("leasekit site saved", "leasekit site saved --json"))

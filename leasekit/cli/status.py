@@ -95,4 +95,8 @@ def _problems(answer: dict[str, Any]) -> list[str]:
     problems += [f"peer {peer['peer']}: {peer['problem']}" for peer in answer.get("peers", ()) if peer["problem"]]
     if answer.get("orphans"):
         problems.append(f"{answer['orphans']} things of units that nobody has: `leasekit site orphans` lists them")
+    problems += [
+        f"driver {one['driver']} can't say what is left of old units: {one['reason']}; `leasekit site orphans` retries"
+        for one in answer.get("orphans_untold", ())
+    ]
     return [problem for problem in problems if problem]

@@ -66,14 +66,15 @@ class BuiltActor:
 
 @attrs.frozen(kw_only=True, eq=False)
 class BuiltDriver:
-    """A driver and the limits under which its actions run: ``timeout`` (ms) of one try, ``retries``, and how many at
-    once; and how often its units are probed (ms, 0: never).
+    """A driver and the limits under which its actions run: ``timeout`` (ms) of one try, ``retries``, for how long a
+    teardown is tried (ms), and how many at once; and how often its units are probed (ms, 0: never).
     """
 
     name: str
     driver: Driver
     timeout: Duration
     retries: int
+    teardown_for: Duration
     concurrency: int
     probe_every: Duration
 
@@ -175,6 +176,7 @@ def _driver(entry: DriverSpec, deployment: Deployment, faults: Faults) -> BuiltD
         driver=driver,
         timeout=entry.timeout,
         retries=entry.retries,
+        teardown_for=entry.teardown_for,
         concurrency=entry.concurrency,
         probe_every=entry.probe_every,
     )

@@ -60,6 +60,7 @@ class DriverSpec:
     settings: Mapping[str, Any]
     timeout: Duration
     retries: int
+    teardown_for: Duration
     concurrency: int
     probe_every: Duration
     emulated: NullSettings

@@ -206,6 +206,9 @@ class DriverTable:
     """``[actor.NAME.driver.DRIVER]`` without the driver's own settings.
 
     ``timeout`` is of one try of an action (not said: what the driver takes for usual, 10 minutes with most).
+    A teardown that may yet succeed is tried for ``teardown_for`` at least, however often that is: what it leaves
+    behind is somebody's unit that goes on after its lease.
+
     ``probe_every`` says how often units that are up are looked at (0: never): one that is down is replaced.
 
     ``powers`` are types whose units it switches on and off for the site's mapper, whoever sets them up. ``emulated``
@@ -218,6 +221,7 @@ class DriverTable:
     powers: tuple[str, ...] = ()
     timeout: DurationSetting | None = attrs.field(default=None, validator=attrs.validators.optional(_at_least(1)))
     retries: int = attrs.field(default=3, validator=_at_least(0))
+    teardown_for: DurationSetting = attrs.field(default=1 * HOUR, validator=_at_least(0))
     concurrency: int = attrs.field(default=16, validator=_at_least(1))
     probe_every: DurationSetting = attrs.field(default=0, validator=_at_least(0))
     emulated: Mapping[str, Any] | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from hashlib import file_digest
 from pathlib import Path
 from typing import Final
@@ -72,6 +72,13 @@ def room(what: str, folder: Path, least: int) -> Finding:
     if free < least:
         return Finding(what, "doubtful", text, f"make room: {least // MEBI} MiB are wanted")
     return Finding(what, "ok", text)
+
+
+def missing_capabilities(needed: Mapping[int, str]) -> list[str]:
+    """Those of Linux's capabilities, named by number, that this process does not have (root has all, as a rule)."""
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
+    held = int(status.partition("CapEff:")[2].split()[0], 16)
+    return [name for number, name in needed.items() if not held >> number & 1]
 
 
 def any_missing(findings: Iterable[Finding]) -> bool:

@@ -17,6 +17,7 @@ from leasekit.core.settings import SettingsError, expect_one_of, structure
 from leasekit.core.time import MINUTE, Duration, format_duration
 from leasekit.drivers.directory.publishing import KEY as PUBLISH
 from leasekit.drivers.directory.publishing import PublishingDriver, PublishSettings
+from leasekit.drivers.examining_publish import examine_publishing
 from leasekit.drivers.null import NullDriver
 from leasekit.drivers.process.driver import ProcessDriver
 from leasekit.drivers.script import ScriptDriver
@@ -184,18 +185,25 @@ def action_timeout(
 
 async def examine(kind: str, settings: Mapping[str, Any], where: str, *, base: Path | None = None) -> list[Finding]:
     """What a driver with these settings would find on this host: what its factory's ``examine(settings)`` says, where
-    it has one, and whether it can be made. Raises ``SettingsError`` for settings that are wrong anywhere.
+    it has one, whether it can be made, and how what it publishes to is. Raises ``SettingsError`` for settings that are
+    wrong anywhere.
     """
     factory = driver_factory(kind, where)
-    structured, _ = _structured(factory, settings, where, base)
+    structured, publish = _structured(factory, settings, where, base)
     found = await _examined(factory, structured)
-    if any(finding.verdict == "missing" for finding in found):
-        return found
-    try:
-        factory(structured)
-    except SettingsError as error:
-        return [*found, *(Finding("settings", "missing", line, "see the key that it names") for line in error.errors)]
+    if not any(finding.verdict == "missing" for finding in found):
+        found += _made(factory, structured)
+    if publish is not None:
+        found += await examine_publishing(publish)
     return found or [Finding("settings", "ok", "nothing is missing")]
+
+
+def _made(factory: DriverFactory, settings: Any) -> list[Finding]:
+    try:
+        factory(settings)
+    except SettingsError as error:
+        return [Finding("settings", "missing", line, "see the key that it names") for line in error.errors]
+    return []
 
 
 def _timeouts(factory: DriverFactory, settings: Any) -> Timeouts | None:

@@ -7,11 +7,16 @@ from typing import Protocol
 import attrs
 
 from leasekit.core.drivers import Driver
-from leasekit.core.time import MINUTE, Duration
+from leasekit.core.time import HOUR, MINUTE, Duration
 
 
 class BoundDriver(Protocol):
     """A driver and the limits under which its actions run, as a deploy file sets them."""
+
+    @property
+    def name(self) -> str:
+        """What the deploy file calls it."""
+        ...
 
     @property
     def driver(self) -> Driver: ...
@@ -24,6 +29,11 @@ class BoundDriver(Protocol):
     @property
     def retries(self) -> int:
         """How often a failed action is tried again."""
+        ...
+
+    @property
+    def teardown_for(self) -> Duration:
+        """For how long a failed teardown is tried again at least, in milliseconds; 0: as often as any other action."""
         ...
 
     @property
@@ -42,7 +52,9 @@ class LimitedDriver:
     """The plain :class:`BoundDriver`."""
 
     driver: Driver
+    name: str = "driver"
     timeout: Duration = 10 * MINUTE
     retries: int = 3
+    teardown_for: Duration = 1 * HOUR
     concurrency: int = 16
     probe_every: Duration = 0

@@ -4,11 +4,15 @@ Actions on one unit run one after the other. A newer one replaces what is runnin
 cancelled and waited for, so a teardown never works against the setup that it undoes. How an older one ended is told
 to nobody, for the actor asks only for the newest. What is cancelled by a stop of the daemon is not told either: the
 records say that it is due, and the next start does it again.
+
+A teardown is not given up as soon as the others: a host that is down as a lease ends is up again later, with the
+guests on it. Between its tries an action leaves its turn to others, and a stop does not wait for it.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import traceback
 from collections.abc import Callable, Iterable
 from typing import Any, Final
@@ -21,13 +25,13 @@ from leasekit.core.leases import power
 from leasekit.core.properties import EMPTY, Properties, check_properties
 from leasekit.core.steps import Action, ActionDone
 from leasekit.core.time import SECOND, Duration, format_duration
+from leasekit.runtime.blame import explain, is_planned
 from leasekit.runtime.bound import BoundDriver
 from leasekit.runtime.unit_logs import UnitLog, UnitLogs
 
 OPERATIONS: Final = frozenset({"setup", "teardown", "modify", "join", "leave", DROP, *power.OPERATIONS})
 RETRY_FIRST: Final[Duration] = 1 * SECOND
 RETRY_LONGEST: Final[Duration] = 60 * SECOND
-REASON_MAX: Final = 1000
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +53,9 @@ class _Lane:
     scope: trio.CancelScope = attrs.Factory(trio.CancelScope)
     follow: Action | None = None
     waits: bool = True
-    """For its turn among the driver's actions."""
+    """For its turn among the driver's actions, or to be tried again."""
+    trouble: str = ""
+    """Why the last try failed, while another is to come."""
 
 
 class Executor:
@@ -125,9 +131,15 @@ class Executor:
                 "number": lane.action.number,
                 "state": "waiting" if lane.waits else "ending" if lane.scope.cancel_called else "running",
                 "next": lane.follow.op if lane.follow is not None else "",
+                "trouble": lane.trouble,
             }
             for lane in self._lanes.values()
         ]
+
+    def trouble(self, unit: str) -> str:
+        """Why what is done to the unit has failed, if it is tried again: empty for most."""
+        lane = self._lanes.get(unit)
+        return f"{lane.action.op} fails: {lane.trouble}" if lane is not None and lane.trouble else ""
 
     def counts(self) -> dict[str, int]:
         """How many actions run, and how many wait for their turn."""
@@ -147,7 +159,8 @@ class Executor:
                 if done is not None:
                     self._done(done)
                 return
-            lane.action, lane.follow, lane.scope, lane.waits = follow, None, trio.CancelScope(), True
+            lane.action, lane.follow, lane.scope = follow, None, trio.CancelScope()
+            lane.waits, lane.trouble = True, ""
 
     async def _attend(self, lane: _Lane) -> ActionDone | None:
         """Run one action; None if it was cancelled."""
@@ -167,10 +180,7 @@ class Executor:
             if bound is None:
                 what = "the power of type" if switches else "type"
                 raise ActionFailedError(f"no driver is set for {what} {action.type!r}", retry=False)
-            async with self._limit(bound):
-                lane.waits = False
-                began = trio.current_time()
-                properties = await self._with_retries(action, bound, log)
+            properties = await self._with_retries(lane, bound, log)
         except ActionFailedError as error:
             log.write(f"failed: {error.reason}")
             logger.warning(
@@ -178,7 +188,6 @@ class Executor:
                 extra={"lease": action.lease, "unit": action.unit},
             )  # fmt: skip
             return ActionDone(action.number, action.unit, False, EMPTY, error.reason)
-        log.write(f"done in {format_duration(round((trio.current_time() - began) * SECOND))}")
         return ActionDone(action.number, action.unit, True, properties)
 
     def _limit(self, bound: BoundDriver) -> trio.Semaphore:
@@ -187,18 +196,39 @@ class Executor:
             limit = self._limits[id(bound)] = trio.Semaphore(bound.concurrency)
         return limit
 
-    async def _with_retries(self, action: Action, bound: BoundDriver, log: UnitLog) -> Properties:
-        wait = self._retry_first
-        for left in range(bound.retries, -1, -1):
-            try:
-                return await self._try_once(action, bound, log)
-            except ActionFailedError as error:
-                if not error.retry or not left:
-                    raise
-                log.write(f"{error.reason}; again in {format_duration(wait)} ({left} tries left)")
+    async def _with_retries(self, lane: _Lane, bound: BoundDriver, log: UnitLog) -> Properties:
+        action, left, wait, began = lane.action, bound.retries, self._retry_first, math.inf
+        while True:
+            async with self._limit(bound):
+                lane.waits = False
+                began = min(began, trio.current_time())
+                try:
+                    properties = await self._try_once(action, bound, log)
+                except ActionFailedError as error:
+                    lane.trouble = error.reason
+                    more = self._more(action, bound, left, began) if error.retry else ""
+                    if not more:
+                        raise
+                else:
+                    log.write(f"done in {format_duration(_since(began))}")
+                    return properties
+            lane.waits = True
+            log.write(f"{lane.trouble}; again in {format_duration(wait)} ({more})")
+            if not left:
+                logger.warning(
+                    "%s of %s fails, and is tried again (%s): %s", action.op, action.unit, more, lane.trouble,
+                    extra={"lease": action.lease, "unit": action.unit},
+                )  # fmt: skip
             await trio.sleep(wait / SECOND)
-            wait = min(2 * wait, self._retry_longest)
-        raise AssertionError("the last try returns or raises")
+            left, wait = left - 1, min(2 * wait, self._retry_longest)
+
+    @staticmethod
+    def _more(action: Action, bound: BoundDriver, left: int, began: float) -> str:
+        """How much longer an action that began then is tried, in words; empty: no longer."""
+        most = bound.teardown_for - _since(began) if action.op == "teardown" else 0
+        if most > 0:
+            return f"for {format_duration(-(-most // SECOND) * SECOND)} more"
+        return f"{left} tries left" if left > 0 else ""
 
     async def _try_once(self, action: Action, bound: BoundDriver, log: UnitLog) -> Properties:
         try:
@@ -240,23 +270,11 @@ def _operation(driver: Driver, op: str) -> str:
 
 def _explain(error: BaseException, action: Action, log: UnitLog) -> ActionFailedError:
     """What went wrong in a driver, in words; a bug's traceback goes to the unit's log."""
-    leaves = list(_leaves(error))
-    if all(isinstance(leaf, DriverError) for leaf in leaves):
-        retry = all(isinstance(leaf, DriverError) and leaf.retry for leaf in leaves)
-        return ActionFailedError(_short("; ".join(str(leaf) for leaf in leaves)), retry=retry)
-    log.write("".join(traceback.format_exception(error)).rstrip())
-    words = "; ".join(f"{type(leaf).__name__}: {leaf}" for leaf in leaves)
-    return ActionFailedError(_short(f"the driver failed in {action.op}: {words}"), retry=False)
+    if not is_planned(error):
+        log.write("".join(traceback.format_exception(error)).rstrip())
+    found = explain(error, action.op)
+    return ActionFailedError(str(found), retry=found.retry)
 
 
-def _leaves(error: BaseException) -> Iterable[BaseException]:
-    if isinstance(error, BaseExceptionGroup):
-        for inner in error.exceptions:
-            yield from _leaves(inner)
-    else:
-        yield error
-
-
-def _short(text: str) -> str:
-    line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in " ".join(text.split()))
-    return line if len(line) <= REASON_MAX else f"{line[:REASON_MAX]}..."
+def _since(began: float) -> Duration:
+    return round((trio.current_time() - began) * SECOND)

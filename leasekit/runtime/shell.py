@@ -173,8 +173,8 @@ class ActorShell:
         return waiting.reply.result
 
     async def query(self, name: str, arguments: Mapping[str, Any]) -> Any:
-        """The actor's answer, from a state that is durable. ``status`` is answered in any state. Raises
-        ``CommandError``.
+        """The actor's answer, from a state that is durable. ``status`` is answered in any state; ``units`` has for each
+        what fails there and is tried again (``trouble``). Raises ``CommandError``.
         """
         if name != "status":
             self._must_run(stopping=True)
@@ -182,7 +182,10 @@ class ActorShell:
             await self._settled.wait()
         if name != "status":
             self._must_run(stopping=True)
-            return self.actor.query(name, arguments)
+            answer = self.actor.query(name, arguments)
+            if name == "units":
+                return [{**unit, "trouble": self.executor.trouble(unit["unit"])} for unit in answer]
+            return answer
         return {**self.actor.query(name, arguments), "shell": self.describe()}
 
     async def history(self, lease: str) -> list[LogRow]:

@@ -8,7 +8,7 @@ when an operator wants it. An operator's own actions on a unit (its console, a r
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, Final, cast
 
 import attrs
@@ -17,6 +17,7 @@ import trio
 from leasekit.core.drivers import DriverError, Orphan, OrphanFinder, ProbeResult, UnitContext
 from leasekit.core.errors import CommandError
 from leasekit.core.time import SECOND, format_duration
+from leasekit.runtime.blame import explain
 from leasekit.runtime.bound import BoundDriver
 from leasekit.runtime.shell import ActorShell
 
@@ -25,6 +26,15 @@ HELD: Final = frozenset({"setup", "active", "modify", "teardown"})
 """States of units of which there may be something."""
 
 logger = logging.getLogger(__name__)
+
+
+@attrs.frozen
+class Trouble:
+    """Why a driver can't say what is left of old units, or can't remove what is left of one ``unit``."""
+
+    driver: str
+    unit: str
+    reason: str
 
 
 class Tending:
@@ -46,6 +56,7 @@ class Tending:
         self._driver_of = driver_of
         self._drivers = drivers
         self._orphans: list[Orphan] = []
+        self._untold: list[Trouble] = []
         self.requests: Mapping[str, Callable[[Mapping[str, Any]], Awaitable[Any]]] = (
             {
                 "orphans.list": self._list_orphans,
@@ -59,7 +70,9 @@ class Tending:
 
     def describe(self) -> dict[str, Any]:
         """What it adds to an actor's status."""
-        return {"orphans": len(self._orphans)} if self._drivers else {}
+        if not self._drivers:
+            return {}
+        return {"orphans": len(self._orphans), "orphans_untold": [attrs.asdict(one) for one in self._untold]}
 
     async def run(self) -> None:
         """Serve until cancelled."""
@@ -109,12 +122,13 @@ class Tending:
         """Raises ``DriverError``, whatever the driver raised."""
         try:
             with trio.move_on_after(bound.timeout / SECOND):
-                return await bound.driver.probe(self._context(unit, "probe"))
-        except DriverError:
-            raise
+                found: object = await bound.driver.probe(self._context(unit, "probe"))
+                if not isinstance(found, ProbeResult):
+                    raise DriverError(f"probe returned {found!r:.100}, expected ProbeResult", retry=False)
+                return found
         except Exception as error:
             # Plug-ins: what they raise must not end the daemon.
-            raise DriverError(f"the driver failed in probe: {type(error).__name__}: {error}", retry=False) from error
+            raise explain(error, "probe") from error
         raise DriverError(f"probe took longer than {format_duration(bound.timeout)}")
 
     def _context(self, unit: Mapping[str, Any], op: str) -> UnitContext:
@@ -134,8 +148,11 @@ class Tending:
     async def _tell_orphans(self) -> None:
         try:
             await self._find_orphans()
-        except (CommandError, DriverError) as error:
+        except CommandError as error:
             logger.warning("what is left of old units can't be found out: %s", error)
+            return
+        for trouble in self._untold:
+            logger.warning("driver %s can't say what is left of old units: %s", trouble.driver, trouble.reason)
         for orphan in self._orphans:
             logger.warning(
                 "%s %s on %s is of unit %s, which nobody has: `leasekit site orphans --remove` removes it",
@@ -143,32 +160,64 @@ class Tending:
             )  # fmt: skip
 
     async def _find_orphans(self) -> list[tuple[BoundDriver, Orphan]]:
+        """What all drivers find that can look, all at once: one that waits for a dead host holds up none. Why others
+        could not is in ``_untold``.
+        """
         known = {unit["unit"] for unit in await self._shell.query("units", {}) if unit["state"] in HELD}
-        found: list[tuple[BoundDriver, Orphan]] = []
-        for bound in self._drivers:
-            finder = cast(OrphanFinder, bound.driver) if hasattr(bound.driver, "orphans") else None
-            if finder is not None:
-                found += [(bound, orphan) for orphan in await finder.orphans(known)]
+        finders = [bound for bound in self._drivers if hasattr(bound.driver, "orphans")]
+        answers: list[list[Orphan] | Trouble] = [[] for _ in finders]
+
+        async def ask(number: int, bound: BoundDriver) -> None:
+            try:
+                answers[number] = await self._orphans_of(bound, known)
+            except DriverError as error:
+                answers[number] = Trouble(bound.name, "", str(error))
+
+        async with trio.open_nursery() as nursery:
+            for number, bound in enumerate(finders):
+                nursery.start_soon(ask, number, bound)
+        self._untold = [answer for answer in answers if isinstance(answer, Trouble)]
+        found = [
+            (bound, orphan)
+            for bound, answer in zip(finders, answers, strict=True)
+            if not isinstance(answer, Trouble)
+            for orphan in answer
+        ]
         self._orphans = [orphan for _, orphan in found]
         return found
 
-    async def _list_orphans(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
+    async def _orphans_of(self, bound: BoundDriver, known: Collection[str]) -> list[Orphan]:
+        """Raises ``DriverError``, whatever the driver raised or returned."""
         try:
-            return [attrs.asdict(orphan) for _, orphan in await self._find_orphans()]
-        except DriverError as error:
-            raise CommandError(str(error)) from error
+            with trio.move_on_after(bound.timeout / SECOND):
+                return _checked(await cast(OrphanFinder, bound.driver).orphans(known))
+        except Exception as error:
+            # Plug-ins: what they raise must not end the daemon, nor keep what others find from being told.
+            logger.debug("driver %s failed in orphans", bound.name, exc_info=error)
+            raise explain(error, "orphans") from error
+        raise DriverError(f"it took longer than {format_duration(bound.timeout)}")
 
-    async def _remove_orphans(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Has drivers tear down the units of all orphans, or of those of the one ``unit``; what was there."""
+    async def _list_orphans(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """What was found, of all units or of the one ``unit``, and which drivers could not look, and why."""
         wanted = str(arguments.get("unit") or "")
-        try:
-            found = [(bound, one) for bound, one in await self._find_orphans() if wanted in ("", one.unit)]
-            for bound, unit in {(id(bound), one.unit): (bound, one.unit) for bound, one in found}.values():
+        found = [orphan for _, orphan in await self._find_orphans() if wanted in ("", orphan.unit)]
+        return _told(found, self._untold)
+
+    async def _remove_orphans(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Has drivers tear down the units of all orphans, or of those of the one ``unit``: what is gone, and what went
+        wrong.
+        """
+        wanted = str(arguments.get("unit") or "")
+        found = [(bound, one) for bound, one in await self._find_orphans() if wanted in ("", one.unit)]
+        troubles: dict[tuple[int, str], Trouble] = {}
+        for bound, unit in {(id(bound), one.unit): (bound, one.unit) for bound, one in found}.values():
+            try:
                 await self._remove(bound, unit)
-            await self._find_orphans()
-        except DriverError as error:
-            raise CommandError(str(error)) from error
-        return [attrs.asdict(orphan) for _, orphan in found]
+            except (CommandError, DriverError) as error:
+                troubles[id(bound), unit] = Trouble(bound.name, unit, str(error))
+        gone = [one for bound, one in found if (id(bound), one.unit) not in troubles]
+        await self._find_orphans()
+        return _told(gone, [*self._untold, *troubles.values()])
 
     async def _remove(self, bound: BoundDriver, name: str) -> None:
         """Out of service meanwhile, so that no lease gets the unit while it is being torn down."""
@@ -184,6 +233,9 @@ class Tending:
         unit = {"unit": name, "type": "", "lease": "", "setup": 0, "properties": {}}
         try:
             await bound.driver.teardown(self._context(unit, "teardown"))
+        except Exception as error:
+            # Plug-ins: what they raise must not keep what is left of other units from being removed.
+            raise explain(error, "teardown") from error
         finally:
             if held:
                 await self._shell.command("unit.enable", {"unit": name})
@@ -221,3 +273,17 @@ class Tending:
                     raise CommandError(f"unit {name} has no driver")
                 return bound, unit
         raise CommandError(f"no unit {name!r} is up here; `leasekit site units` shows those there are")
+
+
+def _told(found: Sequence[Orphan], troubles: Sequence[Trouble]) -> dict[str, Any]:
+    return {"orphans": [attrs.asdict(one) for one in found], "troubles": [attrs.asdict(one) for one in troubles]}
+
+
+def _checked(found: object) -> list[Orphan]:
+    """What a driver says is left, which a plug-in may say in any way. Raises ``DriverError``."""
+    if not isinstance(found, list | tuple):
+        raise DriverError(f"orphans returned {found!r:.100}, expected a list of Orphan", retry=False)
+    for one in found:
+        if not isinstance(one, Orphan) or not all(isinstance(text, str) for text in attrs.astuple(one)):
+            raise DriverError(f"orphans returned {one!r:.100} among others, expected Orphan, all in text", retry=False)
+    return list(found)

@@ -140,7 +140,7 @@ def test_stores(tmp_path: Path) -> None:
 def driven(folder: Path, command: str) -> Deployment:
     """A deployment whose site has a process driver with this command."""
     text = SMALL + '[actor.site.driver.p]\nkind = "process"\ndirectory = "units"\ntimeout = "30s"\nretries = 1\n'
-    return load(write(folder, text + f"command = {command}\nconcurrency = 4\n"))
+    return load(write(folder, text + f'command = {command}\nconcurrency = 4\nteardown_for = "2h"\n'))
 
 
 def test_drivers_with_their_limits(tmp_path: Path) -> None:
@@ -152,6 +152,7 @@ def test_drivers_with_their_limits(tmp_path: Path) -> None:
     assert entry is not None
     assert isinstance(entry.driver, ProcessDriver)
     assert (entry.timeout, entry.retries, entry.concurrency) == (30 * SECOND, 1, 4)
+    assert entry.teardown_for == 2 * HOUR
     assert (tmp_path / "state" / "units").is_dir()
     assert drivers.of("x") is None
     other = make_drivers(deployment, "guest").of("x")

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import shutil
+import subprocess
 from configparser import ConfigParser
 from pathlib import Path
 
 import pytest
 
 from leasekit.cli import main
+from leasekit.drivers.baremetal.examining import RIGHTS
+from leasekit.drivers.script import INHERITED
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "systemd"
 QUICKSTART = FOLDER.parent / "quickstart" / "all.toml"
@@ -49,7 +54,43 @@ def test_units_of_the_process_driver_outlive_a_restart() -> None:
     """systemd ends the daemon's process only: units are in its cgroup, and must not be ended with it."""
     service = unit("leasekit@.service")["Service"]
     assert (service["KillMode"], service["KillSignal"]) == ("process", "SIGTERM")
-    assert unit("privileged.conf")["Service"]["User"] == "root"
+
+
+def test_all_instances_are_of_one_user() -> None:
+    """They share a state folder, which systemd gives to the user of whichever starts: a drop-in that changes the user
+    would take it from the others. What a driver needs besides it gets as capabilities, which outlive NoNewPrivileges.
+    """
+    service, more = unit("leasekit@.service")["Service"], unit("privileged.conf")["Service"]
+    assert (service["User"], service["StateDirectory"]) == ("leasekit", "leasekit")
+    assert set(more) == {"AmbientCapabilities"}
+    assert set(RIGHTS.values()) <= set(more["AmbientCapabilities"].split())
+    assert "CapabilityBoundingSet" not in service
+
+
+def test_scripts_find_leasekit() -> None:
+    """Scripts of drivers, such as deploy/hypervisors/join.sh, run the `leasekit` that the daemon is of."""
+    service = unit("leasekit@.service")["Service"]
+    name, _, path = service["Environment"].partition("=")
+    assert name == "PATH"
+    assert path.split(":")[0] == str(Path(service["ExecStart"].split()[0]).parent)
+    assert {"/usr/sbin", "/usr/bin"} <= set(path.split(":"))
+    assert "PATH" in INHERITED
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze (package systemd)")
+def test_systemd_takes_them(tmp_path: Path) -> None:
+    """No key or value is unknown to systemd, in the unit file with the drop-in."""
+    text = (FOLDER / "leasekit@.service").read_text(encoding="utf-8")
+    (tmp_path / "leasekit@.service").write_text(text.replace("/usr/local/lib/leasekit/bin/leasekit", "/bin/true"))
+    (tmp_path / "leasekit@site.service.d").mkdir()
+    shutil.copy(FOLDER / "privileged.conf", tmp_path / "leasekit@site.service.d")
+    environment = {**os.environ, "SYSTEMD_UNIT_PATH": f"{tmp_path}:"}
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", str(tmp_path / "leasekit@site.service")],
+        env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    said = [line for line in done.stderr.splitlines() if "leasekit" in line or "privileged" in line]
+    assert (done.returncode, said) == (0, [])
 
 
 def test_readme_names_all_files() -> None:

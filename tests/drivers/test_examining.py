@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from hashlib import sha256
 from pathlib import Path
 
@@ -43,6 +45,18 @@ def test_a_bridge_is_one_and_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert examining.bridge("eth0").found == "that interface is no bridge"
     assert examining.interface("eth0", "the boot network").verdict == "ok"
     assert examining.bridge("br9").advice.startswith("ip link add br9 type bridge")
+
+
+def test_capabilities_that_are_missing_are_named() -> None:
+    """A process with some of Linux's capabilities lacks the others; one that is root's lacks none of them."""
+    child = (
+        "from leasekit.drivers.baremetal.examining import _rights\n"
+        "import os; os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
+        "print(_rights())\n"
+    )
+    assert examining.missing_capabilities({0: "CAP_CHOWN", 63: "CAP_NONE"}) == ["CAP_NONE"]
+    done = subprocess.run([sys.executable, "-c", child], capture_output=True, text=True, check=True)
+    assert "dnsmasq of its own needs CAP_NET_BIND_SERVICE and CAP_NET_ADMIN for DHCP and TFTP" in done.stdout
 
 
 def test_programs_and_room(tmp_path: Path) -> None:

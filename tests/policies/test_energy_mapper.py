@@ -227,6 +227,44 @@ def test_units_are_suspended_before_a_reservation_that_is_not_far() -> None:
     assert powers(found) == [("a", "suspend")]
 
 
+def test_a_unit_that_could_not_be_switched_off_is_switched_off_again() -> None:
+    """At the next decision and, while that fails too, after 1, 2, 4, ... at last every 16 of them: a BMC that did not
+    answer once is not left alone for ever. When it was off in between, all begins anew.
+    """
+    made, seen = mapper(decide=MINUTE), []
+    units = [unit("a", "unknown")]
+    for minute in range(80):
+        if powers(made.assign(cycle(minute * MINUTE, units))) == [("a", "off")]:
+            seen.append(minute)
+            made.assign(cycle(minute * MINUTE + 1, [unit("a", "stopping")]))
+    assert seen == [0, 1, 3, 7, 15, 31, 47, 63, 79]
+    assert powers(made.assign(cycle(80 * MINUTE, [unit("a", "off")]))) == []
+    assert powers(made.assign(cycle(81 * MINUTE, units))) == [("a", "off")]
+
+
+def test_a_unit_that_may_be_on_is_not_counted_on() -> None:
+    """What is needed is switched on, that unit as well where no other is left, and not switched off meanwhile."""
+    units = [unit("a", "unknown"), unit("b", "off")]
+    assert powers(mapper(minimum=1).assign(cycle(0, units))) == [("b", "on")]
+    assert powers(mapper(minimum=2).assign(cycle(0, units))) == [("b", "on"), ("a", "on")]
+    assert powers(mapper(minimum=1).assign(cycle(0, [unit("a", "unknown"), unit("b")]))) == [("a", "off")]
+    now = need("l", 2, Term(0, HOUR))
+    assert powers(mapper().assign(cycle(0, units, [now]))) == [], "a lease gets it"
+    later = need("r", 2, Term(10 * MINUTE, HOUR))
+    assert powers(mapper().assign(cycle(0, units, booked=[later]))) == [("b", "on"), ("a", "on")]
+
+
+def test_how_long_it_was_unknown_is_no_time_off() -> None:
+    """Only units that were off tell for how long one is likely to be: what is unknown may have been on all along."""
+    made = mapper(suspend_below=HOUR)
+    on, dark = [unit("a")], [unit("a", "unknown")]
+    assert powers(settle(made, on, 5 * MINUTE)) == [("a", "off")]
+    made.assign(cycle(6 * MINUTE, dark))
+    made.assign(cycle(7 * MINUTE, on))
+    found = [powers(made.assign(cycle(minute * MINUTE, on))) for minute in range(8, 16)]
+    assert found[-1] == [("a", "off")], "not suspended, as nothing is known of how long units are off"
+
+
 # -- settings --------------------------------------------------------------------------------------------------------
 
 

@@ -30,13 +30,23 @@ class Doing(NullDriver):
 class Bench:
     """An executor with one driver, and the ends of its actions in order."""
 
-    def __init__(self, folder: Path, do: Callable[[UnitContext], Awaitable[Any]], **limits: Any) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        do: Callable[[UnitContext], Awaitable[Any]],
+        waits: tuple[int, int] = (10, 20),
+        **limits: Any,
+    ) -> None:
         self.logs = UnitLogs(folder / "units", lambda: 0)
         self.ends: list[ActionDone] = []
         self._changed = trio.Event()
         bound = LimitedDriver(driver=Doing(do), **{"retries": 0, **limits})
         self.executor = Executor(
-            lambda type_: bound if type_ == "vm" else None, self.logs, self._done, retry_first=10, retry_longest=20
+            lambda type_: bound if type_ == "vm" else None,
+            self.logs,
+            self._done,
+            retry_first=waits[0],
+            retry_longest=waits[1],
         )
 
     def _done(self, done: ActionDone) -> None:
@@ -205,6 +215,91 @@ async def test_what_may_get_better_is_tried_again(tmp_path: Path, autojump_clock
     assert bench.ends == [ActionDone(1, "vm-0", True, {"host": "h"})]
     assert [round(later - earlier, 3) for earlier, later in pairwise(tries)] == [0.01, 0.02, 0.02]
     assert "busy; again in 10ms (3 tries left)" in bench.log()
+
+
+async def test_a_teardown_is_not_given_up_with_its_retries(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A host that is down for half an hour as a lease ends: its unit is torn down when it is up again, and until then
+    the reason is told; a setup there has failed long since.
+    """
+    up_at = trio.current_time() + 1800
+
+    tries: list[float] = []
+
+    async def do(unit: UnitContext) -> Any:
+        if unit.op == "teardown":
+            tries.append(trio.current_time())
+        if trio.current_time() < up_at:
+            raise DriverError("can't connect")
+
+    bench = Bench(tmp_path, do, (1_000, 60_000), retries=2, teardown_for=3_600_000)
+    async with bench.running() as executor:
+        executor.start([action(1, "setup", "vm-1"), action(2, "teardown", "vm-0")])
+        await trio.sleep(1700)
+        assert [(end.unit, end.ok) for end in bench.ends] == [("vm-1", False)]
+        assert (executor.trouble("vm-0"), executor.trouble("vm-1")) == ("teardown fails: can't connect", "")
+        assert executor.counts() == {"running": 0, "waiting": 1}, "between tries others may have its turn"
+        await trio.sleep(200)
+        assert bench.ends[1:] == [ActionDone(2, "vm-0", True, {})]
+        assert executor.trouble("vm-0") == ""
+    waits = [round(later - earlier) for earlier, later in pairwise(tries)]
+    assert waits[:8] == [1, 2, 4, 8, 16, 32, 60, 60]
+    assert set(waits[8:]) == {60}
+    assert "can't connect; again in 1m (for 57m57s more)" in bench.log()
+    told = [record.message for record in caplog.records if "tried again" in record.message]
+    assert told == ["teardown of vm-0 fails, and is tried again (for 59m57s more): can't connect"], "once"
+
+
+async def test_a_teardown_is_given_up_in_the_end(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
+    """After the time that is set, or at once when it can't get better; and as often as any action where no time is."""
+    tries: dict[str, int] = {}
+
+    async def do(unit: UnitContext) -> Any:
+        tries[unit.unit] = tries.get(unit.unit, 0) + 1
+        raise DriverError("can't connect", retry=unit.unit != "broken")
+
+    bench = Bench(tmp_path, do, (1_000, 10_000), retries=1, teardown_for=60_000)
+    async with bench.running() as executor:
+        executor.start([action(1, "teardown"), action(2, "teardown", "broken")])
+        await trio.sleep(59)
+        assert [(end.unit, end.ok, end.reason) for end in bench.ends] == [("broken", False, "can't connect")]
+        await trio.sleep(11)
+    assert [(end.unit, end.ok, end.reason) for end in bench.ends[1:]] == [("vm-0", False, "can't connect")]
+    assert tries["broken"] == 1
+    plain = Bench(tmp_path, do, retries=1, teardown_for=0)
+    async with plain.running() as executor:
+        executor.start([action(3, "teardown", "other")])
+        await trio.sleep(1)
+    assert (tries["other"], plain.ends[0].reason) == (2, "can't connect")
+
+
+async def test_a_teardown_that_is_tried_again_keeps_nobody_waiting(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Between its tries other actions of the driver have their turn, a newer one replaces it at once, and so does a
+    stop of the daemon end it, without a word to the actor: it is due at the next start.
+    """
+
+    async def do(unit: UnitContext) -> Any:
+        if unit.unit == "down":
+            raise DriverError("can't connect")
+
+    bench = Bench(tmp_path, do, (1_000, 60_000), concurrency=1)
+    async with bench.running() as executor:
+        executor.start([action(1, "teardown", "down"), action(2, "setup", "other")])
+        await trio.sleep(1)
+        assert [end.unit for end in bench.ends] == ["other"]
+        executor.start([action(3, "setup", "down")])
+        await trio.sleep(1)
+        assert [(end.number, end.ok) for end in bench.ends[1:]] == [(3, False)]
+        executor.start([action(4, "teardown", "down")])
+        await trio.sleep(100)
+        before = trio.current_time()
+        await executor.stop(10_000)
+        assert trio.current_time() - before < 0.1
+    assert len(bench.ends) == 2
+    assert "teardown #4: cancelled" in bench.log("down")
 
 
 async def test_no_more_at_once_than_is_set(tmp_path: Path) -> None:

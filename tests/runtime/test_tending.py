@@ -30,6 +30,7 @@ class Frail(NullDriver):
         self.down: set[str] = set()
         self.once: set[str] = set()
         self.broken = False
+        self.says: Any = None
         self.probed: list[str] = []
         self.left: set[str] = set()
         self.torn: list[str] = []
@@ -49,6 +50,8 @@ class Frail(NullDriver):
         self._changed = trio.Event()
         if self.broken:
             raise ZeroDivisionError("a plug-in's own mistake")
+        if self.says is not None:
+            return self.says
         if unit.unit in self.down or unit.unit in self.once:
             self.once.discard(unit.unit)
             return ProbeResult(state="down", detail="it was unplugged")
@@ -139,6 +142,11 @@ async def test_one_bad_answer_is_not_enough(tmp_path):
         assert place.held() == ["vm-0", "vm-1"]
         with pytest.raises(CommandError, match="the driver failed in probe: ZeroDivisionError"):
             await place.tending.requests["unit.probe"]({"unit": "vm-0"})
+        place.driver.broken, place.driver.says = False, "up"
+        await place.driver.until_probed(len(place.driver.probed) + 6)
+        assert place.held() == ["vm-0", "vm-1"]
+        with pytest.raises(CommandError, match="probe returned 'up', expected ProbeResult"):
+            await place.tending.requests["unit.probe"]({"unit": "vm-0"})
 
 
 async def test_what_a_probe_found_too_late_changes_nothing(tmp_path):
@@ -161,16 +169,102 @@ async def test_what_is_left_of_old_units(tmp_path):
     async with leased(tmp_path, every=0) as place:
         place.driver.left |= {"vm-0", "vm-3", "old-9"}
         listed = await place.tending.requests["orphans.list"]({})
-        assert [one["unit"] for one in listed] == ["old-9", "vm-3"]
-        assert place.tending.describe() == {"orphans": 2}
-        assert len(await place.tending.requests["orphans.remove"]({"unit": "old-9"})) == 1
+        assert [one["unit"] for one in listed["orphans"]] == ["old-9", "vm-3"]
+        assert place.tending.describe() == {"orphans": 2, "orphans_untold": []}
+        (only,) = (await place.tending.requests["orphans.list"]({"unit": "old-9"}))["orphans"]
+        assert await place.tending.requests["orphans.remove"]({"unit": "old-9"}) == {"orphans": [only], "troubles": []}
         assert place.driver.left == {"vm-0", "vm-3"}
         await place.tending.requests["orphans.remove"]({})
         assert place.driver.left == {"vm-0"}
         assert place.driver.torn == ["old-9", "vm-3"]
         states = {unit["unit"]: unit["state"] for unit in place.site.actor.query("units", {})}
         assert (states["vm-0"], states["vm-3"]) == ("active", "free")
-        assert place.tending.describe() == {"orphans": 0}
+        assert place.tending.describe() == {"orphans": 0, "orphans_untold": []}
+
+
+class Broken(Frail):
+    """A driver that does not say what is left, in a way of its own."""
+
+    def __init__(self, say: Any) -> None:
+        super().__init__()
+        self.say = say
+
+    async def orphans(self, known: Collection[str]) -> list[Orphan]:
+        """Raises, or returns what is no list of orphans."""
+        await trio.lowlevel.checkpoint()
+        if isinstance(self.say, BaseException):
+            raise self.say
+        return self.say
+
+
+class Hanging(Frail):
+    """A driver that waits for a host which never answers."""
+
+    async def orphans(self, known: Collection[str]) -> list[Orphan]:
+        """Does not end."""
+        await trio.sleep_forever()
+        return []
+
+
+UNTOLD = (
+    (DriverError("can't connect to qemu:///system"), "can't connect to qemu:///system"),
+    (ExceptionGroup("", [DriverError("one is down"), DriverError("two, too")]), "one is down; two, too"),
+    (KeyError("hosts"), "the driver failed in orphans: KeyError: 'hosts'"),
+    (["vm-3"], "orphans returned 'vm-3' among others, expected Orphan, all in text"),
+    ([Orphan("here", 3, "folder", "f")], "among others, expected Orphan, all in text"),
+    (None, "orphans returned None, expected a list of Orphan"),
+)
+"""What a driver raises or returns, and what its operator is told."""
+
+
+async def test_a_driver_that_cannot_say_what_is_left_harms_nobody(tmp_path, caplog):
+    """Whatever a driver raises or returns when it is asked what is left, the site goes on: the driver is named with
+    the reason, and what others find is told and can be removed.
+    """
+    drivers = [Broken(say) for say, _ in UNTOLD]
+    sound = Frail()
+    sound.left.add("old-9")
+    slow = LimitedDriver(driver=Hanging(), name="slow", timeout=50)
+    bound = [LimitedDriver(driver=driver, name=f"d{number}") for number, driver in enumerate(drivers)]
+    site = make_shell("site", tmp_path / "site", driver_of=lambda type_: bound[0])
+    async with running(site):
+        tending = Tending(site, lambda type_: bound[0], [*bound, slow, LimitedDriver(driver=sound, name="sound")])
+        with trio.fail_after(10):
+            await tending.run()
+        listed = await tending.requests["orphans.list"]({})
+        removed = await tending.requests["orphans.remove"]({})
+    assert "folder /units/old-9 on here is of unit old-9" in caplog.text
+    assert [one["unit"] for one in listed["orphans"]] == [one["unit"] for one in removed["orphans"]] == ["old-9"]
+    assert sound.torn == ["old-9"]
+    assert tending.describe() == {"orphans": 0, "orphans_untold": removed["troubles"]}
+    told = {one["driver"]: one["reason"] for one in listed["troubles"]}
+    assert told.pop("slow") == "it took longer than 50ms"
+    for number, (_, reason) in enumerate(UNTOLD):
+        assert reason in told[f"d{number}"]
+        assert f"driver d{number} can't say what is left of old units: " in caplog.text
+    assert len(told) == len(UNTOLD)
+
+
+async def test_what_cannot_be_removed_keeps_nothing_else(tmp_path):
+    """A driver whose teardown fails is named with the unit and the reason; what is left of other units is removed."""
+
+    class Stuck(Frail):
+        async def teardown(self, unit: UnitContext) -> None:
+            if unit.unit == "old-1":
+                raise ZeroDivisionError("a plug-in's own mistake")
+            await super().teardown(unit)
+
+    driver = Stuck()
+    driver.left |= {"old-1", "old-2"}
+    bound = LimitedDriver(driver=driver, name="stuck")
+    site = make_shell("site", tmp_path / "site", driver_of=lambda type_: bound)
+    async with running(site):
+        tending = Tending(site, lambda type_: bound, [bound])
+        removed = await tending.requests["orphans.remove"]({})
+    assert [one["unit"] for one in removed["orphans"]] == ["old-2"]
+    reason = "the driver failed in teardown: ZeroDivisionError: a plug-in's own mistake"
+    assert removed["troubles"] == [{"driver": "stuck", "unit": "old-1", "reason": reason}]
+    assert driver.left == {"old-1"}
 
 
 async def test_a_broker_has_no_units(tmp_path, caplog):

@@ -28,7 +28,7 @@ from leasekit.core.settings import SettingsError, structure
 from leasekit.drivers.directory.entry import Entry
 from leasekit.drivers.directory.ldap import LdapExport, LdapSettings
 from leasekit.drivers.directory.publishing import PublishingDriver
-from leasekit.drivers.registry import make_driver
+from leasekit.drivers.registry import examine, make_driver
 
 BASE = "dc=example,dc=org"
 ADMIN = f"cn=admin,{BASE}"
@@ -328,6 +328,37 @@ async def test_hosts_users_and_slices(tmp_path, slapd):
     for unit in ("vm-2", "vm-3", "never"):
         await driver.teardown(make_unit(unit, "teardown"))
     assert slapd.entries("hosts") == slapd.entries("users") == slapd.entries("slices") == {}
+
+
+async def test_the_doctor_looks_where_units_are_told_of(tmp_path, slapd):
+    """Before any lease comes it is said whether the directory answers, lets the site in, and its password is kept from
+    others, and whether the site's own dnsmasq runs; with a directory that is down each comes with what to do.
+    """
+
+    async def look(**more: Any) -> dict[str, str]:
+        settings = {**slapd.settings, **more}
+        found = await examine("null", {"publish": settings}, "driver", base=tmp_path)
+        assert all(one.advice for one in found if one.verdict != "ok")
+        return {one.what: f"{one.verdict}: {one.found}" for one in found}
+
+    (tmp_path / "password").chmod(0o600)
+    assert await look() == {
+        "publish: password": f"ok: {tmp_path}/password has mode 0600",
+        "publish: directory": f"ok: {slapd.settings['ldap']['url']} answers; it has 0 units",
+    }
+    assert slapd.entries("hosts") == {}, "nothing is written"
+    (tmp_path / "password").chmod(0o644)
+    assert (await look())["publish: password"].startswith("doubtful: ")
+    (tmp_path / "password").write_text("another")
+    (tmp_path / "password").chmod(0o600)
+    assert (await look())["publish: directory"].startswith("missing: ")
+    down = {**slapd.settings["ldap"], "url": f"ldap://127.0.0.1:{free_port()}"}
+    assert (await look(ldap=down))["publish: directory"].startswith(f"missing: LDAP at {down['url']}")
+    (tmp_path / "password").unlink()
+    found = await look(dnsmasq={"folder": "names", "pid_file": "dnsmasq.pid"})
+    assert found["publish: directory"].startswith("missing: can't read the password of LDAP")
+    assert found["publish: dnsmasq"] == f"missing: does not run, as {tmp_path}/dnsmasq.pid says"
+    assert "publish: password" not in found
 
 
 async def test_holders_and_slices_of_any_name(tmp_path, slapd):

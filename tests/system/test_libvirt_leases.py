@@ -23,6 +23,7 @@ pytestmark = pytest.mark.xdist_group("libvirt")
 CYCLES = int(os.environ.get("LEASEKIT_CYCLES", "3"))
 KILLS = int(os.environ.get("LEASEKIT_VM_KILLS", "3"))
 SEED = int(os.environ.get("LEASEKIT_SEED", "1"))
+NOTHING_LEFT = {"orphans": [], "troubles": []}
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +45,7 @@ def check_nothing_left(site: Site, *types: str) -> None:
         assert world.left(f"leasekit-{type_}") == []
     assert world.host.guests() == []
     wait_until("network cards", cards)
-    assert site.daemons.command("site", "orphans.list") == []
+    assert site.daemons.command("site", "orphans.list") == NOTHING_LEFT
     assert [lease for lease in site.daemons.query("site", "leases") if lease["state"] not in ("closed", "failed")] == []
     assert {(unit["lease"], tuple(unit["properties"])) for unit in site.daemons.query("site", "units")} == {("", ())}
 
@@ -161,7 +162,8 @@ def test_a_unit_that_fails_is_replaced_by_another(world, tmp_path):
     """A unit whose host can't be reached is replaced by one of another host, as the lease does not accept fewer."""
     hosts = {"one": world.host.settings(units=["pair-5[1-9]"]), "gone": world.host.settings()}
     hosts["gone"] |= {"uri": "qemu+unix:///system?socket=/nowhere/libvirt-sock", "units": ["pair-50"]}
-    with open_site(world, tmp_path, {"pair-5": (3, world.settings(hosts=hosts) | {"retries": 0})}) as site:
+    settings = world.settings(hosts=hosts) | {"retries": 0, "teardown_for": "0s"}
+    with open_site(world, tmp_path, {"pair-5": (3, settings)}) as site:
         lease = site.ask("pair-5", 2)
         units = site.joined(lease, 2)
         assert sorted(unit["unit"] for unit in units) == ["pair-51", "pair-52"]
@@ -229,14 +231,15 @@ def test_what_is_left_of_units_nobody_has(world, tmp_path):
     other = tmp_path / "other"
     other.mkdir()
     with open_site(world, other, {"lost-8": (2, world.settings())}) as site:
-        assert {one["unit"] for one in site.daemons.command("site", "orphans.list")} == {"lost-80"}
+        assert {one["unit"] for one in site.daemons.command("site", "orphans.list")["orphans"]} == {"lost-80"}
         assert site.daemons.query("site", "status")["orphans"] > 0
         assert "of unit lost-80, which nobody has" in _said(site)
-        removed = site.daemons.command("site", "orphans.remove")
+        removed = site.daemons.command("site", "orphans.remove")["orphans"]
         assert {(one["kind"], one["name"]) for one in removed} >= {("domain", "leasekit-lost-80")}
         check_nothing_left(site, "lost-8")
         (unit,) = site.joined(site.ask("lost-8", 1), 1)
-        assert site.daemons.command("site", "orphans.list") == site.daemons.command("site", "orphans.remove") == []
+        assert site.daemons.command("site", "orphans.list") == NOTHING_LEFT
+        assert site.daemons.command("site", "orphans.remove") == NOTHING_LEFT
         assert unit["properties"]["host"].startswith(V4)
         assert world.ssh(unit["properties"], "hostname").strip() == "lost-80"
         site.close(_only(site))

@@ -24,7 +24,7 @@ from leasekit.drivers.baremetal.settings import (
     Owned,
 )  # fmt: skip
 from leasekit.drivers.dnsmasq import dnsmasq_of
-from leasekit.drivers.examining import checksummed, interface, program
+from leasekit.drivers.examining import checksummed, interface, missing_capabilities, program
 from leasekit.drivers.libvirt.seed import ISO_MAKERS
 from leasekit.drivers.names import one_line
 from leasekit.drivers.power.examining import examine_controllers
@@ -32,6 +32,8 @@ from leasekit.drivers.power.examining import examine_controllers
 SEARCH: Final = "/usr/sbin:/usr/bin:/sbin:/bin"
 PROGRAMS: Final = {"busybox": "busybox-static", "sfdisk": "fdisk"}
 """What the imaging environment is made of, and the packages that have it."""
+RIGHTS: Final = {10: "CAP_NET_BIND_SERVICE", 12: "CAP_NET_ADMIN"}
+"""What dnsmasq may not do without (``man 7 capabilities``)."""
 
 
 async def examine(settings: BareMetalSettings) -> list[Finding]:
@@ -65,9 +67,11 @@ def _kernel(settings: BareMetalSettings) -> Finding:
 
 
 def _rights() -> Finding:
-    if os.geteuid() == 0:
-        return Finding("rights", "ok", "dnsmasq may answer DHCP: this is root")
-    return Finding("rights", "missing", "dnsmasq of its own needs root for DHCP and TFTP", "run the authority as root")
+    missing = missing_capabilities(RIGHTS)
+    if not missing:
+        return Finding("rights", "ok", "dnsmasq may answer DHCP")
+    text = f"dnsmasq of its own needs {' and '.join(missing)} for DHCP and TFTP"
+    return Finding("rights", "missing", text, "run the authority as root, or with these, inherited and ambient")
 
 
 def _iso_maker() -> Finding:

@@ -7,7 +7,7 @@ Which units a lease gets, the weighers say (:mod:`.weighers`). When units are sw
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import attrs
 
@@ -169,7 +169,10 @@ def _readiness(unit: UnitView) -> int:
 
 _COMING = ("starting", "resuming")
 _DARK = ("suspended", "off", "suspending", "stopping", "unknown")
-"""Powers from which a unit can be switched on, best first."""
+"""Powers from which a unit can be switched on, best first. One whose power is unknown may well be on: it is not counted
+as such, as a lease would wait for it, and is switched off once more."""
+_AGAIN_MAX: Final = 16
+"""The most intervals from one attempt to switch off a unit whose power is unknown to the next."""
 
 
 class _Type:
@@ -185,6 +188,7 @@ class _Type:
         self._units: Sequence[UnitView] = ()
         self._efficient: list[UnitView] = []
         self._dark: set[str] = set()
+        self._again: dict[str, tuple[int, int]] = {}
 
     def look(self, cycle: AuthorityCycle) -> None:
         """Take note of how the units are, and of what leases have and will need."""
@@ -198,6 +202,8 @@ class _Type:
                 manager.checks.idle(unit.id, now)
             else:
                 manager.checks.busy(unit.id, now)
+            if unit.power == "unknown":
+                manager.unsure(unit.id)
             if unit.power in _DARK:
                 self._dark.add(unit.id)
             elif unit.id in self._dark:
@@ -209,19 +215,37 @@ class _Type:
         for name in taken:
             self._manager.checks.busy(name, now)
         fleet, interval = self._fleet(now, taken), now // self._settings.decide
+        again: list[str] = []
+        soon = now + self._settings.lookahead
         if interval > self._decided:
             self._decided = interval
             switching = self._manager.decide(now, fleet)
+            again = [] if switching.on else self._once_more(interval, taken.union(self.holds.before(soon)))
         elif fleet.on < fleet.reserved:
             switching = self._manager.wake(fleet.reserved - fleet.on, fleet)
         else:
             switching = Switching()
         # Those that a filter has picked for a reservation are needed whatever the number of those that are on.
-        soon = now + self._settings.lookahead
         held = [name for name in self.holds.before(soon) if name not in switching.on and self._is_dark(name, taken)]
         on: list[AuthorityDecision] = [Power(name, "on", "needed") for name in (*switching.on, *held)]
         to = "suspend" if switching.suspend else "off"
-        return [*on, *(Power(name, to, "idle") for name in switching.off)]
+        off = [Power(name, to, "idle") for name in switching.off]
+        return [*on, *off, *(Power(name, "off", "may still be on") for name in again)]
+
+    def _once_more(self, interval: int, needed: set[str]) -> list[str]:
+        """Units that could not be switched off, which may be on for all that is known: they are to go off in this
+        interval, the next one, and then after twice as many each time: a BMC that does not answer now may do so later.
+        """
+        before, due = self._again, []
+        self._again = {}
+        for unit in self._units:
+            if unit.power in ("unknown", "stopping"):
+                at, wait = self._again[unit.id] = before.get(unit.id, (interval, 1))
+                spare = unit.state == "free" and not unit.lease and unit.id not in needed
+                if unit.power == "unknown" and spare and interval >= at:
+                    due.append(unit.id)
+                    self._again[unit.id] = interval + wait, min(2 * wait, _AGAIN_MAX)
+        return due
 
     def _is_dark(self, name: str, taken: set[str]) -> bool:
         return name in self._dark and name not in taken

@@ -170,6 +170,10 @@ class PowerManager(Generic[U]):
             slept = now - since
             self._usual = slept if math.isnan(self._usual) else 0.9 * self._usual + 0.1 * slept
 
+    def unsure(self, unit: U) -> None:
+        """Whether the unit is off is not known: for how long it is so is no time that it was off."""
+        self._dark.pop(unit, None)
+
     def expected(self, now: Instant, fleet: Fleet[U]) -> float:
         """How long, in ms, a unit that is switched off now is expected to be idle: until the next reservation, or as
         long as they were of late; infinite if nothing is known.
