@@ -5,9 +5,6 @@ Nothing is written there, and no dnsmasq is started.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import trio
 
 from leasekit.core.drivers import DriverError, Finding
@@ -28,7 +25,6 @@ async def examine_publishing(settings: PublishSettings) -> list[Finding]:
     if settings.dnsmasq is not None:
         found.append(_dnsmasq(settings.dnsmasq))
     if settings.ldap is not None:
-        found += list(_password(settings.ldap.password_file))
         found.append(await trio.to_thread.run_sync(_directory, settings.ldap))
     return found
 
@@ -44,18 +40,6 @@ def _dnsmasq(settings: DnsmasqSettings) -> Finding:
     if state is None:
         return Finding(what, "missing", f"does not run, as {settings.pid_file} says", advice)
     return Finding(what, "ok", f"runs with the process id {state.pid}")
-
-
-def _password(file: Path | None) -> Iterator[Finding]:
-    """A file that can't be read the directory's own finding tells."""
-    if file is not None and file.is_file():
-        mode = file.stat().st_mode & 0o777
-        text = f"{one_line(str(file))} has mode {mode:04o}"
-        if mode & 0o077:
-            advice = f"others must not read it: chmod 600 {one_line(str(file))}"
-            yield Finding("publish: password", "doubtful", text, advice)
-        else:
-            yield Finding("publish: password", "ok", text)
 
 
 def _directory(settings: LdapSettings) -> Finding:
