@@ -8,7 +8,7 @@ a guest ``join`` and ``leave``; ``probe`` serves both.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, Protocol
 
 import attrs
@@ -108,14 +108,41 @@ class Orphan:
     name: str
 
 
+class PartlyToldError(DriverError):
+    """What there is of old units can't be found out everywhere, for these ``problems``: ``found`` is the rest."""
+
+    def __init__(self, problems: Sequence[str], found: Sequence[Orphan]) -> None:
+        super().__init__("; ".join(problems))
+        self.found = tuple(found)
+
+
 class OrphanFinder(Protocol):
     """What a driver is besides, whose units can outlive what is known of them."""
 
     async def orphans(self, known: Collection[str]) -> list[Orphan]:
         """What there is of units that are not ``known``; ``teardown`` of such a unit removes it. Raises ``DriverError``
-        where that can't be found out.
+        where that can't be found out, :class:`PartlyToldError` where it can be in part (:func:`all_orphans`).
         """
         ...
+
+
+async def all_orphans(looks: Iterable[Callable[[], Awaitable[Iterable[Orphan]]]]) -> list[Orphan]:
+    """What each of ``looks`` finds, one after the other; a host that is away keeps no other from being looked at.
+    Raises :class:`PartlyToldError` if any of them raised ``DriverError``.
+    """
+    found: list[Orphan] = []
+    problems: list[str] = []
+    for look in looks:
+        try:
+            found += await look()
+        except PartlyToldError as error:
+            found += error.found
+            problems.append(str(error))
+        except DriverError as error:
+            problems.append(str(error))
+    if problems:
+        raise PartlyToldError(problems, found)
+    return found
 
 
 class Driver(Protocol):

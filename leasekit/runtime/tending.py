@@ -14,7 +14,7 @@ from typing import Any, Final, cast
 import attrs
 import trio
 
-from leasekit.core.drivers import DriverError, Orphan, OrphanFinder, ProbeResult, UnitContext
+from leasekit.core.drivers import DriverError, Orphan, OrphanFinder, PartlyToldError, ProbeResult, UnitContext
 from leasekit.core.errors import CommandError
 from leasekit.core.time import SECOND, format_duration
 from leasekit.runtime.blame import explain
@@ -165,24 +165,21 @@ class Tending:
         """
         known = {unit["unit"] for unit in await self._shell.query("units", {}) if unit["state"] in HELD}
         finders = [bound for bound in self._drivers if hasattr(bound.driver, "orphans")]
-        answers: list[list[Orphan] | Trouble] = [[] for _ in finders]
+        answers: list[list[Orphan]] = [[] for _ in finders]
+        troubles: list[Trouble | None] = [None for _ in finders]
 
         async def ask(number: int, bound: BoundDriver) -> None:
             try:
                 answers[number] = await self._orphans_of(bound, known)
             except DriverError as error:
-                answers[number] = Trouble(bound.name, "", str(error))
+                answers[number] = list(error.found) if isinstance(error, PartlyToldError) else []
+                troubles[number] = Trouble(bound.name, "", str(error))
 
         async with trio.open_nursery() as nursery:
             for number, bound in enumerate(finders):
                 nursery.start_soon(ask, number, bound)
-        self._untold = [answer for answer in answers if isinstance(answer, Trouble)]
-        found = [
-            (bound, orphan)
-            for bound, answer in zip(finders, answers, strict=True)
-            if not isinstance(answer, Trouble)
-            for orphan in answer
-        ]
+        self._untold = [trouble for trouble in troubles if trouble is not None]
+        found = [(bound, orphan) for bound, answer in zip(finders, answers, strict=True) for orphan in answer]
         self._orphans = [orphan for _, orphan in found]
         return found
 
@@ -191,6 +188,9 @@ class Tending:
         try:
             with trio.move_on_after(bound.timeout / SECOND):
                 return _checked(await cast(OrphanFinder, bound.driver).orphans(known))
+        except PartlyToldError as error:
+            _checked(list(error.found))
+            raise
         except Exception as error:
             # Plug-ins: what they raise must not end the daemon, nor keep what others find from being told.
             logger.debug("driver %s failed in orphans", bound.name, exc_info=error)

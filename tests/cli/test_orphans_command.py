@@ -50,7 +50,7 @@ kind = "script"
 types = ["node"]
 directory = "."
 setup = ["true"]
-publish.ldap = { url = "ldap://127.0.0.1:1", base = "dc=example,dc=org" }
+publish.ldap = { url = "ldap://127.0.0.1:1", base = "dc=example,dc=org", site = "lab" }
 
 [actor.site.driver.stuck]
 kind = "script"

@@ -12,7 +12,7 @@ import pytest
 import trio
 from driver_harnesses import LibvirtHarness
 
-from leasekit.core.drivers import DriverError, Orphan
+from leasekit.core.drivers import DriverError, Orphan, PartlyToldError
 from leasekit.core.settings import SettingsError
 from leasekit.drivers.libvirt.driver import LibvirtDriver
 from leasekit.drivers.registry import check_settings, make_driver
@@ -203,6 +203,9 @@ async def test_units_are_where_the_settings_say(virtual, make_unit, tmp_path):
         await driver.setup(make_unit("d-4"))
     assert not caught.value.retry
     assert (await driver.probe(make_unit("a-1", "probe"))).detail == "running on host here"
+    with pytest.raises(PartlyToldError, match=r"^host gone: can't connect to qemu") as untold:
+        await driver.orphans([])
+    assert {(one.host, one.unit, one.kind) for one in untold.value.found} >= {("here", "a-1", "domain")}
 
 
 async def test_no_two_units_have_one_address(virtual, make_unit):

@@ -12,7 +12,7 @@ import pytest
 import trio
 from runtime.runtime_world import delegated, make_shell, request, running, until
 
-from leasekit.core.drivers import DriverError, Orphan, ProbeResult, UnitContext
+from leasekit.core.drivers import DriverError, Orphan, PartlyToldError, ProbeResult, UnitContext
 from leasekit.core.errors import CommandError
 from leasekit.drivers.null import NullDriver, NullSettings
 from leasekit.runtime.bound import LimitedDriver
@@ -197,6 +197,14 @@ class Broken(Frail):
         return self.say
 
 
+class HalfBlind(Frail):
+    """A driver that can ask one of its hosts only."""
+
+    async def orphans(self, known: Collection[str]) -> list[Orphan]:
+        """Finds what the driver finds, but for one host."""
+        raise PartlyToldError(["host far: is down"], await super().orphans(known))
+
+
 class Hanging(Frail):
     """A driver that waits for a host which never answers."""
 
@@ -215,6 +223,21 @@ UNTOLD = (
     (None, "orphans returned None, expected a list of Orphan"),
 )
 """What a driver raises or returns, and what its operator is told."""
+
+
+async def test_what_one_host_cannot_tell_of_keeps_no_other_from_it(tmp_path):
+    """A driver that can't ask one of its hosts is named with that one, and what its others have is told and removed."""
+    driver = HalfBlind()
+    driver.left.add("old-9")
+    bound = LimitedDriver(driver=driver, name="vms")
+    site = make_shell("site", tmp_path / "site", driver_of=lambda type_: bound)
+    async with running(site):
+        tending = Tending(site, lambda type_: bound, [bound])
+        listed = await tending.requests["orphans.list"]({})
+        await tending.requests["orphans.remove"]({})
+    assert [one["unit"] for one in listed["orphans"]] == ["old-9"]
+    assert listed["troubles"] == [{"driver": "vms", "unit": "", "reason": "host far: is down"}]
+    assert driver.torn == ["old-9"]
 
 
 async def test_a_driver_that_cannot_say_what_is_left_harms_nobody(tmp_path, caplog):

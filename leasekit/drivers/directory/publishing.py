@@ -6,14 +6,14 @@ told; both are safe to do twice.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import Any, Final, cast
 
 import attrs
 import trio
 
-from leasekit.core.drivers import Driver, DriverError, Orphan, OrphanFinder, ProbeResult, UnitContext
+from leasekit.core.drivers import Driver, DriverError, Orphan, OrphanFinder, ProbeResult, UnitContext, all_orphans
 from leasekit.core.properties import Properties
 from leasekit.drivers.directory.entry import make_entry
 from leasekit.drivers.directory.ldap import LdapExport, LdapSettings
@@ -112,12 +112,18 @@ class PublishingDriver:
     async def orphans(self, known: Collection[str]) -> list[Orphan]:
         """The driver's own, names that lead nowhere any more, and entries of units that are gone."""
         finder = cast(OrphanFinder, self.inner) if hasattr(self.inner, "orphans") else None
-        found = list(await finder.orphans(known)) if finder is not None else []
+
+        async def look(units: Callable[[], set[str]], host: str, kind: str) -> list[Orphan]:
+            found = await trio.to_thread.run_sync(units, limiter=self._one)
+            return [Orphan(host, unit, kind, unit) for unit in sorted(found - set(known))]
+
+        looks: list[Callable[[], Awaitable[Iterable[Orphan]]]] = []
+        if finder is not None:
+            looks.append(partial(finder.orphans, known))
         for each, host, kind in ((self._names, "dnsmasq", "name"), (self._ldap, "ldap", "entry")):
             if each is not None:
-                units = await trio.to_thread.run_sync(each.units, limiter=self._one)
-                found += [Orphan(host, unit, kind, unit) for unit in sorted(units - set(known))]
-        return found
+                looks.append(partial(look, each.units, host, kind))
+        return await all_orphans(looks)
 
     async def _publish(self, unit: UnitContext, told: Properties) -> None:
         entry = make_entry(unit, told)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any, ClassVar, Final
 
 import attrs
@@ -21,6 +22,7 @@ from leasekit.core.drivers import (
     Orphan,
     ProbeResult,
     UnitContext,
+    all_orphans,
 )
 from leasekit.core.properties import EMPTY, Properties
 from leasekit.core.settings import expect_one_of
@@ -213,16 +215,16 @@ class LibvirtDriver(SiteOnly):
     # What else a site may ask
 
     async def orphans(self, known: Collection[str]) -> list[Orphan]:
-        """What there is on all hosts of units that are not ``known``, domains before volumes. Raises ``DriverError``
-        for a host that can't be asked. :meth:`teardown` of the unit removes it.
+        """What there is on all hosts of units that are not ``known``, domains before volumes. Raises
+        ``PartlyToldError`` with hosts that can't be asked. :meth:`teardown` of the unit removes it.
         """
-        found = []
-        for place in self._places.values():
+
+        async def look(place: Place) -> list[Orphan]:
             with suppress(HostAbsentError):
-                for unit, kind, name in await place.belongings():
-                    if unit not in known:
-                        found.append(Orphan(place.name, unit, kind, name))
-        return found
+                return [Orphan(place.name, *what) for what in await place.belongings() if what[0] not in known]
+            return []
+
+        return await all_orphans(partial(look, place) for place in self._places.values())
 
     async def check_host(self, name: str) -> str:
         """What a host runs units with, in a word: ``kvm``, ``qemu``, ``xen``, ``test``. Raises ``DriverError``."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from functools import partial
 from typing import Any, ClassVar
 
 import attrs
 import trio
 
-from leasekit.core.drivers import DriverError, Finding, Orphan, ProbeResult, UnitContext
+from leasekit.core.drivers import DriverError, Finding, Orphan, ProbeResult, UnitContext, all_orphans
 from leasekit.core.properties import Properties
 from leasekit.core.settings import expect_one_of
 from leasekit.drivers.libvirt.plan import UnitPlan, keys_digest
@@ -138,15 +139,14 @@ class XenDriver(SiteOnly):
             return await actions[operation](unit, arguments)
 
     async def orphans(self, known: Collection[str]) -> list[Orphan]:
-        """What there is on all hosts of units that are not ``known``, domains before folders. Raises ``DriverError``
-        for a host that can't be asked. :meth:`teardown` of the unit removes it.
+        """What there is on all hosts of units that are not ``known``, domains before folders. Raises
+        ``PartlyToldError`` with hosts that can't be asked. :meth:`teardown` of the unit removes it.
         """
-        return [
-            Orphan(place.name, unit, kind, name)
-            for place in self._places.values()
-            for unit, kind, name in await place.belongings()
-            if unit not in known
-        ]
+
+        async def look(place: Place) -> list[Orphan]:
+            return [Orphan(place.name, *what) for what in await place.belongings() if what[0] not in known]
+
+        return await all_orphans(partial(look, place) for place in self._places.values())
 
     # Where units are
 
