@@ -187,7 +187,7 @@ UNNAMED = {
         ("active/closing", "close"), ("active/-", "replace"), ("active/extending", "replace"),
         ("active/modifying", "replace"),
     },
-    "unit": {("active/-", "failed")},
+    "unit": {("active/-", "failed"), ("out/-", "teardown")},
     "return": set(),
     "delegation": set(),
     "power": set(),

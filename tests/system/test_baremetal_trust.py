@@ -131,7 +131,7 @@ async def test_a_guest_s_disk_that_is_not_there_to_be_erased(nodes, node):
     with nodes.driving() as driver:
         await driver.setup(nodes.unit("node-1", number=1))
         exchange(node, "C")
-        with pytest.raises(DriverError, match=r"the guest's disk was serial:B,\S+, and \S+ is serial:C,") as caught:
+        with pytest.raises(DriverError, match=r"the guest's disk was serial:\S+, and \S+ is serial:C,") as caught:
             await driver.teardown(nodes.unit("node-1", "teardown", 2))
         assert not caught.value.retry
         assert b"another's" in node.disk.read_bytes()
@@ -214,14 +214,14 @@ def test_a_site_with_a_node_that_was_not_erased(nodes, node, tmp_path):
             said = daemons.running["site"].said
             wait_until("a warning", lambda said=said: "" if "which nobody has" in said() else said())
             assert "is of unit node-1, which nobody has" in said()
-            [found] = daemons.command("site", "orphans.list")
+            [found] = daemons.command("site", "orphans.list")["orphans"]
             assert disk.items() <= found.items() and found["host"]
             daemons.stop("site")
         daemons.start("site")
         with daemons.client("site", timeout=60) as client:
-            [removed] = client.command("orphans.remove")
+            [removed] = client.command("orphans.remove")["orphans"]
         assert removed == found
-        assert daemons.command("site", "orphans.list") == []
+        assert daemons.command("site", "orphans.list")["orphans"] == []
     assert set(node.disk.read_bytes()) == {0}
     assert state(nodes, "node-1")["state"] == "clean"
     assert "erasing" in console(nodes, "node-1")

@@ -184,7 +184,7 @@ def check_over(world: World, users: Sequence[User]) -> None:
 def check_books(replay: Replay) -> None:
     """The checkers' own books are closed as well."""
     checkers = replay.checkers
-    holding = {key: unit for key, unit in checkers.units.units.items() if unit.lease or unit.broken}
+    holding = {key: unit for key, unit in checkers.units.units.items() if unit.lease or unit.left}
     assert not holding, f"units that no teardown freed: {holding}"
     assert not checkers.claims.torn_groups()
     later = max(replay.clocks.values())
