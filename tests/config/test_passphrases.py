@@ -184,7 +184,7 @@ def test_the_first_line_is_the_passphrase(tmp_path: Path, text: bytes, passphras
     assert read_passphrase(secret_file(tmp_path / "p", text)) == passphrase
 
 
-@pytest.mark.parametrize("text", [b"", b"\n", b"\nx", b"x" * 1025])
+@pytest.mark.parametrize("text", [b"", b"\n", b"\nx", b"x" * 1025], ids=["nothing", "empty", "second", "too long"])
 def test_what_is_no_passphrase(tmp_path: Path, text: bytes) -> None:
     """An empty line, or one that is too long, is refused without being shown."""
     with pytest.raises(KeyFileError, match="1 to 1024 bytes") as raised:
