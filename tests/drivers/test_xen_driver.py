@@ -154,7 +154,7 @@ async def test_a_unit_that_can_not_move_stays(far, make_unit):
     with pytest.raises(DriverError, match="can't move domain contract-u1 to host there"):
         await driver.operate(make_unit("u1"), "migrate", {"host": "there"})
     record = json.loads((far.folder / "units" / U1 / "record.json").read_text())
-    assert record["hosts"] == ["here"]
+    assert record["hosts"] == ["here", "there"]
     assert await driver.setup(make_unit("u1")) == told
     with pytest.raises(DriverError, match="host: found 'nowhere'"):
         await driver.operate(make_unit("u1"), "migrate", {"host": "nowhere"})
@@ -162,12 +162,54 @@ async def test_a_unit_that_can_not_move_stays(far, make_unit):
         await far.driver.operate(make_unit("u1"), "migrate", {"host": "here"})
 
 
+def of_its_own(far: XenHarness, name: str) -> str:
+    """The `xl` of a second host, which sees the same files and has domains of its own."""
+    (far.directory / name).mkdir()
+    there = Path(far.xl).read_text().replace(f"{far.directory} ", f"{far.directory / name} ")
+    return far.program(f"xl-{name}", there)
+
+
+def away(far: XenHarness, address: str) -> str:
+    """An `ssh` that comes through to every host but one."""
+    lost = f'case "$*" in *" {address} sh -c "*) echo "no route to host" >&2; exit 255;; esac'
+    return far.program("ssh-but-one", Path(far.ssh).read_text().replace("#!/bin/sh\n", f"#!/bin/sh\n{lost}\n", 1))
+
+
+async def test_a_host_that_is_away_holds_up_only_its_own_units(far, make_unit):
+    """Hosts that see the same files need each other for no setup and no teardown."""
+    hosts = {"here": far.host(), "there": far.host(units=[], address="192.0.2.9", xl=of_its_own(far, "there"))}
+    driver = far.make(hosts=hosts, shared=True, ssh=away(far, "192.0.2.9"))
+    await driver.setup(make_unit("u1"))
+    await driver.teardown(make_unit("u1", "teardown", 2))
+    assert far.leftovers() == []
+
+
+async def test_a_unit_outlives_the_host_that_it_was_moved_from(far, make_unit):
+    """While the host that a unit has left is away, the unit is up, is restarted where it is, and is removed."""
+    there = of_its_own(far, "there")
+    moves = f"{far.directory}/xl-here destroy {U1}; exec {there} create -q {far.folder}/units/{U1}/domain.cfg"
+    here = Path(far.xl).read_text()
+    far.program("xl-here", here)
+    far.program("xl", here.replace("exec", f'[ "$1" = migrate ] && {{ {moves}; }}\nexec', 1))
+    hosts = {
+        "here": far.host(address="192.0.2.9"),
+        "there": far.host(units=[], console=str(far.directory / "log"), xl=there, migration="root@192.0.2.2"),
+    }
+    await far.make(hosts=hosts, shared=True).setup(make_unit("u1"))
+    (far.console / f"guest-{U1}.log").write_text("what its guest said here\n")
+    await far.make(hosts=hosts, shared=True).operate(make_unit("u1"), "migrate", {"host": "there"})
+    assert not list(far.console.iterdir()), "the host that it has left keeps something of it"
+    driver = far.make(hosts=hosts, shared=True, ssh=away(far, "192.0.2.9"))
+    assert (await driver.probe(make_unit("u1", "probe"))).detail == "running on host there"
+    assert (await driver.operate(make_unit("u1"), "restart", {}))["console"] == f"there/{U1}"
+    await driver.teardown(make_unit("u1", "teardown", 2))
+    assert far.leftovers() == []
+    assert json.loads((far.directory / "there/state.json").read_text())["domains"] == {}
+
+
 async def test_a_move_that_nobody_waited_for_is_seen(far, make_unit):
     """A unit is found where an earlier move has brought it, although the next one fails because of that."""
-    other = far.directory / "there"
-    other.mkdir()
-    here = Path(far.xl).read_text().splitlines()[1]
-    there = far.program("xl-there", "#!/bin/sh\n" + here.replace(f"{far.directory} ", f"{other} ") + "\n")
+    here, there = Path(far.xl).read_text().splitlines()[1], of_its_own(far, "there")
     moves = f"{far.directory}/xl-here destroy {U1}; {there} create -q {far.folder}/units/{U1}/domain.cfg"
     far.program("xl-here", f"#!/bin/sh\n{here}\n")
     far.program("xl", f'#!/bin/sh\n[ "$1" = migrate ] && {{ {moves}; echo "{U1} is gone" >&2; exit 2; }}\n{here}\n')

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
@@ -59,6 +59,8 @@ class XenDriver(SiteOnly):
         home = self._home(unit.unit)
         async with self._locks.of(unit.unit):
             place, state = await self._what_is_left(home, unit)
+            fresh = state is not None and state.nothing
+            concerned = [home] if fresh else self._concerned(home, place, state)
             record = state.record if state is not None and state.alive else None
             try:
                 if record is not None and (record.number, record.lease) == (unit.number, unit.lease):
@@ -68,8 +70,8 @@ class XenDriver(SiteOnly):
                         return self._properties(place, record)
                     unit.log(f"is starting already on host {place.name}")
                 else:
-                    await self._remove(place, home, unit.unit)
-                    place = home
+                    await self._remove(concerned, unit.unit)
+                    place, concerned = home, [home]
                     self._addresses.take(plan.unit, plan.addresses)
                     record = await self._make(place, plan, unit)
                 return await self._await_ready(place, plan, record, unit)
@@ -77,7 +79,7 @@ class XenDriver(SiteOnly):
                 # Nothing can be taken back there now; the next try, or the teardown, finds what is left.
                 raise
             except BaseException:
-                await self._take_back(place, home, unit)
+                await self._take_back(concerned, unit)
                 raise
 
     async def teardown(self, unit: UnitContext) -> None:
@@ -87,8 +89,8 @@ class XenDriver(SiteOnly):
         name = check_unit_id(unit.unit)
         home = self._home(name)
         async with self._locks.of(name):
-            place, _ = await self._what_is_left(home, unit)
-            await self._remove(place, home, name)
+            place, state = await self._what_is_left(home, unit)
+            await self._remove(self._concerned(home, place, state), name)
 
     async def modify(self, unit: UnitContext) -> Properties:
         """Brings vCPUs, memory, cap and weight of a running unit to what its properties say.
@@ -157,19 +159,44 @@ class XenDriver(SiteOnly):
         raise DriverError(f"unit {unit}: no host of this driver takes it (hosts.NAME.units)", retry=False)
 
     async def _where(self, home: Place, unit: str) -> tuple[Place, UnitState]:
-        """The host that has a unit, and what there is of it: its home, unless it was moved."""
-        state = await home.find(unit)
+        """The host that has a unit, and what there is of it: its home, unless it was moved; where no host has its
+        domain, the one that had it last.
+        """
+        first, state = await self._first_word(home, unit)
         if state.record is None or state.row is not None:
-            return home, state
+            return first, state
+        hosts = [self._places[name] for name in state.record.hosts if name in self._places]
+        for place in hosts:
+            if place is not first:
+                found = await place.find(unit)
+                if found.row is not None:
+                    return place, found
         for name in state.record.hosts:
             if name not in self._places:
                 text = f"unit {unit} was moved to host {name[:40]!a}, {expect_one_of(name[:40], self._places)}"
                 raise DriverError(text, retry=False)
-            if name != home.name:
-                found = await self._places[name].find(unit)
-                if found.row is not None:
-                    return self._places[name], found
-        return home, state
+        return hosts[0], state
+
+    async def _first_word(self, home: Place, unit: str) -> tuple[Place, UnitState]:
+        """What is told of a unit at its home; where that is lost, by another host that sees the same files."""
+        try:
+            return home, await home.find(unit)
+        except HostLostError:
+            for place in self._places.values() if self._settings.shared else ():
+                try:
+                    if place is not home:
+                        return place, await place.find(unit)
+                except HostLostError:
+                    continue
+            raise
+
+    def _concerned(self, home: Place, place: Place, state: UnitState | None) -> list[Place]:
+        """The hosts that may have something of a unit: those of its record; any, where there is no record to ask."""
+        if not self._settings.shared:
+            return [home]
+        if state is None or state.record is None:
+            return list(self._places.values())
+        return [each for each in self._places.values() if each is place or each.name in state.record.hosts]
 
     async def _what_is_left(self, home: Place, unit: UnitContext) -> tuple[Place, UnitState | None]:
         """The same for a unit that may be removed: nothing is known of one whose record is damaged."""
@@ -214,20 +241,19 @@ class XenDriver(SiteOnly):
         await place.write_record(record)
         return self._properties(place, record)
 
-    async def _remove(self, place: Place, home: Place, unit: str) -> None:
+    async def _remove(self, concerned: Sequence[Place], unit: str) -> None:
         # In the middle of a move it may be on either host; files that all see go when it is on none.
-        others = [each for each in self._places.values() if self._settings.shared or each is place]
-        for each in others:
-            await each.stop(unit)
-        for each in [*(each for each in others if each is not home), home]:
-            await each.remove(unit)
+        for place in concerned:
+            await place.stop(unit)
+        for place in concerned:
+            await place.remove(unit)
         self._addresses.give_back(unit)
         self._samples.forget(unit)
 
-    async def _take_back(self, place: Place, home: Place, unit: UnitContext) -> None:
+    async def _take_back(self, concerned: Sequence[Place], unit: UnitContext) -> None:
         with trio.CancelScope(shield=True):
             try:
-                await self._remove(place, home, unit.unit)
+                await self._remove(concerned, unit.unit)
             except DriverError as error:
                 # Why the setup ended is the reason to tell; what is left goes with the next try or the teardown.
                 unit.log(f"something is left for now: {error}")

@@ -36,6 +36,11 @@ class UnitState:
     saved: bool
 
     @property
+    def nothing(self) -> bool:
+        """Whether there is neither a record nor a domain of the unit's."""
+        return self.record is None and self.row is None
+
+    @property
     def running(self) -> bool:
         """Whether its domain is there and has not ended."""
         return self.row is not None and not set("scd") & set(self.row.flags)

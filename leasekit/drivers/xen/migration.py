@@ -1,7 +1,8 @@
 """Moving a running unit from host to host, which see the same files.
 
-Before anything moves, the unit's record says on which hosts it may be, so that a daemon which was killed in between
-finds it.
+Before anything moves, the unit's record says which hosts may have something of it, so that a daemon which was killed in
+between finds it, and a teardown leaves nothing on either. A host that has handed a unit over, and keeps nothing of it,
+is asked no more: it may be away for maintenance, which is what units are moved for.
 """
 
 from __future__ import annotations
@@ -31,9 +32,10 @@ async def migrate(source: Place, target: Place, record: UnitRecord, size: Size) 
     except DriverError:
         # Not if an earlier move, which nobody waited for, has brought it there.
         if (await source.find(unit)).running:
-            await source.write_record(attrs.evolve(record, hosts=(source.name,)))
+            await source.write_record(attrs.evolve(record, hosts=(source.name, target.name)))
         raise
+    await target.set_cpu(unit, size)
+    await source.forget_logs(unit)
     moved = attrs.evolve(record, hosts=(target.name,))
     await target.write_record(moved)
-    await target.set_cpu(unit, size)
     return moved

@@ -135,6 +135,11 @@ class Place:
         name = self.name_of(unit)
         await self.control.call(f"can't forget what was saved of {name}", scripts.FORGET, self.host.folder, name)
 
+    async def forget_logs(self, unit: str) -> None:
+        """Removes what was logged here of a unit, which this host has no more. Raises ``DriverError``."""
+        name = self.name_of(unit)
+        await self.control.call(f"can't remove the logs of {name}", scripts.FORGET_LOGS, self.host.console, name)
+
     async def remove(self, unit: str) -> None:
         """Ends a domain and removes all files of the unit's, overwritten first. Raises ``DriverError``."""
         await self.stop(unit)

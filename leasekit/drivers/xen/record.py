@@ -19,8 +19,8 @@ RECORD: Final = "record.json"
 class UnitRecord:
     """``number`` is that of the setup that made the unit; ``ready`` whether that setup came to its end.
 
-    ``hosts`` are the names of those on which the unit may run, the likeliest first. ``keys`` is the digest of the login
-    keys that the guest was given, ``host_key`` its ssh server's public key.
+    ``hosts`` are the names of those that may have something of the unit's, first the one that runs it or ran it last.
+    ``keys`` is the digest of the login keys that the guest was given, ``host_key`` its ssh server's public key.
     """
 
     unit: str
@@ -84,6 +84,8 @@ def read_record(line: str, where: str) -> UnitRecord | None:
         content: dict[str, Any] = json.loads(line)
         several = {key: tuple(map(str, content[key])) for key in ("hosts", "addresses")}
         found = {field.name: content[field.name] for field in attrs.fields(UnitRecord)}
+        if not several["hosts"]:
+            raise ValueError("no host")
         return UnitRecord(**{**found, **several, "number": int(found["number"]), "ready": found["ready"] is True})
     except (ValueError, KeyError, TypeError) as error:
         text = f"{where}: found no record of a unit in {RECORD}; setup or teardown of the unit removes what is there"

@@ -102,16 +102,22 @@ _END: Final = (
 REMOVE: Final = f'set -eu; if [ ! -d "$1/units/$2" ]; then {_TO_ITS_END}{_END}; exit; fi; {_locked(_END)}'
 """Unit, xl, domain. Ends the domain if it is there, for good."""
 
+_FORGET_LOGS: Final = 'rm -f "$1/guest-$2.log" "$1/guest-$2--incoming.log" "${1%/*}/xl-$2.log" "${1%/*}/xl-$2.log".*'
+
+FORGET_LOGS: Final = f"set -eu; {_FORGET_LOGS}"
+"""Folder of console logs, domain. Removes what its guest wrote here and what `xl` logged of the domain, which is beside
+that folder.
+"""
+
 WIPE: Final = UNIT + (
     'if [ -d "$unit" ]; then cd "$unit"; '
     "for file in seed seed.new initrd initrd.new saved saved.new restoring; do "
     'if [ -f "$file" ]; then shred -n 0 -z -u "$file"; fi; done; '
     'if [ "$3" = yes ] && [ -f disk ]; then shred -n 0 -z -u disk; fi; '
-    'if [ . -ef "$unit" ]; then cd /; rm -rf "$unit"; fi; fi; '
-    'rm -f "$4/guest-$5.log" "$4/guest-$5--incoming.log" "${4%/*}/xl-$5.log" "${4%/*}/xl-$5.log".*'
+    f'if [ . -ef "$unit" ]; then cd /; rm -rf "$unit"; fi; fi; shift 3; {_FORGET_LOGS}'
 )
 """Unit, whether its disk is overwritten, the folder of console logs, domain. Removes all files of the unit's, though
-not of a folder that was made since, with `xl`'s own logs of the domain, which are beside the folder of console logs.
+not of a folder that was made since, and its logs.
 """
 
 FORGET: Final = UNIT + (
