@@ -203,6 +203,15 @@ def test_the_units_that_a_filter_picks_are_switched_on() -> None:
     assert powers(decisions) == [("b", "on")]
 
 
+def test_a_unit_that_two_reservations_hold_is_switched_on_once() -> None:
+    """One after the other they need it, both within the lookahead; the site could not carry out the second order."""
+    made = mapper(minimum=1)
+    units = [unit("a", rack="1"), unit("b", "off", rack="2")]
+    terms = (Term(5 * MINUTE, 10 * MINUTE), Term(10 * MINUTE, HOUR))
+    booked = [need(f"r{number}", 1, term, filter="rack == 2") for number, term in enumerate(terms)]
+    assert powers(made.assign(cycle(0, units, booked=booked))) == [("b", "on")]
+
+
 def test_a_lease_that_ends_makes_room_for_a_reservation() -> None:
     """Units that are free again by then need no others to be switched on."""
     made = mapper()

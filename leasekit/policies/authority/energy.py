@@ -225,9 +225,10 @@ class _Type:
             switching = self._manager.wake(fleet.reserved - fleet.on, fleet)
         else:
             switching = Switching()
-        # Those that a filter has picked for a reservation are needed whatever the number of those that are on.
-        held = [name for name in self.holds.before(soon) if name not in switching.on and self._is_dark(name, taken)]
-        on: list[AuthorityDecision] = [Power(name, "on", "needed") for name in (*switching.on, *held)]
+        # Those that a filter has picked for a reservation are needed whatever the number of those that are on; two that
+        # follow each other may hold one unit.
+        held = [name for name in self.holds.before(soon) if self._is_dark(name, taken)]
+        on: list[AuthorityDecision] = [Power(name, "on", "needed") for name in dict.fromkeys((*switching.on, *held))]
         to = "suspend" if switching.suspend else "off"
         off = [Power(name, to, "idle") for name in switching.off]
         return [*on, *off, *(Power(name, "off", "may still be on") for name in again)]
