@@ -56,6 +56,14 @@ class GuestReturns(GuestUnits):
         for held in tickets:
             self.give_back(lease, held, site)
 
+    def relinquish_rest(self, lease: GuestLease) -> bytes:
+        """What a close says of the rest of the lease's ticket: that it is given up; empty where nothing is left."""
+        held = lease.approved
+        if held is None or held.term.end <= lease.op_since:
+            return b""
+        signer = self.signer_of(decode_ticket(held.ticket).leaf.holder)
+        return state(signer, RELINQUISHMENT, held.digest, lease.op_since, lease.id).encode()
+
     def _give_back_unknown(self, peer: str, message: TicketUpdate) -> None:
         """Tickets for a lease that is over here, or that nobody knows any more, are given back all the same. Raises
         ``TicketError`` for one that is none.

@@ -14,7 +14,7 @@ from leasekit.actors.base import earliest
 from leasekit.actors.guest.suspension import GuestSuspension
 from leasekit.actors.settings import ENDORSE, GuestSettings, Peer
 from leasekit.core.claims.keys import Scheme, Signer
-from leasekit.core.claims.statements import CONTRACT, RELINQUISHMENT, check_statement, state
+from leasekit.core.claims.statements import CONTRACT, check_statement
 from leasekit.core.claims.ticket import decode_ticket
 from leasekit.core.errors import RemoteError, TicketError
 from leasekit.core.leases import returns
@@ -228,20 +228,13 @@ class ServiceManager(GuestSuspension):
     def _op_message(self, lease: GuestLease) -> Message:
         if lease.op == CLOSE:
             save = lease.suspends and not lease.close_reason
-            return CloseLease(lease.id, lease.op_number, self._relinquish_rest(lease), save)
+            return CloseLease(lease.id, lease.op_number, self.relinquish_rest(lease), save)
         held = lease.approved if lease.op == NEW else lease.renewal
         configuration = lease.configuration if lease.op_configuration is None else lease.op_configuration
         return Redeem(
             lease.id, lease.op_number, lease.op, lease.slice, held.ticket if held is not None else b"", lease.resource,
             configuration, lease.victims, lease.truncation,
         )  # fmt: skip
-
-    def _relinquish_rest(self, lease: GuestLease) -> bytes:
-        held = lease.approved
-        if held is None or held.term.end <= lease.op_since:
-            return b""
-        signer = self.signer_of(decode_ticket(held.ticket).leaf.holder)
-        return state(signer, RELINQUISHMENT, held.digest, lease.op_since, lease.id).encode()
 
     def _on_lease_update(self, peer: str, message: LeaseUpdate) -> None:
         lease = self.leases.get(message.lease)
@@ -337,12 +330,15 @@ class ServiceManager(GuestSuspension):
         else:
             return
         ended = lease.close_reason or (lease.reason if lease.noticed >= 0 else "")
-        lease.reason = ended if event == "closed" and ended else message.reason
-        self._fire(sm.MACHINE, lease, event, lease.reason)
+        self._over(lease, event, ended if event == "closed" and ended else message.reason, message.receipt)
+
+    def _over(self, lease: GuestLease, event: str, reason: str, receipt: bytes = b"") -> None:
+        lease.reason = reason
+        self._fire(sm.MACHINE, lease, event, reason)
         held = lease.approved
         # A site that ends a lease by itself gives no receipt: what is left of the claim is the broker's all the same.
-        if held is not None and (message.receipt or held.term.end > self.now + self._base.clock_skew):
-            self.give_back(lease, held, lease.site, message.receipt)
+        if held is not None and (receipt or held.term.end > self.now + self._base.clock_skew):
+            self.give_back(lease, held, lease.site, receipt)
         self._end(lease)
 
     def _on_accepted(self, peer: str, message: Accepted) -> None:
@@ -385,10 +381,14 @@ class ServiceManager(GuestSuspension):
             lease.ask = 0
             self._on_no_ticket(lease, reason, -1)
         elif message.number == lease.op_number and peer == lease.site:
-            if lease.op == CLOSE and sm.MACHINE.allows((lease.state, lease.pending), "closed"):
+            joint = (lease.state, lease.pending)
+            if lease.op == CLOSE and sm.MACHINE.allows(joint, "closed"):
                 lease.reason = reason
                 self._fire(sm.MACHINE, lease, "closed", reason)
                 self._end(lease)
+            elif lease.op in (EXTEND, MODIFY) and message.code == "unknown_lease" and sm.MACHINE.allows(joint, "lost"):
+                # It was over for so long that the site has forgotten it, and what it said then never came.
+                self._over(lease, "lost", reason)
             else:
                 self._on_op_refused(lease, reason)
                 self.advance(lease)
