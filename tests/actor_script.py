@@ -50,6 +50,7 @@ from leasekit.core.protocol.messages import (
     TicketUpdate,
     Truncated,
     Withdraw,
+    Withhold,
 )
 from leasekit.core.schema import Row
 from leasekit.core.steps import Action, ActionDone
@@ -57,7 +58,7 @@ from leasekit.core.time import Instant, format_duration, parse_duration
 
 _SETTINGS: Mapping[str, type[Any]] = {"guest": GuestSettings, "broker": BrokerSettings, "site": AuthoritySettings}
 _NUMBERS = frozenset({"units", "hold"})
-_INSTANTS = frozenset({"end"})
+_INSTANTS = frozenset({"start", "end"})
 _NAMES = frozenset({"victims"})
 _TABLES = frozenset({"properties", "configuration"})
 
@@ -338,6 +339,7 @@ _MESSAGES: Mapping[type[Any], Callable[[Any], str]] = {
     ClaimReport: lambda m: f"#{m.number} {m.code} {m.reason}",
     Reclaim: lambda m: f"#{m.number} {_leaf(m.ticket)}",
     Truncated: lambda m: f"#{m.number} from {decode_statement(m.truncation).at} on",
+    Withhold: lambda m: f"#{m.number} {m.units} over {_term(m.term)}: {m.reason}",
     Introduce: lambda m: f"#{m.number} {decode_statement(m.endorsement).detail}",
     ErrorReply: lambda m: f"#{m.number} {m.code}: {m.text}",
 }

@@ -21,6 +21,7 @@ from leasekit.core.protocol.codec import clip
 from leasekit.core.protocol.messages import OfferAnswer, Withhold
 from leasekit.core.schema import Change, Row
 from leasekit.core.time import INSTANT_MAX, Instant, Term
+from leasekit.core.words import counted
 
 REASON_MAX = 1000
 
@@ -56,7 +57,7 @@ class SiteMaintenance(SiteFailures):
             bool(arguments.get("close", False)),
         )  # fmt: skip
         self.windows[window.id] = window
-        self._note("", "maintenance", "", "", f"{window.id}: {len(chosen)} units over [{start}, {end}): {reason}")
+        self._note("", "maintenance", "", "", f"{window.id}: {counted(len(chosen))} over [{start}, {end}): {reason}")
         self._recount(window)
         self._tell_brokers(window, give_back=False)
         if window.close:

@@ -18,6 +18,7 @@ from leasekit.core.protocol.messages import (
     Ack,
     ClaimReport,
     CloseLease,
+    ErrorReply,
     Introduce,
     LeaseUpdate,
     Redeem,
@@ -257,7 +258,8 @@ class GuestChecker(Listening):
         super().__init__()
         self._guests, self._clock, self._leave = guests, clock, leave_time
         self.sends = {CloseLease: self._close, Redeem: self._redeem, Ack: self._ack, Relinquish: self._relinquish}
-        self.receives = {LeaseUpdate: self._lease_update}
+        self.receives = {LeaseUpdate: self._lease_update, ErrorReply: self._error}
+        self._changing: dict[str, tuple[str, int]] = {}
         self._active: dict[str, tuple[int, bytes]] = {}
         self._acknowledged: dict[tuple[str, str], int] = {}
         self._given_back: set[bytes] = set()
@@ -299,8 +301,14 @@ class GuestChecker(Listening):
 
     def _redeem(self, at: Instant, sender: str, receiver: str, message: Redeem) -> None:
         """A guest that has its lease shortened may leave by the end that it asked for, heard of or not."""
+        self._changing[message.lease] = receiver, message.number
         if message.op == MODIFY and message.ticket:
             self._wanted_ends[message.lease] = decode_ticket(message.ticket).leaf.term.end
+
+    def _error(self, at: Instant, sender: str, receiver: str, message: ErrorReply) -> None:
+        """A site that knows nothing of a lease that is to be changed has ended it, and said so when nobody heard it."""
+        if message.code == "unknown_lease" and self._changing.get(message.lease) == (sender, message.number):
+            self._active.pop(message.lease, None)
 
     def _relinquish(self, at: Instant, sender: str, receiver: str, message: Relinquish) -> None:
         """A guest gives back what it has no use for: no claim by which, as it has acknowledged, a lease is active."""
