@@ -214,17 +214,15 @@ class _Type:
         """What is to be switched: once in every interval, but what reservations need, as soon as they need it."""
         for name in taken:
             self._manager.checks.busy(name, now)
-        fleet, interval = self._fleet(now, taken), now // self._settings.decide
+        soon, interval = now + self._settings.lookahead, now // self._settings.decide
+        switching: Switching[str] = Switching()
         again: list[str] = []
-        soon = now + self._settings.lookahead
         if interval > self._decided:
             self._decided = interval
-            switching = self._manager.decide(now, fleet)
+            switching = self._manager.decide(now, self._fleet(now, taken))
             again = [] if switching.on else self._once_more(interval, taken.union(self.holds.before(soon)))
-        elif fleet.on < fleet.reserved:
-            switching = self._manager.wake(fleet.reserved - fleet.on, fleet)
-        else:
-            switching = Switching()
+        elif (missing := self.holds.peak(now, soon) - self._on(taken)) > 0:
+            switching = self._manager.wake(missing, self._fleet(now, taken))
         # Those that a filter has picked for a reservation are needed whatever the number of those that are on; two that
         # follow each other may hold one unit.
         held = [name for name in self.holds.before(soon) if self._is_dark(name, taken)]
@@ -251,6 +249,9 @@ class _Type:
     def _is_dark(self, name: str, taken: set[str]) -> bool:
         return name in self._dark and name not in taken
 
+    def _on(self, taken: set[str]) -> int:
+        return sum(unit.power not in _DARK or unit.id in taken for unit in self._units)
+
     def _fleet(self, now: Instant, taken: set[str]) -> Fleet[str]:
         soon = now + self._settings.lookahead
         held = set(self.holds.before(soon))
@@ -258,11 +259,10 @@ class _Type:
         best = sorted(free, key=lambda unit: -efficiency(unit.properties))
         dark = [unit for unit in best if unit.power in _DARK]
         dark.sort(key=lambda unit: (unit.id not in held, _DARK.index(unit.power)))
-        on = sum(unit.power not in _DARK or unit.id in taken for unit in self._units)
         return Fleet(
             in_use=len(self._units) - len(free),
             reserved=self.holds.peak(now, soon),
-            on=on,
+            on=self._on(taken),
             idle=[unit.id for unit in reversed(best) if unit.power == "on" and unit.id not in held],
             dark=[unit.id for unit in dark],
             next_due=self.holds.first_after(soon),

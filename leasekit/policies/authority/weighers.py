@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Final, Literal, TypeAlias
 
 Weigher: TypeAlias = Literal["free_time", "efficiency"]
@@ -25,10 +26,13 @@ inventory says."""
 
 def efficiency(properties: Mapping[str, str]) -> float:
     """FLOPS per watt, in 10^9; 0 for a unit of which that isn't known."""
-    gflops, watts = positive(properties.get(GFLOPS)), positive(properties.get(WATTS))
-    if gflops > 0 and watts > 0:
-        return gflops / watts
-    return positive(properties.get(PER_WATT))
+    return _efficiency(properties.get(GFLOPS), properties.get(WATTS), properties.get(PER_WATT))
+
+
+@lru_cache(maxsize=4096)  # a mapper that watches weighs all units in each of its turns, and few of them differ
+def _efficiency(gflops: str | None, watts: str | None, per_watt: str | None) -> float:
+    computes, draws = positive(gflops), positive(watts)
+    return computes / draws if computes > 0 and draws > 0 else positive(per_watt)
 
 
 def positive(text: str | None) -> float:
