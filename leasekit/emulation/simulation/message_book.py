@@ -162,7 +162,9 @@ class MessageChecker(Listening):
             self._tickets[message.ticket] = message.number
             self._further.update(further)
             last = further[-1] if further else message.ticket
-            stream.until = max(stream.until, decode_ticket(last).leaf.term.end)
+            end = decode_ticket(last).leaf.term.end
+            # A modify that was granted may shorten the lease: nothing says that it is over, then or before.
+            stream.until = end if message.truncation else max(stream.until, end)
 
     def _lease_update(self, stream: Stream, sender: str, message: LeaseUpdate) -> None:
         if message.state in ("active", "refused") and message.number:
