@@ -301,7 +301,8 @@ class AuthorityCycle(NamedTuple):
     are still in teardown, then those that must be switched on; ``units(type)`` has all of them.
 
     ``booked(type)`` is for mappers that set ``watches = True``: what leases have (``op`` is ``held``) and what they
-    will need, by tickets that were redeemed before their term (``new`` or ``grow``), in order of the start of ``term``.
+    will need, by tickets that were redeemed before their term (``new`` or ``grow``), in order of the start of ``term``;
+    among them, where ``demands`` are those of shrinking leases alone, the demands of the next turn.
     Such a mapper is called at once, and whenever it asked for that by :class:`Wake`, also when no lease needs anything.
     """
 

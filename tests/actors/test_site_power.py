@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
+import attrs
 import pytest
 from actor_bench import LATENCIES, Bench, Mappers, Plan
 
@@ -12,7 +13,7 @@ from leasekit.actors.settings import GuestSettings
 from leasekit.core.leases import power as pw
 from leasekit.core.leases.records import SiteUnit
 from leasekit.core.mappers import AuthorityCycle, Demand, Power, Wake
-from leasekit.core.steps import Action
+from leasekit.core.steps import Action, ActionDone
 from leasekit.core.time import HOUR, MINUTE, SECOND, Instant, Term
 from leasekit.emulation.simulation.checkers import Listening, StateChecker
 from leasekit.emulation.simulation.power_book import PowerChecker
@@ -413,3 +414,51 @@ def test_the_energy_manager_switches_a_site() -> None:
     bench.run_until(start + 3 * HOUR)
     assert set(bench.power().values()) == {"off"}
     assert list(bench.errors()) == []
+
+
+def test_a_reservation_keeps_its_units_on_when_another_lease_shrinks_as_it_begins() -> None:
+    """Leases that shrink have the mapper's turn to themselves; what waits for the next one is not forgotten in it."""
+    bench = PowerBench(manager, units=6, guest=GuestSettings(redeem_lead=30 * MINUTE, extend_lead=30 * MINUTE))
+    shrinking = bench.lease(2, start=10 * MINUTE, length=50 * MINUTE)
+    reserved = bench.lease(3, start=HOUR, length=HOUR)
+    bench.run_until(20 * MINUTE)
+    assert not bench.command("guest", "lease.extend", lease=shrinking, end=2 * HOUR, units=1).error
+    bench.run_until(HOUR - SECOND)
+    on = {name for name, power in bench.power().items() if power == "on"}
+    assert len(on) == 5
+    told = len(bench.drivers.told)
+    bench.run_until(HOUR + 3 * SECOND)
+    assert bench.site_lease(reserved).state == "active"
+    assert [op for op, _, _ in bench.drivers.told[told:] if op.startswith("power")] == []
+
+
+# -- settings that change --------------------------------------------------------------------------------------------
+
+
+def test_units_that_were_off_are_used_when_no_driver_switches_them_any_more() -> None:
+    """They count as on, as they are their operator's to switch on, from the next start of the site on."""
+    bench = PowerBench(units=2)
+    bench.tell(Power("vm-0", "off"), Power("vm-1", "suspend"))
+    bench.run_until(bench.now + MINUTE)
+    site = bench.actor("site")
+    group = attrs.evolve(site.settings.inventory[0], power=False)
+    site.settings = attrs.evolve(site.settings, inventory=(group,))
+    site.restore_leases({"units": [unit.row() for unit in site.units]})
+    assert [unit["power"] for unit in site.units.describe()] == ["on", "on"]
+    assert [unit.power for unit in site.units.free("vm")] == ["on", "on"]
+    site.units.give(site.units["vm-0"], "lease")
+    assert (site.units["vm-0"].state, site.units["vm-0"].lease) == ("setup", "lease")
+
+
+def test_what_a_meter_read_stays_until_it_is_read_again() -> None:
+    """And nothing else that a driver says of a unit that it switched takes the place of what the inventory says."""
+    bench = PowerBench(units=1)
+    unit = bench.unit("vm-0")
+    units = bench.actor("site").units
+    bench.tell(Power("vm-0", "off"))
+    bench.run_until(bench.now + MINUTE)
+    for event, said in (("on", {"watts": "300", "idle_watts": "90", "power": "on"}), ("off", {"power": "off"})):
+        units.switch(unit, event, "")
+        units.done(ActionDone(unit.action, unit.id, True, said))
+        assert unit.metered == {"watts": "300", "idle_watts": "90"}
+    assert "power" not in units.view("vm-0").properties

@@ -119,6 +119,57 @@ def test_a_reservation_gets_the_units_that_were_held_for_it() -> None:
     assert decisions[:2] == [Assign("now", ("b",)), Assign("later", ("a",))]
 
 
+GPU = '["=", "$gpu", "yes"]'
+
+
+@pytest.mark.parametrize("start", [HOUR, 50 * MINUTE])
+def test_a_reservation_keeps_its_unit_when_another_comes_before_it(start: Instant) -> None:
+    """One that was made later, and begins as soon or sooner, is chosen another."""
+    units = [unit("g", gflops="9", watts="1", gpu="yes"), unit("p", gflops="1", watts="1")]
+    made = mapper()
+    first = need("r2", 1, Term(HOUR, 2 * HOUR), filter=GPU)
+    second = need("r1", 1, Term(start, 2 * HOUR))
+    made.assign(cycle(30 * MINUTE, units, booked=[first]))
+    made.assign(cycle(31 * MINUTE, units, booked=[second, first]))
+    if start == HOUR:
+        assert made.assign(cycle(HOUR, units, [second, first]))[:2] == [Assign("r1", ("p",)), Assign("r2", ("g",))]
+    else:
+        assert made.assign(cycle(start, units, [second], booked=[first]))[0] == Assign("r1", ("p",))
+
+
+def test_a_reservation_with_a_filter_takes_over_a_unit_of_one_without() -> None:
+    """Which is chosen another one, as any will do for it; but not of one that has a filter too."""
+    units = [unit("g", gflops="9", watts="1", gpu="yes"), unit("p", gflops="1", watts="1")]
+    made = mapper()
+    plain, particular = need("r1", 1, Term(HOUR, 2 * HOUR)), need("r2", 1, Term(90 * MINUTE, 2 * HOUR), filter=GPU)
+    too_late = need("r3", 1, Term(100 * MINUTE, 2 * HOUR), filter=GPU)
+    made.assign(cycle(30 * MINUTE, units, booked=[plain]))
+    made.assign(cycle(31 * MINUTE, units, booked=[plain, particular, too_late]))
+    assert made.assign(cycle(HOUR, units, [plain], booked=[particular, too_late]))[0] == Assign("r1", ("p",))
+    units[1] = unit("p", state="active", lease="r1", gflops="1", watts="1")
+    held = need("r1", 0, plain.term, op="held", held=("p",))
+    assert made.assign(cycle(90 * MINUTE, units, [particular], booked=[held, too_late]))[0] == Assign("r2", ("g",))
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_lease_grows_into_the_units_that_were_held_for_it(at_once: bool) -> None:
+    """Though its demand says when the lease began; and whether or not another lease shrinks first at that instant."""
+    units = [unit("g", gflops="9", watts="1", gpu="yes"), unit("p", gflops="1", watts="1")]
+    units += [unit("h1", state="active", lease="r1"), unit("h2", state="active", lease="r2", gpu="yes")]
+    held = [need(f"r{n}", 0, Term(0, 2 * HOUR), op="held", held=(f"h{n}",)) for n in (1, 2)]
+    made = mapper()
+    made.assign(cycle(50 * MINUTE, units, booked=[*held, need("r2", 1, Term(HOUR, 2 * HOUR), op="grow", filter=GPU)]))
+    now = Term(0, 2 * HOUR)
+    demands = [
+        need("r1", 1, now, op="grow", held=("h1",)),
+        need("r2", 1, now, op="grow", held=("h2",), filter=GPU),
+    ]
+    if not at_once:
+        made.assign(cycle(HOUR, units, booked=[*held, *demands]))
+    found = made.assign(cycle(HOUR, units, demands, booked=held))
+    assert found[:2] == [Assign("r1", ("p",)), Assign("r2", ("g",))]
+
+
 def test_what_must_be_filled_is_filled_from_held_units() -> None:
     """Where there are no others: the site has counted that there is room, and the reservation is chosen another."""
     units = [unit("a"), unit("b", state="active", lease="old")]
@@ -153,6 +204,18 @@ def test_it_asks_to_be_called_at_every_check() -> None:
     """At whole multiples of the interval."""
     assert mapper().assign(cycle(90_000, [unit("a")]))[-1] == Wake(2 * MINUTE)
     assert EnergyManager().assign(cycle(90_000, [unit("a")])) == []
+
+
+def test_it_asks_to_be_called_for_a_decision_and_when_a_reservation_is_near() -> None:
+    """However seldom it checks: a unit is on by the time that a reservation of it begins."""
+    made, units = mapper(check=30 * MINUTE), [unit("a", "off")]
+    ahead = made.settings.lookahead
+    booked = [need("r", 1, Term(20 * MINUTE + ahead, 2 * HOUR))]
+    assert made.assign(cycle(MINUTE, units, booked=booked))[-1] == Wake(5 * MINUTE)
+    assert made.assign(cycle(18 * MINUTE, units, booked=booked))[-1] == Wake(20 * MINUTE)
+    found = made.assign(cycle(20 * MINUTE, units, booked=booked))
+    assert found[-1] == Wake(20 * MINUTE + 1)
+    assert powers(made.assign(cycle(20 * MINUTE + 1, units, booked=booked))) == [("a", "on")]
 
 
 def test_idle_units_are_switched_off_the_least_efficient_first() -> None:

@@ -161,7 +161,7 @@ def test_a_decision_leads_to_what_is_needed_as_far_as_it_can(
     made = manager(Says(forecast), minimum=minimum)
     idle, dark = [f"u{n}" for n in range(on)], [f"d{n}" for n in range(8 - on)]
     found = made.decide(HOUR, fleet(on, reserved=reserved, idle=idle, dark=dark))
-    needed = max(math.ceil(forecast), reserved, minimum)
+    needed = max(math.ceil(round(forecast, 6)), reserved, minimum)
     after = on + len(found.on) - len(found.off)
     assert after == min(needed, 8)
     assert not (found.on and found.off)
@@ -195,6 +195,14 @@ def test_a_steady_demand_is_forecast_as_it_is() -> None:
     """With nothing to deviate from nothing is added."""
     made = Ewma()
     assert {made.forecast(at, 7) for at in range(50)} == {7}
+
+
+@pytest.mark.parametrize(("before", "then"), [(5, 0), (9, 5)])
+def test_an_average_that_comes_down_to_a_demand_needs_no_more(before: int, then: int) -> None:
+    """It never gets there, as numbers are, and what is left of the way is no unit."""
+    made: PowerManager[str] = PowerManager(PowerSettings(minimum=0), Ewma())
+    needed = [made.needed(n * 5 * MINUTE, fleet(9, in_use=before if n < 20 else then)) for n in range(2000)]
+    assert needed[-1] == then
 
 
 def test_forecasts_are_found_by_name_and_by_class() -> None:

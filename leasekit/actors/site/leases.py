@@ -6,7 +6,7 @@ extends, replacements for units that failed, and new leases get theirs, in one m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any
 
 from leasekit.actors.base import earliest
@@ -62,7 +62,7 @@ class SiteLeases(Giver[SiteLease]):
     ) -> None:
         super().__init__(name, signer, scheme, peers, settings)
         self.settings = settings
-        self.units = Units(settings.failures_max, self._fire_unit, self._act, self._note_power)
+        self.units = self._no_units_yet()
         self._calendars: dict[str, Timetable] = {}
         self._holding: dict[str, int] = {}
         self._mapper = mapper
@@ -73,6 +73,10 @@ class SiteLeases(Giver[SiteLease]):
         self._endings = 0
         self._declare()
         self._queries.update(units=self._query_units, status=self._query_status)
+
+    def _no_units_yet(self) -> Units:
+        switched = frozenset(group.type for group in self.settings.inventory if group.power)
+        return Units(self.settings.failures_max, switched, self._fire_unit, self._act, self._note_power)
 
     def _declare(self) -> list[SiteUnit]:
         """Count what the settings name; returns the units that were not known before."""
@@ -383,11 +387,11 @@ class SiteLeases(Giver[SiteLease]):
             self._shrunk = False
         demands = [self._view(self.leases[id_], op) for id_, op in ordered]
         units = self.units if self.inline else self.units.snapshot()
-        cycle = AuthorityCycle(self.now, demands, units.free, units.view, units.all, self._booked())
+        cycle = AuthorityCycle(self.now, demands, units.free, units.view, units.all, self._booked(dict(ordered)))
         return self._begin_turn(lambda: self._mapper.assign(cycle))
 
-    def _booked(self) -> Callable[[str], Sequence[Demand]]:
-        """What a mapper is told of leases whose time is yet to come: nothing, unless it wants to know."""
+    def _booked(self, shown: Container[str]) -> Callable[[str], Sequence[Demand]]:
+        """What a mapper is told beside the demands of those leases that are ``shown``: nothing, unless it wants it."""
         return _nothing
 
     def _view(self, lease: SiteLease, op: str) -> Demand:
@@ -509,7 +513,7 @@ class SiteLeases(Giver[SiteLease]):
 
     def restore_leases(self, tables: Mapping[str, Sequence[Row]]) -> None:
         """Leases and units as a store kept them; what was under way goes on under the same action numbers."""
-        self.units = Units(self.settings.failures_max, self._fire_unit, self._act, self._note_power)
+        self.units = self._no_units_yet()
         self._holding = {}
         self.units.restore(tables.get("units", ()))
         for unit in self._declare():

@@ -7,11 +7,11 @@ that is not on: :mod:`.units` has it switched on first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from itertools import chain
 from typing import Any, Final
 
-from leasekit.actors.site.leases import GROW, NEW
+from leasekit.actors.site.leases import GROW, NEW, SHRINK
 from leasekit.actors.site.maintenance import SiteMaintenance
 from leasekit.actors.site.units import REASON_MAX
 from leasekit.core.errors import CommandError
@@ -36,7 +36,6 @@ class SitePower(SiteMaintenance):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self._switched = frozenset(group.type for group in self.settings.inventory if group.power)
         self._watches = getattr(self._mapper, "watches", False) is True
         self._watched = False
 
@@ -57,19 +56,19 @@ class SitePower(SiteMaintenance):
             return self.now if self._look else self._wake
         return super()._turn_at()
 
-    def _booked(self) -> Callable[[str], Sequence[Demand]]:
+    def _booked(self, shown: Container[str]) -> Callable[[str], Sequence[Demand]]:
         """What leases will need, by type. Looked up once a turn, and only if the mapper watches."""
         if not self._watches:
-            return super()._booked()
+            return super()._booked(shown)
         found: dict[str, list[Demand]] = {}
-        for demand in chain.from_iterable(map(self._later, self.leases.values())):
+        for demand in chain.from_iterable(self._later(lease, shown) for lease in self.leases.values()):
             found.setdefault(demand.type, []).append(demand)
         for demands in found.values():
             demands.sort(key=lambda demand: (demand.term.start, demand.lease))
         return lambda type_: found.get(type_, ())
 
-    def _later(self, lease: SiteLease) -> Iterable[Demand]:
-        """What a lease has, and what it will need more of than it has or waits for now."""
+    def _later(self, lease: SiteLease, shown: Container[str]) -> Iterable[Demand]:
+        """What a lease has, and what it will need more of than it has, or than it is shown to wait for."""
         if lease.ended >= 0 or lease.pending == au.CLOSING:
             return
         end = lease.term.end if lease.next is None else lease.next.term.end
@@ -78,7 +77,11 @@ class SitePower(SiteMaintenance):
             term = Term(lease.term.start, max(end, lease.term.start + 1))
             held = tuple(lease.units)
             yield Demand(lease.id, lease.holder, HELD, lease.type, 0, held, (), term, lease.properties)
-        if lease.id in self._queue:
+        if lease.id in shown:
+            return
+        op = self._queue.get(lease.id)
+        if op is not None and op != SHRINK:  # its turn is the next one, at this same instant
+            yield self._view(lease, op)
             return
         if lease.pending == au.REDEEMING and end > lease.term.start:
             term = Term(lease.term.start, end)
@@ -106,7 +109,7 @@ class SitePower(SiteMaintenance):
         if to not in EVENTS:
             raise CommandError(f"unit {name}: found {to!r}, it can be switched to one of: {', '.join(EVENTS)}")
         unit = self.units[name]
-        if unit.type not in self._switched:
+        if not self.units.is_switched(unit):
             raise CommandError(f"unit {name}: no driver switches units of type {unit.type!r}")
         if unit.state != au.FREE or unit.promised:
             holder = unit.lease or unit.promised

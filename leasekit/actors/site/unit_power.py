@@ -19,6 +19,9 @@ Note = Callable[[SiteUnit, str, str, str, str], None]
 
 FAILED: Final = "failed"
 
+METERED: Final = frozenset({"gflops", "gflops_per_watt", "idle_watts", "watts"})
+"""What a driver that switches a unit may say of it, beside the inventory."""
+
 
 class UnitPower:
     """Moves the power of units; whose they are is for the layer above."""
@@ -52,7 +55,8 @@ class UnitPower:
         was = unit.power
         if done.ok:
             self._fire(unit, "done", "")
-            unit.reason, unit.metered = "", done.properties or unit.metered
+            read = {name: value for name, value in done.properties.items() if name in METERED}
+            unit.reason, unit.metered = "", {**unit.metered, **read}
             return unit.power
         unit.reason = f"{pw.OPERATION[was]} failed: {done.reason}"
         self._fire(unit, "failed", unit.reason)

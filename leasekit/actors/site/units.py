@@ -6,7 +6,7 @@ settled unit means for its lease is for the layer above (``on_up``, ``on_failed`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from typing import Any, Final
 
 import attrs
@@ -33,8 +33,17 @@ Act = Callable[[SiteUnit, str, int], None]
 class Units:
     """All units of a site, by id and by type; free ones in the order in which they are best given out."""
 
-    def __init__(self, failures_max: int, fire: Callable[[SiteUnit, str, str], None], act: Act, note: Note) -> None:
+    def __init__(
+        self,
+        failures_max: int,
+        switched: Set[str],
+        fire: Callable[[SiteUnit, str, str], None],
+        act: Act,
+        note: Note,
+    ) -> None:
+        """Units of the types ``switched`` have a driver for their power."""
         self._failures_max = failures_max
+        self._types_switched = switched
         self._fire = fire
         self._act = act
         self._power = UnitPower(note, act)
@@ -121,6 +130,14 @@ class Units:
         """How many units of the type there are, in service or not."""
         return self._count.get(type_, 0)
 
+    def is_switched(self, unit: SiteUnit) -> bool:
+        """Whether a driver can switch the unit on and off."""
+        return unit.type in self._types_switched
+
+    def power(self, unit: SiteUnit) -> str:
+        """The unit's power. One that no driver switches (any more) is its operator's to switch on: it counts as on."""
+        return unit.power if unit.type in self._types_switched else pw.ON
+
     # -- what mappers see --------------------------------------------------------------------------------------
 
     def view(self, name: str) -> UnitView:
@@ -130,7 +147,7 @@ class Units:
         if unit.metered:
             properties = {**properties, **unit.metered}
         return UnitView(
-            unit.id, unit.type, unit.state, unit.lease or unit.promised, unit.failures, properties, unit.power
+            unit.id, unit.type, unit.state, unit.lease or unit.promised, unit.failures, properties, self.power(unit)
         )
 
     def free(self, type_: str) -> Iterator[UnitView]:
@@ -168,7 +185,7 @@ class Units:
 
     def give(self, unit: SiteUnit, lease: str) -> None:
         """Give an available unit to a lease: set it up now, or when its teardown has ended, or it is on."""
-        if unit.state == au.FREE and unit.power == pw.ON:
+        if unit.state == au.FREE and self.power(unit) == pw.ON:
             self._take_free(unit)
             unit.lease = lease
             self._fire(unit, "setup", "")
@@ -310,10 +327,10 @@ class Units:
             unit.retire = f"failed {unit.failures} times in a row; {reason}"
 
     def _put_free(self, unit: SiteUnit) -> None:
-        self._free[unit.type].add((pw.ORDER[unit.power], unit.failures, unit.index, unit.id))
+        self._free[unit.type].add((pw.ORDER[self.power(unit)], unit.failures, unit.index, unit.id))
 
     def _take_free(self, unit: SiteUnit) -> None:
-        self._free[unit.type].remove((pw.ORDER[unit.power], unit.failures, unit.index, unit.id))
+        self._free[unit.type].remove((pw.ORDER[self.power(unit)], unit.failures, unit.index, unit.id))
 
     def _fire_nothing(self, unit: SiteUnit) -> None:
         """The unit's row changes, its state doesn't."""
@@ -383,7 +400,7 @@ class Units:
                 "promised": unit.promised,
                 "failures": unit.failures,
                 "reason": unit.reason or unit.retire,
-                "power": unit.power,
+                "power": self.power(unit),
                 "properties": dict(unit.given),
             }
             for unit in self._units.values()

@@ -67,7 +67,7 @@ class EnergyManager:
 
     def assign(self, cycle: AuthorityCycle) -> list[AuthorityDecision]:
         """Fill every demand, then see to the power of what is left."""
-        now, check = cycle.now, self.settings.check
+        now = cycle.now
         for of_type in self._types.values():
             of_type.look(cycle)
         decisions: list[AuthorityDecision] = []
@@ -80,7 +80,15 @@ class EnergyManager:
             decisions.append(decision)
         for of_type in self._types.values():
             decisions += of_type.switch(now, taken)
-        return [*decisions, Wake((now // check + 1) * check)] if self._types else decisions
+        return [*decisions, Wake(self._again_at(now))] if self._types else decisions
+
+    def _again_at(self, now: Instant) -> Instant:
+        """The next check, or decision, or when a reservation comes so near that it must be seen to."""
+        regular = (self.settings.check, self.settings.decide)
+        soon = now + self.settings.lookahead
+        due = [of_type.holds.first_after(soon) for of_type in self._types.values()]
+        near = [start - soon + now + 1 for start in due if start is not None]
+        return min([(now // interval + 1) * interval for interval in regular] + near)
 
 
 class _Weighed(Turn):

@@ -2,13 +2,13 @@
 
 A site counts the units of a reservation, and only chooses them when its term begins. Here they are chosen beforehand,
 as far as can be: units that are free throughout the term and that its filter accepts. A choice stands until one of its
-units is not to be had any more.
+units is not to be had any more, or a reservation whose filter accepts that unit finds no other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from typing import Final, TypeAlias, cast
 
 from leasekit.core.filters import Filter, FilterError, parse_filter
 from leasekit.core.mappers import Demand, UnitView
@@ -18,6 +18,8 @@ from leasekit.policies.authority.first_fit import FILTER, acceptable
 from leasekit.policies.authority.weighers import Weigher, efficiency
 
 _NOW: Final = "now"
+_Key: TypeAlias = tuple[str, Instant]
+"""A reservation: whose it is, and when it begins."""
 
 
 class Holds:
@@ -25,14 +27,14 @@ class Holds:
 
     def __init__(self, weighers: Sequence[Weigher]) -> None:
         self._by_efficiency = "efficiency" in weighers
-        self._chosen: dict[tuple[str, Instant], tuple[str, ...]] = {}
+        self._chosen: dict[_Key, tuple[str, ...]] = {}
         self._table = UnitTimetable()
         self._known: set[str] = set()
         self._bookings: list[Demand] = []
         self._now: list[Demand] = []
         self._given = 0
-        self._by_lease: dict[str, list[tuple[str, Instant]]] = {}
-        self._by_unit: dict[str, set[tuple[str, Instant]]] = {}
+        self._by_lease: dict[str, list[_Key]] = {}
+        self._by_unit: dict[str, set[_Key]] = {}
 
     # -- what there is -----------------------------------------------------------------------------------------
 
@@ -52,38 +54,72 @@ class Holds:
             if mine:
                 table.reserve((_NOW, number), mine, _from(now, demand.term))
         self._bookings = [demand for demand in booked if demand.op != "held"]
-        waiting = [demand for demand in demands if demand.units > 0]
-        keys = {(demand.lease, demand.term.start): demand for demand in (*waiting, *self._bookings)}
         # A demand that was booked begins now: what was chosen for it is still its own, until it is given.
-        self._chosen = {key: chosen for key, chosen in self._chosen.items() if key in keys}
-        ranked = sorted(units, key=lambda unit: -efficiency(unit.properties)) if self._by_efficiency else units
-        for demand in waiting:
-            key = (demand.lease, demand.term.start)
-            if key in self._chosen:
-                self._hold(key, demand, now, ranked)
-        for demand in self._bookings:
-            self._hold((demand.lease, demand.term.start), demand, now, ranked)
+        begun = {self._key(demand, now): demand for demand in demands if demand.units > 0}
+        reserved = {key: demand for key, demand in begun.items() if key in self._chosen}
+        reserved.update((self._key(demand, now), demand) for demand in self._bookings)
+        self._choose(reserved, now, units)
         self._by_lease, self._by_unit = {}, {}
         for key, chosen in self._chosen.items():
             self._by_lease.setdefault(key[0], []).append(key)
             for name in chosen:
                 self._by_unit.setdefault(name, set()).add(key)
 
-    def _hold(self, key: tuple[str, Instant], demand: Demand, now: Instant, units: Sequence[UnitView]) -> None:
-        term, table = _from(now, demand.term), self._table
-        before = [name for name in self._chosen.pop(key, ()) if name in self._known and table.is_free(name, term)]
-        chosen = before[: demand.units]
-        if len(chosen) < demand.units:
-            free = set(table.free(term)).difference(chosen)
-            filter_ = _filter(demand)
-            for unit in units:
-                if len(chosen) == demand.units:
-                    break
-                if unit.id in free and acceptable(unit, filter_):
-                    chosen.append(unit.id)
-        if chosen:
-            table.reserve(key, chosen, term)
-            self._chosen[key] = tuple(chosen)
+    def _key(self, demand: Demand, now: Instant) -> _Key:
+        """Under what a demand's choice is kept: its lease, and when it begins. One that waits to grow says when its
+        lease began, and not when its time had come.
+        """
+        own = (demand.lease, demand.term.start)
+        if demand.op == "new" or demand.term.start > now:
+            return own
+        return next((key for key in self._by_lease.get(demand.lease, ()) if key[1] <= now), own)
+
+    def _choose(self, reserved: Mapping[_Key, Demand], now: Instant, units: Sequence[UnitView]) -> None:
+        """Keep what is still to be had of what was chosen, then choose what is missing: first for those that are
+        particular about it.
+        """
+        before, self._chosen = self._chosen, {}
+        terms = {key: _from(now, demand.term) for key, demand in reserved.items()}
+        for key, demand in reserved.items():
+            kept = [
+                name for name in before.get(key, ()) if name in self._known and self._table.is_free(name, terms[key])
+            ]
+            self._hold(key, tuple(kept[: demand.units]), terms[key])
+        if all(len(self._chosen.get(key, ())) == demand.units for key, demand in reserved.items()):
+            return
+        ranked = sorted(units, key=lambda unit: -efficiency(unit.properties)) if self._by_efficiency else units
+        filters = {key: _filter(demand) for key, demand in reserved.items()}
+        content = {key for key, filter_ in filters.items() if filter_ is None}
+        for key in sorted(reserved, key=content.__contains__):
+            missing, filter_ = reserved[key].units - len(self._chosen.get(key, ())), filters[key]
+            if missing > 0:
+                able = [unit.id for unit in ranked if acceptable(unit, filter_)]
+                self._add(key, missing, terms, able, set() if filter_ is None else content)
+
+    def _add(
+        self, key: _Key, missing: int, terms: Mapping[_Key, Term], able: Iterable[str], content: Set[_Key]
+    ) -> None:
+        """Choose so many more of ``able``: of those that are free, then of those of reservations that are ``content``
+        with any unit.
+        """
+        term, found = terms[key], self._table.reservations
+        holders = {name: [cast(_Key, other) for other, _ in found(name, term)] for name in able}
+        usable = [name for name, others in holders.items() if all(other in content for other in others)]
+        usable.sort(key=lambda name: bool(holders[name]))
+        more = usable[:missing]
+        for name in more:
+            for other in holders[name]:
+                self._hold(other, tuple(one for one in self._chosen[other] if one != name), terms[other])
+        self._hold(key, (*self._chosen.get(key, ()), *more), term)
+
+    def _hold(self, key: _Key, names: tuple[str, ...], term: Term) -> None:
+        """These are a reservation's units now, instead of those that it had."""
+        if key in self._table:
+            self._table.release(key)
+        self._chosen.pop(key, None)
+        if names:
+            self._table.reserve(key, names, term)
+            self._chosen[key] = names
 
     # -- asking ------------------------------------------------------------------------------------------------
 
@@ -142,7 +178,7 @@ class Holds:
             self._now.append(Demand(lease, "", "held", "", 0, tuple(free), (), term, {}))
         return freed
 
-    def _let_go(self, key: tuple[str, Instant]) -> tuple[str, ...]:
+    def _let_go(self, key: _Key) -> tuple[str, ...]:
         chosen = self._chosen.pop(key)
         self._by_lease[key[0]].remove(key)
         for name in chosen:

@@ -141,7 +141,8 @@ class PowerManager(Generic[U]):
 
     def needed(self, now: Instant, fleet: Fleet[U]) -> int:
         """How many units are to be on until the next decision. Called once for each: the forecast learns from it."""
-        forecast = self._forecast.forecast(now, fleet.in_use)
+        # An average comes as near to a demand that stays as it is as numbers can, and may stay a little above it.
+        forecast = round(self._forecast.forecast(now, fleet.in_use), 6)
         return max(math.ceil(forecast), fleet.reserved, self.settings.minimum)
 
     def decide(self, now: Instant, fleet: Fleet[U]) -> Switching[U]:
