@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from leasekit.cli.output import console, example, json_option, note, print_json, print_table
-from leasekit.cli.times import SPAN, Count
+from leasekit.cli.times import SPAN, Count, Number
 
 SCENARIOS = ("normal", "service_levels", "load_balancing", "preference_domain", "preference_size")
 """As in the experiment itself, which is imported when it is run."""
@@ -39,7 +39,7 @@ def experiment() -> None:
 @click.option("--frames", type=Count(1, 1000), default=10, show_default=True, help="Equidistant starts.")
 @click.option("--sort", type=click.Choice(["value", "start"]), default="value", show_default=True, help="Best plan by.")
 @click.option("--pmax", type=Count(0), default=2, show_default=True, help="Most links of a path (0: any).")
-@click.option("--load", type=click.FloatRange(0, 100, min_open=True), default=1.0, help="Times as many requests [1].")
+@click.option("--load", type=Number(0, 100, min_open=True), default=1.0, help="Times as many requests [1].")
 @click.option("--jobs", type=Count(1), default=None, metavar="N", help="Processes [one for each CPU].")
 @click.option("--actors", is_flag=True, help="By real actors in virtual time: planned, held, leased and redeemed.")
 @json_option
@@ -169,9 +169,7 @@ def print_comparison(summary: Mapping[str, Any]) -> None:
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Where pictures, CSV files and JSON go.")
 @click.option("--boot", type=SPAN, default="3m", show_default=True, help="How long a core needs to come on.")
 @click.option("--resume", type=SPAN, default="15s", show_default=True, help="The same after it was suspended.")
-@click.option(
-    "--safety", type=click.FloatRange(0, 10), default=0.1, show_default=True, help="Capacity beyond the peak."
-)
+@click.option("--safety", type=Number(0, 10), default=0.1, show_default=True, help="Capacity beyond the peak.")
 @click.option(
     "--suspend-below", type=SPAN, default="30m", show_default=True, help="Suspend what is expected to idle less."
 )

@@ -13,7 +13,7 @@ import click
 from leasekit.cli.emulate import progress_bars
 from leasekit.cli.output import example, json_option, note, print_json, print_table
 from leasekit.cli.saving import saving_options
-from leasekit.cli.times import Count
+from leasekit.cli.times import Count, Number
 from leasekit.core.errors import LeasekitError
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def _installed() -> Iterator[tuple[str, str, str, str]]:
 @click.option(
     "--type", "types", multiple=True, default=("vm", "host"), show_default=True, metavar="NAME", help="Types of units."
 )
-@click.option("--limit", type=click.FloatRange(min=0.1), default=5.0, show_default=True, help="Seconds for a turn.")
+@click.option("--limit", type=Number(min=0.1), default=5.0, show_default=True, help="Seconds for a turn.")
 @click.option("--out", type=_FILE, default=Path(), metavar="DIR", help="Where a failing case is written [here].")
 @click.option("--replay", "replay_file", type=_FILE, metavar="FILE", help="Play the one case of this file.")
 @json_option
@@ -195,8 +195,9 @@ def _show_replay(checked: Checked, as_json: bool) -> int:
 )
 @click.option("--scheduler", metavar="ADDRESS", help="The Dask scheduler, as tcp://host:8786.")
 @click.option(
-    "--patience", type=float, default=60.0, show_default=True, metavar="S", help="How long one turn may take."
-)
+    "--patience", type=Number(min=0, min_open=True), default=60.0, show_default=True, metavar="S",
+    help="How long one turn may take.",
+)  # fmt: skip
 @saving_options
 @json_option
 def compare(
@@ -311,9 +312,7 @@ def _cell(value: Any) -> str:
 @click.argument("file", type=_FILE)
 @click.option("--jobs", type=Count(min=1), default=2000, show_default=True, metavar="N", help="How many jobs.")
 @click.option("--nodes", type=Count(min=1), default=64, show_default=True, metavar="N", help="How many nodes.")
-@click.option(
-    "--load", type=click.FloatRange(min=0.01, max=10), default=0.8, show_default=True, metavar="SHARE", help="Offered."
-)
+@click.option("--load", type=Number(min=0.01, max=10), default=0.8, show_default=True, metavar="SHARE", help="Offered.")
 @click.option("--users", type=Count(min=1), default=12, show_default=True, metavar="N", help="Whose jobs.")
 @click.option("--seed", type=int, default=1, show_default=True, metavar="N", help="What they are drawn by.")
 def workload(file: Path, jobs: int, nodes: int, load: float, users: int, seed: int) -> None:

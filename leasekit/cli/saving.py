@@ -7,7 +7,9 @@ from typing import Any, Final
 
 import click
 
-_MORE: Final = click.FloatRange(min=0, min_open=True)
+from leasekit.cli.times import Number
+
+_MORE: Final = Number(min=0, min_open=True)
 
 
 def saving_options(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from leasekit.cli.output import clean, console, example, json_option, note, print_fields, print_json
-from leasekit.cli.times import Count
+from leasekit.cli.times import Count, Number
 from leasekit.core.settings import expect_one_of
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class SeedRange(click.ParamType[tuple[int, int | None]]):
 @click.option("--seed", type=Count(min=0), metavar="N", help="Run this seed again, exactly as it was.")
 @click.option("--seeds", type=SeedRange(), metavar="A..B", help="Run these seeds [0..99]; A.. goes on and on.")
 @click.option("--jobs", type=Count(min=1), default=1, metavar="N", help="In how many processes [1].")
-@click.option("--minutes", type=click.FloatRange(min=0), metavar="M", help="Go on until time is up.")
+@click.option("--minutes", type=Number(min=0), metavar="M", help="Go on until time is up.")
 @click.option(
     "--scenario", "file", type=click.Path(path_type=Path), metavar="FILE",
     help="Fix (part of) what the seed draws: TOML or JSON.",

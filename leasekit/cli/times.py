@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from typing import Any, Final
@@ -70,6 +71,16 @@ class Count(click.IntRange):
         if number is None or not least <= number <= most:
             to = f" to {most}" if self.max or (number or 0) > most else " on"
             self.fail(f"found {value!s:.40}, expected a whole number from {least}{to}", param, ctx)
+        return number
+
+
+class Number(click.FloatRange):
+    """A number within bounds, which is one: click finds ``nan`` within any, and ``inf`` where there is no greatest."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"found {value!s:.40}, expected a finite number", param, ctx)
         return number
 
 

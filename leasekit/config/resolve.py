@@ -19,13 +19,13 @@ from leasekit.config.deployment import ActorSpec, Deployment, MapperSpec, PeerSp
 from leasekit.config.emulation import EmulationSpec, resolve_emulation
 from leasekit.config.errors import Faults, one_of
 from leasekit.config.keys import KeyFileError, KeyFileMissing, check_key, load_public, looks_like_key
-from leasekit.config.resources import resolve_drivers, resolve_given, resolve_site
+from leasekit.config.resources import check_switched, check_units, resolve_drivers, resolve_given, resolve_site
 from leasekit.config.traces import SignalSpec
 from leasekit.config.transport import TransportSettings
 from leasekit.core.settings import SettingsError, structure
 from leasekit.core.signals import Signal
 from leasekit.core.time import DAY, Duration, format_duration
-from leasekit.policies.registry import make_mapper
+from leasekit.policies.registry import make_mapper, switched_types
 
 STATE_ENVIRONMENT: Final = "LEASEKIT_STATE"
 SIGNAL_HORIZON: Final[Duration] = 30 * DAY
@@ -163,6 +163,9 @@ class Resolver:
         where = f"actor.{name}"
         drivers, driver_of, other_types = resolve_drivers(self.context, name, table)
         key = table.key if isinstance(table.key, tables.KeyTable) else tables.KeyTable(file=table.key)
+        settings = self._settings(where, name, table)
+        if isinstance(settings, AuthoritySettings):
+            check_units(self.context, settings.inventory, drivers, driver_of)
         return ActorSpec(
             name=name,
             role=table.role,
@@ -172,7 +175,7 @@ class Resolver:
             store=self._store(f"{where}.store", table.store or f"sqlite:{name}.db"),
             log=table.log,
             log_level=table.log_level,
-            settings=self._settings(where, name, table),
+            settings=settings,
             mapper=self._mapper(name, table),
             drivers=drivers,
             driver_of=driver_of,
@@ -291,7 +294,10 @@ class Resolver:
             target = self._mapper_path(target)
             # A mapper is a plain object: making one costs nothing, and finds all that is wrong with its settings.
             extras = {"signal": Signal([(0, 0.0)])} if "signal" in table.mapper else {}
-            self.faults.attempt(where, lambda: make_mapper(target, table.role, settings, where, extras))
+            mapper = self.faults.attempt(where, lambda: make_mapper(target, table.role, settings, where, extras))
+            if isinstance(table, tables.AuthorityTable):
+                switched = self.faults.attempt(where, lambda: switched_types(mapper, where))
+                check_switched(self.context, name, table, switched or ())
         return MapperSpec(target=target, settings=settings, signal=signal, where=where)
 
     def _mapper_path(self, target: str) -> str:

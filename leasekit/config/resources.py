@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import attrs
@@ -19,9 +19,11 @@ from leasekit.core.settings import structure
 from leasekit.core.time import Duration, format_duration
 from leasekit.drivers.names import UNIT_ID
 from leasekit.drivers.null import NullSettings
-from leasekit.drivers.registry import TIMEOUT, action_timeout, capabilities, driver_names
+from leasekit.drivers.registry import TIMEOUT, action_timeout, capabilities, driver_names, only_units
 
 NULL: Final = "null"
+NAMED_MAX: Final = 3
+"""How many of several units a fault names."""
 
 _LIMITS: Final = tuple(field.name for field in attrs.fields(tables.DriverTable))
 
@@ -241,6 +243,11 @@ def _of_inventory(
     one.
     """
     made: dict[str, str] = {}
+    there = [entry.type for entry in table.inventory]
+    for type_, driver in driver_of.items():
+        if type_ not in there:
+            found = f"{type_!r}, which is no type of the inventory"
+            context.faults.add(f"actor.{name}.driver.{driver}.types", found, one_of(type_, there))
     for index, entry in enumerate(table.inventory):
         driver = entry.driver or driver_of.get(entry.type, "")
         if not driver:
@@ -329,3 +336,59 @@ def _null(context: Context, actor: str) -> DriverSpec:
         emulated=NullSettings(seed=seed),
         where=f"actor.{actor}.driver.{NULL}",
     )
+
+
+# -- what drivers and mappers must know of the inventory -----------------------------------------------------------
+
+
+def check_units(
+    context: Context, inventory: Iterable[UnitGroup], drivers: Mapping[str, DriverSpec], driver_of: Mapping[str, str]
+) -> None:
+    """A driver whose settings say which units it can serve must know all those that it sets up or switches."""
+    units: dict[str, list[str]] = {}
+    for group in inventory:
+        units.setdefault(group.type, []).extend(group.names)
+    for name, spec in drivers.items():
+        concerned = {
+            type_: names
+            for type_, names in units.items()
+            if name in (driver_of.get(type_), driver_of.get(power_driver(type_)))
+        }
+        if concerned:
+            _check_known(context, spec, concerned)
+
+
+def _check_known(context: Context, spec: DriverSpec, units: Mapping[str, Sequence[str]]) -> None:
+    only = context.faults.attempt(
+        spec.where, lambda: only_units(spec.kind, spec.settings, spec.where, base=context.state)
+    )
+    if only is None:
+        return
+    for type_, names in units.items():
+        missing = [name for name in names if not only.takes(name)]
+        if missing:
+            more = f" and {len(missing) - NAMED_MAX} more" if len(missing) > NAMED_MAX else ""
+            named = ", ".join(map(repr, missing[:NAMED_MAX]))
+            context.faults.add(
+                f"{spec.where}.{only.key}",
+                f"no {only.what} for {named}{more} of type {type_!r}",
+                "one for each unit that the driver sets up or switches",
+            )
+
+
+def check_switched(context: Context, name: str, table: tables.AuthorityTable, switched: Iterable[str]) -> None:
+    """The types whose power a site's mapper decides of must be there, and each must have a driver that switches it."""
+    there, powered = [entry.type for entry in table.inventory], _powered(table)
+    for type_ in switched:
+        key = _key_with(table.mapper, f"actor.{name}.mapper", type_)
+        if type_ not in there:
+            context.faults.add(key, f"{type_!r}, which is no type of the inventory", one_of(type_, there))
+        elif type_ not in powered:
+            allowed = f"types that a driver has in its powers ({', '.join(sorted(powered)) or 'none has any'})"
+            context.faults.add(key, f"{type_!r}, whose power no driver switches", allowed)
+
+
+def _key_with(settings: Mapping[str, Any], where: str, value: str) -> str:
+    """The key whose list has the value, as far as that can be told: what is found may be said by the mapper itself."""
+    keys = [key for key, found in settings.items() if isinstance(found, list) and value in found]
+    return f"{where}.{keys[0]}" if keys else where

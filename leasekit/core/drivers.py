@@ -99,6 +99,17 @@ class Timeouts:
 
 
 @attrs.frozen
+class OnlyUnits:
+    """Which units alone a driver can serve, by its settings: those that ``takes`` says. For any other unit there is no
+    ``what`` (``node``) in the settings' ``key`` (``nodes``).
+    """
+
+    takes: Callable[[str], bool]
+    key: str
+    what: str
+
+
+@attrs.frozen
 class Orphan:
     """Something of ``unit``'s that nobody asked for: its ``kind`` in a word, its ``name``, and on which ``host``."""
 

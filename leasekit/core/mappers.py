@@ -349,7 +349,11 @@ AuthorityDecision: TypeAlias = Assign | Release | Refuse | Power | Wake
 
 
 class AuthorityMapper(Protocol):
-    """Decides which units of a site a lease gets."""
+    """Decides which units of a site a lease gets.
+
+    A mapper that switches units may have ``switches``, a list, tuple or set of the types whose power it decides of. A
+    deploy file must have them in its inventory, and in the ``powers`` of a driver.
+    """
 
     def assign(self, cycle: AuthorityCycle) -> Iterable[AuthorityDecision]: ...
 

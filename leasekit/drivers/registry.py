@@ -12,7 +12,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
-from leasekit.core.drivers import Driver, Finding, OrphanFinder, Timeouts
+from leasekit.core.drivers import Driver, Finding, OnlyUnits, OrphanFinder, Timeouts
 from leasekit.core.settings import SettingsError, expect_one_of, structure
 from leasekit.core.time import MINUTE, Duration, format_duration
 from leasekit.drivers.directory.publishing import KEY as PUBLISH
@@ -65,6 +65,10 @@ class LazyDriver:
     def timeouts(self, settings: Any) -> Timeouts | None:
         """What the driver says of how long its actions take, if it says anything."""
         return _timeouts(self._factory(), settings)
+
+    def only_units(self, settings: Any) -> OnlyUnits | None:
+        """Which units alone the driver can serve, if it says that."""
+        return _only_units(self._factory(), settings)
 
     def _factory(self) -> DriverFactory:
         return cast(DriverFactory, getattr(import_module(self._module), self._name))
@@ -183,6 +187,15 @@ def action_timeout(
     return told.usual if given is None else given
 
 
+def only_units(kind: str, settings: Mapping[str, Any], where: str, *, base: Path | None = None) -> OnlyUnits | None:
+    """Which units alone a driver with these settings can serve: what its factory's ``only_units(settings)`` says, where
+    it has one; None: any. Raises ``SettingsError``.
+    """
+    factory = driver_factory(kind, where)
+    structured, _ = _structured(factory, settings, where, base)
+    return _only_units(factory, structured)
+
+
 async def examine(kind: str, settings: Mapping[str, Any], where: str, *, base: Path | None = None) -> list[Finding]:
     """What a driver with these settings would find on this host: what its factory's ``examine(settings)`` says, where
     it has one, whether it can be made, and how what it publishes to is. Raises ``SettingsError`` for settings that are
@@ -208,6 +221,11 @@ def _made(factory: DriverFactory, settings: Any) -> list[Finding]:
 
 def _timeouts(factory: DriverFactory, settings: Any) -> Timeouts | None:
     told: Callable[[Any], Timeouts | None] | None = getattr(factory, "timeouts", None)
+    return None if told is None else told(settings)
+
+
+def _only_units(factory: DriverFactory, settings: Any) -> OnlyUnits | None:
+    told: Callable[[Any], OnlyUnits | None] | None = getattr(factory, "only_units", None)
     return None if told is None else told(settings)
 
 

@@ -129,6 +129,14 @@ def is_own(mapper: Any) -> bool:
     return _comes_along(mapper) and all(map(_comes_along, getattr(mapper, "parts", ())))
 
 
+def switched_types(mapper: Any, where: str) -> list[str]:
+    """The types whose power a mapper says that it decides of (``switches``). Raises ``SettingsError``."""
+    found = _guarded(lambda: getattr(mapper, "switches", ()), f"{where}: what the mapper switches can't be told")
+    # Whoever wrote the mapper may mean something else by that name.
+    named = found if isinstance(found, list | tuple | set | frozenset) else ()
+    return sorted({type_ for type_ in named if isinstance(type_, str)})
+
+
 def _comes_along(thing: Any) -> bool:
     return type(thing).__module__.partition(".")[0] == __name__.partition(".")[0]
 

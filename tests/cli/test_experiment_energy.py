@@ -57,6 +57,7 @@ def test_the_logs_of_the_command_are_those_of_the_experiment() -> None:
         (["--log", "lpc"], 2, "kth-sp2"),
         (["--boot", "soon"], 2, "--boot"),
         (["--safety", "-1"], 2, "--safety"),
+        (["--safety", "nan"], 2, "--safety': found nan, expected a finite number"),
         (["--log", "hpc2n"], 1, "HPC2N-2002-2.2-cln.swf.gz"),
     ],
 )
@@ -73,3 +74,12 @@ def test_a_broken_log_is_one_line(data: Path, capsys: pytest.CaptureFixture[str]
     (data / LOGS["kth-sp2"].file).write_bytes(gzip.compress(b"1 2 3\n"))
     assert run(["experiment", "energy", "--data", str(data)]) == 1
     assert "line 1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("row", ["1 0 0 1800 0 -1 -1 -1 -1 -1 1 1 1 1 1 1 -1 -1", "; of nothing"])
+def test_a_log_without_jobs_is_one_line(data: Path, row: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """It names the file, whether there are no jobs or none that took processors for any time."""
+    path = data / LOGS["kth-sp2"].file
+    path.write_bytes(gzip.compress(f"{row}\n".encode()))
+    assert run(["experiment", "energy", "--data", str(data)]) == 1
+    assert f"{path}: found no job that took any processor for any time" in " ".join(capsys.readouterr().err.split())

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import click
 import pytest
+from click.types import FloatParamType
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leasekit.cli.times import parse_when, round_span, show_when, to_second
+from leasekit.cli.main import cli
+from leasekit.cli.times import Number, parse_when, round_span, show_when, to_second
 from leasekit.config.instants import dated, format_instant
 from leasekit.core.time import DAY, HOUR, INSTANT_MAX, MINUTE, SECOND, format_duration
 
@@ -72,3 +77,29 @@ def test_show_when_says_how_far_off() -> None:
 def test_the_end_of_time_can_be_shown() -> None:
     """An instant that no calendar has is shown all the same."""
     assert to_second(INSTANT_MAX) == "after the year 9999"
+
+
+@pytest.mark.parametrize("text", ["nan", "-nan", "inf", "-inf", "1e999", "x", "0", "-1"])
+def test_no_number(text: str) -> None:
+    """What is no number, or none above the least, is refused."""
+    with pytest.raises(click.BadParameter, match=r"expected a finite number|not in the range|not a valid float"):
+        Number(min=0, min_open=True).convert(text, None, None)
+    assert Number(min=0, min_open=True).convert("0.5", None, None) == 0.5
+
+
+def _commands(group: click.Group) -> Iterator[click.Command]:
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        yield command
+        if isinstance(command, click.Group):
+            yield from _commands(command)
+
+
+def test_every_fraction_is_a_number() -> None:
+    """No option of any command takes what is none."""
+    options = [option for command in _commands(cli) for option in command.params]
+    fractions = [option for option in options if isinstance(option.type, FloatParamType)]
+    assert len(fractions) > 5
+    assert [option.name for option in fractions if not isinstance(option.type, Number)] == []

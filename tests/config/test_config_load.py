@@ -282,6 +282,8 @@ def test_a_delegation_that_is_renewed(tmp_path: Path) -> None:
         ('[actor.site.driver.x]\nkind = "process"', "actor.site.driver.x.directory", "found nothing, expected a path"),
         ('[actor.site.driver.x]\nkind = "process"\ndirectory = "d"\nemulated = { latency = { set_up = 3 } }',
          "actor.site.driver.x.emulated.latency.set_up", "'setup'"),
+        ('[actor.site.driver.x]\nkind = "null"\ntypes = ["mv"]', "actor.site.driver.x.types",
+         "no type of the inventory, expected one of: vm"),
         ('[actor.guest.driver.x]\nkind = "null"\ntypes = ["mv"]', "actor.guest.driver.x.types",
          "no site has, expected one of: vm"),
         ('[actor.guest.driver.x]\nkind = "null"\n[actor.guest.driver.y]\nkind = "null"', "actor.guest.driver.y",

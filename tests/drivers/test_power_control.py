@@ -147,6 +147,17 @@ async def test_a_machine_that_never_gets_off_has_a_reason(tmp_path):
         assert orders == ["ForceOff"]
 
 
+@pytest.mark.parametrize("content", [b"{", b"\xff", b"[" * 100_000, b"7", b""])
+async def test_an_answer_that_is_no_table(tmp_path, monkeypatch, content):
+    """Whatever it is, it said nothing of the power."""
+    monkeypatch.setattr(Slow, "do_GET", lambda slow: slow.answer(content))
+    with (
+        redfish(tmp_path, ["On"]) as (power, _),
+        pytest.raises(DriverError, match="asked for the power it said 'None'"),
+    ):
+        await power.status()
+
+
 async def test_what_an_energy_manager_does(machine, make_unit):
     """The power driver's operations switch a machine and return how it reads; unknown machines are named."""
     driver = make_driver("power", {"nodes": {"m1": {"power": machine.settings(soft_timeout=300)}}}, "power")

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import attrs
 import trio
 
-from leasekit.core.drivers import DriverError, Finding, Orphan, ProbeResult, Timeouts, UnitContext
+from leasekit.core.drivers import DriverError, Finding, OnlyUnits, Orphan, ProbeResult, Timeouts, UnitContext
 from leasekit.core.properties import Properties
 from leasekit.core.settings import SettingsError
 from leasekit.core.time import HOUR
@@ -66,6 +66,11 @@ class BareMetalDriver(SiteOnly):
         """Erasing a large disk takes hours, and a node that is silent is to be told of before time is up."""
         least = settings.boot_timeout + settings.start_timeout
         return Timeouts(max(TIMEOUT, 2 * least), least, "a setup waits for boot_timeout and start_timeout")
+
+    @staticmethod
+    def only_units(settings: BareMetalSettings) -> OnlyUnits:
+        """The nodes."""
+        return OnlyUnits(settings.nodes.__contains__, "nodes", "node")
 
     # What the runtime calls
 

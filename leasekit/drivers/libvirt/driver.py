@@ -19,6 +19,7 @@ from leasekit.core.drivers import (
     SAVE,
     DriverError,
     Finding,
+    OnlyUnits,
     Orphan,
     ProbeResult,
     UnitContext,
@@ -40,7 +41,7 @@ from leasekit.drivers.libvirt.plan import UnitPlan, keys_digest, make_plan
 from leasekit.drivers.libvirt.readiness import Console, Waiting
 from leasekit.drivers.libvirt.record import RESUMED_DISK, RESUMED_MEMORY, UnitRecord, make_record
 from leasekit.drivers.libvirt.seed import HostKey, initramfs_seed, make_host_key, make_iso, nocloud_files
-from leasekit.drivers.libvirt.settings import LibvirtSettings
+from leasekit.drivers.libvirt.settings import HOME, LibvirtSettings
 from leasekit.drivers.libvirt.whereabouts import Whereabouts
 from leasekit.drivers.names import check_unit_id, unknown_operation
 from leasekit.drivers.one_sided import SiteOnly
@@ -74,6 +75,11 @@ class LibvirtDriver(SiteOnly):
     async def examine(settings: LibvirtSettings) -> list[Finding]:
         """What a host has and lacks of what units need."""
         return await examine(settings)
+
+    @staticmethod
+    def only_units(settings: LibvirtSettings) -> OnlyUnits:
+        """Those that have a home."""
+        return OnlyUnits(lambda unit: settings.home_of(unit) != "", "hosts", HOME)
 
     # What the runtime calls
 

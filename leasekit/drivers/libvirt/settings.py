@@ -44,6 +44,8 @@ def _filled_line(_: object, __: attrs.Attribute[str], value: str) -> None:
 
 
 _POSITIVE: Final = attrs.validators.ge(1)
+HOME: Final = "home (units of a host)"
+"""What a unit does not have that no host takes."""
 
 
 @attrs.frozen(kw_only=True)

@@ -8,15 +8,24 @@ from typing import Any, ClassVar, Final
 import attrs
 import trio
 
-from leasekit.core.drivers import DriverError, Finding, ProbeResult, UnitContext
+from leasekit.core.drivers import DriverError, Finding, OnlyUnits, ProbeResult, Timeouts, UnitContext
 from leasekit.core.properties import Properties, check_properties
 from leasekit.core.settings import SettingsError, expect_one_of
+from leasekit.core.time import MINUTE, Duration
 from leasekit.drivers.names import UNIT_ID, unknown_operation
 from leasekit.drivers.one_sided import SiteOnly
 from leasekit.drivers.power.base import Power
+from leasekit.drivers.power.commands import GRACE
 from leasekit.drivers.power.examining import examine_controllers
 from leasekit.drivers.power.make import make_power
-from leasekit.drivers.power.settings import ControllerSettings
+from leasekit.drivers.power.settings import ControllerSettings, Ipmi, Redfish, Script
+
+TIMEOUT: Final = 10 * MINUTE
+"""What an action has at least where the site says nothing."""
+_ANSWERS: Final[Mapping[str, int]] = {Ipmi.kind: 3, Redfish.kind: 7, Script.kind: 3}
+"""For how many answers of a controller a suspend waits besides those to its orders: how the power is, what the machine
+draws, and how the power is then. Redfish looks for the machine first, and for its meter in up to three resources.
+"""
 
 
 @attrs.frozen(kw_only=True)
@@ -70,6 +79,17 @@ class PowerDriver(SiteOnly):
     async def examine(settings: PowerSettings) -> list[Finding]:
         """What this host has and lacks of what nodes need."""
         return await examine_controllers({name: machine.power for name, machine in settings.nodes.items()})
+
+    @staticmethod
+    def timeouts(settings: PowerSettings) -> Timeouts:
+        """A suspend that is cut short while it asks the operating system never comes to cutting the power."""
+        least, why = max(_longest(name, machine.power) for name, machine in settings.nodes.items())
+        return Timeouts(max(TIMEOUT, 2 * least), least, why)
+
+    @staticmethod
+    def only_units(settings: PowerSettings) -> OnlyUnits:
+        """The machines."""
+        return OnlyUnits(settings.nodes.__contains__, "nodes", "node")
 
     async def setup(self, unit: UnitContext) -> Properties:
         """Switches the machine on. Raises ``DriverError``."""
@@ -139,6 +159,19 @@ class PowerDriver(SiteOnly):
 
     def _properties(self, unit: str) -> Properties:
         return {"name": unit, **self._settings.nodes[unit].properties}
+
+
+def _longest(node: str, power: ControllerSettings) -> tuple[Duration, str]:
+    """How long the longest of a machine's operations may take, and what it waits for."""
+    answers = _ANSWERS[power.kind]
+    orders, asked = power.soft_timeout + power.order_timeout, answers * power.answer_timeout
+    suspend = f"a suspend of {node} waits for soft_timeout, order_timeout and {answers} times answer_timeout"
+    cycle = f"a cycle of {node} waits for order_timeout twice, and for answer_timeout"
+    longest = max((orders + asked, suspend), (2 * power.order_timeout + power.answer_timeout, cycle))
+    if isinstance(power, Script):
+        # A command that takes too long is given time to end: those for answers, and the last look after each order.
+        return longest[0] + (answers + 2) * GRACE, longest[1]
+    return longest
 
 
 _OFF: Final = ("power_off", "soft_off", "suspend")

@@ -107,14 +107,17 @@ class RedfishController:
 
     def _client(self) -> httpx.AsyncClient:
         settings = self._settings
-        return httpx.AsyncClient(
-            base_url=self._root,
-            auth=(settings.user, read_secret(settings.password_file)),
-            verify=self._trust,
-            timeout=None,
-            trust_env=False,
-            headers={"OData-Version": "4.0", "Accept": "application/json"},
-        )
+        try:
+            return httpx.AsyncClient(
+                base_url=self._root,
+                auth=(settings.user, read_secret(settings.password_file)),
+                verify=self._trust,
+                timeout=None,
+                trust_env=False,
+                headers={"OData-Version": "4.0", "Accept": "application/json"},
+            )
+        except httpx.InvalidURL as error:
+            raise self._unsent(error) from error
 
     async def _machine(self, client: httpx.AsyncClient) -> Mapping[str, Any]:
         if not self._system:
@@ -142,15 +145,16 @@ class RedfishController:
         with trio.move_on_after(self._settings.answer_timeout / SECOND):
             try:
                 answer = await client.request(method, path, json=content, headers=headers)
-                found = answer.json() if answer.content else {}
-            except httpx.HTTPError as error:
-                said = one_line(str(error), 200) or type(error).__name__
-                raise DriverError(f"{self.name}: {said}") from error
-            except (ValueError, RecursionError):
-                found = {}
+            except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
+                raise self._unsent(error) from error
             self._check(answer, method, path)
-            return found if isinstance(found, dict) else {}
+            return _content(answer)
         raise DriverError(f"{self.name}: no answer within {format_duration(self._settings.answer_timeout)}")
+
+    def _unsent(self, error: Exception) -> DriverError:
+        said = one_line(str(error), 200) or type(error).__name__
+        # A host, path or header that can't be sent, of the settings or a BMC's own, is the same another time.
+        return DriverError(f"{self.name}: {said}", retry=isinstance(error, httpx.HTTPError))
 
     def _check(self, answer: httpx.Response, method: str, path: str) -> None:
         if answer.status_code in (401, 403):
@@ -160,6 +164,15 @@ class RedfishController:
         if not answer.is_success:
             text = f"{self.name}: {method} {one_line(path, 80)} was answered by HTTP status {answer.status_code}"
             raise DriverError(text, retry=answer.status_code >= 500 or answer.status_code in (408, 409, 412, 429))
+
+
+def _content(answer: httpx.Response) -> Mapping[str, Any]:
+    """The table that an answer is; an empty one where it is none."""
+    try:
+        found = answer.json() if answer.content else {}
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _within(table: Mapping[str, Any], *keys: str) -> Mapping[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
 import stat
@@ -20,12 +21,34 @@ SECRET_MAX: Final = 4096
 
 _HOST: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,252})|[0-9a-fA-F:]*:[0-9a-fA-F:.]*")
 _SYSTEM: Final = re.compile(r"(/[A-Za-z0-9._~-]+)+/?|")
-_URL: Final = re.compile(r"https?://[A-Za-z0-9.:\[\]-]+(/[A-Za-z0-9._~/-]*)?")
+_URL: Final = re.compile(r"https?://(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9.-]+)(?::([0-9]{1,5}))?(?:/[A-Za-z0-9._~/-]*)?")
+_NAME: Final = re.compile(r"(?=.{1,253}\Z)[A-Za-z0-9-]{1,63}(\.[A-Za-z0-9-]{1,63})*\.?")
 
 
 def _user(_: object, __: attrs.Attribute[str], value: str) -> None:
     if not value or not value.isprintable() or len(value) > 64:
         raise ValueError("expected a name of 1 to 64 printable characters")
+
+
+def _url(_: object, __: attrs.Attribute[str], value: str) -> None:
+    found = _URL.fullmatch(value)
+    if found is None or not _is_host(found[1]) or not 1 <= int(found[2] or 1) <= 65_535:
+        host = "a name (of labels with 1 to 63 letters, digits and dashes) or an address (of IPv6 in brackets)"
+        raise ValueError(f"expected http:// or https:// and {host}, then a port and a path where they are needed")
+
+
+def _is_host(text: str) -> bool:
+    """Whether it can be the host of a URL: what can't is no error of the network, and no order is given in vain."""
+    try:
+        if text.startswith("["):
+            ipaddress.IPv6Address(text[1:-1])
+        elif not text.strip("0123456789."):
+            ipaddress.IPv4Address(text)
+        else:
+            return _NAME.fullmatch(text) is not None
+    except ValueError:
+        return False
+    return True
 
 
 def _word_list(_: object, __: attrs.Attribute[Any], value: Command) -> None:
@@ -68,7 +91,7 @@ class Redfish:
     """
 
     kind: ClassVar[str] = "redfish"
-    url: str = attrs.field(validator=attrs.validators.matches_re(_URL))
+    url: str = attrs.field(validator=_url)
     system: str = attrs.field(default="", validator=attrs.validators.matches_re(_SYSTEM))
     user: str = attrs.field(validator=_user)
     password_file: Path

@@ -9,11 +9,12 @@ from typing import Any, ClassVar
 import attrs
 import trio
 
-from leasekit.core.drivers import DriverError, Finding, Orphan, ProbeResult, UnitContext, all_orphans
+from leasekit.core.drivers import DriverError, Finding, OnlyUnits, Orphan, ProbeResult, UnitContext, all_orphans
 from leasekit.core.properties import Properties
 from leasekit.core.settings import expect_one_of
 from leasekit.drivers.libvirt.plan import UnitPlan, keys_digest
 from leasekit.drivers.libvirt.seed import make_host_key
+from leasekit.drivers.libvirt.settings import HOME
 from leasekit.drivers.names import check_unit_id, unknown_operation
 from leasekit.drivers.one_sided import SiteOnly
 from leasekit.drivers.unit_books import AddressBook, CpuSamples, UnitLocks
@@ -46,6 +47,11 @@ class XenDriver(SiteOnly):
     async def examine(settings: XenSettings) -> list[Finding]:
         """What hosts have and lack of what units need."""
         return await examine(settings)
+
+    @staticmethod
+    def only_units(settings: XenSettings) -> OnlyUnits:
+        """Those that have a home."""
+        return OnlyUnits(lambda unit: any(host.takes(unit) for host in settings.hosts.values()), "hosts", HOME)
 
     # What the runtime calls
 

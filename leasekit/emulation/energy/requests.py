@@ -19,7 +19,7 @@ from zoneinfo import ZoneInfo
 import attrs
 
 from leasekit.config.traces import data_dir
-from leasekit.config.traces.places import missing_traces
+from leasekit.config.traces.places import TraceError, missing_traces
 from leasekit.config.traces.swf import swf_jobs
 from leasekit.core.time import SECOND, Duration, Instant, Term
 
@@ -60,14 +60,18 @@ class WorkingHours:
 
 
 def read_requests(name: str, data: Path | None = None) -> list[Request]:
-    """The requests of a log, as they were scheduled, in order of their start. Raises ``TraceError``, ``LeasekitError``
-    where it is missing.
+    """The requests of a log, as they were scheduled, in order of their start; there is at least one. Raises
+    ``TraceError``, ``LeasekitError`` where the log is missing.
     """
     folder, log = data_dir(data), LOGS[name]
     path = None if folder is None else folder / log.file
     if path is None or not path.is_file():
         raise missing_traces([log.file], folder, generated=False)
-    return sorted(Request(job.start, job.submit, job.run or 0, job.width) for job in swf_jobs(path) if job.usable)
+    requests = sorted(Request(job.start, job.submit, job.run or 0, job.width) for job in swf_jobs(path) if job.usable)
+    if not requests:
+        found = "no job that took any processor for any time"
+        raise TraceError(f"{path}: found {found}, allowed is a log with at least one")
+    return requests
 
 
 def on_demand(requests: Iterable[Request], hours: WorkingHours) -> tuple[list[Request], int]:

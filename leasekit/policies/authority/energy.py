@@ -65,6 +65,11 @@ class EnergyManager:
         """What is plugged into it: the forecasts."""
         return [of_type.forecast for of_type in self._types.values()]
 
+    @property
+    def switches(self) -> Sequence[str]:
+        """The types whose power it decides of."""
+        return self.settings.types
+
     def assign(self, cycle: AuthorityCycle) -> list[AuthorityDecision]:
         """Fill every demand, then see to the power of what is left."""
         now = cycle.now
