@@ -275,6 +275,8 @@ class Peering(Actor):
     def _begin_errand(self, command: Command, peer: str, subject: str, timeout: Duration, unheard: str) -> _Errand:
         """Have ``command`` wait for the peer's answer to a message, which must have the errand's number."""
         number = self._next("serial")
+        # Written down: after a restart no other may have this number, for which there may still come an answer.
+        self._changes.append(Change("meta", "serial", ("serial", number)))
         errand = _Errand(f"errand:{number}", number, peer, command.id, self.now + timeout, subject, unheard)
         self._errands[errand.id] = errand
         self._schedule(errand, errand.until)

@@ -7,10 +7,18 @@ from pathlib import Path
 import pytest
 from deployed_world import CHAIN, DeployedWorld, failed
 
+from leasekit.actors.broker.broker import Broker
+from leasekit.actors.peering import Peer
+from leasekit.actors.settings import AuthoritySettings, BrokerSettings, DelegationSpec, UnitGroup
+from leasekit.actors.site.authority import Authority
+from leasekit.core.claims.keys import UNSIGNED, UnsignedIdentity
 from leasekit.core.claims.ticket import decode_ticket
 from leasekit.core.protocol.messages import Offer, OfferAnswer, Reclaim, Truncated
-from leasekit.core.steps import Outgoing
+from leasekit.core.steps import Connected, Input, Message, Outgoing, Received, Tick
 from leasekit.core.time import HOUR, MINUTE, SECOND
+from leasekit.policies.authority.first_fit import FirstFit
+from leasekit.policies.broker.fcfs import Fcfs
+from leasekit.stores.memory import MemoryStore
 
 
 @pytest.fixture
@@ -327,3 +335,48 @@ def test_a_reclaim_that_overtakes_its_offer(world: DeployedWorld) -> None:
     world.pass_time(MINUTE)
     assert free(world, "lower") == 0
     assert lower.book.types() == []
+
+
+def test_a_refused_offer_that_comes_again_is_refused_again() -> None:
+    """Though it could be taken by then: a giver that has heard the first answer uses the units for others.
+
+    The site was away when its delegation ended, and offers anew; the broker's clock is behind, and the old one's time
+    is not over there.
+    """
+    keys = {name: UnsignedIdentity(name) for name in ("site", "broker")}
+    spec = DelegationSpec(broker="broker", type="vm", units=1, length=100 * SECOND)
+    group = UnitGroup(type="vm", names=("vm-0",))
+
+    def site() -> Authority:
+        peers = [Peer(name="broker", key=keys["broker"].public, role="broker")]
+        settings = AuthoritySettings(inventory=(group,), delegations=(spec,))
+        return Authority("site", keys["site"], UNSIGNED, peers, FirstFit(), settings)
+
+    peers = [Peer(name="site", key=keys["site"].public, role="authority")]
+    broker = Broker("broker", keys["broker"], UNSIGNED, peers, Fcfs(), BrokerSettings())
+    store = MemoryStore()
+
+    def says(actor: Authority | Broker, *inputs: Input) -> list[Message]:
+        for one in inputs:
+            actor.step(one)
+        ready = actor.ready()
+        if ready is not None and isinstance(actor, Authority):
+            store.commit(ready.changes)
+        return [] if ready is None else [one.message for one in ready.messages]
+
+    giver = site()
+    (offer,) = says(giver, Tick(0))
+    says(giver, *(Received("broker", answer) for answer in says(broker, Tick(0), Received("site", offer))))
+    giver = site()
+    giver.restore(store.load())
+    offer = says(giver, Tick(100 * SECOND))[-1]
+    (refused,) = says(broker, Tick(99 * SECOND), Received("site", offer))
+    assert isinstance(refused, OfferAnswer)
+    assert "holds another claim" in refused.reason
+    (again,) = says(broker, Tick(101 * SECOND), Received("site", offer))
+    assert again == refused
+    assert broker.query("sources", {}) == []
+    fresh = [one for one in says(giver, Received("broker", refused), Connected("broker")) if isinstance(one, Offer)]
+    (taken,) = says(broker, Received("site", fresh[-1]))
+    assert isinstance(taken, OfferAnswer)
+    assert taken.reason == ""

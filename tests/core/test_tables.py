@@ -185,7 +185,8 @@ UNNAMED = {
         ("active/extending", "withdraw"), ("active/extending", "close"), ("active/extending", "end"),
         ("active/modifying", "close"), ("active/modifying", "end"), ("ticketed/closing", "close"),
         ("active/closing", "close"), ("active/-", "replace"), ("active/extending", "replace"),
-        ("active/modifying", "replace"),
+        ("active/modifying", "replace"), ("active/priming", "extend"), ("active/priming", "modify"),
+        ("active/priming", "apply"),
     },
     "unit": {("active/-", "failed"), ("out/-", "teardown")},
     "return": set(),
@@ -193,7 +194,8 @@ UNNAMED = {
     "power": set(),
     "saved": set(),
 }  # fmt: skip
-"""Rows on top: what a server does by itself, closes and ends that meet something pending, and what is harmless."""
+"""Rows on top: what a server does by itself, closes and ends that meet something pending, extends and modifies that
+meet a unit that is being replaced, and what is harmless."""
 
 TERMINAL = {
     "service manager": {"closed/-", "failed/-"},

@@ -50,6 +50,9 @@ WINDOWS_MAX = 100
 TAKEN_MAX = 1000
 """How many delegations of one giver are held at once."""
 
+REFUSED_MAX = 1000
+"""How many refused offers are remembered at once."""
+
 
 class BrokerSources(BrokerState):
     """The delegations of a broker, on both sides."""
@@ -61,6 +64,7 @@ class BrokerSources(BrokerState):
         self._gave = False
         self._introduced: set[tuple[str, str]] = set()
         self._endorsements: dict[str, bytes] = {}
+        self._refused_offers: dict[tuple[str, bytes], str] = {}
         self._handlers.update({Offer: self._on_offer, Reclaim: self._on_reclaim, Withhold: self._on_withhold})
         self._needs.update({Offer: DELEGATE, Reclaim: DELEGATE, Withhold: DELEGATE})
 
@@ -71,14 +75,24 @@ class BrokerSources(BrokerState):
         if known is not None and known.ticket == message.ticket:
             self._messages.append(Outgoing(peer, OfferAnswer(message.delegation, message.number, "")))
             return
-        reason = ""
+        reason = self._refused_offers.get((peer, message.ticket), "")
         try:
             if known is not None:
                 raise TicketError("exists", f"{self.name} holds another claim under this name until {known.term.end}")
-            self._take(self._check_offer(peer, message))
+            if not reason:
+                self._take(self._check_offer(peer, message))
         except TicketError as error:
             reason = error.text
+            self._remember_refused(peer, message.ticket, reason)
         self._messages.append(Outgoing(peer, OfferAnswer(message.delegation, message.number, reason)))
+
+    def _remember_refused(self, peer: str, ticket: bytes, reason: str) -> None:
+        """A repeat of the offer is refused as well, even if it could be taken by then: its giver may have heard the
+        first answer, and counts on its units.
+        """
+        self._refused_offers[peer, ticket] = reason
+        if len(self._refused_offers) > REFUSED_MAX:
+            del self._refused_offers[next(iter(self._refused_offers))]
 
     def _known(self, peer: str, id_: str) -> Delegation | None:
         """A giver's delegation, if it is held. Raises ``RemoteError`` if it can't be that giver's: names of delegations

@@ -17,9 +17,8 @@ class GuestLimits(GuestPlans):
 
     def _limit(self, lease: GuestLease) -> Instant | None:
         """When the lease's state itself makes something happen, if no message does."""
-        leave = self.settings.leave_time
         if lease.state == sm.ACTIVE and lease.pending == NONE:  # by far the most common
-            return (lease.end if lease.noticed < 0 else min(lease.end, lease.noticed)) - leave
+            return self._leaves_at(lease, lease.end)
         match (lease.state, lease.pending):
             case (sm.NASCENT, sm.TICKETING | sm.CLOSE_WAIT):
                 return lease.ask_deadline
@@ -30,24 +29,26 @@ class GuestLimits(GuestPlans):
                 return lease.end if self._is_held(lease) else min(goes_on, lease.end)
             case (sm.ACTIVE_TICKETED, sm.EXTENDING_LEASE):
                 assert lease.renewal is not None
-                if not lease.op_accepted:
-                    return lease.end - leave
-                victims_leave = lease.end - leave
-                return victims_leave if self._leaving_victims(lease) else lease.renewal.term.end - leave
+                goes_on = lease.op_accepted and not self._leaving_victims(lease)
+                return self._leaves_at(lease, lease.renewal.term.end if goes_on else lease.end)
             case (sm.ACTIVE_TICKETED, _) if lease.noticed >= 0:
                 return 0  # its site will refuse the renewal: the sooner, the sooner its units can leave
             case (sm.ACTIVE_TICKETED, _):
-                return lease.end - max(self.settings.extend_lead, leave)
+                return lease.end - max(self.settings.extend_lead, self.settings.leave_time)
             case (sm.ACTIVE, sm.MODIFYING) if lease.op_accepted and lease.renewal is not None:
-                return lease.renewal.term.end - leave
+                return self._leaves_at(lease, lease.renewal.term.end)
             case (sm.ACTIVE, sm.CLOSING):
                 # The site goes on to the end of an extend that it has accepted, heard of or not.
                 return self._last_end(lease) if lease.op_accepted else lease.end
             case (sm.ACTIVE, sm.CLOSE_WAIT):
                 return self._last_end(lease) + self.settings.close_timeout
             case (sm.ACTIVE, _):
-                return (lease.end if lease.noticed < 0 else min(lease.end, lease.noticed)) - leave
+                return self._leaves_at(lease, lease.end)
         return None
+
+    def _leaves_at(self, lease: GuestLease, end: Instant) -> Instant:
+        """When units are to leave a lease that ends at ``end``, if its site does not end it before."""
+        return (end if lease.noticed < 0 else min(end, lease.noticed)) - self.settings.leave_time
 
     @staticmethod
     def _last_end(lease: GuestLease) -> Instant:

@@ -529,7 +529,8 @@ class ServiceManager(GuestSuspension):
                     self._start_leaves(lease, self._leaving_victims(lease))
                     self._touch(lease)
                 else:
-                    self._expire(lease, f"site {lease.site} did not extend the lease in time")
+                    late = f"site {lease.site} did not extend the lease in time"
+                    self._expire(lease, late if lease.noticed < 0 else lease.reason)
             case (sm.ACTIVE, sm.CLOSING):
                 for unit in lease.units.values():
                     unit.action = 0

@@ -122,10 +122,17 @@ class GuestUnits(GuestState):
             self._touch(unit)
             self._check_joined(lease)
         elif unit.state == UNIT_LEAVING:
-            unit.state = LEFT
-            unit.reason = "" if done.ok else f"leave failed: {done.reason}"
-            self._touch(unit)
-            self._check_left(lease)
+            self._has_left(lease, unit, "" if done.ok else f"leave failed: {done.reason}")
+
+    def _has_left(self, lease: GuestLease, unit: GuestUnit, reason: str) -> None:
+        """A leave has ended. A victim that its site has spared meanwhile, as others failed, joins anew."""
+        spared = lease.join != sm.LEAVING and unit.name not in lease.victims
+        unit.state, unit.reason = WAITING if spared else LEFT, reason
+        self._touch(unit)
+        if spared:
+            self._start_joins(lease)
+        self._check_joined(lease)
+        self._check_left(lease)
 
     def _check_joined(self, lease: GuestLease) -> None:
         if lease.join == sm.JOINING and not lease.busy:

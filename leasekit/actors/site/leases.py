@@ -35,7 +35,7 @@ from leasekit.core.properties import Properties
 from leasekit.core.protocol.codec import clip
 from leasekit.core.protocol.messages import EXTEND, LeaseUpdate, UnitState
 from leasekit.core.schema import Row
-from leasekit.core.steps import Action, ActionDone, Turn
+from leasekit.core.steps import Action, ActionDone, Turn, TurnDone
 from leasekit.core.time import INSTANT_MAX, Instant, Term
 from leasekit.core.timetable import Timetable
 from leasekit.core.words import counted
@@ -70,6 +70,8 @@ class SiteLeases(Giver[SiteLease]):
         self._queue: dict[str, str] = {}
         self._look = False
         self._shrunk = False
+        self._shown: dict[str, int] = {}
+        self._stale = False
         self._endings = 0
         self._declare()
         self._queries.update(units=self._query_units, status=self._query_status)
@@ -117,11 +119,11 @@ class SiteLeases(Giver[SiteLease]):
         self._look = True
 
     def apply_next(self, lease: SiteLease) -> None:
-        """Go on with what was accepted for now: an extend at the old end, or a modify."""
+        """Go on with what was accepted for now: an extend at the old end, or a modify. Units that are being set up go
+        on with that: what others were promised from now on does not wait for them.
+        """
         later = lease.next
         assert later is not None, "only called with something accepted"
-        if lease.pending == au.PRIMING and lease.state == au.ACTIVE:
-            return  # applied when what is being set up has settled
         modified = later.claim == lease.claim
         lease.next = None
         if not modified:
@@ -131,9 +133,8 @@ class SiteLeases(Giver[SiteLease]):
         changed = later.properties != lease.properties
         lease.properties = later.properties
         self._fire(au.MACHINE, lease, "apply", later.op)
-        lease.waiting = 0
         if changed and later.op != EXTEND:
-            lease.waiting = sum(
+            lease.waiting += sum(
                 self.units.change(self.units[name]) for name in lease.units if name not in later.victims
             )
         for name in later.victims:
@@ -145,6 +146,7 @@ class SiteLeases(Giver[SiteLease]):
         """What the lease lacks, or has too many of, is for the mapper; if it is even, it is ready when all have
         settled.
         """
+        self._queue.pop(lease.id, None)
         more = lease.wanted - len(lease.units)
         if more:
             self._queue[lease.id] = GROW if more > 0 else SHRINK
@@ -320,7 +322,7 @@ class SiteLeases(Giver[SiteLease]):
             return
         elif what == "failed":
             self._unit_failed(lease, unit)
-        else:
+        elif what != "again":
             lease.waiting -= 1
             self._check_primed(lease)
 
@@ -386,6 +388,7 @@ class SiteLeases(Giver[SiteLease]):
         else:
             self._shrunk = False
         demands = [self._view(self.leases[id_], op) for id_, op in ordered]
+        self._shown = {demand.lease: demand.units for demand in demands}
         units = self.units if self.inline else self.units.snapshot()
         cycle = AuthorityCycle(self.now, demands, units.free, units.view, units.all, self._booked(dict(ordered)))
         return self._begin_turn(lambda: self._mapper.assign(cycle))
@@ -402,6 +405,11 @@ class SiteLeases(Giver[SiteLease]):
 
     def _waits_for_mapper(self) -> Iterable[str]:
         return self._queue
+
+    def _turn_done(self, done: TurnDone) -> None:
+        """As the layer below. What has changed while the mapper was at it, it is shown in a turn that is due."""
+        self._stale = self._look
+        super()._turn_done(done)
 
     def _carry_out(self, decision: AuthorityDecision) -> None:
         assert not isinstance(decision, Wake | Power), "other layers take those"
@@ -431,7 +439,10 @@ class SiteLeases(Giver[SiteLease]):
             ):
                 raise CommandError(f"unit {name!r} is not a free unit of type {lease.type!r}")
         del self._queue[lease.id]
-        if len(names) < lease.wanted - len(lease.units):
+        missing = lease.wanted - len(lease.units)
+        if missing > self._shown.get(lease.id, missing):  # more have failed than the mapper knew of
+            self._queue[lease.id], self._look = (REPLACE if op == NEW else op), True
+        elif len(names) < missing:
             lease.reason = lease.reason or f"only {len(names)} more were free"
         if op == NEW:
             self._fire(au.MACHINE, lease, "assign", counted(len(names)))
@@ -457,6 +468,8 @@ class SiteLeases(Giver[SiteLease]):
     def _refuse(self, lease: SiteLease, op: str, reason: str) -> None:
         if op == SHRINK:
             raise CommandError(f"lease {lease.id} must give up units: that can't be refused")
+        if self._stale:
+            return  # by what there is now it may be another matter
         reason = clip(reason, REASON_MAX)
         del self._queue[lease.id]
         lease.reason = lease.reason or reason
@@ -479,13 +492,7 @@ class SiteLeases(Giver[SiteLease]):
             return sending
         starts = lease.term.start if lease.pending == au.REDEEMING and lease.id not in self._queue else None
         later = lease.next
-        if later is not None and lease.pending in (au.EXTENDING, au.MODIFYING):
-            return earliest(sending, later.term.start, lease.noticed if lease.noticed >= 0 else None)
-        ends = (
-            None
-            if later is not None and later.term.start <= lease.term.end and lease.pending == au.PRIMING
-            else lease.term.end
-        )
+        ends = lease.term.end if later is None else later.term.start
         return earliest(sending, starts, earliest(ends, lease.noticed if lease.noticed >= 0 else None))
 
     def lease_due(self, lease: SiteLease) -> None:
@@ -499,7 +506,7 @@ class SiteLeases(Giver[SiteLease]):
             pass
         elif 0 <= lease.noticed <= now:
             self.close_lease(lease, "end", lease.notice)
-        elif lease.next is not None and lease.next.term.start <= now and lease.pending in (au.EXTENDING, au.MODIFYING):
+        elif lease.next is not None and lease.next.term.start <= now:
             self.apply_next(lease)
         elif lease.term.end <= now and lease.next is None:
             self.close_lease(lease, "end", "its term is over")

@@ -188,8 +188,7 @@ class Units:
         if unit.state == au.FREE and self.power(unit) == pw.ON:
             self._take_free(unit)
             unit.lease = lease
-            self._fire(unit, "setup", "")
-            self._act(unit, "setup", 0)
+            self._begin(unit, "setup")
         elif unit.state == au.FREE:
             self._take_free(unit)
             unit.promised = lease
@@ -223,16 +222,26 @@ class Units:
         return True
 
     def change(self, unit: SiteUnit) -> bool:
-        """Bring a running unit to its lease's new properties. Returns whether that is under way."""
-        if unit.state != au.UP:
-            return False
-        self._fire(unit, "modify", "")
-        self._act(unit, "modify", 0)
-        return True
+        """Bring a unit to its lease's new properties: now if it is up, or else when it is. Returns whether it was up,
+        and isn't for now.
+        """
+        if unit.state == au.UP:
+            self._begin(unit, "modify")
+            return True
+        if unit.state in (au.SETUP, au.CHANGE) and not unit.changed:
+            unit.changed = True
+            self._fire_nothing(unit)
+        return False
+
+    def _begin(self, unit: SiteUnit, op: str) -> None:
+        """Set up or modify a unit, with the properties that its lease has now."""
+        unit.changed = False
+        self._fire(unit, op, "")
+        self._act(unit, op, 0)
 
     def done(self, done: ActionDone) -> tuple[str, SiteUnit, str] | None:
-        """An action has ended: ``up``, ``failed``, ``changed`` or ``down``, with the unit and the lease concerned;
-        None for an old one.
+        """An action has ended: ``up``, ``failed``, ``changed``, ``again`` (up, but a modify follows) or
+        ``down``, with the unit and the lease concerned; None for an old one.
         """
         unit = self._units.get(done.unit)
         if unit is None or unit.action != done.number or done.number == 0:
@@ -245,18 +254,17 @@ class Units:
         lease = unit.lease
         if unit.state == au.SETUP:
             if done.ok:
-                return self._came_up(unit, done, lease)
+                unit.given, unit.failures, unit.setup = done.properties, 0, done.number
+                return self._is_up(unit, "up", ""), unit, lease
             self._failed(unit, f"setup failed: {done.reason}")
             self._fire(unit, "failed", unit.reason)
             self._tearing[unit.type][unit.id] = unit
             self._act(unit, "teardown", 0)
             return "failed", unit, lease
         if unit.state == au.CHANGE:
-            unit.reason = "" if done.ok else f"modify failed: {done.reason}"
             if done.ok and done.properties:
                 unit.given = done.properties
-            self._fire(unit, "up", unit.reason)
-            return "changed", unit, lease
+            return self._is_up(unit, "changed", "" if done.ok else f"modify failed: {done.reason}"), unit, lease
         return self._went_down(unit, done, lease)
 
     def lose(self, unit: SiteUnit, reason: str) -> None:
@@ -266,10 +274,13 @@ class Units:
         self._tearing[unit.type][unit.id] = unit
         self._act(unit, "teardown", 0)
 
-    def _came_up(self, unit: SiteUnit, done: ActionDone, lease: str) -> tuple[str, SiteUnit, str]:
-        unit.given, unit.failures, unit.reason, unit.setup = done.properties, 0, "", done.number
-        self._fire(unit, "up", "")
-        return "up", unit, lease
+    def _is_up(self, unit: SiteUnit, what: str, reason: str) -> str:
+        unit.reason = reason
+        self._fire(unit, "up", reason)
+        if not unit.changed:
+            return what
+        self._begin(unit, "modify")
+        return "again"
 
     def _went_down(self, unit: SiteUnit, done: ActionDone, lease: str) -> tuple[str, SiteUnit, str]:
         self._tearing[unit.type].pop(unit.id, None)
@@ -283,8 +294,7 @@ class Units:
             self._fire(unit, "out", unit.retire)
         elif unit.promised:
             unit.lease, unit.promised = unit.promised, ""
-            self._fire(unit, "setup", "")
-            self._act(unit, "setup", 0)
+            self._begin(unit, "setup")
         else:
             self._fire(unit, "down", "")
             self._put_free(unit)
@@ -315,8 +325,7 @@ class Units:
             self._put_free(unit)
         elif unit.promised and power == pw.ON:
             unit.lease, unit.promised = unit.promised, ""
-            self._fire(unit, "setup", "")
-            self._act(unit, "setup", 0)
+            self._begin(unit, "setup")
         self._fire_nothing(unit)
         return None
 

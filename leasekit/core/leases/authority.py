@@ -6,7 +6,8 @@ is set up (*priming*; a unit that is still being torn down for its last holder i
 replaced from what is free, and when every unit has settled the lease is *active*. An extend is accepted at once and
 applied at the old end: units that go are torn down, those that stay are not touched, new ones are set up. A modify is
 applied at its instant in the same way. A unit that fails while the lease is active is replaced as if it
-had failed in its setup. The term's end, or a close, tears everything down; the last update says so.
+had failed in its setup. An extend or modify has its own time: it is accepted, and applied, while units are set up too,
+and answered when all have settled. The term's end, or a close, tears everything down; the last update says so.
 
 A unit is held from the start of its setup to the end of its teardown; the lease ends when the teardown *begins* for
 those who count time (teardown is charged to the successor), and is ``closed`` when it has ended.
@@ -69,6 +70,9 @@ TABLE: Final = {
         "end": (ACTIVE, CLOSING),
     },
     (ACTIVE, PRIMING): {
+        "extend": (ACTIVE, PRIMING),
+        "modify": (ACTIVE, PRIMING),
+        "apply": (ACTIVE, PRIMING),
         "primed": (ACTIVE, NONE),
         "close": (ACTIVE, CLOSING),
         "end": (ACTIVE, CLOSING),

@@ -384,7 +384,8 @@ class SiteUnit:
     ``given`` are the properties that its driver returned; ``failures`` counts failures in a row. ``setup`` is the
     number of the setup that it is up from (transient: 0 after a restart). ``power`` is whether it is on
     (:mod:`.power`), ``metered`` what the driver that switches it has said of it. ``left`` is the lease that could not
-    be torn down there: what is left of it goes before the unit is in service again.
+    be torn down there: what is left of it goes before the unit is in service again. ``changed``: its lease has other
+    properties since its setup, or modify, began.
     """
 
     id: str
@@ -404,20 +405,28 @@ class SiteUnit:
     power: str = ON
     metered: Properties = EMPTY
     left: str = ""
+    changed: bool = False
 
     table: ClassVar[str] = "units"
 
     def row(self) -> Row:
-        body = pack_body((self.promised, self.given, self.failures, self.retire, self.power, self.metered, self.left))
+        body = pack_body(
+            (
+                self.promised, self.given, self.failures, self.retire, self.power, self.metered, self.left,
+                self.changed,
+            )
+        )  # fmt: skip
         return (self.id, self.lease, self.type, self.state, self.action, self.reason, body)
 
     @classmethod
     def from_row(cls, row: Row) -> Self:
         id_, lease, type_, state, action, reason, body = row
-        promised, given, failures, retire, power, metered, left = unpack_body(body, 7, "", EMPTY, 0, "", ON, EMPTY, "")
+        promised, given, failures, retire, power, metered, left, changed = unpack_body(
+            body, 8, "", EMPTY, 0, "", ON, EMPTY, "", False
+        )
         return cls(
             id_, type_, state, NONE, lease, promised, action, given, reason, failures, retire, power=power,
-            metered=metered, left=left,
+            metered=metered, left=left, changed=changed,
         )  # fmt: skip
 
 
