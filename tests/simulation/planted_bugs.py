@@ -29,6 +29,7 @@ from leasekit.actors.broker.broker import Broker
 from leasekit.actors.broker.claims import BrokerClaims
 from leasekit.actors.broker.probes import BrokerProbes
 from leasekit.actors.broker.state import BrokerState
+from leasekit.actors.guest.groups import GuestGroups
 from leasekit.actors.guest.returns import GuestReturns
 from leasekit.actors.guest.service_manager import ServiceManager
 from leasekit.actors.guest.units import GuestUnits
@@ -169,6 +170,17 @@ BUGS: Final[dict[str, Bug]] = {
         Authority, "_redeem_new", "if lease.term.start <= self.now and",
         "if lease.term.start <= self.now + self._base.clock_skew and",
     ),
+    "an extend changes the units": Bug(
+        SiteLeases, "apply_next", "for name in later.victims:",
+        "for name in list(lease.units) if later.op == EXTEND else later.victims:\n"
+        "        if later.op == EXTEND:\n            self._take(lease, self.units[name])\n            continue",
+    ),
+    "a lease gives up one unit too many": Bug(
+        SiteLeases, "apply_next", "self._demand(lease)",
+        "if len(lease.units) > lease.wanted:\n"
+        "        self._take(lease, self.units[lease.units[0]])\n"
+        "        lease.wanted -= 1\n    self._demand(lease)",
+    ),
     "an extend begins at once": Bug(
         Authority, "_take_next", "if leaf.term.start <= self.now:", "if True:"
     ),
@@ -214,6 +226,48 @@ BUGS: Final[dict[str, Bug]] = {
     "a mapper does not count what a modify takes in addition": Bug(
         MapperTurn, "_take_more", "if units > request.held:", "if False:"
     ),
+    # -- reasons
+    "good tickets are refused as expired": Bug(
+        SiteClaims, "check_ticket", "if leaf.term.end <= self.now:",
+        "if leaf.term.end <= self.now or leaf.serial % 4 == 0:",
+    ),
+    "good tickets are refused as given back": Bug(
+        SiteClaims, "_check_history", "if known is not None and known.state == VOID:",
+        "if leaf.serial % 4 == 0:\n"
+        '        raise TicketError("returned", "the claim was given back")\n'
+        "    if known is not None and known.state == VOID:",
+    ),
+    "an extend is refused for a notice that there was not": Bug(
+        Authority, "_redeem_extend", "if lease.noticed >= 0:", "if lease.noticed >= 0 or leaf.serial % 3 == 0:"
+    ),
+    "an extend is refused as out of term": Bug(
+        Authority, "_redeem_extend", "leaf.term.start != lease.term.end", "leaf.term.start != lease.term.end + 1"
+    ),
+    # -- leases that follow others, and wait for others
+    "a slice is redeemed before all have tickets": Bug(GuestGroups, "_settle_hold", ">= record.hold", ">= 1"),
+    "a lease does not wait for its predecessor": Bug(
+        GuestGroups, "_predecessor", "not done(predecessor) or self.now", "self.now"
+    ),
+    "a lease goes on although its predecessor failed": Bug(
+        GuestGroups, "_predecessor", "if lease.proceed else", "if True else"
+    ),
+    "a lease joins before its predecessor has": Bug(
+        ServiceManager, "_join", "lambda p: p.join == sm.JOINED", "lambda p: True"
+    ),
+    # -- what a claim says
+    "firm leases are granted as preemptible": Bug(
+        Broker, "_view", "options.preemptible or self._stays_preemptible(lease)", "True"
+    ),
+    "sites that a guest has excluded are granted": Bug(
+        Broker, "_view", "exclude_sites=options.exclude_sites", "exclude_sites=frozenset()"
+    ),
+    "a grant names another site than its ticket": Bug(
+        Broker, "_settle_request", "source.site, source.properties", 'source.site.replace("0", "1"), source.properties'
+    ),
+    "a deferred start is later than is of use": Bug(
+        Broker, "_view", "(max(lease.deadline, start) if options.deferrable else start)",
+        "(start + 10 * lease.asked.term.length if options.deferrable else start)",
+    ),
     # -- preemption, maintenance, questions, peers
     "preempted units are granted before their site has agreed": Bug(
         BrokerClaims, "preempt", "lease.cut, lease.suspended = at, suspend",
@@ -225,6 +279,10 @@ BUGS: Final[dict[str, Bug]] = {
     ),
     "units do not come back after maintenance": Bug(
         SiteMaintenance, "_end", "self.units.bring_back(name)", NOTHING
+    ),
+    "a lease runs on in a window that closes it": Bug(SiteMaintenance, "_add_window", "if window.close:", "if False:"),
+    "a lease runs on after its broker has ended it early": Bug(
+        Authority, "_on_truncated", "elif at >= 0:", "elif False:"
     ),
     "a broker grants what it has agreed to withhold": Bug(
         Book, "withhold", "if start < end:", "if start < end and sign < 0:"

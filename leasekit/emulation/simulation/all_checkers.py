@@ -6,12 +6,17 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from leasekit.core.protocol.messages import LeaseUpdate, TicketUpdate
-from leasekit.core.time import Duration, Instant
+from leasekit.core.time import INSTANT_MAX, Duration, Instant
 from leasekit.emulation.simulation.checkers import Listening, MemoryChecker, StateChecker
 from leasekit.emulation.simulation.claim_book import ClaimChecker, HonourChecker
+from leasekit.emulation.simulation.end_book import EndChecker
+from leasekit.emulation.simulation.grant_book import GrantChecker
+from leasekit.emulation.simulation.kept_book import KeptChecker
 from leasekit.emulation.simulation.mapper_book import MapperChecker
 from leasekit.emulation.simulation.message_book import GuestChecker, MessageChecker
+from leasekit.emulation.simulation.order_book import OrderChecker
 from leasekit.emulation.simulation.power_book import PowerChecker
+from leasekit.emulation.simulation.reason_book import ReasonChecker
 from leasekit.emulation.simulation.refusals import BrokerRefusals, SiteRefusals
 from leasekit.emulation.simulation.unit_book import UnitChecker
 from leasekit.emulation.simulation.workload import Hooks
@@ -37,6 +42,7 @@ class Checkers(Hooks):
         first_fit: frozenset[str],
         retention: Duration,
         leave_time: Duration = 0,
+        defer_max: Duration = INSTANT_MAX,
         rogue: bytes = b"",
         is_rogue: bool = False,
         hostile_tag: str = "-",
@@ -49,21 +55,27 @@ class Checkers(Hooks):
         for the disk while the actor's drivers went on. Else ''. ``sites`` have so many units of each type; ``fcfs`` are
         brokers, ``first_fit`` sites that refuse nobody but for want of units. ``rogue`` is the key of a broker that
         gives away more than it has, if it ``is_rogue``; ``hostile_tag`` begins the ids of a hostile guest's leases;
-        the mappers of ``wilful`` actors do wrong on purpose.
+        the mappers of ``wilful`` actors do wrong on purpose; brokers put a request off by up to ``defer_max``.
         """
         self.states = StateChecker(role, rogue=is_rogue)
         self.memory = MemoryChecker()
         self.units = UnitChecker(tuple(sites), clock)
+        self.ends = EndChecker(self.units, tuple(sites), clock)
+        self.kept = KeptChecker(tuple(sites))
         self.power = PowerChecker(tuple(sites))
         self.claims = ClaimChecker()
+        self.grants = GrantChecker(self.claims, tuple(sites), clock, key, defer_max)
         self.honour = HonourChecker(self.claims, key, rogue)
         self.messages = MessageChecker(self._announced, clock, retention, hostile_tag)
         self.guests = GuestChecker(guests, clock, leave_time)
+        self.reasons = ReasonChecker(self.claims, tuple(sites), guests, clock, rogue=is_rogue)
+        self.orders = OrderChecker(guests)
         self.brokers = BrokerRefusals(self.claims, fcfs, tuple(sites), clock, key)
         self.sites = SiteRefusals(self.units, sites, first_fit, clock)
         self.all: list[Listening] = [
-            self.states, self.memory, self.units, self.claims, self.honour, self.messages, self.guests, self.brokers,
-            self.sites, self.power, MapperChecker(wilful),
+            self.states, self.memory, self.units, self.claims, self.grants, self.honour, self.messages, self.guests,
+            self.orders, self.brokers, self.sites, self.reasons, self.ends, self.kept, self.power,
+            MapperChecker(wilful),
         ]  # fmt: skip
         self.closes: dict[str, str] = {}
         self._now, self._comes_late = now, comes_late
@@ -76,6 +88,8 @@ class Checkers(Hooks):
                 self.claims.check_withheld(message)
                 self.brokers.announced(sender, message)
             return
+        self.kept.announced(sender, receiver, message)
+        self.reasons.announced(sender, receiver, message)
         if message.state == "noticed":
             self.units.noticed(sender, message.lease)
         if late != WAITED:
@@ -89,6 +103,14 @@ class Checkers(Hooks):
         """As the hooks'."""
         self.memory.told(guest, lease)
         self.guests.watched.add(lease)
+
+    def follows(self, lease: str, *, redeem: str, join: str, proceeds: bool) -> None:
+        """As the hooks'."""
+        self.orders.follows(lease, redeem=redeem, join=join, proceeds=proceeds)
+
+    def holds(self, guest: str, name: str, hold: int) -> None:
+        """As the hooks'."""
+        self.orders.holds(guest, name, hold)
 
     def may_close(self, lease: str) -> None:
         """As the hooks'."""
@@ -114,6 +136,7 @@ class Checkers(Hooks):
     def windowed(self, site: str, window: Mapping[str, Any]) -> None:
         """As the hooks'."""
         self.sites.windowed(site, window)
+        self.ends.windowed(site, window)
 
     def unwindowed(self, site: str, window: str) -> None:
         """As the hooks'."""
@@ -122,3 +145,5 @@ class Checkers(Hooks):
     def stepped(self, actor: str) -> None:
         """As the hooks'."""
         self.sites.stepped(actor)
+        self.grants.stepped.add(actor)
+        self.reasons.stepped.add(actor)

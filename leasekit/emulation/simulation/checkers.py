@@ -2,8 +2,9 @@
 no actor.
 
 Each raises :class:`Violated` at the step at which something is wrong. This module has what all of them share, and the
-two that look at states; the others are in :mod:`.unit_book`, :mod:`.claim_book`, :mod:`.message_book` and
-:mod:`.refusals`.
+two that look at states; the others are in :mod:`.unit_book`, :mod:`.kept_book`, :mod:`.end_book`,
+:mod:`.claim_book`, :mod:`.grant_book`, :mod:`.message_book`, :mod:`.order_book`, :mod:`.refusals` and
+:mod:`.reason_book`.
 """
 
 from __future__ import annotations

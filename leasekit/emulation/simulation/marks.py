@@ -34,6 +34,7 @@ FAULTS: Final[Sequence[str]] = (
     "malice: ticket redeemed after it was given back", "malice: altered claim", "malice: forged signature",
     "malice: claim of its own making", "malice: others' leases", "malice: nonsense", "malice: garbage bytes",
     "malice: changed bytes", "malice: replayed frame", "mapper grants too much", "mapper raises", "mapper is slow",
+    "mapper takes its time",
     "not heard: not known yet", "mapper preempts", "mapper suspends", "maintenance announced", "maintenance called off",
     "deed: step_within", "clock beyond the skew", "clock too far off: not obeyed", "connection broken",
     "channel: bad_signature",

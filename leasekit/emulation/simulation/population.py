@@ -171,6 +171,8 @@ class Population(World):
         kind = scenario.mappers.get(name)
         default = {"guest": "manual", "broker": "fcfs", "authority": "first_fit"}[self.role(name)]
         mapper = make_mapper(kind or default, mood, fcfs, lambda lease: self.closes_asked(lease))
+        if name in scenario.apart:
+            mapper.inline = False
         common: dict[str, Any] = {"retention": timing.retention, "keep_closed": timing.keep_closed}
         if name in scenario.sites:
             return Authority(name, me, self.scheme, peers, mapper, self._site_settings(name, common))

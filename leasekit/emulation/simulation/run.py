@@ -132,6 +132,7 @@ class Run:
             for lease in world.actor(guest).leases.values():
                 self._check_lease(guest, lease)
         overstayed = self.checkers.units.overstayed(MINUTE)
+        overstayed += self.checkers.ends.overstayed()
         must(not overstayed, "; ".join(overstayed))
         live = {
             lease.id
@@ -335,7 +336,10 @@ def _simulate(scenario: Scenario, watch: Callable[[Run], None] | None) -> Result
 def _checkers(world: FaultyWorld, hostile_tag: str) -> Checkers:
     """The checkers of a world, by who is there and which mappers they have."""
     scenario, mappers = world.scenario, world.scenario.mappers
-    plain = [n for n in scenario.brokers if mappers.get(n, "fcfs") in ("fcfs", "mischief")]
+    # What a mapper that runs apart decides may be right no more when its actor hears of it: then it says so.
+    apart = frozenset(scenario.apart)
+    plain = [n for n in scenario.brokers if n not in apart and mappers.get(n, "fcfs") in ("fcfs", "mischief")]
+    first_fit = [n for n in scenario.sites if n not in apart and mappers.get(n, "first_fit") == "first_fit"]
     return Checkers(
         world.role,
         world.clock,
@@ -347,13 +351,14 @@ def _checkers(world: FaultyWorld, hostile_tag: str) -> Checkers:
         sites=scenario.sites,
         guests=frozenset(scenario.guests),
         fcfs=frozenset(plain if not scenario.timing.gather and not scenario.links else ()),
-        first_fit=frozenset(n for n in scenario.sites if mappers.get(n, "first_fit") == "first_fit"),
+        first_fit=frozenset(first_fit),
         retention=scenario.timing.retention,
         leave_time=scenario.timing.leave_time,
+        defer_max=scenario.timing.defer_max,
         rogue=world.key(ROGUE),
         is_rogue=scenario.rogue,
         hostile_tag=hostile_tag,
-        wilful=frozenset(name for name, kind in mappers.items() if kind in WILFUL),
+        wilful=apart.union(name for name, kind in mappers.items() if kind in WILFUL),
     )
 
 
@@ -381,7 +386,9 @@ def _failure(scenario: Scenario, run: Run | None, error: Exception) -> Failure:
 
 _CHECKERS: Final = {
     "unit_book": "units", "claim_book": "claims", "message_book": "messages", "refusals": "refusals",
-    "mapper_book": "mappers", "checkers": "states and memory", "stores": "disk", "twins": "restarts", "run": "liveness",
+    "reason_book": "refusals", "end_book": "early ends", "kept_book": "units kept", "grant_book": "grants",
+    "order_book": "order", "mapper_book": "mappers", "checkers": "states and memory", "stores": "disk",
+    "twins": "restarts", "run": "liveness",
 }  # fmt: skip
 
 

@@ -159,6 +159,8 @@ class Scenario:
     """The ends of each link, by its resource type: there is a network authority that has one unit a granule."""
     suspends: bool = False
     """Whether sites save units, and leases say how long that takes."""
+    apart: tuple[str, ...] = ()
+    """Actors whose mappers run apart from them: other things happen while they decide."""
 
     @property
     def actors(self) -> tuple[str, ...]:
@@ -223,6 +225,7 @@ def draw(seed: int) -> Scenario:
         rogue=rogue,
         # Drawn by itself, so that all else of a seed is as it was without.
         suspends=Random(f"leasekit suspension {seed}").random() < 0.3,
+        apart=tuple(name for name in everybody if Random(f"leasekit apart {seed} {name}").random() < 0.15),
     )
     return _networked(_renewed(scenario))
 

@@ -27,6 +27,12 @@ class Hooks:
     def told(self, guest: str, lease: str) -> None:
         """A request was acknowledged."""
 
+    def follows(self, lease: str, *, redeem: str, join: str, proceeds: bool) -> None:
+        """The lease was requested after others: that after which it is redeemed, and that after which it joins."""
+
+    def holds(self, guest: str, name: str, hold: int) -> None:
+        """A slice was acknowledged whose leases are redeemed when ``hold`` of them have tickets."""
+
     def may_close(self, lease: str) -> None:
         """Somebody wants the lease closed, or it may have to close because of another."""
 
@@ -43,7 +49,9 @@ class Hooks:
         """A unit was put into service again."""
 
     def windowed(self, site: str, window: Mapping[str, Any]) -> None:
-        """A maintenance window was acknowledged: its ``window``, ``units``, ``start`` and ``end``."""
+        """A maintenance window was acknowledged: its ``window``, ``units``, ``start``, ``end``, and whether leases
+        ``close`` for it.
+        """
 
     def unwindowed(self, site: str, window: str) -> None:
         """A window is called off, if its site hears that."""
@@ -120,6 +128,11 @@ class Workload:
         def told(result: Any) -> None:
             self.asked.append((guest, result["id"]))
             self.hooks.told(guest, result["id"])
+            self.hooks.follows(
+                result["id"], redeem=arguments.get("redeem_predecessor", ""),
+                join=arguments.get("join_predecessor", ""),
+                proceeds=arguments.get("if_predecessor_fails") == "proceed",
+            )  # fmt: skip
             # A lease that follows another, or that is one of a slice's, may have to close because of them; of one whose
             # request was never answered nobody knows whether it does.
             if "join_predecessor" in arguments or "redeem_predecessor" in arguments or "slice" in arguments:
@@ -245,7 +258,8 @@ class Workload:
         guest, members = deed.who, rng.randint(2, 3)
         self._names += 1
         name = f"slice-{self._names}"
-        if self._command(guest, "slice.create", None, name=name, hold=members) is None:
+        held = partial(self.hooks.holds, guest, name, members)
+        if self._command(guest, "slice.create", lambda made: held(), name=name, hold=members) is None:
             return
         term = self._term(rng)
         for _ in range(members):
@@ -380,9 +394,10 @@ class Workload:
         for name in chosen["units"]:
             self.hooks.disabled(site, name)
         world.mark("maintenance announced")
+        close = rng.random() < 0.5
         self._command(
-            site, "maintenance.add", partial(self.hooks.windowed, site), start=start, end=end,
-            close=rng.random() < 0.5, **chosen,
+            site, "maintenance.add", lambda made: self.hooks.windowed(site, {**made, "close": close}), start=start,
+            end=end, close=close, **chosen,
         )  # fmt: skip
 
     def _probe(self, deed: Deed, rng: Random) -> None:

@@ -14,7 +14,7 @@ from random import Random
 from typing import Any, Final
 
 from leasekit.core.schema import LOG, StoreError
-from leasekit.core.steps import Action, ActionDone, Command, Connected, Input, Ready, Received, Reply, Tick
+from leasekit.core.steps import Action, ActionDone, Command, Connected, Input, Ready, Received, Reply, Tick, TurnDone
 from leasekit.core.time import MINUTE, SECOND, Duration, Instant
 from leasekit.emulation.simulation.links import make_links
 from leasekit.emulation.simulation.network import BYTES, Network
@@ -28,6 +28,7 @@ NEVER: Final[Instant] = 2**60
 ON_THE_WAY: Final[Duration] = 100
 """How long a message may be under way between clocks that are as far apart as is allowed."""
 BACK: Final[tuple[Duration, ...]] = (0, 0, 500, 30 * SECOND, 5 * MINUTE)
+THINKS: Final[tuple[Duration, ...]] = (0, 0, 10, 500, 3 * SECOND)
 PLACES: Final = ("before commit", "before send", "before action")
 EVENTS_AT_ONCE: Final = 20_000
 STEPS_MAX: Final = 300_000
@@ -142,13 +143,26 @@ class FaultyWorld(Network):
                 actor.step(item)
         while (turn := actor.turn()) is not None:
             self.steps += 1
-            actor.step(turn.run())
+            done, span = turn.run(), self._thinks(node.name, turn.number)
+            if span:
+                self._push(self.now + span, node.index, INPUTS, (node, [done]))
+            else:
+                actor.step(done)
         ready = actor.ready()
         if ready is not None and not self._carry_out(node, ready):
             return
         wake = node.wake = actor.wake_at()
         if wake is not None and (node.scheduled is None or wake < node.scheduled):
             self._schedule_wake(node, wake)
+
+    def _thinks(self, name: str, turn: int) -> Duration:
+        """How long a mapper takes for its turn: no time, unless it runs apart from its actor."""
+        if name not in self.scenario.apart or not self.faults_on:
+            return 0
+        span = Random(f"{self.scenario.seed}/{name}/turn {turn}").choice(THINKS)
+        if span:
+            self.mark("mapper takes its time")
+        return span
 
     def _carry_out(self, node: FaultyNode, ready: Ready) -> bool:
         """Commit, send, start; False if the actor did not live to see the end of it, or waits for its disk."""
@@ -265,7 +279,7 @@ class FaultyWorld(Network):
         kind, payload = event[3], event[4]
         if kind == CALL:
             return True
-        if kind == INPUTS and isinstance(payload[1][0], ActionDone):
+        if kind == INPUTS and isinstance(payload[1][0], ActionDone | TurnDone):
             return False
         return kind != WAKE and bool(event[0] >= back)
 

@@ -1,0 +1,169 @@
+"""The book of early ends: what a site has agreed to end before its time, and whether it did."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from leasekit.core.claims.statements import decode_statement, reclaim_deadline
+from leasekit.core.claims.ticket import decode_ticket
+from leasekit.core.errors import TicketError
+from leasekit.core.leases import authority
+from leasekit.core.protocol.messages import NEW, Accepted, LeaseUpdate, Reclaim, Redeem, Relinquished, Truncated
+from leasekit.core.schema import Row
+from leasekit.core.time import INSTANT_MAX, Instant, Term
+from leasekit.emulation.simulation.checkers import Listening, must
+from leasekit.emulation.simulation.scenario import HOSTILE
+from leasekit.emulation.simulation.unit_book import UnitChecker
+
+
+@attrs.frozen
+class Redeemed:
+    """What a lease was redeemed by: the digests of its chain, from the root on, and when the last of them runs."""
+
+    chain: tuple[bytes, ...]
+    term: Term
+    new: bool
+
+
+class EndChecker(Listening):
+    """A site lets no lease run beyond an early end that it has agreed to: an accepted truncation of its claim or of one
+    above it, a receipt for it, a delegation that the site took back itself, a notice, or a maintenance window that
+    closes leases.
+
+    A site that is down, or whose disk is full, is late with everything: so what counts is the time in its own log. By
+    the first line of a later time the unit is to be in teardown.
+    """
+
+    def __init__(self, units: UnitChecker, sites: Sequence[str], clock: Callable[[str], Instant]) -> None:
+        super().__init__()
+        self.sends = {
+            Accepted: self._accepted, Reclaim: self._reclaim, Relinquished: self._receipt, LeaseUpdate: self._update,
+        }  # fmt: skip
+        self.receives = {Redeem: self._redeem, Truncated: self._truncated}
+        self._units, self._clock = units, clock
+        self._logged = dict.fromkeys(sites, 0)
+        self._going: dict[str, set[str]] = {site: set() for site in sites}
+        self._redeemed: dict[str, dict[str, dict[bytes, Redeemed]]] = {site: {} for site in sites}
+        self._asked: dict[tuple[str, str, str, int], bytes] = {}
+        self._ended: dict[str, dict[bytes, Instant]] = {site: {} for site in sites}
+        self._off: dict[str, dict[str, Instant]] = {site: {} for site in sites}
+        self._active: dict[tuple[str, str], Term] = {}
+
+    # -- what was agreed ---------------------------------------------------------------------------------------
+
+    def _redeem(self, at: Instant, sender: str, receiver: str, message: Redeem) -> None:
+        if message.ticket and receiver in self._redeemed:
+            try:
+                chain = decode_ticket(message.ticket).chain
+            except TicketError:
+                return
+            digests = tuple(claim.digest for claim in chain)
+            found = Redeemed(digests, chain[-1].term, message.op == NEW)
+            self._redeemed[receiver].setdefault(message.lease, {}).setdefault(digests[-1], found)
+
+    def _truncated(self, at: Instant, sender: str, receiver: str, message: Truncated) -> None:
+        if sender != HOSTILE:
+            self._asked[receiver, sender, message.lease, message.number] = message.truncation
+
+    def _accepted(self, at: Instant, sender: str, receiver: str, message: Accepted) -> None:
+        data = self._asked.get((sender, receiver, message.lease, message.number))
+        if data is not None:
+            cut = decode_statement(data)
+            self._end(sender, cut.subject, cut.at)
+
+    def _receipt(self, at: Instant, sender: str, receiver: str, message: Relinquished) -> None:
+        if message.receipt and sender in self._ended:
+            receipt = decode_statement(message.receipt)
+            self._end(sender, receipt.subject, receipt.at)
+
+    def _reclaim(self, at: Instant, sender: str, receiver: str, message: Reclaim) -> None:
+        """What has not begun by then is off; the rest runs out, or is over by the deadline."""
+        if sender not in self._ended:
+            return
+        statement = decode_statement(message.statement)
+        deadline = reclaim_deadline(statement)
+        if deadline is not None:
+            self._end(sender, statement.subject, deadline)
+        for lease, claims in self._redeemed[sender].items():
+            for one in claims.values():
+                if one.new and one.chain[0] == statement.subject and one.term.start >= statement.at:
+                    self._let_off(sender, lease, one.term.start)
+
+    def _update(self, at: Instant, sender: str, receiver: str, message: LeaseUpdate) -> None:
+        if sender not in self._off:
+            return
+        self._active.pop((sender, message.lease), None)
+        if message.state == "noticed":
+            self._let_off(sender, message.lease, message.term.end)
+        elif message.state == "active":
+            self._active[sender, message.lease] = message.term
+        elif message.state in ("closed", "failed"):  # a lease of that name may be made anew
+            self._off[sender].pop(message.lease, None)
+
+    def windowed(self, site: str, window: Mapping[str, Any]) -> None:
+        """A maintenance window was acknowledged: with ``close`` the leases end that have its units."""
+        for name in window["units"] if window["close"] else ():
+            lease = self._holder(site, name)
+            term = self._active.get((site, lease))
+            if term is not None and window["start"] < term.end and term.start < window["end"]:
+                self._let_off(site, lease, max(window["start"], term.start))
+
+    def _end(self, site: str, claim: bytes, at: Instant) -> None:
+        """The claim, and what is below it, ends early: not before the site can have known that."""
+        at = max(at, self._now(site))
+        self._ended[site][claim] = min(at, self._ended[site].get(claim, at))
+
+    def _let_off(self, site: str, lease: str, at: Instant) -> None:
+        at = max(at, self._now(site))
+        self._off[site][lease] = min(at, self._off[site].get(lease, at))
+
+    def _now(self, site: str) -> Instant:
+        return max(self._clock(site), self._logged[site])
+
+    # -- whether it is done ------------------------------------------------------------------------------------
+
+    def committed(self, at: Instant, actor: str, rows: Sequence[Row]) -> None:
+        """A line in a site's log: what was to end before that has ended."""
+        if actor not in self._logged:
+            return
+        going = self._going[actor]
+        for since, _, event, _, after, why in rows:
+            if event.startswith("unit "):
+                name = why.partition(" ")[0]
+                going.add(name) if after == authority.TEARDOWN else going.discard(name)
+            self._logged[actor] = max(self._logged[actor], since)
+        if self._ended[actor] or self._off[actor]:
+            found = self._overstayed(actor, self._logged[actor])
+            must(not found, "; ".join(found))
+
+    def overstayed(self) -> list[str]:
+        """Units that are up for leases that are over, now that no fault makes their sites late."""
+        return [text for site in self._logged for text in self._overstayed(site, self._clock(site))]
+
+    def _overstayed(self, site: str, now: Instant) -> list[str]:
+        found = []
+        for (at, name), unit in self._units.units.items():
+            lease = self._holder(site, name) if at == site and unit.lease else ""
+            if lease and (end := self._over(site, lease, now)) >= 0:
+                found.append(f"{site}: {name} is up for {lease} at {now}, which was to end early, at {end}")
+        return found
+
+    def _holder(self, site: str, name: str) -> str:
+        """Whose the unit is, if it is not on its way down."""
+        unit = self._units.units.get((site, name))
+        return "" if unit is None or unit.op == "teardown" or name in self._going[site] else unit.lease
+
+    def _over(self, site: str, lease: str, now: Instant) -> Instant:
+        """When a lease had to end that may not run now because of an early end; -1 if it may."""
+        off = self._off[site].get(lease, INSTANT_MAX)
+        if off < now:
+            return off
+        cuts = [
+            min(self._ended[site].get(digest, INSTANT_MAX) for digest in one.chain)
+            for one in self._redeemed[site].get(lease, {}).values()
+            if one.term.start <= now <= one.term.end
+        ]
+        return max(cuts) if cuts and max(cuts) < now else -1
