@@ -14,7 +14,7 @@ from leasekit.actors.turns import run_turn
 from leasekit.core.claims.keys import key_tag
 from leasekit.core.mappers import BrokerCycle, Grant
 from leasekit.core.protocol.messages import ErrorReply, Probe, ProbeAnswer, RequestTicket
-from leasekit.core.steps import Command, Reply, TurnDone
+from leasekit.core.steps import Command, Received, Reply, Tick, TurnDone
 from leasekit.core.time import HOUR, MINUTE, SECOND, Term
 from leasekit.policies.registry import BUILT_IN, mapper_maker
 
@@ -414,3 +414,17 @@ def test_a_probe_after_a_restart_has_another_number() -> None:
         numbers += [one.message.number for one in ready.messages if isinstance(one.message, Probe)]
         world.crash("guest")
     assert len(set(numbers)) == 2
+
+
+def test_a_question_that_waited_for_too_long_is_refused() -> None:
+    """As a request is that was not granted in time; the mapper is not asked about a term that is over."""
+    world = Bench(Plan()).start()
+    world.run_until(NOW)
+    guest, broker = world.actor("guest"), world.actor("broker")
+    guest.step(Command(next(IDS), "lease.probe", {"type": "vm", "units": 1, "term": [2 * SECOND, 3 * SECOND]}))
+    (question,) = [one.message for one in guest.ready().messages if isinstance(one.message, Probe)]
+    broker.step(Received("guest", question))
+    broker.step(Tick(4 * SECOND))
+    assert broker.turn() is None
+    (answer,) = [one.message for one in broker.ready().messages if isinstance(one.message, ProbeAnswer)]
+    assert (answer.status, answer.reason) == ("refused", "not granted in time")

@@ -140,6 +140,9 @@ class BrokerProbes(BrokerClaims):
         """The turn that decides the next question."""
         while self._questions and not self._running:
             self._question = question = self._questions.popleft()
+            if question.lease.deadline <= max(self.now, question.at):  # it waited for the mapper, as a request may
+                self._close_question(REFUSED, "not granted in time")
+                continue
             cycle = self._cycle((question.lease,))
             if not question.lease.defer_reason:
                 return self._begin_question(cycle._replace(now=max(self.now, question.at)))
