@@ -9,7 +9,7 @@ from leasekit.core.claims.claim import Claim
 from leasekit.core.claims.statements import decode_statement
 from leasekit.core.claims.ticket import READY_AT, SAVING, begin_of
 from leasekit.core.errors import CommandError
-from leasekit.core.protocol.messages import MODIFY, NEW, Accepted, RequestTicket, TicketUpdate, Truncated
+from leasekit.core.protocol.messages import MODIFY, NEW, RequestTicket, TicketUpdate, Truncated
 from leasekit.core.requests import Options, parse_options
 from leasekit.core.schema import Row
 from leasekit.core.time import INSTANT_MAX, Duration, Instant
@@ -39,11 +39,10 @@ class GrantChecker(Listening):
         super().__init__()
         self._claims, self._clock, self._key, self._defer_max = claims, clock, key, defer_max
         self._sites = {key(name): name for name in sites}
-        self.sends = {TicketUpdate: self._ticket_update, Accepted: self._accepted, Truncated: self._truncated}
+        self.sends = {TicketUpdate: self._ticket_update, Truncated: self._truncated}
         self.receives = {RequestTicket: self._request}
         self._seen: set[bytes] = set()
         self._arrived: dict[tuple[str, str, int], Instant] = {}
-        self._kept: set[tuple[str, str, int]] = set()
         self._latest: dict[str, Instant] = {}
         self.stepped: set[str] = set()
         """Whose clocks went wrong: until when something is of use they may see otherwise."""
@@ -56,12 +55,8 @@ class GrantChecker(Listening):
         return max(self._clock(broker), self._latest.get(broker, 0))
 
     def _request(self, at: Instant, sender: str, receiver: str, message: RequestTicket) -> None:
-        key = (receiver, message.lease, message.number)
-        if key not in self._kept:  # a broker that crashes before it has written a request down hears it anew
-            self._arrived[key] = self._now(receiver)
-
-    def _accepted(self, at: Instant, sender: str, receiver: str, message: Accepted) -> None:
-        self._kept.add((sender, message.lease, message.number))
+        # The last time counts: a broker that lost a request in a crash, or has forgotten its lease, hears it anew.
+        self._arrived[receiver, message.lease, message.number] = self._now(receiver)
 
     def _truncated(self, at: Instant, sender: str, receiver: str, message: Truncated) -> None:
         given = self._claims.issued.get(decode_statement(message.truncation).subject)
