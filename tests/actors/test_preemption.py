@@ -11,9 +11,10 @@ from deployed_world import CHAIN, DeployedWorld
 
 from leasekit.actors.base import Actor
 from leasekit.actors.broker.broker import Broker
+from leasekit.core.claims.ticket import decode_ticket
 from leasekit.core.mappers import BrokerCycle, Defer, Preempt
-from leasekit.core.protocol.messages import Truncated
-from leasekit.core.steps import TurnDone
+from leasekit.core.protocol.messages import Relinquish, RequestTicket, TicketUpdate, Truncated
+from leasekit.core.steps import Received, TurnDone
 from leasekit.core.time import HOUR, MINUTE, SECOND
 from leasekit.policies.broker.fcfs import Fcfs
 
@@ -133,3 +134,28 @@ def _decide(broker: Broker, decision: Any) -> None:
     """Have the broker carry out a decision as at the end of a turn."""
     broker._running = broker._next("turn")
     broker.step(TurnDone(broker._running, [decision]))
+
+
+def test_granted_anew(tmp_path: Path) -> None:
+    """A broker has ended a lease early and forgotten it, and its guest could not hear of that. What is granted to a
+    late repeat of the guest's request is none of the lease's tickets, and goes back at once; the lease itself goes on.
+    """
+    text = CHAIN.replace('role = "broker"', 'role = "broker"\nsettings.retention = "1s"')
+    world = DeployedWorld(text, tmp_path, make=pushy)
+    victim = world.request("batch", 2, 2 * MINUTE, HOUR, properties={"preemptible": "true", "deferrable": "true"})
+    world.pass_time(10 * SECOND)
+    late = world.letters(RequestTicket, "batch", "upper")[0]
+    world.lost |= {("upper", "batch", "TicketUpdate"), ("batch", "site", "Redeem")}
+    _decide(world.broker("upper"), Preempt(victim, MINUTE, "go"))
+    world.feed("upper", [])
+    world.run_until(3 * MINUTE)
+    assert victim not in world.broker("upper").leases
+    world.lost = {("batch", "site", "Redeem")}
+    world.feed("upper", [Received("batch", late)])
+    world.pass_time(5 * SECOND)
+    granted = world.letters(TicketUpdate, "upper", "batch")
+    first, anew = decode_ticket(granted[0].ticket).leaf, decode_ticket(granted[-1].ticket).leaf
+    lease = world.guest("batch").leases[victim]
+    assert lease.ended < 0 and lease.approved is not None and lease.approved.digest == first.digest != anew.digest
+    assert [decode_ticket(m.ticket).leaf.digest for m in world.letters(Relinquish, "batch", "site")] == [anew.digest]
+    assert victim not in world.broker("upper").leases, "it is over, and forgotten, again"

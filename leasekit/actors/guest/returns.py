@@ -64,6 +64,16 @@ class GuestReturns(GuestUnits):
         signer = self.signer_of(decode_ticket(held.ticket).leaf.holder)
         return state(signer, RELINQUISHMENT, held.digest, lease.op_since, lease.id).encode()
 
+    @staticmethod
+    def _is_made_anew(lease: GuestLease, message: TicketUpdate) -> bool:
+        """Whether the broker has forgotten the lease, and then granted its first request, which came late, as if it
+        were another's: the ticket is not the one that the lease began with.
+        """
+        number, digest = lease.began
+        if message.status != "granted" or message.number != number:
+            return False
+        return decode_ticket(message.ticket).leaf.digest != digest
+
     def _give_back_unknown(self, peer: str, message: TicketUpdate) -> None:
         """Tickets for a lease that is over here, or that nobody knows any more, are given back all the same. Raises
         ``TicketError`` for one that is none.

@@ -106,10 +106,8 @@ class ServiceManager(GuestSuspension):
             return  # an earlier one is on its way and due until it arrives
         self._messages.append(Outgoing(peer, acknowledge(message)))
         if message.update <= lease.broker_seen:
-            if lease.ended >= 0:
-                self._give_back_stray_tickets(
-                    peer, message
-                )  # the broker forgot the lease, and granted an old request anew
+            if lease.ended >= 0 or self._is_made_anew(lease, message):
+                self._give_back_stray_tickets(peer, message)
             return
         lease.broker_seen = message.update
         self._touch(lease)
@@ -158,6 +156,7 @@ class ServiceManager(GuestSuspension):
             self._end(lease)
         elif op == NEW:
             lease.site, lease.approved, lease.resource = site, held, dict(message.properties)
+            lease.began = (message.number, held.digest)
             lease.further = further
             self._settle_hold(lease)
         else:

@@ -114,6 +114,7 @@ class GuestLease:
     ``further`` are tickets that go on from the one in hand: each becomes the renewal when its time comes.
     ``suspends``: its site has said that it is suspended; ``resumes`` is the suspended lease that it goes on from, which
     ended at ``resumes_from``. ``first_asked`` is kept of a lease that can be suspended: its rest asks likewise.
+    ``began`` is the number of its first request, and the digest of the ticket that answered it.
     """
 
     id: str
@@ -160,6 +161,7 @@ class GuestLease:
     resumes: str = ""
     resumes_from: Instant = -1
     first_asked: Asked | None = None
+    began: tuple[int, bytes] = (0, b"")
 
     units: dict[str, GuestUnit] = attrs.Factory(dict)
     timer: Instant | None = None
