@@ -24,10 +24,13 @@ IN_USE: Final = (authority.SETUP, authority.UP, authority.CHANGE)
 
 @attrs.define
 class Change:
-    """A claim that a lease was redeemed by, first as request ``number``, and whether its site is known to go by it."""
+    """A claim that a lease was redeemed by, first as request ``number``; how many times its site heard that, but for
+    those that it answered with an error; and whether it is known to go by it.
+    """
 
     number: int
     claim: Claim
+    heard: int = 0
     accepted: bool = False
 
 
@@ -81,7 +84,7 @@ class KeptChecker(Listening):
             return
         kept = self._leases[receiver].setdefault(message.lease, Kept())
         if leaf.digest not in kept.refused:
-            kept.changes.setdefault(leaf.digest, Change(message.number, leaf))
+            kept.changes.setdefault(leaf.digest, Change(message.number, leaf)).heard += 1
         kept.asked[sender, message.number] = leaf.digest
 
     def _change(self, site: str, peer: str, lease: str, number: int) -> tuple[Kept, bytes] | None:
@@ -94,8 +97,12 @@ class KeptChecker(Listening):
             found[0].changes[found[1]].accepted = True
 
     def _error(self, at: Instant, sender: str, receiver: str, message: ErrorReply) -> None:
+        """Of two that came at once, the second may be accepted: what was in the way of the first may be gone."""
         if found := self._change(sender, receiver, message.lease, message.number):
-            del found[0].changes[found[1]]
+            change = found[0].changes[found[1]]
+            change.heard -= 1
+            if not change.heard:
+                del found[0].changes[found[1]]
 
     def _close(self, at: Instant, sender: str, receiver: str, message: CloseLease) -> None:
         kept = self._leases.get(receiver, {}).get(message.lease)
