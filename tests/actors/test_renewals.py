@@ -12,7 +12,7 @@ from deployed_world import CHAIN, DeployedWorld
 from leasekit.actors.base import Actor
 from leasekit.core.claims.ticket import decode_ticket
 from leasekit.core.protocol.messages import ErrorReply, Offer, OfferAnswer, Redeem, TicketUpdate
-from leasekit.core.steps import Connected, Outgoing
+from leasekit.core.steps import Connected, Outgoing, Tick
 from leasekit.core.time import HOUR, MINUTE, SECOND, Term
 
 SITE = 2 * HOUR
@@ -292,3 +292,21 @@ def test_a_line_that_begins_anew(world: DeployedWorld) -> None:
     assert (again["delegation"], again["state"]) == (first["delegation"], "held")
     assert again["term"][0] > first["term"][1]
     assert (free(world, "upper"), free(world, "lower")) == (2, 4)
+
+
+def test_beyond_a_gap(world: DeployedWorld) -> None:
+    """A site's clock is far ahead, and its line goes on after a gap. What is in one part of it is granted, also while
+    the first has not ended; what goes over the gap is not.
+    """
+    world.run_until(200 * MINUTE)
+    world.feed("site", [Tick(245 * MINUTE)])
+    world.pass_time(MINUTE)
+    assert terms(world, "upper") == [Term(SITE, 2 * SITE), Term(245 * MINUTE, 245 * MINUTE + SITE)]
+    before = world.request("batch", 2, 210 * MINUTE, 220 * MINUTE)
+    behind = world.request("batch", 2, 250 * MINUTE, 260 * MINUTE)
+    over = world.request("batch", 2, 230 * MINUTE, 260 * MINUTE)
+    world.pass_time(MINUTE)
+    assert in_hand(world, "batch", before) == [Term(210 * MINUTE, 220 * MINUTE)]
+    assert in_hand(world, "batch", behind) == [Term(250 * MINUTE, 260 * MINUTE)]
+    assert world.lease("batch", over)["state"] == "failed"
+    assert "0 free at site" in world.lease("batch", over)["reason"]

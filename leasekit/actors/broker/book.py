@@ -171,15 +171,13 @@ class Book:
         ]
 
     def _runs(self, type_: str) -> list[tuple[Delegation, int, Term]]:
-        """Each line of a type as far as it goes on without a gap: its first delegation, the most units, the term."""
+        """Each line of a type: its first delegation, the most units, the term. In a gap, as a giver leaves that was
+        away when it should have gone on, the line's timetable has nothing.
+        """
         runs: dict[str, tuple[Delegation, int, Term]] = {}
         for source in sorted(self._by_type.get(type_, ()), key=lambda s: (s.base, s.term)):
-            if source.base not in runs:
-                runs[source.base] = (source, source.units, Term(source.term.start, source.grants_until))
-                continue
-            first, units, term = runs[source.base]
-            if source.term.start == term.end:
-                runs[source.base] = (first, max(units, source.units), Term(term.start, source.grants_until))
+            first, units, term = runs.get(source.base, (source, 0, source.term))
+            runs[source.base] = (first, max(units, source.units), Term(term.start, source.grants_until))
         return list(runs.values())
 
     def describe(self, now: Instant) -> list[dict[str, Any]]:
