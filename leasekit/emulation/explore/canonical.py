@@ -3,8 +3,8 @@
 Marked values of :mod:`leasekit.emulation.explore.pieces` are counted relative to each other:
 
 - instants: how far off those to come are; those that are past are all the same;
-- request numbers of a lease, update numbers of a server, numbers of actions: their order, and whether one follows
-  another directly;
+- request numbers of a lease, update numbers of a server: their order, and whether one follows another directly;
+- numbers of actions: their order;
 - digests of claims: which are equal.
 
 That states which count as the same do behave alike is checked while exploring (``audit`` of
@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from leasekit.core.time import DAY, Duration
 from leasekit.emulation.explore.joint import Joint
-from leasekit.emulation.explore.pieces import UPDATE, Mark
+from leasekit.emulation.explore.pieces import ACTION, UPDATE, Mark
 
 PAST: Final = -1
 FAR: Final[Duration] = DAY
@@ -59,7 +59,9 @@ def _plainly(item: Any) -> bytes:
 
 
 def _ranks(numbers: Iterable[Mark]) -> dict[Mark, int]:
-    """How numbers of one kind and scope follow each other: a step of more than two is one of two."""
+    """How numbers of one kind and scope follow each other: a step of more than two is one of two, and of an action's
+    number, one of one.
+    """
     scopes: dict[tuple[str, Any], set[int]] = {}
     for kind, scope, value in numbers:
         scopes.setdefault((kind, scope), set()).add(value)
@@ -67,7 +69,8 @@ def _ranks(numbers: Iterable[Mark]) -> dict[Mark, int]:
     for (kind, scope), values in scopes.items():
         # A server that has forgotten a lease counts its updates from nothing again: how far from that it is matters.
         count, last = 0, 0 if kind == UPDATE else min(values)
+        longest = 1 if kind == ACTION else 2
         for value in sorted(values):
-            count, last = count + min(value - last, 2), value
+            count, last = count + min(value - last, longest), value
             ranks[kind, scope, value] = count
     return ranks

@@ -117,30 +117,46 @@ def check_booked(actor: Any) -> None:
             must(fine, f"{lease.id} was granted {claim.units} units until {claim.until}, booked is {booked}")
 
 
-def check_actor(actor: Any) -> dict[str, str]:
-    """No unit is in two leases of one actor; returns the units that are in use, with their leases: at a site as its
+def check_actor(actor: Any) -> dict[str, tuple[str, ...]]:
+    """No unit is in two leases of a site; returns the units that are in use, with their leases: at a site as its
     records of units say, which must suit those of leases, at a guest those that are joined.
     """
     check_booked(actor)
-    using: dict[str, str] = {}
+    using: dict[str, tuple[str, ...]] = {}
     if actor.name == "guest":
         for lease in actor.leases.values():
             for name, unit in lease.units.items():
                 if unit.state in JOINED:
-                    must(name not in using, f"unit {name} is joined in {lease.id} and in {using.get(name)}")
-                    using[name] = lease.id
+                    using[name] = (*using.get(name, ()), lease.id)
     elif actor.name == "site":
         for lease in actor.leases.values():
             for name in lease.units:
                 must(name not in using, f"unit {name} is in {lease.id} and in {using.get(name)}")
-                using[name] = lease.id
+                using[name] = (lease.id,)
                 unit = actor.units[name]
                 must(lease.id in (unit.lease, unit.promised), f"{lease.id} has {name}, which is {unit.lease or 'free'}")
-        using = {unit.id: unit.lease for unit in actor.units if unit.lease}
+        using = {unit.id: (unit.lease,) for unit in actor.units if unit.lease}
     return using
 
 
-def check_units(joined: Mapping[str, str], held: Mapping[str, str], holders: Mapping[str, Holder]) -> None:
+def said_of_units(actor: Any) -> dict[str, int]:
+    """The last update of each lease: at a site of those whose units have settled, at a guest that it has heard."""
+    if actor.name == "guest":
+        return {lease.id: lease.site_seen for lease in actor.leases.values()}
+    if actor.name == "site":
+        return {lease.id: lease.update for lease in actor.leases.values() if lease.pending != authority.PRIMING}
+    return {}
+
+
+def check_units(held: Mapping[str, tuple[str, ...]], holders: Mapping[str, Holder]) -> None:
     """What the site says of its units is what its drivers were told."""
-    booked = {name: holder.lease for name, holder in holders.items() if holder.lease}
+    booked = {name: (holder.lease,) for name, holder in holders.items() if holder.lease}
     must(held == booked, f"the site says {dict(held)} of its units, drivers were told {booked}")
+
+
+def check_joined(joined: Mapping[str, tuple[str, ...]], heard: Mapping[str, int], said: Mapping[str, int]) -> None:
+    """A unit is joined in one lease of a guest, but for those of which it has not heard yet that they have lost it."""
+    for name, leases in joined.items():
+        if len(leases) > 1:
+            known = [id_ for id_ in leases if heard[id_] == said.get(id_)]
+            must(len(known) <= 1, f"unit {name} is joined in {' and '.join(known)}")

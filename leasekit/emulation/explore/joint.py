@@ -9,7 +9,7 @@ import attrs
 
 from leasekit.core.steps import Action
 from leasekit.core.time import DAY, Duration, Instant
-from leasekit.emulation.explore.checks import Holder, check_units, must
+from leasekit.emulation.explore.checks import Holder, check_joined, check_units, must
 from leasekit.emulation.explore.pieces import Piece, read_action
 from leasekit.emulation.explore.rig import BROKER, GUEST, NAMES, SITE, Effect, Frozen, Parcel
 
@@ -87,7 +87,8 @@ class Joint:
             must(not again, f"{name} starts action {action.number} twice")
             running.append(Running(name, action, False, read_action(name, action, False)))
         actors = {**self.actors, name: effect.actor}
-        check_units(actors[GUEST].units, actors[SITE].units, holders)
+        check_units(actors[SITE].units, holders)
+        check_joined(actors[GUEST].units, actors[GUEST].said, actors[SITE].said)
         flight = (*self.flight, *effect.parcels)
         return Joint(self.now, actors, flight, self.strays, tuple(running), holders, self.issued)
 

@@ -58,6 +58,11 @@ GROUPS: Final[Mapping[str, Mapping[str, _Lines]]] = {
             ("ticketed", "ticketed, redeeming", "the site has accepted, and waits for the term's start or its mapper"),
             ("ticketed", "ticketed, priming", "units are being set up"),
             ("ticketed", "active", "units are up, and the guest has not heard that yet"),
+            (
+                "ticketed",
+                "active, priming",
+                "a unit of those that were up is replaced; the guest has heard of none yet",
+            ),
             ("ticketed", "failed", "no unit came up, or the site refused, and the guest has not heard that yet"),
             ("closed", "-", "the term is over and the redeem never arrived; the guest gives it up a skew later"),
             ("closed", "ticketed, closing", "the term is over while units were still being set up: they are torn down"),
@@ -69,24 +74,37 @@ GROUPS: Final[Mapping[str, Mapping[str, _Lines]]] = {
     "Running": {
         "active, blocked_join": (
             ("ticketed", "active", "units are up, and wait for the join predecessor's before they join"),
+            ("ticketed", "active, priming", "the same, while a unit that failed is replaced"),
         ),
-        "active, joining": (("ticketed", "active", "units are up and join the guest's application"),),
-        "active, joined": (("ticketed", "active", "the lease is as it was asked for"),),
+        "active, joining": (
+            ("ticketed", "active", "units are up and join the guest's application"),
+            ("ticketed", "active, priming", "the same, while a unit that failed is replaced"),
+        ),
+        "active, joined": (
+            ("ticketed", "active", "the lease is as it was asked for"),
+            ("ticketed", "active, priming", "a unit has failed, and is replaced"),
+        ),
     },
     "Asking for an extension: the lease goes on meanwhile": {
         "active, extending_ticket, joining": (
             ("ticketed", "active", "the request, the ticket or the refusal is on its way; units still join"),
+            ("ticketed", "active, priming", "the same, while a unit that failed is replaced"),
             ("ticketed, extending_ticket", "active", "the broker's mapper has not decided yet; units still join"),
+            ("ticketed, extending_ticket", "active, priming", "the same, while a unit that failed is replaced"),
         ),
         "active, extending_ticket, joined": (
             ("ticketed", "active", "the request, the ticket or the refusal is on its way"),
+            ("ticketed", "active, priming", "the same, while a unit that failed is replaced"),
             ("ticketed, extending_ticket", "active", "the broker's mapper has not decided yet"),
+            ("ticketed, extending_ticket", "active, priming", "the same, while a unit that failed is replaced"),
         ),
         "active_ticketed, joining": (
             ("ticketed", "active", "the ticket for the next term is in hand, to be redeemed later; units still join"),
+            ("ticketed", "active, priming", "the same, while a unit that failed is replaced"),
         ),
         "active_ticketed, joined": (
             ("ticketed", "active", "the ticket for the next term is in hand, to be redeemed later"),
+            ("ticketed", "active, priming", "the same, while a unit that failed is replaced"),
         ),
         "active_ticketed, extending_lease, joining": (
             (
@@ -107,11 +125,13 @@ GROUPS: Final[Mapping[str, Mapping[str, _Lines]]] = {
         "active, modifying, joining": (
             ("ticketed", "active", "request, ticket, redeem or answer is on its way; units still join"),
             ("ticketed, modifying", "active", "the broker's mapper has not decided yet; units still join"),
+            ("ticketed, modifying", "active, priming", "the same, while a unit that failed is replaced"),
             ("ticketed", "active, priming", "the site carries the change out; units still join"),
         ),
         "active, modifying, joined": (
             ("ticketed", "active", "request, ticket, redeem or answer is on its way"),
             ("ticketed, modifying", "active", "the broker's mapper has not decided yet"),
+            ("ticketed, modifying", "active, priming", "the same, while a unit that failed is replaced"),
             ("ticketed", "active, priming", "the site carries the change out"),
         ),
     },

@@ -17,8 +17,8 @@ from leasekit.emulation.explore.pieces import read_action
 from leasekit.emulation.explore.rig import BEGIN, BROKER, GUEST, NAMES, REFUSE, SITE, TYPE, WAIT, Parcel, Rig
 
 DELIVER, LATE, END, TIME, CHANGE = "deliver", "deliver late", "end", "time", "change"
-LOSE, REPEAT, HOLD_UP, SLOW, FAIL, CRASH, CLOSE, DISABLE, OUTAGE, RECONNECT = (
-    "lose", "repeat", "hold up", "slow", "fail", "crash", "close", "disable", "outage", "reconnect",
+LOSE, REPEAT, HOLD_UP, SLOW, FAIL, CRASH, CLOSE, DISABLE, BREAK, OUTAGE, RECONNECT = (
+    "lose", "repeat", "hold up", "slow", "fail", "crash", "close", "disable", "break", "outage", "reconnect",
 )  # fmt: skip
 FAULTS: Final = {
     LOSE: "what is in flight is lost",
@@ -31,6 +31,7 @@ FAULTS: Final = {
     REFUSE: "the mapper of the broker or of the site refuses",
     WAIT: "the mapper of the broker or of the site decides nothing in its turn, and wants another one later",
     DISABLE: "the site's operator takes a unit out of service, so that the site has too few",
+    BREAK: "a unit that is up fails, as a probe finds, or the operator",
     FAIL: "a driver fails to set up, tear down or change a unit, or to let it join or leave",
     SLOW: "a driver is slow: time passes while it is busy",
     OUTAGE: "nothing arrives and no driver ends until something expires: until the next timer that changes anything "
@@ -160,6 +161,8 @@ class Mover:
             if state[0] not in (sm.CLOSED, sm.FAILED):
                 yield Move(CLOSE, lease, fault=True)
         yield Move(DISABLE, f"{TYPE}-0", fault=True)
+        for number in range(self.flow.units):
+            yield Move(BREAK, f"{TYPE}-{number}", fault=True)
         if not joint.idle and joint.time_passes:
             yield Move(OUTAGE, fault=True)
 
@@ -239,6 +242,8 @@ class Mover:
             return self._command(joint, GUEST, "lease.close", {"lease": move.on})
         if move.what == DISABLE:
             return self._command(joint, SITE, "unit.disable", {"unit": move.on})
+        if move.what == BREAK:
+            return self._command(joint, SITE, "unit.fail", {"unit": move.on})
         assert move.what == CHANGE and self.flow.change is not None, move
         command, arguments = self.flow.change
         end = joint.actors[GUEST].ends[move.on]

@@ -258,7 +258,7 @@ def _record(record: Any, scope: Scope, out: list[Any], unused: frozenset[str] = 
 _OVER_GUEST: Final = frozenset({
     "asked", "ask", "ask_accepted", "ask_deadline", "op", "op_number", "op_accepted", "truncation", "granted",
     "configuration", "next_configuration", "victims", "closing", "noticed", "ended", "ask_at", "op_at", "hold_until",
-    "join", "redeem_predecessor", "join_predecessor", "proceed", "op_configuration", "op_since",
+    "join", "redeem_predecessor", "join_predecessor", "proceed", "op_configuration", "op_since", "began",
 })  # fmt: skip
 _OVER_BROKER: Final = frozenset({"asked", "deadline", "send_at"})
 _OVER_SITE: Final = frozenset({

@@ -36,7 +36,7 @@ from leasekit.core.protocol.messages import Message
 from leasekit.core.schema import LOG
 from leasekit.core.steps import Action, Input, Ready, Tick
 from leasekit.core.time import SECOND, Duration, Instant
-from leasekit.emulation.explore.checks import Violated, check_actor, check_log, check_stored, must
+from leasekit.emulation.explore.checks import Violated, check_actor, check_log, check_stored, must, said_of_units
 from leasekit.emulation.explore.pieces import Piece, by_lease, read_actor, read_parcel
 from leasekit.policies.authority.first_fit import FirstFit
 from leasekit.policies.broker.fcfs import Fcfs
@@ -123,7 +123,8 @@ class Frozen:
     ``wake`` is when it wants to be ticked; ``piece`` is what :mod:`.canonical` makes of it; ``leases`` maps each lease
     that it ever knew to its state, pending operation and (at a guest) join state; ``busy`` says whether it keeps
     anything of a lease in memory: a record, a unit that is not free, time that is booked, a return. ``units`` maps
-    units to the leases that have them: at a site as its unit records say, at a guest those that are joined.
+    units to the leases that have them: at a site as its unit records say, at a guest those that are joined; ``said`` is
+    the last that the site said of each lease, or that the guest heard.
     """
 
     data: bytes
@@ -131,7 +132,8 @@ class Frozen:
     piece: Piece
     leases: Mapping[str, tuple[str, ...]]
     busy: bool
-    units: Mapping[str, str]
+    units: Mapping[str, tuple[str, ...]]
+    said: Mapping[str, int]
     ends: Mapping[str, Instant]
     """When each lease of a guest that may be changed ends."""
 
@@ -248,7 +250,7 @@ class Rig:
             check_stored(actor, store)
             piece, busy = read_actor(actor)
             known = self._known[data] = Frozen(
-                data, wake, piece, _leases(actor, store), busy, check_actor(actor), _ends(actor)
+                data, wake, piece, _leases(actor, store), busy, check_actor(actor), said_of_units(actor), _ends(actor)
             )
         return known
 
