@@ -142,7 +142,9 @@ class Units:
 
     def view(self, name: str) -> UnitView:
         """One unit. Raises ``KeyError``."""
-        unit = self._units[name]
+        return self._view(self._units[name])
+
+    def _view(self, unit: SiteUnit) -> UnitView:
         properties = self.unit_properties(unit)
         if unit.metered:
             properties = {**properties, **unit.metered}
@@ -162,13 +164,13 @@ class Units:
                 yield self.view(name)
         for unit in list(self._tearing.get(type_, {}).values()):
             if not unit.retire:
-                yield self.view(unit.id)
+                yield self._view(unit)
         for name in dark:
             yield self.view(name)
 
     def all(self, type_: str) -> list[UnitView]:
         """All units of a type, in the order of the inventory."""
-        return [self.view(unit.id) for unit in self._units.values() if unit.type == type_]
+        return [self._view(unit) for unit in self._units.values() if unit.type == type_]
 
     def snapshot(self) -> UnitsSnapshot:
         """The same views, which hold still while the units go on."""

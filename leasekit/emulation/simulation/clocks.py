@@ -34,10 +34,8 @@ class Clock:
         """The first instant at which it shows ``local`` or more."""
         if local <= 0:
             return 0
-        t = max(0, (local - self.offset) * MILLION // (MILLION + self.drift) - 3)
-        while self.local(t) < local:
-            t += 1
-        return t
+        # It shows offset + floor(t * (MILLION + drift) / MILLION), so this is exact.
+        return max(0, -((self.offset - local) * MILLION // (MILLION + self.drift)))
 
 
 class Clocked:

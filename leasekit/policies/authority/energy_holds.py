@@ -42,10 +42,14 @@ class Holds:
         self, now: Instant, units: Sequence[UnitView], booked: Sequence[Demand], demands: Sequence[Demand]
     ) -> None:
         """Make the timetable anew from what leases have and will need, keeping what was chosen."""
+        names = [unit.id for unit in units]
+        kept = self._now or self._bookings or len(self._table)
+        if not (booked or demands or kept) and names == self._table.units:
+            return  # as mostly at a quiet site: nobody has or wants anything, now as before
         table = self._table = UnitTimetable()
-        for unit in units:
-            table.add_unit(unit.id)
-        self._known = {unit.id for unit in units}
+        for name in names:
+            table.add_unit(name)
+        self._known = set(names)
         self._now = [demand for demand in booked if demand.held and demand.op == "held"]
         for number, demand in enumerate(self._now):
             mine = [
