@@ -411,7 +411,7 @@ class Workload:
     def _reclaim(self, deed: Deed, rng: Random) -> None:
         """A site, or a broker, takes back what it has given to a broker."""
         world = self.world
-        giver = rng.choice([*world.scenario.sites, *{b for b in world.scenario.brokers.values() if b}])
+        giver = rng.choice([*world.scenario.sites, *dict.fromkeys(b for b in world.scenario.brokers.values() if b)])
         if not world.is_up(giver):
             return
         given = [row for row in world.query(giver, "delegations") if row["state"] in ("held", "offering")]
