@@ -69,6 +69,10 @@ def test_a_broker_deep_in_the_chain(tmp_path: Path, signed: bool) -> None:
     assert [incident["guilty"] for incident in world.query("site", "evidence")] == [key.hex()]
     reports = world.letters(ClaimReport, "site")
     assert reports and {report.code for report in reports} == {"overdelegated"}
+    (to_guilty,), (to_upper,) = (
+        {report.number for report in world.letters(ClaimReport, "site", name)} for name in ("lower", "upper")
+    )
+    assert to_guilty < to_upper, "in this order in every process"
     words = f"lower ({fingerprint(key)}) held 4 units of 'vm' from upper ("
     for name, who in (("upper", "site"), ("lower", "site"), ("site", "site")):
         (report,) = world.query(name, "status")["reports"]

@@ -304,8 +304,9 @@ class SiteClaims(SiteLeases):
         id_ = f"{fingerprint(found.guilty)}-{found.parent.id[:16]}"
         words = overdelegated(found.parent, found.units, len(found.claims), found.instant, self.called)
         self.keep_evidence(id_, found.guilty, of_overdelegation(found), words, root)
-        for key in {found.guilty, found.parent.issuer} - {self.signer.public, *self._own}:
-            self._report(key, found.claims[0], "overdelegated", words)
+        for key in dict.fromkeys((found.guilty, found.parent.issuer)):  # a set has no order to rely on
+            if key != self.signer.public and key not in self._own:
+                self._report(key, found.claims[0], "overdelegated", words)
 
     def keep_evidence(self, id_: str, guilty: bytes, evidence: Evidence, words: str, root: bytes = b"") -> None:
         """Keep evidence in the store, under ``id_``: the latest of each.
