@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from system.chaos_world import BROKERS, SITES, World
 
+from leasekit.core.time import MINUTE
 from leasekit.runtime.client import ControlClient, ControlError, RequestError
 
 OPEN_MAX: Final = 9
@@ -57,6 +58,16 @@ class User(threading.Thread):
         self.join()
         if self.problem is not None:
             raise self.problem
+
+    def ask_for_long(self) -> None:
+        """Ask for a unit for ten minutes, as soon as there is one."""
+        start = int(time.time() * 1000)
+        wish = {
+            "type": "vm", "units": 1, "properties": {"deferrable": "true", "request_timeout": "2m"},
+            "broker": BROKERS[0], "term": [start, start + 10 * MINUTE],
+        }  # fmt: skip
+        with self._world.client(self.guest) as client:
+            self._request(client, wish)
 
     def look(self, client: ControlClient) -> list[dict[str, Any]]:
         """All leases that the guest knows; none goes back from what it was seen to be."""
