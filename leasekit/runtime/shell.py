@@ -280,6 +280,7 @@ class ActorShell:
             )
             self.clock.start_at(clock)
         actor.restore(tables)
+        self._inbox.wake()  # what was under way goes on at once, not only when the next input comes
 
     async def _read_tables(self) -> dict[str, list[Row]]:
         async with self._store_lock:
