@@ -166,8 +166,8 @@ def command_line() -> str:
         "# The command line",
         "Written by `make docs` from what `--help` says.",
         "Exit status: 0 done, 1 not done (one line on standard error says why), 2 the command line makes no sense, "
-        "70 a bug, 130 interrupted. With `--json` a command prints one JSON document on standard output "
-        "(`lease watch`: one on each line); instants in it are Unix milliseconds.",
+        "3 open (`evidence verify` only), 70 a bug, 130 interrupted. With `--json` a command prints one JSON document "
+        "on standard output (`lease watch`: one on each line); instants in it are Unix milliseconds.",
     ]
     for path, command in _commands(cli, ("leasekit",)):
         context = click.Context(command, info_name=" ".join(path), terminal_width=HELP_WIDTH)

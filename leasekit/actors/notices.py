@@ -45,26 +45,25 @@ class Notices(Server[L], Generic[L]):
         notice.tries += 1
 
     def _on_accepted(self, peer: str, message: Accepted) -> None:
-        for notice in self._answered(peer, message.lease, message.number):
-            self._accepted_notice(notice)
+        for notice in self._waiting_for(peer, message.lease, message.number):
+            self._accepted_notice(notice, message.receipt)
+            self._end_notice(notice)
 
-    def _accepted_notice(self, notice: Notice) -> None:
-        """The peer has heard of it: what waited for that can go on."""
+    def _accepted_notice(self, notice: Notice, receipt: bytes) -> None:
+        """The peer has heard of it: what waited for that can go on. Raises ``LeasekitError`` if ``receipt`` is not what
+        it takes: then the notice stays due.
+        """
 
     def _on_error(self, peer: str, message: ErrorReply) -> None:
         """A peer that can't take a notice has had it; one that can't take an update is sent it again."""
         if self._refused_errand(peer, message):
             return
-        if message.number and self._answered(peer, message.lease, message.number):
+        for notice in self._waiting_for(peer, message.lease, message.number) if message.number else ():
+            self._end_notice(notice)
             self._complain(f"{peer} refused a notice about {message.lease}: {message.text}")
 
-    def _answered(self, peer: str, subject: str, number: int) -> list[Notice]:
-        if not self.notices:
-            return []
-        found = [n for n in self.notices.values() if (n.peer, n.subject, n.number) == (peer, subject, number)]
-        for notice in found:
-            self._end_notice(notice)
-        return found
+    def _waiting_for(self, peer: str, subject: str, number: int) -> list[Notice]:
+        return [n for n in self.notices.values() if (n.peer, n.subject, n.number) == (peer, subject, number)]
 
     def _end_notice(self, notice: Notice) -> None:
         del self.notices[notice.id]

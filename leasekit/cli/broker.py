@@ -11,10 +11,15 @@ from leasekit.cli.calendars import calendars, print_calendar
 from leasekit.cli.delegations import add_delegation_commands, state_of
 from leasekit.cli.output import example, json_option, note, pairs, print_json, print_table
 from leasekit.cli.places import Place, daemon_options
+from leasekit.cli.ticket import key_words, known_names, stored_rows
 from leasekit.cli.times import SPAN, WHEN, to_second
+from leasekit.core.claims.statements import decode_statement
 from leasekit.core.errors import LeasekitError
 from leasekit.core.leases.machine import NONE
+from leasekit.core.leases.records import unpack_body
+from leasekit.core.schema import TABLES
 from leasekit.core.time import Duration, Instant, Term
+from leasekit.core.words import counted, with_article
 
 BROKER: Final = "broker"
 SUFFIXES: Final = (".png", ".svg")
@@ -121,6 +126,44 @@ def calendar(place: Place, begin: Instant, span: Duration, source: str, out: Pat
     else:
         for each in made:
             print_calendar(each)
+
+
+@broker.command(epilog=example("leasekit broker receipts", "leasekit broker receipts --out receipts.txt"))
+@click.option("--lease", default="", metavar="LEASE", help="Only those of this lease, or delegation.")
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write them to FILE.")
+@daemon_options
+@json_option
+def receipts(place: Place, lease: str, out: Path | None, as_json: bool) -> None:
+    """List the receipts that sites gave the broker for claims that ended early, or write them to a file.
+
+    Who is accused of having given units away twice brings them: `leasekit evidence verify FILE --against RECEIPTS`.
+    They are read from the broker's store, whether its daemon runs or not.
+    """
+    spec = place.spec(BROKER)
+    if spec.role != BROKER:
+        raise LeasekitError(f"{spec.name} is {with_article(spec.role)}: only brokers keep receipts")
+    names = known_names(place)
+    found = [
+        dict(zip(TABLES["claims"].columns, row, strict=True))
+        for row in stored_rows(spec, "claims")
+        if not row[1] and lease in ("", row[3])
+    ]
+    for row in found:
+        (data,) = unpack_body(row.pop("body"), 1)
+        row |= {"receipt": data.hex(), "ended": decode_statement(data).at}
+    if out is not None:
+        out.write_text("".join(f"{row['receipt']}\n" for row in found), "ascii")
+        note(f"{counted(len(found), 'receipt')} in {out}")
+    elif as_json:
+        print_json(found)
+    else:
+        rows = [
+            (row["id"][:16], row["lease"], key_words(bytes.fromhex(row["holder"]), names), row["type"], row["units"],
+             *map(to_second, (row["term_start"], row["term_end"], row["ended"])))
+            for row in found
+        ]  # fmt: skip
+        columns = ("claim", "lease", "holder", "type", "units", "from", "until", "ended")
+        print_table(columns, rows, empty="no claim has ended early", right=("units",))
 
 
 @broker.command(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,11 +21,15 @@ from leasekit.core.claims.evidence import (
     verify_evidence,
 )
 from leasekit.core.claims.keys import ED25519, fingerprint
-from leasekit.core.claims.statements import RECEIPT, STATEMENT_MAX, Statement, decode_statement
+from leasekit.core.claims.statements import TRUNCATION, Statement, decode_statement
 from leasekit.core.errors import LeasekitError, TicketError
 
+EXIT_OPEN: Final = 3
+"""Exit status: what the evidence says is signed, and may have an innocent reason that only its site can rule out."""
 CLAIMS: Final = ("", "issuer", "holder", "type", "units", "degree", "from", "until", "claim")
 STATEMENTS: Final = ("", "signer", "about", "at", "says")
+FILE_MAX: Final = 16 * 1024 * 1024
+HEX: Final = re.compile(rb"\s*[0-9a-f]{128,}\s*")
 
 _source = click.argument("source", metavar="FILE", type=click.Path(path_type=Path))
 
@@ -38,31 +43,30 @@ def evidence() -> None:
 @_source
 @click.option(
     "--against", type=click.Path(path_type=Path), multiple=True, metavar="STATEMENT",
-    help="A signed statement that the accused brings: a truncation, receipt or contract.",
+    help="Signed statements that the accused brings: receipts (`leasekit broker receipts --out`), contracts.",
 )  # fmt: skip
 @click.option(
     "--site", default="", metavar="KEY",
-    help="Whose receipts count, of those brought --against it, and whose ticket it must be about: 64 hex digits, or a "
-    ".pub file [the site that the claims begin with].",
+    help="The site's key, whose word and receipts count, and whose ticket it must be about: 64 hex digits, or a .pub "
+    "file [the site that the claims begin with].",
 )  # fmt: skip
 @daemon_options
 @json_option
 def verify(place: Place, source: Path, against: tuple[Path, ...], site: str, as_json: bool) -> int:
     """Check evidence offline: who did what, by what is signed alone.
 
-    Exits with 0 if it is proven, and with 1, saying why not, otherwise. Nothing that FILE says in words is believed, no
-    daemon is asked. Names are taken from a deploy file, if there is one.
+    Exits with 0 if it is proven, with 3 if it is open (it may have an innocent reason, which the site's word would rule
+    out: `leasekit site word`), and with 1, saying why, if it proves nothing. Nothing that FILE says in words is
+    believed, no daemon is asked. Names are taken from a deploy file, if there is one.
     """
     key = public_key("--site", site)
-    answers = [_statement(path) for path in against]
+    answers = [answer for path in against for answer in _statements(path)]
     names = known_names(place)
-    needed = False
     verdict: Verdict | None = None
     reason = problem = ""
     found: Evidence | None = None
     try:
         found = decode_evidence(_text(source))
-        needed = found.kind != OVERDELEGATION or any(answer.kind == RECEIPT for answer in answers)
         verdict = verify_evidence(ED25519, found, against=answers, site=key, names=names)
     except TicketError as error:
         reason, problem = error.code, error.text
@@ -70,7 +74,8 @@ def verify(place: Place, source: Path, against: tuple[Path, ...], site: str, as_
         guilty = verdict.guilty if verdict is not None else b""
         print_json(
             {
-                "proven": verdict is not None,
+                "proven": verdict is not None and not verdict.missing,
+                "open": verdict is not None and bool(verdict.missing),
                 "reason": reason,
                 "problem": problem,
                 "kind": found.kind if found is not None else "",
@@ -78,9 +83,9 @@ def verify(place: Place, source: Path, against: tuple[Path, ...], site: str, as_
                 "guilty": guilty,
                 "guilty_name": names.get(guilty, ""),
                 "guilty_fingerprint": fingerprint(guilty) if guilty else "",
-                "site_needed": needed,
                 "words": verdict.words if verdict is not None else "",
                 "refutable": verdict.refutable if verdict is not None else "",
+                "missing": verdict.missing if verdict is not None else "",
                 "claims": [claim.id for claim in found.claims] if found is not None else [],
             }
         )
@@ -89,15 +94,18 @@ def verify(place: Place, source: Path, against: tuple[Path, ...], site: str, as_
     else:
         print_fields(
             [
-                ("proven", verdict.words),
-                ("guilty", key_words(verdict.guilty, names)),
+                ("open" if verdict.missing else "proven", verdict.words),
+                ("accused" if verdict.missing else "guilty", key_words(verdict.guilty, names)),
                 ("its key", verdict.guilty.hex()),
                 ("refuted by", verdict.refutable),
+                *([("proven by", verdict.missing)] if verdict.missing else []),
             ]
         )
-    if key is not None and found is not None and not needed:
-        note("--site was not needed: no receipt was brought against it, and what is signed proves it of any site")
-    return 0 if verdict is not None else 1
+    if any(answer.kind == TRUNCATION for answer in answers):
+        note("a truncation does not count by itself: bring the site's receipt for it")
+    if verdict is None:
+        return 1
+    return EXIT_OPEN if verdict.missing else 0
 
 
 @evidence.command(epilog=example("leasekit evidence show broker.evidence", "leasekit evidence show f.json --json"))
@@ -182,11 +190,17 @@ def _text(file: Path) -> bytes:
     return data
 
 
-def _statement(file: Path) -> Statement:
-    """A statement as it travels, in hex or in base64."""
+def _statements(file: Path) -> list[Statement]:
+    """Statements: one as it travels, in hex or in base64, or several in hex, one on each line."""
     with file.open("rb") as stream:
-        data = stream.read(4 * STATEMENT_MAX)
+        data = stream.read(FILE_MAX + 1)
+    if len(data) > FILE_MAX:
+        raise LeasekitError(f"{file}: found more than {FILE_MAX} bytes of statements")
+    lines = data.split(b"\n")
+    several = [line for line in lines if line.strip()]
     try:
-        return decode_statement(plain_bytes(data))
+        if len(several) > 1 and all(HEX.fullmatch(line) for line in several):
+            return [decode_statement(plain_bytes(line)) for line in several]
+        return [decode_statement(plain_bytes(data))]
     except TicketError as error:
         raise LeasekitError(f"{file}: {error}") from error

@@ -6,6 +6,7 @@ exit status  meaning
 0            done
 1            not done: one line on standard error says why
 2            the command line makes no sense
+3            open: ``leasekit evidence verify`` alone
 70           a bug; ``LEASEKIT_TRACEBACK=1`` shows where
 130          interrupted
 ===========  ==============================================================================

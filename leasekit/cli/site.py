@@ -125,6 +125,29 @@ def evidence(place: Place, id_: str, out: Path | None, as_json: bool) -> None:
         print_table(("id", "found", "kind", "guilty", "words"), rows, empty="there is no evidence against anybody")
 
 
+@site.command(epilog=example("leasekit site word broker.json --out proven.json"))
+@click.argument("source", metavar="FILE", type=click.Path(path_type=Path))
+@click.option(
+    "--out", type=click.Path(path_type=Path, dir_okay=False), required=True,
+    help="Write the evidence, with the site's word in it, to this file.",
+)  # fmt: skip
+@daemon_options
+@json_option
+def word(place: Place, source: Path, out: Path, as_json: bool) -> None:
+    """Have the site say of evidence of over-delegation that its claims stand: no receipt was given for any of them.
+
+    With that word `leasekit evidence verify` finds it proven. The site refuses where it has given a receipt, and for
+    claims that it has not seen. From then on no receipt for them bears an earlier date.
+    """
+    with place.connect(SITE) as client:
+        said = client.command("evidence.word", file=source.read_text("utf-8"))
+    out.write_text(said["file"], "utf-8")
+    if as_json:
+        print_json({"file": str(out), "at": said["at"]})
+    else:
+        note(f"the claims stand as of {to_second(said['at'])}: {out} has the site's word")
+
+
 @site.group()
 def maintenance() -> None:
     """Announce when units are out of service."""

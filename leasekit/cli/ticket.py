@@ -239,7 +239,7 @@ def _of_lease(place: Place, name: str) -> bytes:
     spec = place.spec(GUEST)
     if spec.role != GUEST:
         raise LeasekitError(f"{spec.name} is {with_article(spec.role)}: only guests hold the tickets of leases")
-    for row in _lease_rows(spec):
+    for row in stored_rows(spec, "leases"):
         record = GuestLease.from_row(row)
         if name in (record.id, record.name, f"{record.slice}/{record.name}"):
             if record.approved is None:
@@ -248,16 +248,18 @@ def _of_lease(place: Place, name: str) -> bytes:
     raise LeasekitError(f"no lease {name!r} in the store of {spec.name}")
 
 
-def _lease_rows(spec: ActorSpec) -> list[tuple[Any, ...]]:
-    """Live leases first, then the newest."""
+def stored_rows(spec: ActorSpec, table: str) -> list[tuple[Any, ...]]:
+    """The rows of an archived table in an actor's store, whether its daemon runs or not: live ones first, then the
+    newest.
+    """
     if spec.store.path is None:
         raise LeasekitError(f"the store of {spec.name} is in its daemon's memory: there is no file to read")
     if not spec.store.path.exists():
         raise LeasekitError(f"no store at {spec.store.path}: {spec.name} was never started")
-    columns = ", ".join(TABLES["leases"].columns)
+    columns = ", ".join(TABLES[table].columns)
     try:
         with closing(sqlite3.connect(f"{spec.store.path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
-            return connection.execute(f"SELECT {columns} FROM leases ORDER BY live DESC, rowid DESC").fetchall()
+            return connection.execute(f"SELECT {columns} FROM {table} ORDER BY live DESC, rowid DESC").fetchall()
     except sqlite3.Error as error:
         raise LeasekitError(f"{spec.store.path}: {error}") from error
 

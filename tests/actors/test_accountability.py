@@ -46,8 +46,10 @@ def verdict_of(world: DeployedWorld, index: int = 0) -> bytes:
     """Whom the evidence that the site keeps proves guilty, to anyone who only has the file."""
     incident = world.query("site", "evidence")[index]
     text = world.query("site", "evidence", id=incident["id"])[0]["file"]
-    verdict = verify_evidence(world.site().scheme, decode_evidence(text))
+    site = world.site()
+    verdict = verify_evidence(site.scheme, decode_evidence(text), site=site.signer.public)
     assert verdict.guilty.hex() == incident["guilty"]
+    assert verdict.missing == "", "the site has given its word"
     return verdict.guilty
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import attrs
 import pytest
 from deployed_world import CHAIN, DeployedWorld
 
@@ -13,7 +14,7 @@ from leasekit.actors.broker import sources as broker_sources
 from leasekit.actors.guest import returns as guest_returns
 from leasekit.actors.settings import ADMINISTER, Peer
 from leasekit.actors.site import claims as site_claims
-from leasekit.core.claims.evidence import Evidence, verify_evidence
+from leasekit.core.claims.evidence import Evidence, encode_evidence, verify_evidence
 from leasekit.core.claims.keys import Keypair
 from leasekit.core.claims.statements import RELINQUISHMENT, TRUNCATION, decode_statement, endorse, state
 from leasekit.core.claims.ticket import Ticket, decode_ticket, delegate, delegate_root
@@ -30,7 +31,9 @@ from leasekit.core.protocol.messages import (
     OfferAnswer,
     Redeem,
     Relinquish,
+    Relinquished,
     RequestTicket,
+    ReturnTicket,
     TicketUpdate,
     Truncated,
     Withhold,
@@ -348,6 +351,11 @@ length = "1d"
 """
 
 
+def word_on(world: DeployedWorld, evidence: Evidence) -> str:
+    """Why the site does not give its word on evidence; empty if it does."""
+    return world.command("site", "evidence.word", file=encode_evidence(evidence)).error
+
+
 def test_a_broker_keeps_what_clears_it(world: DeployedWorld) -> None:
     """A site that gives a receipt, and blames the broker for granting the units anew, is refuted by that receipt."""
     lease = world.request("batch", 2, 10 * MINUTE, HOUR)
@@ -362,7 +370,8 @@ def test_a_broker_keeps_what_clears_it(world: DeployedWorld) -> None:
     lower = source_of(world, "lower").leaf
     framed = Evidence("overdelegation", 11 * MINUTE, (parent, lower, first.leaf, second.leaf))
     scheme = world.site().scheme
-    assert verify_evidence(scheme, framed).guilty == world.broker("upper").signer.public
+    assert "word of the site" in verify_evidence(scheme, framed).missing
+    assert word_on(world, framed), "the site does not say that the claims stand"
     row = world.nodes["upper"].store.get("claims", first.leaf.id)
     assert row is not None
     (kept,) = unpack_body(row[-1], 1)
@@ -370,6 +379,85 @@ def test_a_broker_keeps_what_clears_it(world: DeployedWorld) -> None:
         site = world.site().signer.public
         verify_evidence(scheme, framed, against=[decode_statement(kept)], site=site)
     assert caught.value.code == "refuted"
+
+
+def test_the_ticket_of_a_modify_frames_nobody(world: DeployedWorld) -> None:
+    """A guest that redeems it for a new lease, beside the old one, is refused: its broker has given nothing twice."""
+    lease = world.request("batch", 2, 2 * SECOND, HOUR)
+    world.run_until(MINUTE)
+    old = held(world, "batch", lease)
+    world.lost.add(("batch", "site", "Redeem"))
+    world.command("batch", "lease.modify", lease=lease, units=1)
+    world.pass_time(SECOND)
+    (update,) = [u for u in world.letters(TicketUpdate, "upper", "batch") if u.truncation]
+    new = decode_ticket(update.ticket)
+    parent, lower = source_of(world, "upper").leaf, source_of(world, "lower").leaf
+    assert old.leaf.capacity + new.leaf.capacity + lower.capacity > parent.capacity
+    redeem = Redeem(f"{world.guest('batch').tag}-900", 1, "new", "s", update.ticket, {}, {}, (), b"")
+    world.receive("site", "batch", redeem)
+    assert errors(world, "site", "batch") == ["replaces"]
+    assert world.query("site", "evidence") == []
+    with pytest.raises(TicketError) as caught:
+        verify_evidence(
+            world.site().scheme, Evidence("overdelegation", new.leaf.term.start, (parent, lower, old.leaf, new.leaf))
+        )
+    assert caught.value.code == "not_exceeding"
+    world.lost.clear()
+    world.pass_time(10 * MINUTE)
+    assert len(world.site().leases[lease].units) == 1
+
+
+def test_a_delegation_that_was_taken_back_clears_its_giver(world: DeployedWorld) -> None:
+    """The site countersigns a truncation that it has accepted: what was cut anew from the same units is no guilt."""
+    lower = source_of(world, "lower").leaf
+    world.command("upper", "delegation.reclaim", delegation="upper/vm@lower")
+    world.pass_time(MINUTE)
+    lease = world.request("batch", 6, 5 * MINUTE, HOUR)
+    world.pass_time(SECOND)
+    leaf, parent, site = held(world, "batch", lease).leaf, source_of(world, "upper").leaf, world.site()
+    framed = Evidence("overdelegation", 10 * MINUTE, (parent, lower, leaf))
+    assert "word of the site" in verify_evidence(site.scheme, framed).missing
+    assert word_on(world, framed)
+    row = world.nodes["upper"].store.get("claims", lower.id)
+    assert row is not None and row[3] == "upper/vm@lower"
+    (kept,) = unpack_body(row[-1], 1)
+    with pytest.raises(TicketError) as caught:
+        verify_evidence(site.scheme, framed, against=[decode_statement(kept)], site=site.signer.public)
+    assert caught.value.code == "refuted"
+
+
+@pytest.mark.parametrize("used", [True, False], ids=["used", "unused"])
+def test_a_site_that_gave_its_word_does_not_convict_itself(world: DeployedWorld, used: bool) -> None:
+    """Receipts that it gives later are dated later, also for what was never used, and after a restart."""
+    lease = world.request("batch", 2, 2 * SECOND, HOUR)
+    world.run_until(MINUTE)
+    claim = held(world, "batch", lease).leaf
+    parent, broker = source_of(world, "upper"), world.broker("upper")
+    if not used:  # a ticket that the site refuses, as too much, and so never uses
+        ticket = delegate(
+            parent, broker.signer, holder=claim.holder, units=6, term=Term(2 * SECOND, HOUR), serial=900
+        )  # fmt: skip
+        redeem = Redeem(f"{world.guest('batch').tag}-900", 1, "new", "s", ticket.encode(), {}, {}, (), b"")
+        world.receive("site", "batch", redeem)
+        assert len(world.query("site", "evidence")) == 1
+        claim = ticket.leaf
+    other = source_of(world, "lower").leaf
+    evidence = Evidence("overdelegation", 10 * MINUTE, (parent.leaf, claim, other))
+    assert "no ticket that came here has it" in word_on(world, evidence)
+    assert word_on(world, attrs.evolve(evidence, claims=(parent.leaf, claim))) == ""
+    vouched = world.now
+    world.restart("site")
+    if used:
+        world.command("batch", "lease.close", lease=lease)
+        world.pass_time(MINUTE)
+        (message,) = {m.receipt for m in world.letters(ReturnTicket, "batch", "upper")}
+    else:
+        guest = world.guest("batch")
+        note = state(guest.signer, RELINQUISHMENT, claim.digest, claim.term.start).encode()
+        world.receive("site", "batch", Relinquish("x-1", 5, ticket.encode(), note))
+        (message,) = {m.receipt for m in world.letters(Relinquished, "site", "batch")}
+    receipt = decode_statement(message)
+    assert receipt.subject == claim.digest and vouched < receipt.at <= world.now + 1
 
 
 # -- endorsements ----------------------------------------------------------------------------------------------------

@@ -14,12 +14,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 from cli_daemons import running
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from leasekit.cli import main
+from leasekit.core.claims.evidence import Evidence, decode_evidence, encode_evidence
+from leasekit.core.claims.ticket import decode_ticket
 
 pytestmark = pytest.mark.xdist_group("cli_daemons")
 
@@ -417,6 +420,35 @@ def test_ticket_of_a_lease(cli: Cli, tmp_path: Path) -> None:
     assert cli.json(f"ticket show {saved}")["chain"] == shown["chain"]
     _, err = cli("ticket show --lease nobody", 1)
     assert "no lease 'nobody' in the store of guest" in err
+
+
+def test_receipts_and_the_sites_word(cli: Cli, tmp_path: Path) -> None:
+    """What was given back and granted again proves nothing: the site does not say that the first claim stands, and the
+    broker has its receipt. Of claims that stand the site says so.
+    """
+    evidence, receipts, word = (tmp_path / name for name in ("e.json", "receipts.txt", "proven.json"))
+    cli("lease request vm 8 --for 1h --name first --wait")
+    cli(f"ticket show --lease first --save {tmp_path / 'first'}")
+    cli("lease close first --wait")
+    first = cli.json("lease show first")["id"]
+    cli("lease request vm 8 --for 1h --name second --wait")
+    cli(f"ticket show --lease second --save {tmp_path / 'second'}")
+    assert [row["lease"] for row in cli.json("broker receipts")][:1] == [first]
+    chains = [decode_ticket((tmp_path / name).read_bytes()).chain for name in ("first", "second")]
+    instant = chains[1][-1].term.start
+    framed = Evidence("overdelegation", instant, (chains[0][0], chains[0][-1], chains[1][-1]))
+    evidence.write_text(encode_evidence(framed))
+    assert cli.json(f"evidence verify {evidence}", 3)["open"]
+    assert "ended at" in cli(f"site word {evidence} --out {word}", 1)[1] and not word.exists()
+    assert "receipt" in cli(f"broker receipts --lease {first} --out {receipts}")[1]
+    assert cli.json(f"evidence verify {evidence} --against {receipts}", 1)["reason"] == "refuted"
+    evidence.write_text(encode_evidence(attrs.evolve(framed, claims=(chains[0][0], chains[1][-1]))))
+    assert "stand as of" in cli(f"site word {evidence} --out {word}")[1]
+    (said,) = decode_evidence(word.read_text()).statements
+    assert said.kind == "standing" and said.signer == chains[0][0].issuer
+    (tmp_path / "bad.json").write_text("{}")
+    assert "leasekit_evidence" in cli(f"site word {tmp_path / 'bad.json'} --out {word}", 1)[1]
+    assert "only brokers keep receipts" in cli("broker receipts --actor site", 1)[1]
 
 
 def test_status(cli: Cli) -> None:

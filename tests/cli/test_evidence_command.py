@@ -15,7 +15,7 @@ from leasekit.cli import main
 from leasekit.core.claims.claim import decode_claim
 from leasekit.core.claims.evidence import encode_evidence, of_overdelegation, of_returned
 from leasekit.core.claims.keys import Keypair, fingerprint
-from leasekit.core.claims.statements import CONTRACT, RECEIPT, RELINQUISHMENT, TRUNCATION, state
+from leasekit.core.claims.statements import CONTRACT, RECEIPT, RELINQUISHMENT, TRUNCATION, standing, state
 from leasekit.core.claims.ticket import Ticket, delegate, delegate_root
 from leasekit.core.claims.tree import ClaimTree
 from leasekit.core.time import Term
@@ -49,6 +49,8 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("LEASEKIT_FILE", raising=False)
     (tmp_path / "e.json").write_text(encode_evidence(of_overdelegation(FOUND), "lies"))
+    word = standing(SITE, [claim.digest for claim in FOUND.claims], TERM.start + 1, FOUND.instant)
+    (tmp_path / "proven.json").write_text(encode_evidence(of_overdelegation(FOUND, word), "lies"))
     (tmp_path / "t").write_bytes(TICKETS[0].encode())
     return tmp_path
 
@@ -64,58 +66,71 @@ def run(capfd: pytest.CaptureFixture[str], *arguments: str, status: int = 0) -> 
 
 def test_evidence_is_verified(elsewhere: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """The verdict names the guilty key, what was done, and what would refute it; words in the file are not shown."""
-    found = run(capfd, "evidence", "verify", "e.json")
-    assert (found["proven"], found["reason"], found["kind"]) == (True, "", "overdelegation")
+    found = run(capfd, "evidence", "verify", "proven.json")
+    assert (found["proven"], found["open"], found["reason"], found["kind"]) == (True, False, "", "overdelegation")
     assert (found["guilty"], found["guilty_name"]) == (BROKER.public.hex(), "")
     assert found["claims"] == [ROOT.leaf.id, *(claim.id for claim in FOUND.claims)]
     assert "gave away 12 at 2023-11-14" in found["words"] and "receipt" in found["refutable"]
-    assert main.run(["evidence", "verify", "e.json"]) == 0
+    assert main.run(["evidence", "verify", "proven.json"]) == 0
     out, _ = capfd.readouterr()
     assert BROKER.public.hex() in out and "gave away 12" in out and "refuted by" in out
     assert "lies" not in out
 
 
+def test_evidence_without_the_sites_word_is_open(elsewhere: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """It has an exit status of its own, and the verdict names what would prove it."""
+    found = run(capfd, "evidence", "verify", "e.json", status=3)
+    assert (found["proven"], found["open"], found["guilty"]) == (False, True, BROKER.public.hex())
+    assert "leasekit site word" in found["missing"]
+    assert main.run(["evidence", "verify", "e.json"]) == 3
+    out, _ = capfd.readouterr()
+    assert "accused" in out and "guilty" not in out and "proven by" in out
+
+
 def test_names_come_from_the_deploy_file(elsewhere: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Keys that a deploy file knows are named."""
     (elsewhere / "leasekit.toml").write_text(DEPLOY)
-    found = run(capfd, "evidence", "verify", "e.json")
+    found = run(capfd, "evidence", "verify", "e.json", status=3)
     assert found["guilty_name"] == "agent"
     assert found["words"].startswith(f"agent ({fingerprint(BROKER.public)}) held 10 units")
     assert main.run(["evidence", "show", "e.json"]) == 0
     assert "agent" in capfd.readouterr().out
 
 
-@pytest.mark.parametrize("form", ["plain", "hex", "base64"])
+@pytest.mark.parametrize("form", ["plain", "hex", "base64", "lines"])
 def test_what_the_accused_brings(form: str, elsewhere: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """A truncation that the site kept back refutes the evidence, in whatever form it is at hand."""
-    data = state(BROKER, TRUNCATION, FOUND.claims[0].digest, TERM.start).encode()
-    forms = {"plain": data, "hex": data.hex().encode(), "base64": base64.encodebytes(data)}
+    """A receipt refutes evidence that is open, in whatever form it is at hand; of evidence that the site vouched for it
+    shows who has lied.
+    """
+    data = state(SITE, RECEIPT, FOUND.claims[0].digest, TERM.start).encode()
+    other = state(SITE, RECEIPT, b"x" * 32, TERM.start).encode()
+    lines = f"{other.hex()}\n{data.hex()}\n".encode()
+    forms = {"plain": data, "hex": data.hex().encode(), "base64": base64.encodebytes(data), "lines": lines}
     (elsewhere / "s").write_bytes(forms[form])
     found = run(capfd, "evidence", "verify", "e.json", "--against", "s", status=1)
-    assert (found["proven"], found["reason"], found["guilty"]) == (False, "refuted", "")
+    assert (found["proven"], found["open"], found["reason"], found["guilty"]) == (False, False, "refuted", "")
     assert main.run(["evidence", "verify", "e.json", "--against", "s"]) == 1
     assert capfd.readouterr().err.startswith("proves nothing (refuted): claim ")
+    assert run(capfd, "evidence", "verify", "proven.json", "--against", "s")["guilty"] == SITE.public.hex()
+
+
+def test_a_truncation_does_not_count_by_itself(elsewhere: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The accused can sign one whenever it likes: whoever brings one is told to bring the site's receipt."""
+    (elsewhere / "s").write_bytes(state(BROKER, TRUNCATION, FOUND.claims[0].digest, TERM.start).encode())
+    assert main.run(["evidence", "verify", "proven.json", "--against", "s"]) == 0
+    assert "bring the site's receipt" in capfd.readouterr().err
+    assert main.run(["evidence", "verify", "e.json", "--against", "s"]) == 3
 
 
 def test_receipts_of_the_site_that_is_named(elsewhere: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """With --site the receipts of that key count, given in hex or as a file."""
     (elsewhere / "s").write_bytes(state(OTHER, RECEIPT, FOUND.claims[0].digest, TERM.start).encode())
     (elsewhere / "other.pub").write_text(f"{OTHER.public.hex()}\n")
-    assert run(capfd, "evidence", "verify", "e.json", "--against", "s")["proven"]
+    assert run(capfd, "evidence", "verify", "e.json", "--against", "s", status=3)["open"]
     for key in (OTHER.public.hex(), "other.pub"):
         found = run(capfd, "evidence", "verify", "e.json", "--against", "s", "--site", key, status=1)
         assert found["reason"] == "refuted"
-
-
-def test_a_site_that_is_not_needed(elsewhere: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Where no receipt is brought it does not matter which site over-delegation is about: whoever names one is told."""
-    assert main.run(["evidence", "verify", "e.json", "--site", OTHER.public.hex()]) == 0
-    assert "--site was not needed" in capfd.readouterr().err
-    assert not run(capfd, "evidence", "verify", "e.json", "--site", OTHER.public.hex())["site_needed"]
-    (elsewhere / "s").write_bytes(state(OTHER, RECEIPT, FOUND.claims[0].digest, TERM.start).encode())
-    assert run(capfd, "evidence", "verify", "e.json", "--against", "s")["site_needed"]
-    assert main.run(["evidence", "verify", "e.json", "--against", "s", "--site", SITE.public.hex()]) == 0
-    assert "not needed" not in capfd.readouterr().err
+        assert run(capfd, "evidence", "verify", "proven.json", "--site", key, status=1)["reason"] == "wrong_signer"
 
 
 @pytest.mark.parametrize("how", ["option", "environment"])
@@ -142,7 +157,7 @@ def test_keys_have_one_form(elsewhere: Path, capfd: pytest.CaptureFixture[str]) 
         assert main.run([*command]) == 0
         out = capfd.readouterr().out
         assert f"north ({short[0]})" in out and f"agent ({short[1]})" in out and short[2] in out
-    assert main.run(["evidence", "verify", "e.json"]) == 0
+    assert main.run(["evidence", "verify", "proven.json"]) == 0
     assert f"agent ({short[1]})" in capfd.readouterr().out
 
 

@@ -28,7 +28,17 @@ from leasekit.core.claims.evidence import (
     verify_evidence,
 )
 from leasekit.core.claims.keys import ED25519, UNSIGNED, Keypair, UnsignedIdentity, fingerprint
-from leasekit.core.claims.statements import CONTRACT, RECEIPT, RELINQUISHMENT, TRUNCATION, Statement, state
+from leasekit.core.claims.statements import (
+    CONTRACT,
+    RECEIPT,
+    RELINQUISHMENT,
+    STANDING,
+    TRUNCATION,
+    Statement,
+    all_of,
+    standing,
+    state,
+)
 from leasekit.core.claims.ticket import Ticket, delegate, delegate_root
 from leasekit.core.claims.tree import ClaimTree
 from leasekit.core.errors import TicketError
@@ -83,10 +93,12 @@ def test_what_a_tree_found_proves_it_to_anyone() -> None:
         delegate(ROOT, BROKER, holder=GUEST.public, units=units, term=TERM, serial=units) for units in (1, 6, 7, 8)
     ]
     found = [finding for ticket in tickets for finding in tree.add(ticket).found]
-    proven = verdict(of_overdelegation(found[0]))
-    assert proven.guilty == BROKER.public
+    word = standing(SITE, [claim.digest for claim in found[0].claims], 2_000_000, found[0].instant)
+    proven = verdict(of_overdelegation(found[0], word))
+    assert (proven.guilty, proven.missing) == (BROKER.public, "")
     assert "could give away 10 of them, and gave away 13 at 1970-01-01 00:16:40.000Z, in 2 claims" in proven.words
-    assert "truncation" in proven.refutable and "receipt" in proven.refutable
+    assert "a lie of the site: a receipt of 1970-01-01 00:33:20.000Z or before" in proven.refutable
+    assert "leasekit site word" in verdict(of_overdelegation(found[0])).missing
 
 
 def test_names_in_verdicts() -> None:
@@ -106,7 +118,8 @@ def test_each_fault_has_its_reason() -> None:
     """Whatever is wrong with evidence of over-delegation is named."""
     good = child(1)
     assert refusal(too_much()) == "malformed"
-    assert refusal(attrs.evolve(too_much(good, child(2)), statements=(CONTRACTED,))) == "malformed"
+    assert refusal(attrs.evolve(too_much(good, child(2)), statements=(CONTRACTED,))) == "wrong_kind"
+    assert refusal(attrs.evolve(too_much(good, child(2)), statements=(CONTRACTED, CONTRACTED))) == "malformed"
     assert refusal(too_much(good)) == "not_exceeding"
     assert refusal(too_much(good, child(2, 4))) == "not_exceeding"
     assert refusal(too_much(good, good)) == "duplicate"
@@ -140,26 +153,88 @@ def test_degrees_are_taken_into_account() -> None:
     assert verdict(too_much(wide, parts[0], parent=parent)).words.count("gave away 13") == 1
 
 
-def test_what_refutes_it() -> None:
-    """A truncation or receipt that the site kept back refutes: by the right key, of one of the claims, and in time."""
+def test_without_the_sites_word_it_is_open() -> None:
+    """A receipt of the right key, for one of the claims, in time, refutes it; the accused's own truncation does not."""
     evidence = too_much(child(1), child(2), instant=5_000_000)
     subject = evidence.claims[1].digest
 
     def against(signer: Keypair, kind: str, at: int, about: bytes = subject, **options: Any) -> Any:
         return {"against": [state(signer, kind, about, at)], **options}
 
-    assert refusal(evidence, **against(BROKER, TRUNCATION, 4_000_000)) == "refuted"
-    assert refusal(evidence, **against(BROKER, TRUNCATION, 5_000_000)) == "refuted"
     assert refusal(evidence, **against(SITE, RECEIPT, 5_000_000)) == "refuted"
     assert refusal(evidence, **against(OTHER, RECEIPT, 5_000_000, site=OTHER.public)) == "refuted"
     for signer, kind, at, about in (
-        (BROKER, TRUNCATION, 5_000_001, subject), (OTHER, TRUNCATION, 4_000_000, subject),
+        (SITE, RECEIPT, 5_000_001, subject), (BROKER, TRUNCATION, 4_000_000, subject),
         (GUEST, RELINQUISHMENT, 4_000_000, subject), (OTHER, RECEIPT, 4_000_000, subject),
-        (BROKER, TRUNCATION, 4_000_000, b"o" * 32),
+        (SITE, RECEIPT, 4_000_000, b"o" * 32), (SITE, RECEIPT, 4_000_000, ROOT.leaf.digest),
     ):  # fmt: skip
-        assert verdict(evidence, **against(signer, kind, at, about)).guilty == BROKER.public
-    forged = attrs.evolve(state(BROKER, TRUNCATION, subject, 0), signature=bytes(64))
+        found = verdict(evidence, **against(signer, kind, at, about))
+        assert found.guilty == BROKER.public and "word of the site" in found.missing
+    forged = attrs.evolve(state(SITE, RECEIPT, subject, 0), signature=bytes(64))
     assert refusal(evidence, against=[forged]) == "bad_signature"
+
+
+WORD_AT = 3_000_000
+
+
+def vouched(evidence: Evidence, signer: Keypair = SITE, instant: int = -1, **changes: Any) -> Evidence:
+    """With the word of a site that the claims stand."""
+    claims = changes.get("claims", [claim.digest for claim in evidence.claims[1:]])
+    at = evidence.instant if instant < 0 else instant
+    return attrs.evolve(evidence, statements=(standing(signer, claims, WORD_AT, at),))
+
+
+def test_with_the_sites_word_it_is_proven() -> None:
+    """Nothing that anybody signs later changes that; a receipt that the word denies shows who has lied."""
+    evidence = vouched(too_much(child(1), child(2), instant=5_000_000))
+    subject = evidence.claims[1].digest
+    for statement in (
+        state(BROKER, TRUNCATION, subject, 1_000_000), state(SITE, RECEIPT, subject, WORD_AT + 1),
+        state(OTHER, RECEIPT, subject, 1_000_000),
+    ):  # fmt: skip
+        found = verdict(evidence, against=[statement])
+        assert (found.guilty, found.missing) == (BROKER.public, "")
+    for at in (1_000_000, WORD_AT):
+        lied = verdict(evidence, against=[state(SITE, RECEIPT, subject, at)])
+        assert (lied.guilty, lied.missing) == (SITE.public, "")
+        assert "said at 1970-01-01 00:50:00.000Z that it had given no receipt" in lied.words
+    past = vouched(too_much(child(1), child(2), instant=2_000_000))
+    after = state(SITE, RECEIPT, subject, 2_500_000)
+    assert verdict(past, against=[after]).guilty == BROKER.public, "the claim ended after the instant"
+
+
+def test_words_that_are_none() -> None:
+    """A word counts if it is the site's, of these claims, of that instant, and rightly signed."""
+    evidence = too_much(child(1), child(2), instant=5_000_000)
+    first = evidence.claims[1].digest
+    assert refusal(vouched(evidence, OTHER)) == "wrong_signer"
+    assert refusal(vouched(evidence), site=OTHER.public) == "wrong_signer"
+    assert refusal(vouched(evidence, claims=[first])) == "wrong_subject"
+    assert refusal(vouched(evidence, claims=[first, first])) == "wrong_subject"
+    assert refusal(vouched(evidence, instant=5_000_001)) == "wrong_instant"
+    forged = attrs.evolve(vouched(evidence).statements[0], signature=bytes(64))
+    assert refusal(attrs.evolve(evidence, statements=(forged,))) == "bad_signature"
+    odd = state(SITE, STANDING, all_of(claim.digest for claim in evidence.claims[1:]), WORD_AT, "soon")
+    assert refusal(attrs.evolve(evidence, statements=(odd,))) == "malformed"
+
+
+def test_below_the_root_the_reader_says_which_site_it_is() -> None:
+    """The evidence has no chain there: a word leaves it open until it is known whose word that is."""
+    middle = delegate(ROOT, BROKER, holder=LOWER.public, units=4, term=TERM, serial=1).leaf
+    parts = [child(n, 3, signer=LOWER, parent=middle.digest) for n in (1, 2)]
+    evidence = vouched(too_much(*parts, parent=middle))
+    assert "say its key" in verdict(evidence).missing
+    assert verdict(evidence, site=SITE.public).missing == ""
+
+
+def test_a_claim_that_replaces_another_counts_in_its_place() -> None:
+    """A modify leaves two claims of one holder that overlap: the new one says so, and is no second gift."""
+    old = child(1)
+    new = child(2, 8, term=Term(2_000_000, 9_000_000), constraints={"replaces": old.id})
+    assert refusal(too_much(old, new, instant=5_000_000)) == "not_exceeding"
+    assert verdict(too_much(old, new, child(3, 3), instant=5_000_000)).words.count("gave away 11") == 1
+    others = child(2, 8, term=Term(2_000_000, 9_000_000), constraints={"replaces": old.id}, holder=OTHER.public)
+    assert verdict(too_much(old, others, instant=5_000_000)).guilty == BROKER.public, "it is another holder's"
 
 
 def test_a_deeper_parents_receipts_are_its_sites() -> None:

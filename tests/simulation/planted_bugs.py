@@ -291,6 +291,9 @@ BUGS: Final[dict[str, Bug]] = {
         BrokerProbes, "_on_probe", "self._options[lease.id] = options",
         "self._options[lease.id] = options\n    self.leases[lease.id] = lease",
     ),
+    "a modify's claim does not say what it replaces": Bug(
+        Broker, "_cut_claims", "number == 0 else", "number < 0 else"
+    ),
     "nobody gets known by an endorsement": Bug(
         Peering, "take_endorsement", "known = self.peers.get(name)", "return\n    known = self.peers.get(name)"
     ),

@@ -486,16 +486,17 @@ class Broker(BrokerPlans):
             prepare = grant.prepare if number == 0 else 0
             saving = ends_suspended(lease, grant, options, source.properties) if number == len(parts) - 1 else 0
             part_key, serial = f"{key}.{number}" if number else key, self._next("serial")
+            replaces = lease.claims[-1].digest.hex() if lease.asked.op == MODIFY and number == 0 else ""
             if len(parts) > 1:
                 table.reserve(part_key, grant.units, term, force=True)
             ticket = delegate(
                 self.book.ticket(source.id), self.signer_from(source.id), holder=self._peer_key(lease.holder),
                 units=grant.units, term=term, serial=serial,
-                constraints=constraints_of(grant.preemptible, grant.term.start if prepare else -1, saving),
+                constraints=constraints_of(grant.preemptible, grant.term.start if prepare else -1, saving, replaces),
             )  # fmt: skip
             granted = Granted(
                 ticket.leaf.digest, source.id, part_key, grant.units, term, term.end, False, serial, grant.preemptible,
-                prepare, saving,
+                prepare, saving, replaces,
             )  # fmt: skip
             made.append((ticket, granted))
         return made

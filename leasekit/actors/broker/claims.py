@@ -1,7 +1,8 @@
 """What becomes of the claims that a broker has cut: given back, replaced, ended early, or found wanting by a site.
 
 The rule is the same everywhere: units are granted anew only when the site counts the old claim as ended, by its
-receipt, by its word that a modify was taken, or because it has accepted a truncation. Until then they stay booked.
+receipt, which comes for what is given back, for a modify that was taken, and for a truncation. Until then they stay
+booked. Receipts are kept: they show anybody that the units were not given away twice.
 """
 
 from __future__ import annotations
@@ -11,29 +12,29 @@ from collections.abc import Iterable
 from leasekit.actors.broker.sources import TRUNCATE, BrokerSources
 from leasekit.actors.settings import DELEGATE, BrokerSettings, Peer
 from leasekit.core.claims.keys import Scheme, Signer
-from leasekit.core.claims.statements import RECEIPT, TRUNCATION, check_statement, decode_statement, state
-from leasekit.core.claims.ticket import READY_AT, SAVING, delegate
+from leasekit.core.claims.statements import TRUNCATION, Statement, decode_statement, state
+from leasekit.core.claims.ticket import READY_AT, REPLACES, SAVING, delegate
 from leasekit.core.drivers import saves
 from leasekit.core.errors import CommandError, RemoteError
 from leasekit.core.leases import broker as br
-from leasekit.core.leases.records import BrokerLease, Granted, pack_body
+from leasekit.core.leases.records import BrokerLease, Granted
 from leasekit.core.leases.relations import Notice
 from leasekit.core.properties import Properties
 from leasekit.core.protocol.messages import Accepted, ClaimReport, ReturnTicket, Truncated
-from leasekit.core.schema import Change
 from leasekit.core.steps import Outgoing
 from leasekit.core.time import Duration, Instant, Term
 from leasekit.core.words import counted
 
 REPLACED = "replaced"
-RETURNED = "returned"
 
 
-def constraints_of(preemptible: bool, ready_at: Instant = -1, saving: Duration = 0) -> Properties:
-    """What a claim says beside units and term: whether it can be ended early, by when its units are to be up, and how
-    long before its end they are saved, where the lease is suspended then.
+def constraints_of(preemptible: bool, ready_at: Instant = -1, saving: Duration = 0, replaces: str = "") -> Properties:
+    """What a claim says beside units and term: whether it can be ended early, by when its units are to be up, how long
+    before its end they are saved, where the lease is suspended then, and which claim of its lease it replaces.
     """
     said = {"preemptible": "true"} if preemptible else {}
+    if replaces:
+        said[REPLACES] = replaces
     if saving:
         said[SAVING] = str(saving)
     return said if ready_at < 0 else {**said, READY_AT: str(ready_at)}
@@ -69,12 +70,9 @@ class BrokerClaims(BrokerSources):
         self._messages.append(Outgoing(peer, Accepted(message.lease, message.number)))
 
     def _take_back(self, lease: BrokerLease, claim: Granted, data: bytes) -> None:
-        source = self.book.get(claim.source)
-        if source is None:
+        if self.book.get(claim.source) is None:
             return
-        site = self.book.ticket(claim.source).root.issuer
-        receipt = check_statement(self.scheme, data, RECEIPT, signer=site, subject=claim.digest)
-        self._keep_receipt(lease, claim, data)
+        receipt = self._check_receipt(lease, claim, data)
         at = max(receipt.at, claim.term.start)
         if at == claim.term.start and len(lease.claims) > 1:
             if receipt.detail:  # it names the lease that the claim was redeemed for: what came before it is over
@@ -97,17 +95,12 @@ class BrokerClaims(BrokerSources):
         self._wanted = True
         self._touch(lease)
 
-    def _keep_receipt(self, lease: BrokerLease, claim: Granted, data: bytes) -> None:
-        """As history: should anyone say that the units were given away twice, this refutes it."""
-        if not self._base.keep_closed:
-            return
-        id_, holder = claim.digest.hex(), self.peers.get(lease.holder)
-        row = (
-            id_, 0, self.book.ticket(claim.source).leaf.id, lease.id, self.signer_from(claim.source).public.hex(),
-            holder.key.hex() if holder is not None else "", lease.type, claim.units, *claim.term, RETURNED,
-            pack_body((data,)),
-        )  # fmt: skip
-        self._changes.append(Change("claims", id_, row))
+    def _check_receipt(self, lease: BrokerLease, claim: Granted, data: bytes) -> Statement:
+        """The site's receipt for a claim of a lease, which is kept. Raises ``TicketError`` if it is none."""
+        holder = self.peers.get(lease.holder)
+        key = holder.key.hex() if holder is not None else ""
+        about = (lease.id, self.signer_from(claim.source).public.hex(), key, lease.type, claim.units, *claim.term)
+        return self.keep_receipt(self.book.ticket(claim.source), claim.digest, about, data)
 
     def _undo(self, lease: BrokerLease, claim: Granted) -> None:
         """The claim of an extend or modify came back unused: the lease is as it was before it.
@@ -178,15 +171,19 @@ class BrokerClaims(BrokerSources):
         """A site has taken a modify, so that what it leaves of the old claim is free; or a claim made trouble."""
         if self.peers[peer].role != "authority":
             raise RemoteError("forbidden", f"{peer} is no site: it reports nothing")
-        self._messages.append(Outgoing(peer, Accepted(message.claim, message.number)))
-        if message.code != REPLACED:
+        if message.code == REPLACED:
+            self._replaced(peer, message)
+        else:
             self.report(message.code, message.claim, message.reason, peer)
-            return
+        self._messages.append(Outgoing(peer, Accepted(message.claim, message.number)))
+
+    def _replaced(self, peer: str, message: ClaimReport) -> None:
         lease = self.leases.get(self._cut_off.get(message.claim, ""))
         if lease is None:
             return
         for place, claim in enumerate(lease.claims):
             if claim.digest.hex() == message.claim and self._is_site(peer, claim):
+                self._check_receipt(lease, claim, message.receipt)
                 self._settle_cut(lease, place + 1)
                 self._touch(lease)
 
@@ -268,7 +265,7 @@ class BrokerClaims(BrokerSources):
     def _ticket_again(self, lease: BrokerLease, claim: Granted) -> bytes:
         """The ticket that was cut for ``claim``: the same bytes, since signatures are deterministic."""
         ready_at = claim.term.start + claim.prepare if claim.prepare else -1
-        said = constraints_of(claim.preemptible, ready_at, claim.saving)
+        said = constraints_of(claim.preemptible, ready_at, claim.saving, claim.replaces)
         peer = self.peers.get(lease.holder)
         for holder in (peer.key, *(key for key, _ in peer.former)) if peer is not None else ():
             ticket = delegate(
@@ -279,16 +276,19 @@ class BrokerClaims(BrokerSources):
                 return ticket.encode()
         raise CommandError(f"lease {lease.id}: its ticket can't be made again")
 
-    def _accepted_notice(self, notice: Notice) -> None:
+    def _accepted_notice(self, notice: Notice, receipt: bytes) -> None:
         message = notice.content()
         lease = self.leases.get(notice.subject)
         if not isinstance(message, Truncated) or lease is None:
-            super()._accepted_notice(notice)
+            super()._accepted_notice(notice, receipt)
             return
-        statement = decode_statement(message.truncation)
-        claim = next((one for one in lease.claims if one.digest == statement.subject), None)
-        if claim is not None and statement.at < claim.term.end:
-            ended = self._ended_at(claim, statement.at)
+        subject = decode_statement(message.truncation).subject
+        claim = next((one for one in lease.claims if one.digest == subject), None)
+        if claim is None or self.book.get(claim.source) is None:
+            return
+        at = self._check_receipt(lease, claim, receipt).at
+        if at < claim.term.end:
+            ended = self._ended_at(claim, at)
             self.set_claims(lease, tuple(ended if c is claim else c for c in lease.claims))
             self._wanted = True
             self._touch(lease)

@@ -16,10 +16,11 @@ from leasekit.actors.shares import withheld_shares
 from leasekit.core.claims.claim import DEGREE_ONE
 from leasekit.core.claims.keys import Scheme, Signer
 from leasekit.core.claims.statements import (
+    RECEIPT,
     RECLAIM,
     TRUNCATION,
+    Statement,
     check_statement,
-    decode_statement,
     reclaim_deadline,
     state,
 )
@@ -27,7 +28,7 @@ from leasekit.core.claims.ticket import Ticket, decode_ticket, delegate
 from leasekit.core.errors import RemoteError, TicketError
 from leasekit.core.leases import broker as br
 from leasekit.core.leases import delegation as deleg
-from leasekit.core.leases.records import Granted
+from leasekit.core.leases.records import Granted, pack_body
 from leasekit.core.leases.relations import Delegation, Notice, Withheld
 from leasekit.core.properties import digest_properties
 from leasekit.core.protocol.messages import (
@@ -40,11 +41,14 @@ from leasekit.core.protocol.messages import (
     Truncated,
     Withhold,
 )
+from leasekit.core.schema import Change
 from leasekit.core.steps import Outgoing, Tick
 from leasekit.core.time import Instant, Term
 from leasekit.core.words import with_article
 
 TRUNCATE = "truncate:"
+RETURNED = "returned"
+"""The state of a claim, in history, for which the site has given a receipt."""
 WINDOWS_MAX = 100
 """How many maintenance windows of one delegation are heeded at once."""
 TAKEN_MAX = 1000
@@ -362,11 +366,26 @@ class BrokerSources(BrokerState):
         message = Truncated(record.id, number, record.ticket, statement)
         self.notify(f"{TRUNCATE}{record.id}", record.site, record.id, number, message, record.term.end)
 
-    def _accepted_notice(self, notice: Notice) -> None:
-        super()._accepted_notice(notice)
+    def _accepted_notice(self, notice: Notice, receipt: bytes) -> None:
+        super()._accepted_notice(notice, receipt)
         record, message = self.given.get(notice.subject), notice.content()
         if isinstance(message, Truncated) and record is not None:
-            self._free(record, decode_statement(message.truncation).at)
+            ticket = decode_ticket(record.ticket)
+            leaf = ticket.leaf
+            about = (record.id, leaf.issuer.hex(), leaf.holder.hex(), leaf.type, leaf.units, *leaf.term)
+            self._free(record, self.keep_receipt(ticket, leaf.digest, about, receipt).at)
+
+    def keep_receipt(self, ticket: Ticket, claim: bytes, about: tuple[str | int, ...], data: bytes) -> Statement:
+        """Check the receipt in ``data`` for a ``claim`` that was cut in, or from, ``ticket``, and keep it as history:
+        should anyone say that the units were given away twice, the receipt refutes it. ``about`` are the lease or
+        delegation, issuer, holder, type, units and term. Raises ``TicketError``.
+        """
+        receipt = check_statement(self.scheme, data, RECEIPT, signer=ticket.root.issuer, subject=claim)
+        if self._base.keep_closed:
+            id_, parent = claim.hex(), ticket.leaf.parent if ticket.leaf.digest == claim else ticket.leaf.digest
+            row = (id_, 0, parent.hex(), *about, RETURNED, pack_body((data,)))
+            self._changes.append(Change("claims", id_, row))
+        return receipt
 
     def _free(self, record: Delegation, at: Instant) -> None:
         record.freed = at

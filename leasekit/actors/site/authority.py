@@ -27,7 +27,7 @@ from leasekit.core.claims.statements import (
     decode_statement,
     state,
 )
-from leasekit.core.claims.ticket import Ticket, decode_ticket, delegate_root, saving_of
+from leasekit.core.claims.ticket import REPLACES, Ticket, decode_ticket, delegate_root, saving_of
 from leasekit.core.errors import RemoteError, TicketError
 from leasekit.core.leases import authority as au
 from leasekit.core.leases.machine import NONE
@@ -119,7 +119,7 @@ class Authority(SiteSaved):
         if lease is not None:
             return self._redeem_again(lease, message)
         self._check_id(message.lease, peer)
-        ticket, leaf = self.check_ticket(peer, message.ticket, message.resource)
+        ticket, leaf = self._check_first(peer, message)
         until = self.admit(ticket)
         lease = SiteLease(
             message.lease, peer, message.slice, leaf.type, au.TICKETED, au.REDEEMING, leaf.digest, leaf.term,
@@ -135,6 +135,16 @@ class Authority(SiteSaved):
             self.start_lease(lease)
         return lease
 
+    def _check_first(self, peer: str, message: Redeem) -> tuple[Ticket, Claim]:
+        """The ticket of a new term. One that a modify was granted is none: counted beside the claim that it replaces,
+        it would make its honest issuer look guilty. Raises ``TicketError``.
+        """
+        ticket, leaf = self.check_ticket(peer, message.ticket, message.resource)
+        if REPLACES in leaf.constraints:
+            old = leaf.constraints[REPLACES][:16]
+            raise TicketError("replaces", f"claim {leaf.id[:16]} replaces claim {old}: it is for a modify of its lease")
+        return ticket, leaf
+
     def _redeem_again(self, lease: SiteLease, message: Redeem) -> SiteLease:
         """The same holder redeems the same claim under another number: a repeat, which gets the same answer."""
         known = self.claims.get(decode_ticket(message.ticket).leaf.digest)
@@ -146,7 +156,7 @@ class Authority(SiteSaved):
         return lease
 
     def _redeem_extend(self, lease: SiteLease, peer: str, message: Redeem) -> None:
-        ticket, leaf = self.check_ticket(peer, message.ticket, message.resource)
+        ticket, leaf = self._check_first(peer, message)
         if lease.noticed >= 0:
             raise TicketError("noticed", f"lease {lease.id} ends at {lease.noticed}: {lease.notice}")
         if leaf.type != lease.type or leaf.term.start != lease.term.end:
@@ -185,6 +195,10 @@ class Authority(SiteSaved):
         ticket, leaf = self.check_ticket(peer, message.ticket, message.resource)
         if leaf.type != lease.type:
             raise TicketError("type_changed", f"lease {lease.id} is of type {lease.type!r}, the claim of {leaf.type!r}")
+        if leaf.constraints.get(REPLACES) != lease.claim.hex():
+            raise TicketError(
+                "replaces", f"claim {leaf.id[:16]} does not say that it replaces that of lease {lease.id}"
+            )
         known = self.claims.get(lease.claim)  # its issuer is that of the first one, or has another key by now
         issuer = bytes.fromhex(known.issuer) if known is not None else lease.root
         cut = check_statement(self.scheme, message.truncation, TRUNCATION, signer=issuer, subject=lease.claim)
@@ -257,10 +271,7 @@ class Authority(SiteSaved):
         if known is None or known.lease != message.lease:
             return b""
         at = max(self.now, note.at)
-        if known.until >= 0:  # a repeat, or it was over by then
-            at = min(at, known.until)
-        self.end_claim(note.subject, at)
-        return state(self.root_signer(note.subject), RECEIPT, note.subject, at, message.lease).encode()
+        return self.receipt(note.subject, self.end_claim(note.subject, at), message.lease)
 
     def _receipt_for(self, lease: SiteLease, peer: str, data: bytes) -> bytes:
         """The receipt for what is left of the lease's claim; none for an older one, which is used up."""
@@ -268,8 +279,7 @@ class Authority(SiteSaved):
         if note.subject != lease.claim:
             return b""
         at = max(self.now, note.at)
-        self.end_claim(lease.claim, at)
-        return state(self.root_signer(lease.claim), RECEIPT, lease.claim, at, lease.id).encode()
+        return self.receipt(lease.claim, self.end_claim(lease.claim, at), lease.id)
 
     def _on_relinquish(self, peer: str, message: Relinquish) -> None:
         """Works the same however often it comes: the claim is void from the first time on.
@@ -321,7 +331,7 @@ class Authority(SiteSaved):
     def _void(self, leaf: Claim, known: SiteClaim | None, number: int) -> tuple[SiteClaim, str]:
         if known is None or known.state == HEARD:  # nothing was ever used of it: from its start on it was never given
             record = self.remember_unused(leaf, VOID, leaf.term.start)
-            self.end_claim(leaf.digest, leaf.term.start)
+            record.at = self.end_claim(leaf.digest, leaf.term.start)
             return record, ""
         at = max(self.now, leaf.term.start)
         lease = self.leases.get(known.lease)
@@ -337,8 +347,7 @@ class Authority(SiteSaved):
                 leaf.digest in (lease.claim, later.claim if later is not None else b"") and lease.pending != au.CLOSING
             ):
                 return known, f"lease {lease.id} is using the claim: close the lease instead"
-        known.state, known.at = VOID, at
-        self.end_claim(leaf.digest, at)
+        known.state, known.at = VOID, self.end_claim(leaf.digest, at)
         return known, ""
 
     # -- delegations -------------------------------------------------------------------------------------------
@@ -404,16 +413,17 @@ class Authority(SiteSaved):
         self._check_firm(claim, known)
         if known is None:
             self.remember_unused(claim, HEARD)
-        self.end_claim(claim.digest, statement.at)
+        ended = self.end_claim(claim.digest, statement.at)
         taker = self.name_of(claim.holder) or fingerprint(claim.holder)
         for lease in self.leases_of(claim.digest):
             own = claim.digest in (lease.claim, lease.next.claim if lease.next is not None else b"")
-            at = self.end_under(lease, claim.digest, max(statement.at, self.now))
+            at = self.end_under(lease, claim.digest, max(ended, self.now))
             if at >= 0 and message.saving > 0:
                 self.suspend_lease(lease, at, message.saving, peer)
             elif at >= 0:
                 self.notice_lease(lease, at, f"{peer} ends it early" if own else taken_back(peer, taker))
-        self._messages.append(Outgoing(peer, Accepted(message.lease, message.number)))
+        receipt = self.receipt(claim.digest, ended, message.lease)
+        self._messages.append(Outgoing(peer, Accepted(message.lease, message.number, receipt)))
 
     def _check_firm(self, claim: Claim, known: SiteClaim | None) -> None:
         """A guest's claim ends early by its issuer's word only if it says so itself; a delegation may be taken back.

@@ -12,11 +12,15 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from attrs import evolve
+
 from leasekit.actors.settings import AuthoritySettings, Peer
 from leasekit.actors.site.leases import SiteLeases
 from leasekit.core.claims.claim import DEGREE_ONE, Claim, decode_claim
 from leasekit.core.claims.evidence import (
+    OVERDELEGATION,
     Evidence,
+    decode_evidence,
     encode_evidence,
     in_words,
     of_overdelegation,
@@ -24,10 +28,11 @@ from leasekit.core.claims.evidence import (
     span_in_words,
 )
 from leasekit.core.claims.keys import Scheme, Signer, fingerprint
+from leasekit.core.claims.statements import RECEIPT, Statement, standing, state
 from leasekit.core.claims.ticket import Ticket, decode_ticket
 from leasekit.core.claims.tree import BY_DELEGATION, BY_USE, ClaimTree, Overdelegation, Standing, Surplus
 from leasekit.core.claims.verify import TicketVerifier
-from leasekit.core.errors import TicketError
+from leasekit.core.errors import CommandError, LeasekitError, TicketError
 from leasekit.core.leases.records import SiteClaim, SiteLease
 from leasekit.core.leases.relations import Incident
 from leasekit.core.mappers import AuthorityMapper
@@ -70,6 +75,7 @@ class SiteClaims(SiteLeases):
         self._guilty: Counter[str] = Counter()
         self._counted_claims = 0
         self._queries.update(evidence=self._query_evidence, claims=self._query_claims)
+        self._commands["evidence.word"] = self._give_word
 
     # -- tickets that come -------------------------------------------------------------------------------------
 
@@ -216,7 +222,8 @@ class SiteClaims(SiteLeases):
             record = self.claims.get(old)
             if record is not None:
                 claim = decode_claim(record.body, record.signature)
-                self._report(claim.issuer, claim, REPLACED, f"ends at {leaf.term.start}")
+                receipt = self.receipt(old, self._dated(record, leaf.term.start), lease.id)
+                self._report(claim.issuer, claim, REPLACED, f"ends at {leaf.term.start}", receipt)
         return until
 
     def _book_again(self, lease: SiteLease) -> None:
@@ -234,7 +241,10 @@ class SiteClaims(SiteLeases):
             claim.digest.hex(), lease, claim.parent.hex(), claim.issuer.hex(), claim.holder.hex(), claim.type,
             claim.units, claim.term, state_, at, claim.body, claim.signature,
         )  # fmt: skip
-        self._forget(self.claims.get(claim.digest))
+        before = self.claims.get(claim.digest)
+        if before is not None:
+            record.vouched = before.vouched
+        self._forget(before)
         self.claims[claim.digest] = record
         self._unused[record.issuer] += not lease
         self._refresh(claim.digest)
@@ -282,13 +292,55 @@ class SiteClaims(SiteLeases):
             known = self.claims.get(bytes.fromhex(known.parent))
         return self.signer if known is None else self.signer_of(bytes.fromhex(known.issuer))
 
-    def end_claim(self, digest: bytes, at: Instant) -> None:
-        """A statement that was checked ends a claim at ``at``."""
-        self.tree.end_early(digest, at)
+    def end_claim(self, digest: bytes, at: Instant) -> Instant:
+        """A statement that was checked ends a claim at ``at``, or when the site last gave its word that the claim
+        stands, if that is later. Returns when: earlier if it was over by then.
+        """
         record = self.claims.get(digest)
+        at = self._dated(record, at)
+        if record is not None and record.until >= 0:
+            at = min(at, record.until)
+        self.tree.end_early(digest, at)
         if record is not None and digest not in self.tree:  # the tree is told again after a restart
             record.until, record.used = at if record.until < 0 else min(at, record.until), False
         self._refresh(digest)
+        return at
+
+    @staticmethod
+    def _dated(record: SiteClaim | None, at: Instant) -> Instant:
+        return max(at, record.vouched + 1) if record is not None and record.vouched >= 0 else at
+
+    def receipt(self, claim: bytes, at: Instant, lease: str) -> bytes:
+        """The site's receipt for a claim that is void as of ``at``; ``lease`` is the one that used it, if any did."""
+        return state(self.root_signer(claim), RECEIPT, claim, at, lease).encode()
+
+    # -- the site's word ---------------------------------------------------------------------------------------
+
+    def _vouch(self, claims: Sequence[Claim], instant: Instant) -> Statement:
+        """The site's word that each of ``claims`` holds at ``instant``. The claims remember it: no receipt for one of
+        them is dated earlier from now on. Raises ``CommandError`` if one does not hold, or was never seen.
+        """
+        for claim in claims:
+            known, record = self.tree.standing(claim.digest), self.claims.get(claim.digest)
+            if known is None:
+                raise CommandError(f"{self.name} can't speak of claim {claim.id[:16]}: no ticket that came here has it")
+            until = known.until if record is None or record.until < 0 else min(record.until, known.until)
+            if until <= instant:
+                raise CommandError(f"claim {claim.id[:16]} ended at {in_words(until)}: it does not stand")
+        for claim in claims:
+            record = self.claims.get(claim.digest) or self.remember_unused(claim, SEEN)
+            record.vouched = self.now
+            self._refresh(claim.digest)
+        return standing(self.root_signer(claims[0].digest), [one.digest for one in claims], self.now, instant)
+
+    def _give_word(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """The evidence in ``file``, with the site's word on its claims in it."""
+        found = decode_evidence(str(arguments.get("file", "")))
+        if found.kind != OVERDELEGATION or len(found.claims) < 2:
+            raise CommandError(f"file: found evidence of {found.kind}, only {OVERDELEGATION} takes a site's word")
+        words = str(arguments.get("words", ""))
+        word = self._vouch(found.claims[1:], found.instant)
+        return {"file": encode_evidence(evolve(found, statements=(word,)), words), "at": word.at}
 
     def _refresh(self, digest: bytes) -> None:
         record, standing = self.claims.get(digest), self.tree.standing(digest)
@@ -303,7 +355,12 @@ class SiteClaims(SiteLeases):
         """Keep evidence of one who gave away more than it had, and tell those who ought to know."""
         id_ = f"{fingerprint(found.guilty)}-{found.parent.id[:16]}"
         words = overdelegated(found.parent, found.units, len(found.claims), found.instant, self.called)
-        self.keep_evidence(id_, found.guilty, of_overdelegation(found), words, root)
+        try:
+            word = self._vouch(found.claims, found.instant)
+        except LeasekitError as error:
+            word = None
+            self._complain(f"evidence {id_} is kept without the site's word: {error}")
+        self.keep_evidence(id_, found.guilty, of_overdelegation(found, word), words, root)
         for key in dict.fromkeys((found.guilty, found.parent.issuer)):  # a set has no order to rely on
             if key != self.signer.public and key not in self._own:
                 self._report(key, found.claims[0], "overdelegated", words)
@@ -338,7 +395,7 @@ class SiteClaims(SiteLeases):
         self._changes.append(Change(latest.table, latest.id, None))
         return True
 
-    def _report(self, key: bytes, claim: Claim, code: str, text: str) -> None:
+    def _report(self, key: bytes, claim: Claim, code: str, text: str, receipt: bytes = b"") -> None:
         """Tell the peer with ``key``, if it is one, what became of ``claim``."""
         brokers = (peer for peer in self.peers.values() if peer.role == "broker")
         peer = next((one.name for one in brokers if one.key == key or key in dict(one.former)), None)
@@ -346,7 +403,7 @@ class SiteClaims(SiteLeases):
             if code != REPLACED and sum(n.peer == peer for n in self.notices.values()) >= REPORTS_MAX:
                 return
             number = self._next("serial")
-            message = ClaimReport(claim.id, number, code, clip(text))
+            message = ClaimReport(claim.id, number, code, clip(text), receipt)
             self.notify(f"report:{code}:{claim.id}@{peer}", peer, claim.id, number, message, claim.term.end)
 
     # -- time and state ----------------------------------------------------------------------------------------

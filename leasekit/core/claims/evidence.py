@@ -2,23 +2,28 @@
 
 Three kinds, each with what it takes to prove it and no more:
 
-- *overdelegation*: a parent claim and children of it, signed by its holder, that exceed it at one instant. The chain
-  above the parent is not needed: who signed the children named the parent by its digest, which covers every word of
-  it, and so took it for what it says. Nobody can be framed by a parent made up afterwards.
+- *overdelegation*: a parent claim and children of it, signed by its holder, that exceed it at one instant, and the
+  site's *standing*: its word that none of the children had been ended by then. The chain above the parent is not
+  needed: who signed the children named the parent by its digest, which covers every word of it, and so took it for
+  what it says. Nobody can be framed by a parent made up afterwards.
 - *returned*: a ticket that was redeemed after its holder had given it back: the chain from the site's root (it says
   which site may speak of the ticket), the holder's relinquishment, and the site's contract, which is later. When the
   ticket was redeemed is the site's word.
 - *contradiction*: a site that gave a receipt for a claim (void as of an instant) and later signed a contract that
   honours it past that instant: the chain, the receipt and the contract.
 
+Signed claims alone don't prove over-delegation. An issuer may give the same units anew when the site has given a
+receipt for the old claim, or when the new claim says that it replaces the old one of the same holder. So without the
+site's word the evidence is *open*, and a receipt settles it. With that word it is proven, whatever the accused signs
+later; if a receipt turns up that the word denies, then it is the site that is guilty. A truncation is signed by the
+accused alone and has no date of its own: it counts by the site's receipt for it, and by nothing else.
+
 One file format, JSON: who, what and when in words for a reader, and the signed bytes in base64. The words are not
 trusted: all that :func:`verify_evidence` says it works out from what is signed. A claim counts with its capacity, as in
 :mod:`leasekit.core.claims.tree`, and once, however often it is listed or signed.
 
-What was kept back can refute evidence: a truncation or a receipt that ended one of the claims, or an earlier contract.
-Each verdict says so, and the accused can bring such statements (``against``). A truncation is signed by the accused
-alone and has no date of its own, so that one that nobody was told of in time is for people to weigh; it is reported as
-refuting all the same.
+What was kept back can refute evidence: a receipt by which one of the claims ended, or an earlier contract. Each verdict
+says so, and the accused can bring such statements (``against``).
 """
 
 from __future__ import annotations
@@ -37,11 +42,13 @@ from leasekit.core.claims.statements import (
     CONTRACT,
     RECEIPT,
     RELINQUISHMENT,
-    TRUNCATION,
+    STANDING,
     Statement,
+    all_of,
     decode_statement,
+    stands_at,
 )
-from leasekit.core.claims.ticket import DEPTH_MAX, Ticket
+from leasekit.core.claims.ticket import DEPTH_MAX, Ticket, replaced_by
 from leasekit.core.claims.tree import Overdelegation
 from leasekit.core.claims.verify import check_chain
 from leasekit.core.errors import TicketError
@@ -74,16 +81,20 @@ class Evidence:
 
 @attrs.frozen(slots=True)
 class Verdict:
-    """The evidence proves that ``guilty`` did what ``words`` say, unless there is what ``refutable`` names."""
+    """The evidence says that ``guilty`` did what ``words`` say, unless there is what ``refutable`` names. It is proven
+    if nothing is ``missing``, which names what would prove it.
+    """
 
     guilty: bytes
     words: str
     refutable: str
+    missing: str = ""
 
 
-def of_overdelegation(found: Overdelegation) -> Evidence:
-    """The evidence of what a claim tree found."""
-    return Evidence(OVERDELEGATION, found.instant, (found.parent, *found.claims))
+def of_overdelegation(found: Overdelegation, word: Statement | None = None) -> Evidence:
+    """The evidence of what a claim tree found, with the site's ``word`` that the claims stand."""
+    statements = () if word is None else (word,)
+    return Evidence(OVERDELEGATION, found.instant, (found.parent, *found.claims), statements)
 
 
 def of_returned(ticket: Ticket, relinquishment: Statement, contract: Statement) -> Evidence:
@@ -110,9 +121,9 @@ def verify_evidence(
 ) -> Verdict:
     """What the evidence proves.
 
-    ``against`` is what the accused brings; ``site`` the key of the site concerned, whose receipts count (otherwise only
-    those of a root's issuer do); ``skew`` how far clocks may differ, in milliseconds; ``names`` names keys in the
-    verdict.
+    ``against`` is what the accused brings; ``site`` the key of the site concerned, whose word and receipts count
+    (otherwise only those of a root's issuer do); ``skew`` how far clocks may differ, in milliseconds; ``names`` names
+    keys in the verdict.
 
     Raises ``TicketError`` if it proves nothing. The code is ``unknown_kind``, ``malformed`` (not the claims and
     statements that this kind needs), ``bad_signature``, ``duplicate`` (a claim listed twice, or signed twice),
@@ -148,8 +159,10 @@ class _Case:
 
 def _overdelegation(case: _Case) -> Verdict:
     evidence = case.evidence
-    if len(evidence.claims) < 2 or evidence.statements:
-        raise TicketError("malformed", f"{OVERDELEGATION}: expected a parent, one or more children and no statements")
+    if len(evidence.claims) < 2 or len(evidence.statements) > 1:
+        raise TicketError(
+            "malformed", f"{OVERDELEGATION}: expected a parent, one or more children and at most one statement"
+        )
     parent, children, instant = evidence.claims[0], evidence.claims[1:], evidence.instant
     _distinct(evidence.claims)
     _signature(case.scheme, parent)
@@ -163,18 +176,14 @@ def _overdelegation(case: _Case) -> Verdict:
             raise TicketError("type_changed", f"claim {child.id[:16]} is of {child.type!r}, not {parent.type!r}")
         _holds(child, child.term, instant)
         _signature(case.scheme, child)
-    total = sum(child.capacity for child in children)
+    counted = [child for child in children if not replaced_by(child, children)]
+    total = sum(child.capacity for child in counted)
     if total <= parent.capacity:
         raise TicketError(
             "not_exceeding", f"the claims add up to {total} units, {parent.capacity} could be given away: that is fine"
         )
-    _not_ended(case, parent, children)
-    words = overdelegated(parent, total, len(children), instant, case.name)
-    refutable = (
-        f"a truncation by {case.name(parent.holder)} that the holder of one of these claims was told of, or a receipt "
-        f"of the site, by which that claim ended at or before {in_words(instant)}"
-    )
-    return Verdict(parent.holder, words, refutable)
+    words = overdelegated(parent, total, len(counted), instant, case.name)
+    return _weighed(case, parent, children, words)
 
 
 def overdelegated(parent: Claim, total: int, claims: int, instant: Instant, name: Callable[[bytes], str]) -> str:
@@ -186,21 +195,59 @@ def overdelegated(parent: Claim, total: int, claims: int, instant: Instant, name
     )
 
 
-def _not_ended(case: _Case, parent: Claim, children: Sequence[Claim]) -> None:
-    """Whether the accused brings a statement by which one of the children did not hold any more."""
-    known = {child.digest: child for child in children}
-    sites = {case.site} if case.site is not None else set() if parent.parent else {parent.issuer}
-    for statement in case.against:
-        child = known.get(statement.subject)
-        if child is None or statement.at > case.evidence.instant:
-            continue
-        by_issuer = statement.kind == TRUNCATION and statement.signer == child.issuer
-        if by_issuer or (statement.kind == RECEIPT and statement.signer in sites):
-            raise TicketError(
-                "refuted",
-                f"claim {child.id[:16]} ended at {in_words(statement.at)} by a {statement.kind} of "
-                f"{case.name(statement.signer)}",
-            )
+def _weighed(case: _Case, parent: Claim, children: Sequence[Claim], words: str) -> Verdict:
+    """What the site's word, and the receipts that the accused brings, make of an over-delegation in ``words``."""
+    instant = case.evidence.instant
+    site = parent.issuer if case.site is None and not parent.parent else case.site
+    word = _word(case, site, children)
+    ended = f"by which one of these claims ended at or before {in_words(instant)}"
+    receipt = _receipt(case, site, children)
+    if receipt is not None and word is None:
+        at = f"claim {receipt.subject.hex()[:16]} ended at {in_words(receipt.at)}"
+        raise TicketError("refuted", f"{at} by a receipt of {case.name(receipt.signer)}")
+    if receipt is not None and word is not None and receipt.at <= word.at:
+        lied = (
+            f"{case.name(word.signer)} said at {in_words(word.at)} that it had given no receipt {ended}, and had given "
+            f"one for claim {receipt.subject.hex()[:16]} as of {in_words(receipt.at)}"
+        )
+        return Verdict(word.signer, lied, "nothing: both are signed by the same clock")
+    if word is not None and site is not None:
+        return Verdict(
+            parent.holder, words, f"nothing but a lie of the site: a receipt of {in_words(word.at)} or before {ended}"
+        )
+    missing = f"the word of the site that it has given no receipt {ended} (`leasekit site word`)"
+    if word is not None:
+        missing = f"whether {case.name(word.signer)}, whose word it has, is the site: say its key (`--site`)"
+    return Verdict(parent.holder, words, f"a receipt of the site {ended}", missing)
+
+
+def _word(case: _Case, site: bytes | None, children: Sequence[Claim]) -> Statement | None:
+    """The standing that comes with the evidence, checked. Raises ``TicketError``."""
+    for word in case.evidence.statements:
+        if word.kind != STANDING:
+            raise TicketError("wrong_kind", f"expected a {STANDING}, found a {word.kind}")
+        if site is not None and word.signer != site:
+            found, wanted = case.name(word.signer), case.name(site)
+            raise TicketError("wrong_signer", f"the {STANDING} is signed by {found}, not by {wanted}")
+        if word.subject != all_of(child.digest for child in children):
+            raise TicketError("wrong_subject", f"the {STANDING} is about other claims")
+        if stands_at(word) != case.evidence.instant:
+            raise TicketError("wrong_instant", f"the {STANDING} is about another instant, {in_words(stands_at(word))}")
+        if not _signed(case.scheme, word):
+            raise TicketError("bad_signature", f"the signature of the {STANDING} does not verify")
+        return word
+    return None
+
+
+def _receipt(case: _Case, site: bytes | None, children: Sequence[Claim]) -> Statement | None:
+    """The earliest receipt of the site that the accused brings, by which one of ``children`` did not hold any more."""
+    known = {child.digest for child in children}
+    ended = [
+        one
+        for one in case.against
+        if one.kind == RECEIPT and one.signer == site and one.subject in known and one.at <= case.evidence.instant
+    ]
+    return min(ended, key=lambda one: one.at, default=None)
 
 
 def _returned(case: _Case) -> Verdict:

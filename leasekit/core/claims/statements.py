@@ -2,7 +2,10 @@
 
 - *truncation*: the issuer ends a claim at an instant before its term does (modify in mid-term, preemption);
 - *relinquishment*: the holder gives back what is left of a claim from an instant on;
-- *receipt*: the site confirms a relinquishment: the claim is void from that instant, the issuer may reuse the units;
+- *receipt*: the site confirms a relinquishment or truncation: the claim is void from that instant, the issuer may reuse
+  the units;
+- *standing*: the site says of several claims that each of them holds at an instant: by now it has given no receipt by
+  which one of them ended by then (see :func:`standing`);
 - *contract*: the site's lease, naming the ticket by digest, hard where the ticket is soft;
 - *reclaim*: the issuer takes a delegation back: nothing new may come out of it from an instant on. Claims do not say
   when they were signed, so that this is judged by when one is first seen. Leases that exist run out, or are closed by a
@@ -14,6 +17,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from hashlib import sha256
 from typing import Any, Final, NamedTuple
 
@@ -31,7 +35,8 @@ RECEIPT: Final = "receipt"
 CONTRACT: Final = "contract"
 RECLAIM: Final = "reclaim"
 ENDORSEMENT: Final = "endorsement"
-KINDS: Final = frozenset({TRUNCATION, RELINQUISHMENT, RECEIPT, CONTRACT, RECLAIM, ENDORSEMENT})
+STANDING: Final = "standing"
+KINDS: Final = frozenset({TRUNCATION, RELINQUISHMENT, RECEIPT, CONTRACT, RECLAIM, ENDORSEMENT, STANDING})
 ROLES: Final = frozenset({"site", "broker", "guest"})
 STATEMENT_MAX: Final = 4096
 _ENVELOPE: Final = 2 + 4 + SIGNATURE_BYTES
@@ -42,7 +47,8 @@ _ENVELOPE: Final = 2 + 4 + SIGNATURE_BYTES
 class Statement:
     """``signer`` says ``kind`` of the claim ``subject`` as of ``at``; ``detail`` is the kind's text (a lease id).
 
-    The subject is the claim's digest; an endorsement's is the key endorsed. Both have 32 bytes.
+    The subject is the claim's digest; an endorsement's is the key endorsed, a standing's :func:`all_of` its claims.
+    All have 32 bytes.
     """
 
     kind: str
@@ -92,10 +98,9 @@ def reclaim_deadline(statement: Statement) -> Instant | None:
     """
     if not statement.detail:
         return None
-    text = statement.detail
-    deadline = int(text) if text.isascii() and text.isdecimal() and len(text) <= len(str(INSTANT_MAX)) else -1
-    if str(deadline) != text or not statement.at <= deadline <= INSTANT_MAX:
-        raise TicketError("malformed", f"reclaim as of {statement.at}: its deadline is {text!r:.40}, which is none")
+    deadline = _instant(statement.detail, what := f"reclaim as of {statement.at}: its deadline")
+    if deadline < statement.at:
+        raise TicketError("malformed", f"{what} is {deadline}, which is before that")
     return deadline
 
 
@@ -130,6 +135,32 @@ def endorsed(statement: Statement) -> Endorsed:
         )
     role, name, address = parts
     return Endorsed(statement.subject, name, role, address)
+
+
+def all_of(claims: Iterable[bytes]) -> bytes:
+    """What stands for several claims (digests), in any order, as the subject of one statement."""
+    return sha256(b"".join(sorted(claims))).digest()
+
+
+def standing(signer: Signer, claims: Iterable[bytes], at: Instant, instant: Instant) -> Statement:
+    """The word of a site at ``at``: each of ``claims`` (digests) holds at ``instant``.
+
+    A site that has said so dates every later receipt for one of them after ``at``. So a receipt of ``at`` or before, by
+    which one of them ended by ``instant``, shows that the site has lied.
+    """
+    return state(signer, STANDING, all_of(claims), at, str(instant))
+
+
+def stands_at(statement: Statement) -> Instant:
+    """The instant at which a *standing*'s claims hold. Raises ``TicketError`` (code ``malformed``) if it names none."""
+    return _instant(statement.detail, f"standing as of {statement.at}: its instant")
+
+
+def _instant(text: str, what: str) -> Instant:
+    found = int(text) if text.isascii() and text.isdecimal() and len(text) <= len(str(INSTANT_MAX)) else -1
+    if str(found) != text or not 0 <= found <= INSTANT_MAX:
+        raise TicketError("malformed", f"{what} is {text!r:.40}, which is none")
+    return found
 
 
 def decode_statement(data: bytes) -> Statement:

@@ -7,7 +7,7 @@ tickets of such a grant travel together. Depth counts the root: site to broker i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import attrs
@@ -24,6 +24,8 @@ DEPTH_MAX: Final = 32
 
 READY_AT, SAVING = "ready_at", "saving"
 """Constraints of a claim: by when its units are to be up, and how long before its end they are saved, both in ms."""
+REPLACES = "replaces"
+"""A constraint of a claim: the digest, in hex, of the claim of the same lease that ends where it begins."""
 JOINED_MAX: Final = 8
 """The most tickets of one grant: a term that begins and ends within so many stretches of a delegation."""
 
@@ -57,6 +59,11 @@ def saving_of(claim: Claim) -> Duration:
 def begin_of(claim: Claim) -> Instant:
     """When the term begins that was asked for: a claim may begin earlier, for its units to be prepared."""
     return _number(claim, READY_AT, claim.term.start)
+
+
+def replaced_by(claim: Claim, others: Iterable[Claim]) -> bool:
+    """Whether one of ``others`` says that it replaces ``claim``, and is the same holder's."""
+    return any(other.constraints.get(REPLACES) == claim.id and other.holder == claim.holder for other in others)
 
 
 def _number(claim: Claim, name: str, otherwise: int) -> int:

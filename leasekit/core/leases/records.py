@@ -291,7 +291,8 @@ def _unpack_updates(packed: Any) -> list[Update]:
 class Granted(NamedTuple):
     """A claim that a broker cut for a lease: ``until`` is where it really ends (its term's end, unless truncated or
     returned). ``held``: a modify has cut it off, and the site has not confirmed that yet. ``serial`` is the claim's.
-    ``saving``: the lease is suspended at its end, and saved in so many milliseconds before.
+    ``saving``: the lease is suspended at its end, and saved in so many milliseconds before. ``replaces`` is the digest,
+    in hex, of the claim that a modify replaced by it.
     """
 
     digest: bytes
@@ -305,6 +306,7 @@ class Granted(NamedTuple):
     preemptible: bool = False
     prepare: int = 0
     saving: int = 0
+    replaces: str = ""
 
     @property
     def booked_until(self) -> Instant:
@@ -372,7 +374,7 @@ class BrokerLease:
             asked, number, request, arrived, deadline, claims, update, unacked, group, ended, cut, key, suspend,
             suspended,
         ) = unpack_body(row[-1], 14, (), 0, (), "", -1, -1, b"", 0, False)  # fmt: skip
-        granted = tuple(Granted(c[0], c[1], c[2], c[3], Term(*c[4]), *c[5:11]) for c in claims)
+        granted = tuple(Granted(c[0], c[1], c[2], c[3], Term(*c[4]), *c[5:12]) for c in claims)
         return cls(
             row[0], row[3], row[2], row[4], row[5], row[6], _asked(asked), number, request, arrived, deadline, row[10],
             granted, update, _unpack_updates(unacked), group, ended, cut, key, suspend, suspended,
@@ -526,7 +528,7 @@ class SiteLease:
 class SiteClaim:
     """A claim that a site has seen: ``redeemed`` for a lease at ``at``, ``void`` (given back) as of ``at``, ``seen``
     above one that was redeemed, or only ``heard`` of: that it ends early. ``until``, ``honoured`` and ``used`` say how
-    it stands in the claim tree.
+    it stands in the claim tree; ``vouched`` is when the site last gave its word that it stands.
     """
 
     id: str
@@ -545,6 +547,7 @@ class SiteClaim:
     until: Instant = -1
     honoured: bool = True
     used: bool = True
+    vouched: Instant = -1
     timer: Instant | None = None
 
     table: ClassVar[str] = "claims"
@@ -553,13 +556,13 @@ class SiteClaim:
         return (
             self.id, int(self.live), self.parent, self.lease, self.issuer, self.holder, self.type, self.units,
             self.term.start, self.term.end, self.state,
-            pack_body((self.at, self.body, self.signature, self.until, self.honoured, self.used)),
+            pack_body((self.at, self.body, self.signature, self.until, self.honoured, self.used, self.vouched)),
         )  # fmt: skip
 
     @classmethod
     def from_row(cls, row: Row) -> Self:
-        at, body, signature, until, honoured, used = unpack_body(row[-1], 6, -1, True, True)
+        at, body, signature, until, honoured, used, vouched = unpack_body(row[-1], 7, -1, True, True, -1)
         return cls(
             row[0], row[3], row[2], row[4], row[5], row[6], row[7], Term(row[8], row[9]), row[10], at, body,
-            signature, bool(row[1]), until, honoured, used
+            signature, bool(row[1]), until, honoured, used, vouched,
         )  # fmt: skip

@@ -93,7 +93,7 @@ KINDS: Final[Mapping[int, tuple[type[Any], Mapping[str, Rule]]]] = {
     10: (Truncated, {
         "lease": ID, "number": NUMBER, "ticket": TICKET, "truncation": STATEMENT, "saving": INSTANT,
     }),
-    11: (Accepted, {"lease": ID, "number": NUMBER}),
+    11: (Accepted, {"lease": ID, "number": NUMBER, "receipt": STATEMENT}),
     12: (Ack, {"lease": ID, "update": NUMBER, "signed": DIGEST}),
     13: (Offer, {
         "delegation": ID, "number": NUMBER, "ticket": TICKET, "properties": PROPERTIES, "site": NAME_OR_NONE,
@@ -103,7 +103,7 @@ KINDS: Final[Mapping[int, tuple[type[Any], Mapping[str, Rule]]]] = {
     15: (ErrorReply, {"lease": ID_OR_NONE, "number": NUMBER, "code": WORD, "text": TEXT}),
     16: (Reclaim, {"delegation": ID, "number": NUMBER, "ticket": TICKET, "statement": STATEMENT}),
     17: (Introduce, {"peer": ID, "number": NUMBER, "endorsement": STATEMENT}),
-    18: (ClaimReport, {"claim": ID, "number": NUMBER, "code": WORD, "reason": TEXT}),
+    18: (ClaimReport, {"claim": ID, "number": NUMBER, "code": WORD, "reason": TEXT, "receipt": STATEMENT}),
     19: (Administer, {"command": WORD, "number": NUMBER, "arguments": TEXT}),
     20: (Administered, {"command": WORD, "number": NUMBER, "result": TEXT, "error": TEXT}),
     21: (Withhold, {

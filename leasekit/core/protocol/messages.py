@@ -208,10 +208,11 @@ class Truncated(NamedTuple):
 
 
 class Accepted(NamedTuple):
-    """Request ``number`` of this lease has arrived and will be answered."""
+    """Request ``number`` of this lease has arrived and will be answered. ``receipt``: the site's, for a truncation."""
 
     lease: str
     number: int
+    receipt: bytes = b""
 
 
 class Ack(NamedTuple):
@@ -293,13 +294,15 @@ class Introduce(NamedTuple):
 
 class ClaimReport(NamedTuple):
     """A site tells a broker what became of a claim that it issued (``claim``: its digest in hex): ``code`` is
-    ``oversubscribed`` (refused for want of units, without blame) or ``overdelegated`` (the site holds evidence).
+    ``oversubscribed`` (refused for want of units, without blame), ``overdelegated`` (the site holds evidence), or
+    ``replaced`` (a modify was taken: ``receipt`` is the site's, for the old claim).
     """
 
     claim: str
     number: int
     code: str
     reason: str
+    receipt: bytes = b""
 
 
 class ErrorReply(NamedTuple):

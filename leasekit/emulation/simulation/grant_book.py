@@ -7,7 +7,7 @@ from typing import Final
 
 from leasekit.core.claims.claim import Claim
 from leasekit.core.claims.statements import decode_statement
-from leasekit.core.claims.ticket import READY_AT, SAVING, begin_of
+from leasekit.core.claims.ticket import READY_AT, REPLACES, SAVING, begin_of
 from leasekit.core.errors import CommandError
 from leasekit.core.protocol.messages import MODIFY, NEW, RequestTicket, TicketUpdate, Truncated
 from leasekit.core.requests import Options, parse_options
@@ -17,7 +17,7 @@ from leasekit.emulation.simulation.checkers import Listening, must
 from leasekit.emulation.simulation.claim_book import ClaimChecker, chains_of
 
 PREEMPTIBLE: Final = "preemptible"
-KNOWN: Final = frozenset({PREEMPTIBLE, READY_AT, SAVING})
+KNOWN: Final = frozenset({PREEMPTIBLE, READY_AT, REPLACES, SAVING})
 
 
 class GrantChecker(Listening):
@@ -75,6 +75,9 @@ class GrantChecker(Listening):
         except CommandError as error:
             must(False, f"{what}, and the request is wrong: {error}")
             raise
+        cut = decode_statement(message.truncation).subject.hex() if message.truncation else None
+        replaced = [chain[-1].constraints.get(REPLACES) for chain in chains]
+        must(replaced == [cut, *[None] * (len(chains) - 1)], f"{what}: it cuts off {cut}, and replaces {replaced}")
         for chain in chains:
             self._check_site(chain[0].issuer, options, message, what)
             self._check_said(chain[-1], options, request, what)
