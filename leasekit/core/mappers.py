@@ -267,6 +267,13 @@ class UnitView(NamedTuple):
     properties: Properties
     power: str = "on"
 
+    @property
+    def attributes(self) -> Properties:
+        """What a filter sees of the unit (:mod:`leasekit.core.filters`): its properties, ``unit``, its name, and
+        ``type``.
+        """
+        return {**self.properties, "unit": self.id, "type": self.type}
+
 
 class Demand(NamedTuple):
     """What one lease needs of its site now.
@@ -287,7 +294,7 @@ class Demand(NamedTuple):
     properties: Properties
 
 
-def _no_units(type_: str) -> Sequence[UnitView]:
+def _no_units(type_: str, filter: str = "", /) -> Sequence[UnitView]:
     return ()
 
 
@@ -295,10 +302,23 @@ def _no_demands(type_: str) -> Sequence[Demand]:
     return ()
 
 
+class FreeUnits(Protocol):
+    """The units of a type that can be given out; where ``filter`` is not empty, those that it accepts."""
+
+    def __call__(self, type_: str, filter: str = "", /) -> Iterator[UnitView]: ...
+
+
+class AllUnits(Protocol):
+    """The units of a type; where ``filter`` is not empty, those that it accepts."""
+
+    def __call__(self, type_: str, filter: str = "", /) -> Sequence[UnitView]: ...
+
+
 class AuthorityCycle(NamedTuple):
     """What an authority's mapper is shown: demands in the order in which they must be filled (shrinking extends,
     growing extends, replacements, new redeems), and units: ``free(type)`` yields clean ones first, then those that
-    are still in teardown, then those that must be switched on; ``units(type)`` has all of them.
+    are still in teardown, then those that must be switched on; ``units(type)`` has all of them. Both take the text of a
+    filter as well (and raise ``FilterError``); for mappers that say ``filtered_by``, it has been asked before the turn.
 
     ``booked(type)`` is for mappers that set ``watches = True``: what leases have (``op`` is ``held``) and what they
     will need, by tickets that were redeemed before their term (``new`` or ``grow``), in order of the start of ``term``;
@@ -308,9 +328,9 @@ class AuthorityCycle(NamedTuple):
 
     now: Instant
     demands: Sequence[Demand]
-    free: Callable[[str], Iterator[UnitView]]
+    free: FreeUnits
     unit: Callable[[str], UnitView]
-    units: Callable[[str], Sequence[UnitView]] = _no_units
+    units: AllUnits = _no_units
     booked: Callable[[str], Sequence[Demand]] = _no_demands
 
 
@@ -353,6 +373,10 @@ class AuthorityMapper(Protocol):
 
     A mapper that switches units may have ``switches``, a list, tuple or set of the types whose power it decides of. A
     deploy file must have them in its inventory, and in the ``powers`` of a driver.
+
+    An inline mapper may have ``filtered_by``, the name of the configuration property in which guests say by a filter
+    which units will do. Its site then asks all filters of a turn before the turn, each once for units that are alike,
+    in slices that hold nobody up; of leases with different filters it is shown a few at a time.
     """
 
     def assign(self, cycle: AuthorityCycle) -> Iterable[AuthorityDecision]: ...

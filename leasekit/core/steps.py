@@ -112,10 +112,15 @@ class Reply(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """A mapper's turn that is due. ``run()`` calls the mapper on an immutable view and never raises."""
+    """A mapper's turn that is due. ``run()`` calls the mapper on an immutable view and never raises.
+
+    Where ``yields`` is set more turns are due at once: this one is run in line, and what else there is to step comes
+    before the next, so that turns without end hold nothing up.
+    """
 
     number: int
     run: Callable[[], TurnDone]
+    yields: bool = False
 
 
 class PeerChange(NamedTuple):

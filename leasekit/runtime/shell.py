@@ -145,7 +145,7 @@ class ActorShell:
         self._settled.set()
         self._stop_asked = trio.Event()
         self._drained = False
-        self._due = self._in_vain = False
+        self._due = self._in_vain = self._yielded = False
 
     # -- what comes in -----------------------------------------------------------------------------------------
 
@@ -295,7 +295,7 @@ class ActorShell:
             except Exception as error:  # noqa: BLE001 - a bug in the actor, or in a mapper: see the module's text
                 await self._recover(error, inputs)
                 continue
-            self._in_vain = self._due and ready is None and not inputs
+            self._in_vain = self._due and ready is None and not inputs and not self._yielded
             if ready is not None:
                 await self._carry_out(ready)
 
@@ -318,6 +318,7 @@ class ActorShell:
     def _step(self, inputs: Sequence[Input]) -> Ready | None:
         """Step ``inputs`` and the turns that are due; what follows from them."""
         actor = self.actor
+        self._yielded = False
         actor.step(Tick(self.clock.now()))
         stopping = self._stop_asked.is_set()
         for one in inputs:
@@ -337,6 +338,10 @@ class ActorShell:
             if turn is None:
                 return
             self.counts.turns += 1
+            if turn.yields:
+                self._yielded = True
+                self.actor.step(self._named(turn.run()))
+                return
             if self._inline:
                 self.actor.step(self._named(turn.run()))
             else:

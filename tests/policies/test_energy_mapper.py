@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from leasekit.core.filters import parse_filter
 from leasekit.core.mappers import Assign, AuthorityCycle, Demand, Power, Refuse, Release, UnitView, Wake
 from leasekit.core.settings import SettingsError
 from leasekit.core.time import HOUR, MINUTE, Instant, Term
@@ -33,8 +34,17 @@ def cycle(
     free = sorted((one for one in units if one.state == "free" and not one.lease), key=lambda u: order.index(u.power))
     by_name = {one.id: one for one in units}
     return AuthorityCycle(
-        now, demands, lambda type_: iter(free), by_name.__getitem__, lambda type_: units, lambda type_: booked
+        now,
+        demands,
+        lambda type_, filter_="": iter(fitting(free, filter_)),
+        by_name.__getitem__,
+        lambda type_, filter_="": fitting(units, filter_),
+        lambda type_: booked,
     )
+
+
+def fitting(units: Sequence[UnitView], filter_: str) -> Sequence[UnitView]:
+    return [one for one in units if parse_filter(filter_)(one.attributes)] if filter_ else units
 
 
 def mapper(**settings: Any) -> EnergyManager:

@@ -8,6 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from leasekit.core.filters import Filter, parse_filter
 from leasekit.core.mappers import Assign, AuthorityCycle, Demand, Refuse, Release, UnitView
 from leasekit.core.time import Term
 from leasekit.policies.authority.first_fit import FirstFit
@@ -35,10 +36,15 @@ class Site:
         self.units = units
         self.looked = 0
 
-    def free(self, type_: str) -> Iterator[UnitView]:
+    def free(self, type_: str, filter_: str = "") -> Iterator[UnitView]:
+        accepts = parse_filter(filter_) if filter_ else None
+        return self._free(type_, accepts)
+
+    def _free(self, type_: str, accepts: Filter | None) -> Iterator[UnitView]:
         for name in self.units.get(type_, ()):
             self.looked += 1
-            yield self.unit(name)
+            if accepts is None or accepts(self.unit(name).attributes):
+                yield self.unit(name)
 
     def unit(self, name: str) -> UnitView:
         return UnitView(name, name.partition("-")[0], "free", "", 0, {})
@@ -169,7 +175,7 @@ def test_a_filter_chooses_among_units_that_differ() -> None:
 
 
 def test_a_filter_that_no_unit_meets() -> None:
-    """The refusal says how many were looked at, and what was wrong with some; one that can't be read is pointed at."""
+    """The refusal says what was wrong with some; one that can't be read is pointed at."""
     site = Racks(vm=names("vm", 4))
     demands = [
         wants("few", 1, "memory_gb > 512"),
@@ -179,8 +185,7 @@ def test_a_filter_that_no_unit_meets() -> None:
     ]
     few, unknown, bad, none = FirstFit().assign(site.cycle(*demands))
     assert isinstance(few, Refuse) and few.reason.startswith(
-        "none of the 4 free units of type 'vm' satisfies the filter 'memory_gb > 512' "
-        "(vm-0: memory_gb is 64, wanted > 512"
+        "no free unit of type 'vm' satisfies the filter 'memory_gb > 512' (vm-0: memory_gb is 64, wanted > 512"
     )
     assert few.reason.endswith("...)")
     assert isinstance(unknown, Refuse) and "gpu" in unknown.reason and "vm-0" in unknown.reason

@@ -18,7 +18,7 @@ from leasekit.core.mappers import BrokerCycle, Grant, Wake
 from leasekit.core.properties import EMPTY, Properties
 from leasekit.core.protocol.messages import Ack, Message, RequestTicket
 from leasekit.core.schema import Change, StoreError
-from leasekit.core.steps import Input, Outgoing, Ready, Reply, Tick, Turn
+from leasekit.core.steps import Input, Outgoing, Ready, Reply, Tick, Turn, TurnDone
 from leasekit.core.time import Instant, Term
 from leasekit.drivers.null import NullDriver, NullSettings
 from leasekit.runtime.clock import RealClock
@@ -196,6 +196,28 @@ async def test_an_actor_that_is_always_due_does_not_spin(tmp_path: Path) -> None
     async with running(scripted(tmp_path, actor, settings={"tick": 50})):
         await trio.sleep(0.3)
     assert 3 <= len(actor.given(Tick)) <= 12
+
+
+async def test_turns_that_yield_let_others_in_and_are_not_waited_for(tmp_path: Path) -> None:
+    """Between two of them the loop takes what has come, though nothing follows from them; the next one is not put off
+    until something comes, or a tick period is over.
+    """
+    taken = trio.Event()
+
+    def react(actor: Scripted, one: Input) -> None:
+        answering(actor, one)
+        if isinstance(one, TurnDone) and not actor.turns:
+            taken.set()
+
+    actor = Scripted(react, lambda actor: 1 if actor.turns else None)
+    actor.turns = [Turn(-1, lambda: TurnDone(-1), yields=True) for _ in range(250)]
+    shell = scripted(tmp_path, actor, settings={"tick": 3_600_000})
+    async with running(shell):
+        await shell.command("x", {})
+        assert actor.turns
+        with trio.fail_after(10):
+            await taken.wait()
+    assert len(actor.given(TurnDone)) == shell.counts.turns == 250
 
 
 def test_the_clock_never_runs_backwards() -> None:

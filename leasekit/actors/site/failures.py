@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from leasekit.actors.site.claims import SiteClaims
-from leasekit.actors.site.leases import REPLACE
+from leasekit.actors.site.turns import REPLACE
 from leasekit.actors.site.units import REASON_MAX
 from leasekit.core.errors import CommandError
 from leasekit.core.leases import authority as au

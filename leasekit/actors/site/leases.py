@@ -6,14 +6,13 @@ extends, replacements for units that failed, and new leases get theirs, in one m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from leasekit.actors.base import earliest
-from leasekit.actors.giver import Giver
 from leasekit.actors.settings import AuthoritySettings, Peer
+from leasekit.actors.site.turns import GROW, NEW, REPLACE, SHRINK, SiteTurns
 from leasekit.actors.site.units import REASON_MAX, Units, summary
-from leasekit.actors.turns import is_inline
 from leasekit.core.claims.keys import Scheme, Signer
 from leasekit.core.claims.statements import CONTRACT, Statement, state
 from leasekit.core.errors import CommandError
@@ -22,10 +21,8 @@ from leasekit.core.leases.machine import NONE
 from leasekit.core.leases.records import SiteLease, SiteUnit
 from leasekit.core.mappers import (
     Assign,
-    AuthorityCycle,
     AuthorityDecision,
     AuthorityMapper,
-    Demand,
     Power,
     Refuse,
     Release,
@@ -35,16 +32,13 @@ from leasekit.core.properties import Properties
 from leasekit.core.protocol.codec import clip
 from leasekit.core.protocol.messages import EXTEND, LeaseUpdate, UnitState
 from leasekit.core.schema import Row
-from leasekit.core.steps import Action, ActionDone, Turn, TurnDone
+from leasekit.core.steps import Action, ActionDone, TurnDone
 from leasekit.core.time import INSTANT_MAX, Instant, Term
 from leasekit.core.timetable import Timetable
 from leasekit.core.words import counted
 
-SHRINK, GROW, REPLACE, NEW = "shrink", "grow", "replace", "new"
-_ORDER = {SHRINK: 0, GROW: 1, REPLACE: 2, NEW: 3}
 
-
-class SiteLeases(Giver[SiteLease]):
+class SiteLeases(SiteTurns):
     """The units' side of an authority."""
 
     role = "authority"
@@ -60,17 +54,10 @@ class SiteLeases(Giver[SiteLease]):
         mapper: AuthorityMapper,
         settings: AuthoritySettings,
     ) -> None:
-        super().__init__(name, signer, scheme, peers, settings)
-        self.settings = settings
+        super().__init__(name, signer, scheme, peers, mapper, settings)
         self.units = self._no_units_yet()
         self._calendars: dict[str, Timetable] = {}
         self._holding: dict[str, int] = {}
-        self._mapper = mapper
-        self.inline = is_inline(mapper)
-        self._queue: dict[str, str] = {}
-        self._look = False
-        self._shrunk = False
-        self._shown: dict[str, int] = {}
         self._stale = False
         self._endings = 0
         self._declare()
@@ -86,6 +73,7 @@ class SiteLeases(Giver[SiteLease]):
         for group in self.settings.inventory:
             new += self.units.declare(group.type, group.names, group.properties, group.own)
             self._calendars[group.type] = Timetable(self.units.in_service(group.type))
+        self.units.sort_others()
         return new
 
     def count_units(self, type_: str) -> None:
@@ -363,53 +351,14 @@ class SiteLeases(Giver[SiteLease]):
         else:
             self._check_primed(lease)
 
-    # -- the mapper's turns ------------------------------------------------------------------------------------
-
-    def look_again(self) -> None:
-        """Something has changed that the mapper may want to know."""
-        self._look = bool(self._queue)
-
-    def _turn_at(self) -> Instant | None:
-        if self._running or not self._queue:
-            return None
-        return self.now if self._look else self._wake
-
-    def turn(self) -> Turn | None:
-        """The mapper's turn, if leases wait for units and something has changed since it looked."""
-        at = self._turn_at()
-        if at is None or at > self.now:
-            return None
-        self._look, self._wake = False, None
-        ordered = sorted(self._queue.items(), key=lambda item: _ORDER[item[1]])
-        shrinking = [item for item in ordered if item[1] == SHRINK]
-        if shrinking and len(shrinking) < len(ordered) and not self._shrunk:
-            # By themselves, so that what they give up is there for the others at the same instant.
-            ordered, self._shrunk, self._look = shrinking, True, True
-        else:
-            self._shrunk = False
-        demands = [self._view(self.leases[id_], op) for id_, op in ordered]
-        self._shown = {demand.lease: demand.units for demand in demands}
-        units = self.units if self.inline else self.units.snapshot()
-        cycle = AuthorityCycle(self.now, demands, units.free, units.view, units.all, self._booked(dict(ordered)))
-        return self._begin_turn(lambda: self._mapper.assign(cycle))
-
-    def _booked(self, shown: Container[str]) -> Callable[[str], Sequence[Demand]]:
-        """What a mapper is told beside the demands of those leases that are ``shown``: nothing, unless it wants it."""
-        return _nothing
-
-    def _view(self, lease: SiteLease, op: str) -> Demand:
-        return Demand(
-            lease.id, lease.holder, op, lease.type, lease.wanted - len(lease.units), tuple(lease.units), (), lease.term,
-            lease.properties,
-        )  # fmt: skip
-
-    def _waits_for_mapper(self) -> Iterable[str]:
-        return self._queue
+    # -- what the mapper decides -------------------------------------------------------------------------------
 
     def _turn_done(self, done: TurnDone) -> None:
         """As the layer below. What has changed while the mapper was at it, it is shown in a turn that is due."""
         self._stale = self._look
         super()._turn_done(done)
+        # What is still there was left, or could not be carried out: it is not shown again for what comes after it.
+        self._more = self._more and not any(lease in self._queue for lease in self._shown)
 
     def _carry_out(self, decision: AuthorityDecision) -> None:
         assert not isinstance(decision, Wake | Power), "other layers take those"
@@ -584,11 +533,13 @@ class SiteLeases(Giver[SiteLease]):
     def _query_status(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         units = {type_: dict(counts) for type_, counts in summary(self.units).items()}
         status = self._status(self.leases.values())
-        return {**status, "units": units, "waiting": len(self._queue), "reports": self.latest_reports()}
-
-
-def _nothing(type_: str) -> Sequence[Demand]:
-    return ()
+        return {
+            **status,
+            "units": units,
+            "waiting": len(self._queue),
+            "filters": self.units.kinds.counts(),
+            "reports": self.latest_reports(),
+        }
 
 
 def _promised(lease: SiteLease, word: str) -> Term:

@@ -7,12 +7,12 @@ that is not on: :mod:`.units` has it switched on first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, Final
 
-from leasekit.actors.site.leases import GROW, NEW, SHRINK
 from leasekit.actors.site.maintenance import SiteMaintenance
+from leasekit.actors.site.turns import GROW, NEW, SHRINK
 from leasekit.actors.site.units import REASON_MAX
 from leasekit.core.errors import CommandError
 from leasekit.core.leases import authority as au
@@ -53,8 +53,13 @@ class SitePower(SiteMaintenance):
 
     def _turn_at(self) -> Instant | None:
         if self._watches and not self._queue and not self._running:
-            return self.now if self._look else self._wake
+            return self.now if self._look or self._more else self._wake
         return super()._turn_at()
+
+    def _filters(self, shown: Iterable[str]) -> Iterator[tuple[str, str]]:
+        """As the layer below; a mapper that watches looks at what is booked as well."""
+        live = (lease.id for lease in self.leases.values() if lease.ended < 0)
+        return super()._filters(live if self._watches else shown)
 
     def _booked(self, shown: Container[str]) -> Callable[[str], Sequence[Demand]]:
         """What leases will need, by type. Looked up once a turn, and only if the mapper watches."""

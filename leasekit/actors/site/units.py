@@ -12,8 +12,10 @@ from typing import Any, Final
 import attrs
 from sortedcontainers import SortedList
 
+from leasekit.actors.site.kinds import Kinds
 from leasekit.actors.site.unit_power import FAILED, Note, UnitPower
 from leasekit.core.errors import CommandError
+from leasekit.core.filters import parse_filter
 from leasekit.core.leases import authority as au
 from leasekit.core.leases import power as pw
 from leasekit.core.leases.records import SiteUnit
@@ -53,6 +55,8 @@ class Units:
         self._count: dict[str, int] = {}
         self._free: dict[str, SortedList] = {}
         self._tearing: dict[str, dict[str, SiteUnit]] = {}
+        self.kinds = Kinds()
+        """Their kinds by what mappers see of them, and what filters say of those."""
 
     # -- inventory ---------------------------------------------------------------------------------------------
 
@@ -80,7 +84,14 @@ class Units:
                 raise ValueError(
                     f"unit {name!r} is of type {known.type!r} and of type {type_!r}: unit names are unique at a site"
                 )
+            self._sort(self._units[name])
         return new
+
+    def sort_others(self) -> None:
+        """Once all is declared: units that no setting names any more have the properties of their type."""
+        for unit in self._units.values():
+            if unit.id not in self._properties:
+                self._sort(unit)
 
     def restore(self, rows: Iterable[Row]) -> None:
         """Units as a store kept them, before :meth:`declare` (which adds those that are new)."""
@@ -91,6 +102,7 @@ class Units:
             self._count[unit.type] = self._count.get(unit.type, 0) + 1
             self._free.setdefault(unit.type, SortedList())
             self._tearing.setdefault(unit.type, {})
+            self._sort(unit)
             if unit.state == au.FREE and not unit.promised:
                 self._put_free(unit)
             elif unit.state == au.TEARDOWN and not unit.promised:
@@ -145,32 +157,42 @@ class Units:
         return self._view(self._units[name])
 
     def _view(self, unit: SiteUnit) -> UnitView:
-        properties = self.unit_properties(unit)
-        if unit.metered:
-            properties = {**properties, **unit.metered}
         return UnitView(
-            unit.id, unit.type, unit.state, unit.lease or unit.promised, unit.failures, properties, self.power(unit)
-        )
+            unit.id, unit.type, unit.state, unit.lease or unit.promised, unit.failures, self.kinds.properties(unit.id),
+            self.power(unit),
+        )  # fmt: skip
 
-    def free(self, type_: str) -> Iterator[UnitView]:
-        """Units that can be given out: clean ones first (fewest failures, then inventory order), then those in
-        teardown, and those that must be switched on at the end.
+    def _sort(self, unit: SiteUnit) -> None:
+        """Put a unit among those like it: its properties may be others now."""
+        properties = self.unit_properties(unit)
+        self.kinds.put(unit.id, unit.type, {**properties, **unit.metered} if unit.metered else properties)
+
+    def free(self, type_: str, filter: str = "", /) -> Iterator[UnitView]:
+        """Units that can be given out, and that a filter accepts: clean ones first (fewest failures, then inventory
+        order), then those in teardown, and those that must be switched on at the end. Raises ``FilterError``.
         """
+        accepts = self.kinds.accepts(type_, filter) if filter else _any
+        return self._offer(type_, accepts)
+
+    def _offer(self, type_: str, accepts: Callable[[str], bool]) -> Iterator[UnitView]:
         dark = []
         for rank, _, _, name in self._free.get(type_, ()):
+            if not accepts(name):
+                continue
             if rank:
                 dark.append(name)
             else:
                 yield self.view(name)
         for unit in list(self._tearing.get(type_, {}).values()):
-            if not unit.retire:
+            if not unit.retire and accepts(unit.id):
                 yield self._view(unit)
         for name in dark:
             yield self.view(name)
 
-    def all(self, type_: str) -> list[UnitView]:
-        """All units of a type, in the order of the inventory."""
-        return [self._view(unit) for unit in self._units.values() if unit.type == type_]
+    def all(self, type_: str, filter: str = "", /) -> list[UnitView]:
+        """All units of a type that a filter accepts, in the order of the inventory. Raises ``FilterError``."""
+        accepts = self.kinds.accepts(type_, filter) if filter else _any
+        return [self._view(unit) for unit in self._units.values() if unit.type == type_ and accepts(unit.id)]
 
     def snapshot(self) -> UnitsSnapshot:
         """The same views, which hold still while the units go on."""
@@ -318,6 +340,7 @@ class Units:
         if free:
             self._take_free(unit)
         power = self._power.done(unit, done)
+        self._sort(unit)
         if power == FAILED:
             unit.retire = unit.reason
             if unit.state == au.FREE:
@@ -426,17 +449,28 @@ class UnitsSnapshot:
     _views: Mapping[str, UnitView]
     _all: Mapping[str, list[UnitView]]
 
-    def free(self, type_: str) -> Iterator[UnitView]:
+    def free(self, type_: str, filter: str = "", /) -> Iterator[UnitView]:
         """As :meth:`Units.free`."""
-        return iter(self._free.get(type_, ()))
+        return _fitting(self._free.get(type_, ()), filter)
 
     def view(self, name: str) -> UnitView:
         """As :meth:`Units.view`."""
         return self._views[name]
 
-    def all(self, type_: str) -> list[UnitView]:
+    def all(self, type_: str, filter: str = "", /) -> list[UnitView]:
         """As :meth:`Units.all`."""
-        return self._all.get(type_, [])
+        return list(_fitting(self._all.get(type_, ()), filter))
+
+
+def _any(unit: str) -> bool:
+    return True
+
+
+def _fitting(views: Iterable[UnitView], text: str) -> Iterator[UnitView]:
+    if not text:
+        return iter(views)
+    accepts = parse_filter(text)
+    return (view for view in views if accepts(view.attributes))
 
 
 def summary(units: Iterable[SiteUnit]) -> Mapping[str, Mapping[str, int]]:

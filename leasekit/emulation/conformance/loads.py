@@ -76,7 +76,7 @@ def _nowhere(role: str, types: Sequence[str]) -> Any:
     if role == "broker":
         return _broker(3, types)._replace(sources=lambda type_: ())
     if role == "authority":
-        return _authority(3, types)._replace(free=lambda type_: iter(()))
+        return _authority(3, types)._replace(free=lambda type_, filter_="": iter(()))
     return _guest(0, types)._replace(now=DAY)
 
 
@@ -145,7 +145,7 @@ def _authority(size: int, types: Sequence[str]) -> AuthorityCycle:
         for type_, count in needs.items()
     }
     known = {unit.id: unit for views in units.values() for unit in views}
-    return AuthorityCycle(HOUR, demands, lambda type_: iter(units.get(type_, ())), known.__getitem__)
+    return AuthorityCycle(HOUR, demands, lambda type_, filter_="": iter(units.get(type_, ())), known.__getitem__)
 
 
 def _guest(size: int, types: Sequence[str]) -> GuestCycle:

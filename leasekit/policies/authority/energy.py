@@ -7,18 +7,19 @@ Which units a lease gets, the weighers say (:mod:`.weighers`). When units are sw
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar, Final
 
 import attrs
 
-from leasekit.core.filters import Filter
+from leasekit.core.filters import FilterError
 from leasekit.core.mappers import Assign, AuthorityCycle, AuthorityDecision, Demand, Power, Refuse, UnitView, Wake
 from leasekit.core.time import Instant, Term
 from leasekit.policies.authority.energy_forecast import Forecast
 from leasekit.policies.authority.energy_holds import Holds
 from leasekit.policies.authority.energy_offers import Key, Offer, Rank
 from leasekit.policies.authority.energy_plan import Fleet, PowerManager, PowerSettings, Switching
-from leasekit.policies.authority.first_fit import Turn, acceptable
+from leasekit.policies.authority.first_fit import FILTER, Turn
 from leasekit.policies.authority.weighers import WEIGHERS, Weigher, efficiency
 from leasekit.policies.registry import make_part
 
@@ -54,6 +55,7 @@ class EnergyManager:
 
     Settings: ClassVar[type[EnergySettings]] = EnergySettings
     inline: ClassVar[bool] = True
+    filtered_by: ClassVar[str] = FILTER
     watches: ClassVar[bool] = True
 
     def __init__(self, settings: EnergySettings | None = None) -> None:
@@ -114,7 +116,7 @@ class _Weighed(Turn):
         self._demand = demand
         return super().fill(demand)
 
-    def _next(self, type_: str, count: int, filter_: Filter | None) -> list[str]:
+    def _next(self, type_: str, count: int, filter_: str) -> list[str]:
         demand, holds = self._demand, self._holds.get(type_)
         assert demand is not None, "only called to fill a demand"
         if count <= 0:
@@ -132,19 +134,18 @@ class _Weighed(Turn):
                     each.moved(unit, due)
         return chosen
 
-    def _offer_of(self, type_: str, filter_: Filter | None) -> Offer:
+    def _offer_of(self, type_: str, filter_: str) -> Offer:
         offers = self._best.setdefault(type_, {})
-        text = "" if filter_ is None else filter_.text
-        if text not in offers:
-            holds = self._holds.get(type_)
-            able = (unit.id for unit in self._listed(type_) if acceptable(unit, filter_))
-            offers[text] = Offer(
-                able,
+        if filter_ not in offers:
+            holds, listed = self._holds.get(type_), self._listed(type_)
+            able = {unit.id for unit in self._cycle.free(type_, filter_)} if filter_ else None
+            offers[filter_] = Offer(
+                (unit.id for unit in listed if able is None or unit.id in able),
                 self._ranks[type_],
                 lambda unit: None if holds is None else holds.next_due(unit, self._now),
                 self._gone,
             )
-        return offers[text]
+        return offers[filter_]
 
     def _listed(self, type_: str) -> list[UnitView]:
         """The units that can be chosen, with their ranks taken down."""
@@ -207,7 +208,7 @@ class _Type:
         """Take note of how the units are, and of what leases have and will need."""
         now, manager = cycle.now, self._manager
         self._units = [unit for unit in cycle.units(self._type) if unit.state != "out"]
-        self.holds.look(now, self._units, cycle.booked(self._type), cycle.demands)
+        self.holds.look(now, self._units, cycle.booked(self._type), cycle.demands, partial(self._able, cycle))
         for unit in self._units:
             if unit.power != "on":
                 manager.checks.forget(unit.id)
@@ -222,6 +223,15 @@ class _Type:
             elif unit.id in self._dark:
                 self._dark.discard(unit.id)
                 manager.woken(unit.id, now)
+
+    def _able(self, cycle: AuthorityCycle, filter_: str) -> set[str] | None:
+        """The units that a filter accepts; all of them, which None says, where it can't be read: it is refused when the
+        term begins, with what is wrong with it.
+        """
+        try:
+            return {unit.id for unit in cycle.units(self._type, filter_)}
+        except FilterError:
+            return None
 
     def switch(self, now: Instant, taken: set[str]) -> list[AuthorityDecision]:
         """What is to be switched: once in every interval, but what reservations need, as soon as they need it."""

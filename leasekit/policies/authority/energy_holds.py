@@ -7,14 +7,14 @@ units is not to be had any more, or a reservation whose filter accepts that unit
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from functools import lru_cache
 from typing import Final, TypeAlias, cast
 
-from leasekit.core.filters import Filter, FilterError, parse_filter
 from leasekit.core.mappers import Demand, UnitView
 from leasekit.core.time import Instant, Term
 from leasekit.core.timetable import UnitTimetable
-from leasekit.policies.authority.first_fit import FILTER, acceptable
+from leasekit.policies.authority.first_fit import FILTER
 from leasekit.policies.authority.weighers import Weigher, efficiency
 
 _NOW: Final = "now"
@@ -39,9 +39,16 @@ class Holds:
     # -- what there is -----------------------------------------------------------------------------------------
 
     def look(
-        self, now: Instant, units: Sequence[UnitView], booked: Sequence[Demand], demands: Sequence[Demand]
+        self,
+        now: Instant,
+        units: Sequence[UnitView],
+        booked: Sequence[Demand],
+        demands: Sequence[Demand],
+        accepted: Callable[[str], Set[str] | None],
     ) -> None:
-        """Make the timetable anew from what leases have and will need, keeping what was chosen."""
+        """Make the timetable anew from what leases have and will need, keeping what was chosen. ``accepted`` are the
+        units that a filter accepts (None: all).
+        """
         names = [unit.id for unit in units]
         kept = self._now or self._bookings or len(self._table)
         if not (booked or demands or kept) and names == self._table.units:
@@ -62,7 +69,7 @@ class Holds:
         begun = {self._key(demand, now): demand for demand in demands if demand.units > 0}
         reserved = {key: demand for key, demand in begun.items() if key in self._chosen}
         reserved.update((self._key(demand, now), demand) for demand in self._bookings)
-        self._choose(reserved, now, units)
+        self._choose(reserved, now, units, lru_cache(accepted))
         self._by_lease, self._by_unit = {}, {}
         for key, chosen in self._chosen.items():
             self._by_lease.setdefault(key[0], []).append(key)
@@ -78,7 +85,13 @@ class Holds:
             return own
         return next((key for key in self._by_lease.get(demand.lease, ()) if key[1] <= now), own)
 
-    def _choose(self, reserved: Mapping[_Key, Demand], now: Instant, units: Sequence[UnitView]) -> None:
+    def _choose(
+        self,
+        reserved: Mapping[_Key, Demand],
+        now: Instant,
+        units: Sequence[UnitView],
+        accepted: Callable[[str], Set[str] | None],
+    ) -> None:
         """Keep what is still to be had of what was chosen, then choose what is missing: first for those that are
         particular about it.
         """
@@ -92,13 +105,14 @@ class Holds:
         if all(len(self._chosen.get(key, ())) == demand.units for key, demand in reserved.items()):
             return
         ranked = sorted(units, key=lambda unit: -efficiency(unit.properties)) if self._by_efficiency else units
-        filters = {key: _filter(demand) for key, demand in reserved.items()}
-        content = {key for key, filter_ in filters.items() if filter_ is None}
+        filters = {key: demand.properties.get(FILTER, "") for key, demand in reserved.items()}
+        able = {key: accepted(text) if text else None for key, text in filters.items()}
+        content = {key for key, units_ in able.items() if units_ is None}
         for key in sorted(reserved, key=content.__contains__):
-            missing, filter_ = reserved[key].units - len(self._chosen.get(key, ())), filters[key]
+            missing, mine = reserved[key].units - len(self._chosen.get(key, ())), able[key]
             if missing > 0:
-                able = [unit.id for unit in ranked if acceptable(unit, filter_)]
-                self._add(key, missing, terms, able, set() if filter_ is None else content)
+                usable = [unit.id for unit in ranked if mine is None or unit.id in mine]
+                self._add(key, missing, terms, usable, set() if mine is None else content)
 
     def _add(
         self, key: _Key, missing: int, terms: Mapping[_Key, Term], able: Iterable[str], content: Set[_Key]
@@ -195,11 +209,3 @@ class Holds:
 def _from(now: Instant, term: Term) -> Term:
     start = max(now, term.start)
     return Term(start, max(term.end, start + 1))
-
-
-def _filter(demand: Demand) -> Filter | None:
-    text = demand.properties.get(FILTER, "")
-    try:
-        return parse_filter(text) if text else None
-    except FilterError:
-        return None  # it is refused when its term begins, with what is wrong

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import ClassVar, Final
 
 import attrs
 
-from leasekit.core.filters import Filter, FilterError, parse_filter
+from leasekit.core.filters import FilterError, parse_filter
 from leasekit.core.mappers import Assign, AuthorityCycle, AuthorityDecision, Demand, Refuse, Release, UnitView
 
 FILTER: Final = "filter"
 """The configuration property that says which units will do."""
 SHOWN_MAX: Final = 3
+LOOKED_MAX: Final = 100
+"""How many free units are looked at, at most, for examples that differ."""
 
 
 @attrs.frozen(kw_only=True)
@@ -31,6 +34,7 @@ class FirstFit:
 
     Settings: ClassVar[type[FirstFitSettings]] = FirstFitSettings
     inline: ClassVar[bool] = True
+    filtered_by: ClassVar[str] = FILTER
 
     def __init__(self, settings: FirstFitSettings | None = None) -> None:
         self.settings = settings or FirstFitSettings()
@@ -59,14 +63,13 @@ class Turn:
 
     def fill(self, demand: Demand) -> Assign | Refuse:
         """Named units where the demand names them, then whatever is next, and will do, for those that it doesn't."""
-        text = demand.properties.get(FILTER, "")
-        try:
-            filter_ = parse_filter(text) if text else None
-        except FilterError as error:
-            return Refuse(demand.lease, f"configuration.{error}")
+        filter_ = demand.properties.get(FILTER, "")
         named = [unit for unit in demand.wanted if unit not in demand.held]
         chosen = self._wanted(demand.type, named[: demand.units])
-        chosen += self._next(demand.type, demand.units - len(named), filter_)
+        try:
+            chosen += self._next(demand.type, demand.units - len(named), filter_)
+        except FilterError as error:
+            return Refuse(demand.lease, f"configuration.{error}")
         if chosen:
             return Assign(demand.lease, tuple(chosen))
         if named:
@@ -83,11 +86,11 @@ class Turn:
         self._gone.update(mine)
         return mine
 
-    def _next(self, type_: str, count: int, filter_: Filter | None) -> list[str]:
-        key = (type_, filter_.text if filter_ is not None else "")
-        offer = self._offers.get(key)
+    def _next(self, type_: str, count: int, filter_: str) -> list[str]:
+        """The next units for a demand. Raises ``FilterError``."""
+        offer = self._offers.get((type_, filter_))
         if offer is None:
-            offer = self._offers[key] = self._offer(type_, filter_)
+            offer = self._offers[type_, filter_] = (unit.id for unit in self._cycle.free(type_, filter_))
         chosen: list[str] = []
         while len(chosen) < count:
             unit = next(offer, None)
@@ -98,31 +101,21 @@ class Turn:
         self._gone.update(chosen)
         return chosen
 
-    def _offer(self, type_: str, filter_: Filter | None) -> Iterator[str]:
-        return (unit.id for unit in self._cycle.free(type_) if acceptable(unit, filter_))
-
-    def _why_none(self, type_: str, filter_: Filter | None) -> str:
+    def _why_none(self, type_: str, filter_: str) -> str:
         nothing = f"no unit of type {type_!r} is in service and free"
-        if filter_ is None:
+        if not filter_:
             return nothing
-        free = [unit for unit in self._cycle.free(type_) if unit.id not in self._gone and unit.id not in self._named]
-        if not free:
-            return nothing
+        free = (unit for unit in self._cycle.free(type_) if unit.id not in self._gone and unit.id not in self._named)
         # One example of each way in which units fall short.
-        misses = {filter_.misses(described(unit)): unit.id for unit in reversed(free)}
-        shown = [f"{unit}: {miss}" for miss, unit in reversed(misses.items())]
-        more = "" if len(shown) <= SHOWN_MAX else ", ..."
-        return (
-            f"none of the {len(free)} free units of type {type_!r} satisfies the filter {filter_.text!r:.200} "
-            f"({', '.join(shown[:SHOWN_MAX])}{more})"
-        )
-
-
-def described(unit: UnitView) -> dict[str, str]:
-    """What a filter sees of a unit."""
-    return {**unit.properties, "unit": unit.id, "type": unit.type}
-
-
-def acceptable(unit: UnitView, filter_: Filter | None) -> bool:
-    """Whether a unit will do for a filter."""
-    return filter_ is None or filter_(described(unit))
+        differ: list[UnitView] = []
+        for unit in islice(free, LOOKED_MAX):
+            if len(differ) <= SHOWN_MAX and all(unit.properties != other.properties for other in differ):
+                differ.append(unit)
+        if not differ:
+            return nothing
+        misses: dict[str, str] = {}
+        for unit in differ:
+            misses.setdefault(parse_filter(filter_).misses(unit.attributes), unit.id)
+        shown = [f"{unit}: {miss}" for miss, unit in misses.items()]
+        examples = ", ".join([*shown[:SHOWN_MAX], *(["..."] if len(shown) > SHOWN_MAX else [])])
+        return f"no free unit of type {type_!r} satisfies the filter {filter_!r:.200} ({examples})"

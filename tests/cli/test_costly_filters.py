@@ -1,0 +1,86 @@
+"""Against real daemons: filters as dear as a guest can make them hold up nobody else."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from cli_daemons import running
+from system.system_waits import wait_until
+
+from leasekit.actors.site.kinds import ASKING, SLICE
+from leasekit.config.load import load
+from leasekit.core.filters import COMPARISONS_MAX
+from leasekit.core.time import HOUR
+from leasekit.runtime.client import ControlClient
+
+pytestmark = pytest.mark.xdist_group("cli_daemons")
+
+KINDS, UNITS = 200, 1_000
+FILTERS = 4
+GROUP = """
+[[actor.site.inventory]]
+type = "vm"
+units = {units}
+prefix = "r{rack}-"
+unit_properties = {{ rack = "{rack}", cores = "{cores}" }}
+"""
+DEPLOY = """
+deployment.name = "filters"
+deployment.state = "run"
+deployment.create_keys = true
+
+[actor.site]
+role = "authority"
+listen = ["unix:site.sock"]
+[[actor.site.delegation]]
+broker = "broker"
+type = "vm"
+
+[actor.broker]
+role = "broker"
+listen = ["unix:broker.sock"]
+
+[actor.greedy]
+role = "guest"
+
+[actor.honest]
+role = "guest"
+""" + "".join(GROUP.format(units=UNITS // KINDS, rack=rack, cores=rack % 64) for rack in range(KINDS))
+COSTLY = " or ".join(f"cores > {1_000 + number}" for number in range(COMPARISONS_MAX - 1))
+
+
+def test_costly_filters_hold_up_nobody(tmp_path: Path) -> None:
+    """Each is asked once for units that are alike, in slices of a bounded cost; others' leases become active."""
+    file = tmp_path / "filters.toml"
+    file.write_text(DEPLOY)
+    actors = load(file).actors
+    with (
+        running(file, os.environ),
+        ControlClient(actors["site"].control) as site,
+        ControlClient(actors["greedy"].control) as greedy,
+        ControlClient(actors["honest"].control) as honest,
+    ):
+        now = site.query("status")["now"]
+        later = {"deferrable": "true", "latest_start": str(now + HOUR)}
+        wish = {"type": "vm", "units": 1, "term": [now, now + HOUR], "properties": later}
+        costly = [
+            greedy.command("lease.request", **wish, configuration={"filter": f"{COSTLY} or rack == none-{number}"})
+            for number in range(FILTERS)
+        ]
+        plain = honest.command("lease.request", **wish)["id"]
+        wait_until("the honest guest's lease", lambda: _not_yet(honest, plain, "active"))
+        for one in costly:
+            wait_until("the refusal of a filter", lambda one=one: _not_yet(greedy, one["id"], "failed"))
+            reason = greedy.query("lease", lease=one["id"])["reason"]
+            assert "no free unit of type 'vm' satisfies the filter" in reason
+        filters = site.query("status")["filters"]
+        assert filters["asked"] == FILTERS * KINDS
+        assert filters["slices"] >= FILTERS * KINDS * COMPARISONS_MAX // SLICE
+        assert filters["largest_slice"] <= SLICE + ASKING + 2 * COMPARISONS_MAX
+
+
+def _not_yet(client: ControlClient, lease: str, state: str) -> str:
+    found = str(client.query("lease", lease=lease)["state"])
+    return "" if found == state else found

@@ -1,0 +1,95 @@
+"""What filters cost: bounded by the filter, and by how many different attributes there are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from leasekit.core.filters import COMPARISONS_MAX, LENGTH_MAX, FilterError, nodes, parse_filter
+
+
+@pytest.fixture
+def numbers(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """The texts that were looked at as numbers."""
+    looked: list[str] = []
+    is_number = nodes._number
+
+    def look(text: str) -> Any:
+        looked.append(text)
+        return is_number(text)
+
+    monkeypatch.setattr(nodes, "_number", look)
+    return looked
+
+
+def test_literals_are_read_once(numbers: list[str]) -> None:
+    """When the filter is; of attributes, those that are asked for, once for each time the filter is asked."""
+    found = parse_filter("n in {7001, 7002, 7003} or n > 7004 or n in 7005..7006 or m < $n")
+    assert sorted(numbers) == ["7001", "7002", "7003", "7004", "7005", "7006"]
+    numbers.clear()
+    assert not found({"n": "1", "m": "2", "other": "3"})
+    assert found({"n": "7002"})
+    assert numbers == ["1", "2", "7002"]
+
+
+def test_a_filter_is_read_once_and_so_is_what_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who sends the same text again costs nothing, also where it is wrong."""
+    for text in ("read_once > 1", "read_once >"):
+        for _ in range(2):
+            try:
+                parse_filter(text)
+            except FilterError as error:
+                assert error.text == text and error.__cause__ is None
+            monkeypatch.setattr("leasekit.core.filters.Parser", None)  # it is not asked again
+        monkeypatch.undo()
+
+
+@pytest.mark.parametrize(
+    "part",
+    ["a < 1 or ", "a or ", "not a or ", "a in 1..2 or ", "a == $b or ", "(a > 1) or "],
+)
+def test_comparisons_are_limited(part: str) -> None:
+    """However they are written; the error says how many there are."""
+    text = part * (LENGTH_MAX // len(part) - 1) + "a"
+    with pytest.raises(FilterError, match=rf"found \d+ comparisons, at most {COMPARISONS_MAX} are allowed"):
+        parse_filter(text)
+    assert parse_filter(part * (COMPARISONS_MAX // 2 - 1) + "a").cost <= 2 * COMPARISONS_MAX
+
+
+def test_many_operands_are_many_comparisons() -> None:
+    """In a list, too, and in a set with attributes in it; but not in a set of literals."""
+    operands = ",".join(["1"] * (COMPARISONS_MAX + 1))
+    for text in (f'["<","$a",{operands}]', f'["=","$a",{operands}]', f"a in {{{'$b,' * COMPARISONS_MAX}$b}}"):
+        with pytest.raises(FilterError, match="comparisons"):
+            parse_filter(text)
+    many = parse_filter(f"a in {{{','.join(map(str, range(900)))}}}")
+    assert many.cost == 2 and many({"a": "899.0"}) and not many({"a": "900"})
+    assert parse_filter(f'["!=","$a",{operands}]')({"a": "2"})
+
+
+def test_long_values_are_not_read() -> None:
+    """A flag and a number are short: what is longer is not looked at."""
+
+    class Long(str):
+        def lower(self) -> str:
+            raise AssertionError("not for a flag")
+
+    assert parse_filter("long_flag")({"long_flag": Long("x" * 16_000)})
+    assert not parse_filter("long_flag < 1")({"long_flag": "1" * 16_000})
+
+
+def test_why_not_asks_each_part_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However deep it lies."""
+    asked: list[str] = []
+    test = nodes.Compare.test
+
+    def count(self: nodes.Compare) -> nodes.Test:
+        asked.append(self.op)
+        return test(self)
+
+    found = parse_filter("(" * 30 + "deep < 1 or deep > 9" + " and deep >= 0)" * 30)
+    monkeypatch.setattr(nodes.Compare, "test", count)
+    assert found.misses({"deep": "5"}).startswith("deep is 5, wanted < 1 and deep is 5, wanted > 9")
+    assert len(asked) <= 32
