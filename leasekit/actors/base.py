@@ -29,6 +29,7 @@ from leasekit.core.steps import (
     ActionDone,
     Command,
     Connected,
+    Disconnected,
     Input,
     Outgoing,
     PeerChange,
@@ -118,6 +119,7 @@ class Actor:
             TurnDone: self._turn_done,
             Command: self._command,
             Connected: self._connected,
+            Disconnected: self._disconnected,
         }
 
     # -- the contract with the shell ---------------------------------------------------------------------------
@@ -275,6 +277,9 @@ class Actor:
                 self._touch(record)
             elif owed is not None:
                 owed.pop(record.id, None)
+
+    def _disconnected(self, disconnected: Disconnected) -> None:
+        """What is due is sent again all the same; most roles need not know."""
 
     # -- the mapper --------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 import attrs
@@ -28,8 +28,8 @@ from leasekit.core.leases.relations import PeerRecord
 from leasekit.core.protocol.codec import TEXT_MAX, WORD_MAX, clip
 from leasekit.core.protocol.messages import Accepted, Administer, Administered, ErrorReply, Introduce, Message
 from leasekit.core.schema import Change, Row
-from leasekit.core.steps import Command, Connected, Outgoing, PeerChange, Reply
-from leasekit.core.time import SECOND, Duration, Instant
+from leasekit.core.steps import Command, Connected, Disconnected, Outgoing, PeerChange, Reply
+from leasekit.core.time import HOUR, SECOND, Duration, Instant
 from leasekit.core.words import with_article
 
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
@@ -39,8 +39,8 @@ OPERATOR: Final = "operator"
 """Who made a peer known that came by command; else it is the broker's name, or empty for the deploy file."""
 FORMER_MAX: Final = 8
 """How many earlier keys of one peer are remembered."""
-ENDORSED_MAX: Final = 20_000
-"""How many peers one broker may make known: more are refused, so that it can't fill the store."""
+USED_AGAIN: Final[Duration] = 1 * HOUR
+"""How often it is written down, at most, that one whom a broker introduced was of use."""
 ADMINISTER_TIMEOUT: Final[Duration] = 30 * SECOND
 """How long the answer to a command for another actor is waited for."""
 
@@ -79,6 +79,8 @@ class Peering(Actor):
         self._deployed = dict(self.peers)
         self._made_known: dict[str, PeerRecord] = {}
         self._endorsed: Counter[str] = Counter()
+        self._turned_away: Counter[str] = Counter()
+        self._linked: set[str] = set()
         self._errands: dict[str, _Errand] = {}
         self._errand_commands: dict[str, Callable[[Command], None]] = {"peer.command": self._send_errand}
         self._handlers.update(
@@ -111,13 +113,18 @@ class Peering(Actor):
         if name in self._deployed:
             self._make_known(known, removed=True)
         else:
-            record = self._made_known.pop(name)
-            self._endorsed[record.origin] -= 1
-            self._dirty.pop(id(record), None)
-            self._changes.append(Change(record.table, name, None))
-            del self.peers[name]
-            self._peer_changed(name)
+            self._forget_peer(name)
         return {"peer": name}
+
+    def _forget_peer(self, name: str) -> None:
+        """Know a peer no longer that the deploy file does not name."""
+        record = self._made_known.pop(name)
+        self._endorsed[record.origin] -= 1
+        self._dirty.pop(id(record), None)
+        record.timer = None
+        self._changes.append(Change(record.table, name, None))
+        del self.peers[name]
+        self._peer_changed(name)
 
     def _succeed(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """A peer has another key: its succession, which both sign, says so, and how long the old one is honoured."""
@@ -148,7 +155,7 @@ class Peering(Actor):
     def _make_known(self, peer: Peer, *, removed: bool) -> None:
         record = PeerRecord(
             peer.name, peer.role, peer.key, peer.address, peer.origin, tuple(sorted(peer.may)), peer.open_requests,
-            removed, peer.former,
+            removed, peer.former, self.now,
         )  # fmt: skip
         self._keep(record)
         self._touch(record)
@@ -159,6 +166,8 @@ class Peering(Actor):
         before = self._made_known.get(record.id)
         if before is not None:
             self._endorsed[before.origin] -= 1
+            before.timer = None
+            self._dirty.pop(id(before), None)
         self._endorsed[record.origin] += 1
         self._made_known[record.id] = record
 
@@ -181,9 +190,11 @@ class Peering(Actor):
             if self._is_overruled(record):
                 self._changes.append(Change(record.table, record.id, None))
                 continue
+            record.used = record.used or self.now  # one of a store that did not say it yet
             self._keep(record)
             self._apply(record)
             self._peer_changed(record.id)
+            self._schedule(record, self._due_at(record))
 
     def _is_overruled(self, record: PeerRecord) -> bool:
         """Whether the deploy file has come to name a peer, or a key, that a broker had made known otherwise."""
@@ -231,18 +242,55 @@ class Peering(Actor):
             )
         known = self.peers.get(name)
         if (known is not None and known.key == note.subject) or note.subject == self.signer.public:
+            self._of_use(name)
             return
         record = self._made_known.get(name)
         if known is not None or (record is not None and record.removed):
             raise RemoteError("name_taken", f"{broker} endorses another key as {name!r} than the one known here")
-        if self._endorsed[broker] >= ENDORSED_MAX:
-            raise RemoteError("busy", f"{self.name} knows {self._endorsed[broker]} peers from {broker}, its limit")
+        if self._endorsed[broker] >= self._base.introductions_max:
+            self._turned_away[broker] += 1
+            raise RemoteError(
+                "busy", f"{self.name} knows {self._endorsed[broker]} peers from {broker}, its limit (introductions_max)"
+            )
         try:
             self._check_new(name, note.subject)
         except CommandError as error:
             raise RemoteError("name_taken", f"{broker} endorses {name!r}: {error}") from error
         self._make_known(Peer(name=name, key=note.subject, role=role, address=address, origin=broker), removed=False)
         self._note("", "endorsed", "", "", f"{broker} endorses {role} {name} with key {fingerprint(note.subject)}")
+
+    def _of_use(self, name: str) -> None:
+        """A peer is of use: one that was introduced is kept for a while longer."""
+        record = self._made_known.get(name)
+        if record is not None and self.now >= record.used + USED_AGAIN:
+            record.used = self.now
+            self._touch(record)
+
+    def _deals_with(self, peer: str) -> bool:
+        """Whether something goes on with a peer: for the roles to say."""
+        return False
+
+    def _on_unused(self, record: PeerRecord) -> None:
+        """One that a broker introduced goes, so that others have its place, unless there is something with it yet."""
+        if record.id in self._linked or self._deals_with(record.id):
+            record.used = self.now
+            return
+        self._note("", "unused", "", "", f"{record.id}, introduced by {record.origin}, was not of use: it is forgotten")
+        self._forget_peer(record.id)
+
+    def introductions(self) -> list[dict[str, Any]]:
+        """How many peers each broker has made known, how many more it tried to since the start, and the limit."""
+        brokers = sorted(broker for broker in {*self._endorsed, *self._turned_away} if broker not in ("", OPERATOR))
+        most = self._base.introductions_max
+        found = [(broker, self._endorsed[broker], self._turned_away[broker]) for broker in brokers]
+        return [
+            {"broker": broker, "known": known, "refused": refused, "most": most}
+            for broker, known, refused in found
+            if known or refused
+        ]
+
+    def _status(self, leases: Iterable[Any]) -> dict[str, Any]:
+        return {**super()._status(leases), "introductions": self.introductions()}
 
     # -- commanding another actor ------------------------------------------------------------------------------
 
@@ -285,9 +333,16 @@ class Peering(Actor):
     def _connected(self, connected: Connected) -> None:
         """As the base's; what may be asked again is, as it may have been lost with the last connection."""
         super()._connected(connected)
+        self._linked.add(connected.peer)
+        self._of_use(connected.peer)
         for errand in self._errands.values():
             if errand.peer == connected.peer and errand.repeat is not None:
                 self._messages.append(Outgoing(errand.peer, errand.repeat))
+
+    def _disconnected(self, disconnected: Disconnected) -> None:
+        super()._disconnected(disconnected)
+        self._linked.discard(disconnected.peer)
+        self._of_use(disconnected.peer)
 
     def _errand_of(self, peer: str, subject: str, number: int) -> _Errand | None:
         """The errand that a message from ``peer`` answers, if it does."""
@@ -337,10 +392,13 @@ class Peering(Actor):
         self._replies.append(reply)
 
     def _due_at(self, record: Any) -> Instant | None:
-        return None
+        introduced = isinstance(record, PeerRecord) and record.origin not in ("", OPERATOR) and not record.removed
+        return record.used + self._base.introductions_kept if introduced else None
 
     def _on_due(self, record: Any) -> None:
-        if isinstance(record, _Errand):
+        if isinstance(record, PeerRecord):
+            self._on_unused(record)
+        elif isinstance(record, _Errand):
             self._dirty.pop(id(record), None)
             self._end_errand(record, Reply(record.command, error=record.unheard))
 

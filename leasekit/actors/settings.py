@@ -65,6 +65,11 @@ class ActorSettings:
     """How long a closed lease is kept in memory to answer repeats; its row stays in the store."""
     keep_closed: bool = True
     """Whether closed leases stay in the store as history."""
+    introductions_max: int = 100
+    """How many guests (at a guest: sites) each broker may have made known here at once; more are refused."""
+    introductions_kept: Duration = 30 * DAY
+    """How long one that a broker made known is kept without a connection and without a lease. Brokers say again whom
+    they grant something to, once a day at most: no less than a few days."""
 
 
 @attrs.frozen(kw_only=True)

@@ -87,6 +87,11 @@ def _units(units: Any) -> str:
 
 def _problems(answer: dict[str, Any]) -> list[str]:
     problems = [answer["shell"].get("problem", "")]
+    problems += [
+        f"{one['broker']} has introduced {one['known']} peers; {one['refused']} more were refused (introductions_max)"
+        for one in answer.get("introductions", ())
+        if one["refused"]
+    ]
     problems += [f"mapper: {error}" for error in answer.get("mapper_errors", ())]
     problems += [
         f"{to_second(one['at'])}, {one['from']} reports {one['code']}: {one['words']}"

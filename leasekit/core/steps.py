@@ -49,6 +49,12 @@ class Connected(NamedTuple):
     peer: str
 
 
+class Disconnected(NamedTuple):
+    """There is no connection to ``peer`` any more."""
+
+    peer: str
+
+
 class ActionDone(NamedTuple):
     """Action ``number`` on ``unit`` ended; ``properties`` are the unit's, ``reason`` says why it failed."""
 
@@ -76,7 +82,7 @@ class TurnDone(NamedTuple):
     error: str = ""
 
 
-Input: TypeAlias = Tick | Received | Connected | ActionDone | Command | TurnDone
+Input: TypeAlias = Tick | Received | Connected | Disconnected | ActionDone | Command | TurnDone
 
 
 class Outgoing(NamedTuple):

@@ -178,6 +178,7 @@ class Daemon:
             clock=RealClock().now,
             on_receive=shell.receive,
             on_connected=shell.connected,
+            on_disconnected=lambda peer, reason: shell.disconnected(peer),
             settings=job.transport,
             clock_skew=job.clock_skew,
             key=f"actor.{job.name}.listen",
@@ -222,16 +223,24 @@ class _Acquaintances:
     def change(self, changes: Sequence[PeerChange]) -> None:
         """Connect to those that are new, and hang up on those that are known no more."""
         for name, peer in changes:
+            known = self._peers.get(name)
             if peer is None:
-                self._peers.pop(name, None)
+                if known is not None:
+                    self._transport.remove_peer(name)
+                    del self._peers[name]
                 continue
             try:
                 address = parse_endpoint(peer.address) if peer.address else None
             except ValueError as error:
                 logger.warning("peer %s can't be dialled at %r: %s", name, peer.address, error)
                 address = None
-            self._peers[name] = PeerAddress(name, peer.key, address)
-        self._transport.set_peers(self._peers.values())
+            wanted = PeerAddress(name, peer.key, address)
+            if known == wanted:
+                continue
+            if known is not None:
+                self._transport.remove_peer(name)
+            self._peers[name] = wanted
+            self._transport.add_peer(wanted)
 
 
 class _ForcedError(LeasekitError):

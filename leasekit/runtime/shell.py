@@ -30,6 +30,7 @@ from leasekit.core.steps import (
     ActorLike,
     Command,
     Connected,
+    Disconnected,
     Input,
     Outgoing,
     PeerChange,
@@ -156,6 +157,10 @@ class ActorShell:
     def connected(self, peer: str) -> None:
         """A connection to ``peer`` came up."""
         self._inbox.put_now(Connected(peer))
+
+    def disconnected(self, peer: str) -> None:
+        """The connection to ``peer`` is gone."""
+        self._inbox.put_now(Disconnected(peer))
 
     async def command(self, name: str, arguments: Mapping[str, Any]) -> Any:
         """Have the actor do what the operator wants; returns when it is durable. Raises ``CommandError``."""

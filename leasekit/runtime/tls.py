@@ -4,7 +4,9 @@ There is no certificate authority. Each process makes a TLS key of its own, whic
 for that key which the actor's key signs. Whoever knows the actor's key (it is pinned in the deploy file) trusts what
 that key has signed, and nothing else: for each pinned key a trust anchor is made on the spot, which holds that key
 alone. So OpenSSL itself checks both sides' certificates before a byte of leasekit's own protocol is read: who dials
-trusts the one key that is pinned for the peer it wants, who listens the keys of all its peers.
+trusts the one key that is pinned for the peer it wants, who listens the keys of all its peers. Anchors are found by the
+name of the key in the certificate, so that a connection costs the same however many there are. A peer more is an anchor
+more in the context that listens; only for one that goes is another context made.
 
 What that gives, and what does not depend on it:
 
@@ -72,6 +74,7 @@ class Tls:
     def __init__(self, signer: Signer, name: str) -> None:
         self._key = Ed25519PrivateKey.generate()
         self._throwaway = Ed25519PrivateKey.generate()
+        self._anchor_parts = self._split_anchor(signer.public)
         self.certificate = self._own_certificate(signer, name)
         """The actor's certificate, in DER."""
 
@@ -80,6 +83,10 @@ class Tls:
         context = self._context(ssl.PROTOCOL_TLS_SERVER, keys)
         context.num_tickets = 0
         return context
+
+    def trust(self, context: ssl.SSLContext, key: bytes) -> None:
+        """Let the owner of one more key connect where ``context`` listens."""
+        context.load_verify_locations(cadata=self._anchor(key))
 
     def client(self, key: bytes) -> ssl.SSLContext:
         """A context to dial with: only ``key``'s owner is connected to."""
@@ -128,8 +135,16 @@ class Tls:
 
     def _anchor(self, key: bytes) -> bytes:
         """A certificate that makes ``key`` trusted. Who signed it does not matter: an anchor is believed as it is."""
-        certificate = _unsigned(key.hex(), "pinned", Ed25519PublicKey.from_public_bytes(key), ca=True)
-        return certificate.sign(self._throwaway, None).public_bytes(Encoding.DER)
+        before, between, after = self._anchor_parts
+        return before + key.hex().encode() + between + key + after
+
+    def _split_anchor(self, key: bytes) -> tuple[bytes, bytes, bytes]:
+        """What comes before, between and after the key's name and the key in an anchor: all are alike but for these."""
+        unsigned = _unsigned(key.hex(), "pinned", Ed25519PublicKey.from_public_bytes(key), ca=True)
+        made = unsigned.sign(self._throwaway, None).public_bytes(Encoding.DER)
+        before, rest = made.split(key.hex().encode())
+        between, after = rest.split(key)
+        return before, between, after
 
     def _own_certificate(self, signer: Signer, name: str) -> bytes:
         """The certificate of this process's TLS key, signed by the actor. It is put together here since the library

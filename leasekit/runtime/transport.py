@@ -117,6 +117,8 @@ class Transport:
             self.bound = [bound(listener, endpoint.tls) for endpoint, listener in listeners]
             for endpoint in self.bound:
                 self._warn_of_plain("listens on", endpoint)
+            if any(endpoint.encrypted for endpoint in self.bound):
+                self._context_to_listen()  # before anybody waits for it
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
                 for peer in self._peers.values():
@@ -170,9 +172,13 @@ class Transport:
 
     def add_peer(self, peer: PeerAddress) -> None:
         """Know one more peer, and dial it if it has an address. Raises ``ValueError`` as the class does."""
-        self._check_peer(peer, taken=peer.name == self._name or peer.name in self._peers)
+        if peer.name == self._name or peer.name in self._peers:
+            raise ValueError(f"peer {peer.name!r}: the name is taken, each actor needs its own")
+        if peer.address and not peer.address.path and peer.address.port == 0:
+            raise ValueError(f"peer {peer.name!r}: found {peer.address}, a port to dial is 1 to 65535")
         made = self._peers[peer.name] = Peer(peer, self._settings)
-        self._server_context = None
+        if self._server_context is not None:
+            self._own_tls.trust(self._server_context, peer.key)
         self._begin_dialling(made)
 
     def remove_peer(self, name: str, reason: str = "it is no peer any more") -> None:
@@ -183,28 +189,6 @@ class Transport:
         if peer.link is not None:
             peer.link.stop("removed", reason)
         peer.dialling.cancel()
-
-    def set_peers(self, peers: Iterable[PeerAddress]) -> None:
-        """Have exactly these peers. One whose key or address is another is connected to anew; the others stay as they
-        are. Raises ``ValueError`` as the class does, before anything is changed.
-        """
-        given = list(peers)
-        names = [peer.name for peer in given]
-        for peer in given:
-            self._check_peer(peer, taken=peer.name == self._name or names.count(peer.name) > 1)
-        wanted = {peer.name: peer for peer in given}
-        for name, known in list(self._peers.items()):
-            if wanted.get(name) != known.given:
-                self.remove_peer(name)
-        for peer in given:
-            if peer.name not in self._peers:
-                self.add_peer(peer)
-
-    def _check_peer(self, peer: PeerAddress, *, taken: bool) -> None:
-        if taken:
-            raise ValueError(f"peer {peer.name!r}: the name is taken, each actor needs its own")
-        if peer.address and not peer.address.path and peer.address.port == 0:
-            raise ValueError(f"peer {peer.name!r}: found {peer.address}, a port to dial is 1 to 65535")
 
     def _begin_dialling(self, peer: Peer) -> None:
         if self._nursery is not None and peer.address is not None:

@@ -24,8 +24,8 @@ from leasekit.core.protocol.messages import (
     RequestTicket,
     Truncated,
 )
-from leasekit.core.steps import Command, Received
-from leasekit.core.time import HOUR, MINUTE, SECOND, Term
+from leasekit.core.steps import Command, Connected, Disconnected, Received
+from leasekit.core.time import DAY, HOUR, MINUTE, SECOND, Term
 
 KEY = bytes(range(32)).hex()
 
@@ -303,3 +303,78 @@ def test_a_guest_changes_its_key(tmp_path: Path) -> None:
         given = wrong.encode().hex()
         assert words in failed(world.command("site", "peer.succeed", name="web", succession=given))
     assert "non-hexadecimal" in failed(world.command("site", "peer.succeed", name="web", succession="zz"))
+
+
+INTRODUCED = {"known": 1, "refused": 0, "most": 100}
+
+
+def introduced(world: DeployedWorld) -> list[dict[str, Any]]:
+    return list(world.query("site", "status")["introductions"])
+
+
+def test_an_introduction_that_is_not_used_expires(tmp_path: Path) -> None:
+    """A month after it was made, also over restarts; then its place is another's, and it can be made again."""
+    world = DeployedWorld(CHAIN, tmp_path)
+    note = endorse(world.broker("upper").signer, Keypair(b"n" * 32).public, 1, name="new", role="guest").encode()
+    world.receive("site", "upper", Introduce("new", 1, note))
+    world.pass_time(20 * DAY)
+    world.restart("site")
+    assert introduced(world) == [{"broker": "upper", **INTRODUCED}]
+    world.pass_time(11 * DAY)
+    assert "new" not in names(world, "site") and introduced(world) == []
+    world.restart("site")
+    assert "new" not in names(world, "site")
+    world.receive("site", "upper", Introduce("new", 2, note))
+    assert "new" in names(world, "site")
+
+
+def test_who_is_introduced_again_or_connected_stays(tmp_path: Path) -> None:
+    """What counts is when it was last of use; while it is connected, it is."""
+    world = DeployedWorld(CHAIN, tmp_path)
+    keys = {name: Keypair(name.encode() * 8) for name in ("once", "more", "here")}
+    notes = {
+        name: Introduce(name, 1, endorse(world.broker("upper").signer, key.public, 1, name=name, role="guest").encode())
+        for name, key in keys.items()
+    }
+    for note in notes.values():
+        world.receive("site", "upper", note)
+    world.pass_time(20 * DAY)
+    world.receive("site", "upper", notes["more"])
+    world.feed("site", [Connected("here")])
+    world.pass_time(20 * DAY)
+    assert set(notes) & names(world, "site") == {"more", "here"}
+    world.pass_time(40 * DAY)
+    assert set(notes) & names(world, "site") == {"here"}
+    world.feed("site", [Disconnected("here")])
+    world.pass_time(31 * DAY)
+    assert set(notes) & names(world, "site") == set()
+
+
+def test_who_has_a_lease_stays(tmp_path: Path) -> None:
+    """Guest and site that a broker made known to each other know each other for as long as the lease lasts, and are
+    introduced anew for the next lease.
+    """
+    world = DeployedWorld(STRANGERS.replace('length = "1d"', 'length = "200d"'), tmp_path, make=strangers)
+    lease = world.request("batch", 1, 10 * SECOND, 50 * DAY)
+    world.pass_time(45 * DAY)
+    assert world.lease("batch", lease)["state"] == "active"
+    assert "batch" in names(world, "site") and "site" in names(world, "batch")
+    world.pass_time(70 * DAY)
+    assert "batch" not in names(world, "site") and "site" not in names(world, "batch")
+    again = world.request("batch", 1, world.now + 10 * SECOND, world.now + HOUR)
+    world.pass_time(MINUTE)
+    assert world.lease("batch", again)["state"] == "active", world.lease("batch", again)["reason"]
+
+
+def test_one_who_is_added_by_hand_does_not_expire(tmp_path: Path) -> None:
+    """Whoever introduced it before, also at the same moment."""
+    world = DeployedWorld(CHAIN, tmp_path)
+    key = Keypair(b"n" * 32).public
+    note = endorse(world.broker("upper").signer, key, 1, name="new", role="guest").encode()
+    world.receive("site", "upper", Introduce("new", 1, note))
+    world.pass_time(2 * HOUR)
+    world.site().step(Connected("new"))
+    world.command("site", "peer.add", name="new", role="guest", key=key.hex())
+    world.feed("site", [Disconnected("new")])
+    world.pass_time(70 * DAY)
+    assert "new" in names(world, "site") and introduced(world) == []

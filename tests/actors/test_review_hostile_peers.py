@@ -8,7 +8,7 @@ import attrs
 import pytest
 from deployed_world import CHAIN, DeployedWorld
 
-from leasekit.actors import peering, served
+from leasekit.actors import served
 from leasekit.actors.base import Actor
 from leasekit.actors.broker import sources as broker_sources
 from leasekit.actors.guest import returns as guest_returns
@@ -501,10 +501,9 @@ def test_only_guests_and_sites_are_made_known_to_each_other(world: DeployedWorld
     assert "new" not in {row["peer"] for row in world.query(victim, "peers")}
 
 
-def test_one_broker_does_not_use_up_the_endorsements_of_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each broker may make so many known."""
-    monkeypatch.setattr(peering, "ENDORSED_MAX", 3)
-    world = DeployedWorld(CHAIN, tmp_path)
+def test_one_broker_does_not_use_up_the_endorsements_of_others(tmp_path: Path) -> None:
+    """Each broker may make so many known; the operator hears of more."""
+    world = DeployedWorld(CHAIN.replace("[actor.site]\n", "[actor.site]\nsettings.introductions_max = 3\n"), tmp_path)
     for number in range(5):
         for broker in ("upper", "lower"):
             key = Keypair(bytes([number, broker == "upper"]) * 16).public
@@ -512,6 +511,8 @@ def test_one_broker_does_not_use_up_the_endorsements_of_others(tmp_path: Path, m
             world.receive("site", broker, Introduce(f"{broker}-{number}", 1, note.encode()))
     names = {row["peer"] for row in world.query("site", "peers")}
     assert names == {"upper", "lower", "web", "batch"} | {f"{b}-{n}" for b in ("upper", "lower") for n in range(3)}
+    told = {"known": 3, "refused": 2, "most": 3}
+    assert world.query("site", "status")["introductions"] == [{"broker": b, **told} for b in ("lower", "upper")]
     world.restart("site")
     key = Keypair(b"n" * 32).public
     note = endorse(world.broker("upper").signer, key, 1, name="more", role="guest")

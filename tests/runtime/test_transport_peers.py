@@ -8,8 +8,10 @@ import pytest
 import trio
 from transport_nodes import KEYS, TCP, Node, Raw, couple, poll, unix
 
+from leasekit.core.claims.keys import Keypair
 from leasekit.core.protocol import codec
 from leasekit.core.protocol.messages import Ack
+from leasekit.runtime.tls import Tls
 from leasekit.runtime.transport import Endpoint, PeerAddress
 
 
@@ -80,21 +82,24 @@ async def test_one_who_dials_a_removed_peer_stops(nursery: trio.Nursery, tmp_pat
     assert bob.connects == ["alice"]
 
 
-async def test_setting_peers_touches_only_what_differs(nursery: trio.Nursery, tmp_path: Path) -> None:
-    """Of the peers that are set, those as before keep their connections; one with another key is connected to anew."""
-    where = unix(tmp_path / "bob.sock")
-    bob = await Node("bob", {"alice": None, "carol": None}, [where]).start(nursery)
-    alice = await Node("alice", {"bob": where}, []).start(nursery)
-    await Node("carol", {"bob": where}, []).start(nursery)
+async def test_one_more_peer_is_one_more_anchor(nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever becomes known later gets in by the context that is there; it is made anew only where a key goes."""
+    made, trusted = [], []
+    server, trust = Tls.server, Tls.trust
+    monkeypatch.setattr(Tls, "server", lambda tls, keys: made.append("server") or server(tls, keys))
+    monkeypatch.setattr(Tls, "trust", lambda tls, context, key: trusted.append(key) or trust(tls, context, key))
+    bob = await Node("bob", {"alice": None}, [TCP]).start(nursery)
+    for number in range(20):
+        bob.transport.add_peer(PeerAddress(f"new-{number}", Keypair(bytes([100 + number]) * 32).public))
+    await Node("alice", {"bob": bob.transport.bound[0]}, []).start(nursery)
+    bob.transport.add_peer(address("carol"))
+    carol = await Node("carol", {"bob": bob.transport.bound[0]}, []).start(nursery)
     await bob.until(lambda: sorted(bob.connects) == ["alice", "carol"])
-    bob.transport.set_peers([address("alice"), address("carol", key="mallory")])
-    await bob.until(lambda: [name for name, _ in bob.losses] == ["carol"])
-    alice.transport.send("bob", [Ack("L", 1)])
-    await bob.until(lambda: bob.heard == [Ack("L", 1)])
-    assert [status.name for status in bob.transport.status()] == ["alice", "carol"]
-    bob.transport.set_peers([address("alice"), address("carol")])
-    await bob.until(lambda: bob.connects.count("carol") == 2)
-    assert alice.losses == []
+    assert (len(made), len(trusted)) == (1, 21)
+    bob.transport.remove_peer("carol")
+    await carol.until(lambda: bool(carol.losses))
+    await poll(lambda: "does not know the key" in carol.transport.status()[0].problem)
+    assert (len(made), len(trusted)) == (2, 21)
 
 
 def test_peers_that_can_not_be() -> None:
@@ -103,9 +108,7 @@ def test_peers_that_can_not_be() -> None:
     with pytest.raises(ValueError, match="peer 'bob': the name is taken"):
         node.transport.add_peer(address("bob"))
     with pytest.raises(ValueError, match="peer 'alice': the name is taken"):
-        node.transport.set_peers([address("carol"), address("alice")])
-    with pytest.raises(ValueError, match="peer 'carol': the name is taken"):
-        node.transport.set_peers([address("carol"), address("carol", key="bob")])
+        node.transport.add_peer(address("alice"))
     with pytest.raises(ValueError, match="a port to dial is 1 to 65535"):
-        node.transport.set_peers([address("carol", TCP)])
+        node.transport.add_peer(address("carol", TCP))
     assert [status.name for status in node.transport.status()] == ["bob"]

@@ -12,11 +12,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 from system.system_waits import wait_until
 from system.test_daemons import Up
 
-from leasekit.config.keys import load_public, new_key
+from leasekit.config.keys import load_key, load_public, new_key
+from leasekit.core.claims.keys import ED25519, Keypair
+from leasekit.core.claims.statements import endorse
+from leasekit.core.protocol.messages import Accepted, ErrorReply, Introduce, Message
 from leasekit.runtime.client import ControlClient
+from leasekit.runtime.clock import RealClock
+from leasekit.runtime.frames import parse_endpoint
+from leasekit.runtime.transport import PeerAddress, Transport
 
 SITE = """
 [deployment]
@@ -172,3 +179,59 @@ def _connected(lab: Lab, actor: str, peer: str) -> bool:
         described = client.query("status")
     peers = {one["peer"]: one for one in described.get("peers", [])}
     return bool(peers.get(peer, {}).get("connected"))
+
+
+class Usurper:
+    """One who has the broker's key, and says what it likes to the site."""
+
+    def __init__(self, lab: Lab) -> None:
+        self._signer = load_key(lab.state / "keys" / "broker.key")
+        site = load_public(str(lab.state / "keys" / "site.pub"))
+        where = next(word for word in lab.up["site"].ready.split() if word.startswith("listen="))
+        self._site = PeerAddress("site", site, parse_endpoint(where.removeprefix("listen=")))
+        self.answers: list[Message] = []
+
+    def introduce(self, count: int) -> None:
+        """Introduce so many guests that don't exist; returns when all are answered."""
+        trio.run(self._introduce, count)
+
+    async def _introduce(self, count: int) -> None:
+        async with trio.open_nursery() as nursery:
+            connected = trio.Event()
+            transport = Transport(
+                "broker", self._signer, ED25519, [self._site], [], clock=RealClock().now, on_receive=self._hear,
+                on_connected=lambda peer: connected.set(),
+            )  # fmt: skip
+            nursery.start_soon(transport.run)
+            await connected.wait()
+            for number in range(count):
+                key = Keypair(number.to_bytes(32, "big")).public
+                note = endorse(self._signer, key, RealClock().now(), name=f"no-{number}", role="guest")
+                transport.send("site", [Introduce(f"no-{number}", number + 1, note.encode())])
+            while len([one for one in self.answers if isinstance(one, Accepted | ErrorReply)]) < count:
+                await trio.sleep(0.01)
+            nursery.cancel_scope.cancel()
+
+    async def _hear(self, peer: str, messages: list[Message]) -> None:
+        self.answers += messages
+
+
+def test_a_broker_that_introduces_everybody(lab: Lab) -> None:
+    """So many as its site's operator allows, who hears of it; honest peers are served before and after a restart."""
+    until(lambda: any(source["state"] == "held" for source in lab.query("broker", "sources")))
+    lease = lab.lease()
+    lab.up["broker"].end()
+    usurper = Usurper(lab)
+    usurper.introduce(300)
+    refused = [one for one in usurper.answers if isinstance(one, ErrorReply)]
+    assert len(refused) == 300 - 99 and "its limit (introductions_max)" in refused[0].text
+    assert "201 more were refused (introductions_max)" in lab.cli("site", "status")
+    for _ in range(2):
+        told = lab.query("site", "status")["introductions"]
+        assert [(one["broker"], one["known"]) for one in told] == [("broker", 100)]
+        until(lambda: _connected(lab, "site", "guest"))
+        lab.restart("site")
+    lab.up["broker"] = Up(lab.files["broker"], lab.state)
+    lab.command("guest", "lease.close", lease=lease)
+    until(lambda: lab.query("guest", "lease", lease=lease)["state"] == "closed")
+    assert lab.query("guest", "lease", lease=lab.lease())["state"] == "active"

@@ -43,7 +43,7 @@ from leasekit.core.protocol.messages import (
 )
 from leasekit.core.schema import Change
 from leasekit.core.steps import Outgoing, Tick
-from leasekit.core.time import Instant, Term
+from leasekit.core.time import DAY, Instant, Term
 from leasekit.core.words import with_article
 
 TRUNCATE = "truncate:"
@@ -66,7 +66,7 @@ class BrokerSources(BrokerState):
     ) -> None:
         super().__init__(name, signer, scheme, peers, settings)
         self._gave = False
-        self._introduced: set[tuple[str, str]] = set()
+        self._introduced: dict[tuple[str, str], Instant] = {}
         self._endorsements: dict[str, bytes] = {}
         self._refused_offers: dict[tuple[str, bytes], str] = {}
         self._handlers.update({Offer: self._on_offer, Reclaim: self._on_reclaim, Withhold: self._on_withhold})
@@ -271,8 +271,8 @@ class BrokerSources(BrokerState):
         holder, place = self.peers.get(guest), self.peers.get(site)
         if not self.settings.endorse or holder is None or place is None:
             return b""
-        if (guest, site) not in self._introduced:
-            self._introduced.add((guest, site))
+        if self._introduced.get((guest, site), -DAY) + DAY <= self.now:  # or the site may have forgotten
+            self._introduced[guest, site] = self.now
             number = self._next("serial")
             message = Introduce(guest, number, self.endorsement(holder))
             self.notify(f"introduce:{guest}@{site}", site, guest, number, message, until)
@@ -283,7 +283,7 @@ class BrokerSources(BrokerState):
     def _peer_changed(self, name: str) -> None:
         """What was said of a peer may not hold any more: it is said anew."""
         super()._peer_changed(name)
-        self._introduced = {pair for pair in self._introduced if name not in pair}
+        self._introduced = {pair: at for pair, at in self._introduced.items() if name not in pair}
         self._endorsements.pop(name, None)
 
     # -- giving ------------------------------------------------------------------------------------------------

@@ -96,6 +96,11 @@ class GuestState(Peering):
         self._changes.append(Change("leases", lease.id, row))
         self._changes.extend(Change("units", unit.id, None) for unit in lease.units.values())
 
+    def _deals_with(self, peer: str) -> bool:
+        return any(lease.site == peer and lease.ended < 0 for lease in self.leases.values()) or any(
+            giving.site == peer for giving in self.returns.values()
+        )
+
     def _live_records(self) -> int:
         return len(self.leases) + len(self.returns)
 

@@ -408,6 +408,9 @@ class SiteClaims(SiteLeases):
 
     # -- time and state ----------------------------------------------------------------------------------------
 
+    def _deals_with(self, peer: str) -> bool:
+        return any(lease.holder == peer and (lease.ended < 0 or lease.unacked) for lease in self.leases.values())
+
     def _live_records(self) -> int:
         return len(self.leases) + len(self.claims) + 64
 

@@ -169,7 +169,9 @@ class Report:
 
 @attrs.define(slots=True, eq=False)
 class PeerRecord:
-    """A peer that the deploy file does not name: made known by the operator, or endorsed by a broker (``origin``)."""
+    """A peer that the deploy file does not name: made known by the operator, or introduced by a broker (``origin``).
+    ``used`` is when one that a broker introduced was last of use: introduced, connected, or had a lease.
+    """
 
     id: str
     role: str
@@ -180,19 +182,20 @@ class PeerRecord:
     open_requests: int
     removed: bool = False
     former: tuple[tuple[bytes, Instant], ...] = ()
+    used: Instant = 0
     timer: Instant | None = None
 
     table: ClassVar[str] = "peers"
 
     def row(self) -> Row:
-        body = pack_body((self.may, self.open_requests, self.removed, self.former))
+        body = pack_body((self.may, self.open_requests, self.removed, self.former, self.used))
         return (self.id, self.role, self.key.hex(), self.address, self.origin, body)
 
     @classmethod
     def from_row(cls, row: Row) -> Self:
-        may, open_requests, removed, former = unpack_body(row[-1], 4, False, ())
+        may, open_requests, removed, former, used = unpack_body(row[-1], 5, False, (), 0)
         key = bytes.fromhex(row[2])
-        return cls(row[0], row[1], key, row[3], row[4], tuple(may), open_requests, removed, former)
+        return cls(row[0], row[1], key, row[3], row[4], tuple(may), open_requests, removed, former, used)
 
 
 @attrs.define(slots=True, eq=False)
