@@ -6,22 +6,25 @@ import json
 import os
 import shutil
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from leasekit.core.drivers import DriverError
+
+_FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
 
 
 def write_whole(path: Path, content: Any, *, durable: bool = True) -> None:
     """Writes ``content`` as JSON: the file holds all of it or what it held before, whenever this process is killed.
+    It is for its owner alone.
 
     With ``durable`` that holds for a power failure too, and it may block for long. Raises ``DriverError`` naming
     the file.
     """
     beside = path.with_name(path.name + ".new")
     try:
-        with beside.open("w", encoding="utf-8") as file:
+        with os.fdopen(os.open(beside, _FLAGS, 0o600), "w", encoding="utf-8") as file:
             json.dump(content, file, indent=1, sort_keys=True)
             if durable:
                 file.flush()
@@ -36,6 +39,36 @@ def write_whole(path: Path, content: Any, *, durable: bool = True) -> None:
             os.close(directory)
     except OSError as error:
         raise DriverError(f"can't write {path}: {error.strerror}") from error
+
+
+def make_private(folder: Path) -> None:
+    """Makes a folder, and what is missing above it, for their owner alone. Raises ``OSError``."""
+    if not folder.parent.exists():
+        make_private(folder.parent)
+    folder.mkdir(mode=0o700, exist_ok=True)
+
+
+def narrow(paths: Iterable[Path]) -> str:
+    """Takes from others what they may do with files and folders that are there; what is behind a link stays as it is.
+    Returns, for people, what was narrowed and what could not be, in one line; empty where there was nothing to do.
+    """
+    narrowed, kept = [], []
+    for path in paths:
+        try:
+            mode = path.lstat().st_mode
+            if mode & 0o077 and not stat.S_ISLNK(mode):
+                path.chmod(stat.S_IMODE(mode) & 0o700)
+                narrowed.append(f"{path} (mode {stat.S_IMODE(mode):04o})")
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            kept.append(f"{path} ({error.strerror})")
+    said = [f"others could use {_some(narrowed)}: now only the owner can"] if narrowed else []
+    return "; ".join([*said, f"others may use {_some(kept)}, which can't be changed"] if kept else said)
+
+
+def _some(named: Sequence[str]) -> str:
+    return named[0] + (f" and {len(named) - 1} more" if len(named) > 1 else "")
 
 
 def read_table(path: Path) -> dict[str, Any] | None:

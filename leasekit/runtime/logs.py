@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import logging.handlers
+import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -21,6 +22,7 @@ from typing import Any, Final, TextIO
 from leasekit.config.instants import dated
 from leasekit.core.schema import Row
 from leasekit.core.time import SECOND
+from leasekit.drivers.files import make_private
 from leasekit.runtime.unit_logs import stamp
 
 ACTOR: Final[ContextVar[str]] = ContextVar("leasekit_actor", default="")
@@ -114,11 +116,21 @@ def log_to_file(path: Path, actor: str, format_: str, level: str) -> Callable[[]
 
     Raises ``OSError`` if the file can't be written.
     """
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    handler = logging.handlers.RotatingFileHandler(
+    make_private(path.parent)
+    handler = _PrivateFile(
         path, maxBytes=FILE_SIZE_MAX, backupCount=FILES_KEPT, encoding="utf-8", errors="backslashreplace"
     )
     return _add(handler, make_formatter(format_), level, lambda record: _field(record, "actor") == actor)
+
+
+class _PrivateFile(logging.handlers.RotatingFileHandler):
+    """A file, and those that it was rotated to, for their owner alone."""
+
+    def _open(self) -> Any:
+        def opener(path: str, flags: int) -> int:
+            return os.open(path, flags, 0o600)
+
+        return open(self.baseFilename, self.mode, encoding=self.encoding, errors=self.errors, opener=opener)
 
 
 def _add(

@@ -38,6 +38,7 @@ from leasekit.core.errors import LeasekitError
 from leasekit.core.schema import Store
 from leasekit.core.steps import ActorLike, PeerChange
 from leasekit.core.time import Duration
+from leasekit.drivers.files import make_private, narrow
 from leasekit.runtime import logs
 from leasekit.runtime.bound import BoundDriver
 from leasekit.runtime.clock import RealClock
@@ -156,6 +157,9 @@ class Daemon:
     async def _run_actor(self, job: Job, begun: trio.Event) -> None:
         with ExitStack() as stack:
             stack.enter_context(_lock(job.state, job.name))
+            files = job.state / "logs"
+            if said := narrow([job.state / f"{job.name}.lock", files, *_logs_of(files, job.name)]):
+                logger.warning("%s", said)
             if job.log_file:
                 stack.callback(
                     logs.log_to_file(job.state / "logs" / f"{job.name}.log", job.name, job.log, job.log_level)
@@ -265,9 +269,15 @@ def _make_shell(job: Job, store: Store) -> ActorShell:
     )
 
 
+def _logs_of(folder: Path, name: str) -> list[Path]:
+    """The log of one actor, those of its units, and what was rotated."""
+    units = folder / "units" / name
+    return [*folder.glob(f"{name}.log*"), units.parent, units, *units.glob("*.log*")]
+
+
 async def _listen_control(sockets: Sockets, job: Job) -> trio.SocketListener:
     try:
-        job.control.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(job.control.parent)
     except OSError as error:
         raise StartError(f"can't make the folder {job.control.parent}: {error.strerror}") from error
     before = os.umask(0o177)
@@ -304,7 +314,7 @@ def _lock(folder: Path, name: str) -> Iterator[None]:
     """Be the only daemon of actor ``name`` in ``folder``; the system lets go of the lock however the process ends."""
     path = folder / f"{name}.lock"
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(folder)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise StartError(f"can't make {path}: {error.strerror}; the state folder must be writable") from error

@@ -20,6 +20,7 @@ from typing import Final
 from zlib import crc32
 
 from leasekit.core.time import SECOND, Instant
+from leasekit.drivers.files import make_private
 
 FILES: Final = 64
 """Over how many files the units are spread."""
@@ -123,7 +124,7 @@ class UnitLogs:
         try:
             descriptor = os.open(path, _FLAGS, 0o600)
         except FileNotFoundError:
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private(self.folder)
             descriptor = os.open(path, _FLAGS, 0o600)
         try:
             os.write(descriptor, data)

@@ -7,8 +7,10 @@ daemon away; readers (``sqlite-utils rows state.db leases``) may look at any tim
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import sqlite3
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import chain
@@ -21,6 +23,8 @@ from leasekit.core.schema import LOG, LOG_COLUMNS, SCHEMA_VERSION, TABLES, Chang
 from leasekit.core.time import SECOND, Duration
 from leasekit.stores.batch import COLUMNS, LIVE, Batch, archived_table, make_batch, plain_table
 from leasekit.stores.migrations import APPLICATION_ID, migrate
+
+logger = logging.getLogger(__name__)
 
 BUSY_TIMEOUT: Final[Duration] = 5 * SECOND
 """How long a commit waits for another program that is writing to the file, by default."""
@@ -232,6 +236,7 @@ def _lock(path: Path) -> int:
 
 def _open(path: Path, busy_timeout: Duration) -> Database:
     """A connection to a database of the newest version. Raises ``sqlite3.Error``, ``StoreError``."""
+    _keep_private(path)
     connection = sqlite3.connect(
         path, timeout=busy_timeout / SECOND, isolation_level=None, check_same_thread=False, cached_statements=64
     )
@@ -250,6 +255,24 @@ def _open(path: Path, busy_timeout: Duration) -> Database:
         connection.close()
         raise
     return db
+
+
+def _keep_private(path: Path) -> None:
+    """Make the file for its owner alone, or narrow it, with what is beside it: SQLite gives these the file's mode."""
+    target = os.path.realpath(path)
+    with suppress(OSError):  # it is there, or SQLite says what is wrong with the path
+        os.close(os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    for suffix in ("", "-wal", "-shm", ".lock"):
+        file = Path(f"{target}{suffix}")
+        with suppress(FileNotFoundError):
+            mode = stat.S_IMODE(file.stat().st_mode)
+            if mode & 0o077:
+                try:
+                    file.chmod(mode & 0o700)
+                except OSError as error:
+                    logger.warning("others may use %s, which can't be changed: %s", file, error.strerror)
+                else:
+                    logger.warning("others could use %s (mode %04o): now only the owner can", file, mode)
 
 
 def _found_version(path: Path, db: Database) -> int:

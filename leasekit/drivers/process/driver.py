@@ -17,6 +17,7 @@ not what is hostile; what makes a session of its own is not found by teardown.
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import signal
@@ -44,7 +45,7 @@ from leasekit.core.drivers import (
 from leasekit.core.properties import EMPTY, Properties
 from leasekit.core.settings import DurationSetting, SettingsError
 from leasekit.core.time import SECOND, Duration
-from leasekit.drivers.files import find_executable, wipe, write_whole
+from leasekit.drivers.files import find_executable, make_private, narrow, wipe, write_whole
 from leasekit.drivers.members import MembersFile, ask, connect, unit_address
 from leasekit.drivers.names import check_unit_id, unknown_operation
 from leasekit.drivers.process.files import DIRECTORY_VARIABLE, UnitFiles, UnitRecord
@@ -56,6 +57,8 @@ from leasekit.drivers.unit_books import UnitLocks
 
 # -P: what lies in the unit's directory is not to be imported by the unit's Python.
 DEFAULT_COMMAND: Final = (sys.executable, "-P", "-m", "leasekit.drivers.process.unit")
+
+logger = logging.getLogger(__name__)
 
 SUSPEND_TIMEOUT: Final[Duration] = 10 * SECOND
 """How long it may take until all processes of a unit have stopped."""
@@ -139,10 +142,13 @@ class ProcessDriver:
             raise SettingsError([f"command: {error}"]) from error
         self._command = [str(program), *settings.command[1:]]
         try:
-            self._units.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private(self._units)
         except OSError as error:
             text = f"directory: found {str(settings.directory)!r}, can't make {error.filename}: {error.strerror}"
             raise SettingsError([text]) from error
+        made = [self._directory / "saved", self._units, *self._units.glob("*"), *self._units.glob("*/*")]
+        if said := narrow(made):
+            logger.warning("%s", said)
         self._saved = SavedUnits(self._directory / "saved")
         self._ports = self._ports_on_disk()
         self._members = MembersFile(self._directory / "members.json")
@@ -343,7 +349,7 @@ class ProcessDriver:
     async def _make(self, files: UnitFiles, unit: UnitContext) -> Properties:
         port = self._allocate_port(unit.unit)
         try:
-            files.work.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private(files.work)
         except OSError as error:
             raise DriverError(f"can't make {files.work}: {error.strerror}") from error
         self._write_config(files, unit)
