@@ -21,13 +21,24 @@ def read_json(text: str | bytes) -> Any:
     except JsonError:
         raise
     except json.JSONDecodeError as error:
-        raise JsonError(f"line {error.lineno}, column {error.colno}: found no JSON ({error.msg})") from None
+        raise JsonError(_no_json(error.doc, error.pos)) from None
     except UnicodeDecodeError:
         raise JsonError("found bytes that are not UTF-8") from None
     except RecursionError:
         raise JsonError("found lists in lists without end") from None
     except ValueError:
         raise JsonError("found a number with thousands of digits") from None
+
+
+def _no_json(text: str, at: int) -> str:
+    """Where a text stops being JSON, and what is there. Python's own reader says it in other words, and of a comma that
+    closes a list or an object at another place, from one version to the next.
+    """
+    before = text[:at].rstrip(" \t\r\n")
+    if text[at : at + 1] in ("]", "}") and before.endswith(","):
+        at = len(before) - 1
+    line, column = text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at)
+    return f"line {line}, column {column}: found no JSON ({repr(text[at : at + 20]) if text[at:] else 'the text ends'})"
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
