@@ -13,7 +13,15 @@ from itertools import islice
 from typing import Any, ClassVar, Final, Protocol, TypeVar
 
 from leasekit.actors.settings import ActorSettings, Peer
-from leasekit.actors.turns import check_decision, later_than, run_turn
+from leasekit.actors.turns import (
+    FAILED,
+    MALFORMED,
+    NOT_CARRIED_OUT,
+    MalformedError,
+    check_decision,
+    later_than,
+    run_turn,
+)
 from leasekit.core.claims.keys import Scheme, Signer, fingerprint, key_tag
 from leasekit.core.claims.statements import decode_statement
 from leasekit.core.claims.verify import TicketVerifier
@@ -297,29 +305,36 @@ class Actor:
         failed = bool(done.error)
         if done.error:
             waiting = ", ".join(islice(self._waits_for_mapper(), 5))
-            self._complain(f"{self.role} mapper: {done.error}{f' (waiting: {waiting})' if waiting else ''}")
+            self._mapper_is_wrong(
+                FAILED, f"{self.role} mapper: {done.error}{f' (waiting: {waiting})' if waiting else ''}"
+            )
         for decision in done.decisions:
             try:
                 self._decide(decision)
             except (LeasekitError, ValueError) as error:
                 failed = True
-                self._complain(f"{self.role} mapper's {type(decision).__name__} is not carried out: {error}")
+                text = f"{self.role} mapper's {type(decision).__name__} is not carried out: {error}"
+                self._mapper_is_wrong(MALFORMED if isinstance(error, MalformedError) else NOT_CARRIED_OUT, text)
         if failed:
             self._wake = earliest(self._wake, self.now + self._backoff(self._failed))
         self._failed = self._failed + 1 if failed else 0
 
     def _decide(self, decision: Any) -> None:
         if not isinstance(decision, (Wake, *self.decisions)):
-            raise CommandError(f"{decision!r:.80} is no decision of the {self.role} mapper")
+            raise MalformedError(f"{decision!r:.80} is no decision of the {self.role} mapper")
         check_decision(decision)
         if isinstance(decision, Wake):
             self._wake = earliest(self._wake, later_than(self.now, decision.at))
         else:
             self._carry_out(decision)
 
-    def _complain(self, text: str) -> None:
+    def _mapper_is_wrong(self, kind: str, text: str) -> None:
+        """Say what its mapper does wrong: ``kind`` is one of the three of :mod:`leasekit.actors.turns`."""
+        self._complain(text, "mapper", kind)
+
+    def _complain(self, text: str, event: str = "complaint", kind: str = "") -> None:
         self.errors = [*self.errors[-19:], text]
-        self._note("", "mapper", "", "", text)
+        self._note("", event, "", kind, text)
 
     def _status(self, leases: Iterable[Any]) -> dict[str, Any]:
         """What every role says of itself: who it is, what time it has, and how many leases are in which state."""

@@ -5,15 +5,32 @@ What comes back is a stranger's: :func:`check_decision` looks at each field befo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from traceback import walk_tb
+from types import FrameType
 from typing import Any, Final, get_type_hints
 
 from leasekit.core.errors import CommandError
-from leasekit.core.mappers import Grant, PlannedPart
+from leasekit.core.mappers import Demand, Grant, LeaseView, PendingRequest, PlannedPart
 from leasekit.core.properties import Properties, check_properties, is_text
 from leasekit.core.steps import TurnDone
 from leasekit.core.time import INSTANT_MAX, Instant, Term, make_term
 from leasekit.core.topology import TopologyRequest
+
+FAILED: Final = "turn failed"
+"""The mapper raised, took too long, or returned no decisions."""
+MALFORMED: Final = "decision malformed"
+"""What the mapper decided is no decision of its role's, or a field of it is not what its class says."""
+NOT_CARRIED_OUT: Final = "decision not carried out"
+"""It is a decision, but what it says can't be done."""
+
+_LEASEKIT: Final = f"{Path(__file__).parents[1]}/"
+_POLICIES: Final = f"{_LEASEKIT}policies/"
+
+
+class MalformedError(CommandError):
+    """What a mapper decided is no decision."""
 
 
 def is_inline(mapper: object) -> bool:
@@ -27,10 +44,34 @@ def is_inline(mapper: object) -> bool:
 def run_turn(number: int, call: Callable[[], Any]) -> TurnDone:
     """Call a mapper. Never raises: a mapper's bug must not become the actor's."""
     try:
-        return TurnDone(number, tuple(call()))
+        found = call()
+        if not isinstance(found, Iterable):
+            return TurnDone(number, error=f"returned {found!r:.60}, expected its decisions, as a list or by yield")
+        return TurnDone(number, tuple(found))
     except (Exception, SystemExit, GeneratorExit) as error:  # noqa: BLE001 - foreign code: what it raises is reported,
         # never obeyed. What else there is comes from who runs it, to break it off.
-        return TurnDone(number, error=f"{type(error).__name__}: {error}")
+        return TurnDone(number, error=f"{type(error).__name__}: {error}{place(walk_tb(error.__traceback__))}")
+
+
+def place(frames: Iterable[tuple[FrameType, int]]) -> str:
+    """Where in its own file a mapper is, by the frames of its turn, the outermost first, each with its line; and which
+    request, demand or lease it has in hand, if it has one: `` (mine.py, line 12, at lease-3)``. Empty without one.
+    """
+    own, line, lease = "", 0, ""
+    for frame, number in frames:
+        file = frame.f_code.co_filename
+        own = own or (file if file.startswith(_POLICIES) or not file.startswith(_LEASEKIT) else "")
+        if own and file == own:
+            line, lease = number, _in_hand(frame) or lease
+    return f" ({Path(own).name}, line {line}{f', at {lease}' if lease else ''})" if own else ""
+
+
+def _in_hand(frame: FrameType) -> str:
+    """The lease that a frame's local variables speak of, if it is one."""
+    values = list(frame.f_locals.values())
+    found = {value.lease for value in values if type(value) in (PendingRequest, Demand)}
+    found |= {value.id for value in values if type(value) is LeaseView}
+    return found.pop() if len(found) == 1 else ""
 
 
 def later_than(now: Instant, at: Instant) -> Instant:
@@ -39,7 +80,7 @@ def later_than(now: Instant, at: Instant) -> Instant:
 
 
 def check_decision(decision: Any, where: str = "") -> None:
-    """Raise ``CommandError`` that names the field unless each field of the named tuple holds what its class says."""
+    """Raise ``MalformedError`` that names the field unless each field of the named tuple holds what its class says."""
     for (field, check, default), value in zip(_checks(type(decision)), decision, strict=True):
         if value is not default:
             check(where + field, value)
@@ -52,17 +93,17 @@ def _text(where: str, value: Any) -> None:
     if type(value) is str and value.isascii():
         return
     if not isinstance(value, str) or not is_text(value):
-        raise CommandError(f"{where}: found {value!r:.80}, expected text")
+        raise MalformedError(f"{where}: found {value!r:.80}, expected text")
 
 
 def _integer(where: str, value: Any) -> None:
     if type(value) is not int or not -INSTANT_MAX <= value <= INSTANT_MAX:
-        raise CommandError(f"{where}: found {value!r:.80}, expected a whole number")
+        raise MalformedError(f"{where}: found {value!r:.80}, expected a whole number")
 
 
 def _flag(where: str, value: Any) -> None:
     if type(value) is not bool:
-        raise CommandError(f"{where}: found {value!r:.80}, expected true or false")
+        raise MalformedError(f"{where}: found {value!r:.80}, expected true or false")
 
 
 def _term(where: str, value: Any) -> None:
@@ -71,44 +112,44 @@ def _term(where: str, value: Any) -> None:
         if type(start) is int and type(end) is int and 0 <= start < end <= INSTANT_MAX:
             return  # the usual case, without a call; what else there is goes on to be explained
     if not isinstance(value, Term) or any(type(at) is not int for at in value):
-        raise CommandError(f"{where}: found {value!r:.80}, expected [start, end) in milliseconds")
+        raise MalformedError(f"{where}: found {value!r:.80}, expected [start, end) in milliseconds")
     try:
         make_term(*value)
     except ValueError as error:
-        raise CommandError(f"{where}: {error}") from error
+        raise MalformedError(f"{where}: {error}") from error
 
 
 def _properties(where: str, value: Any) -> None:
     try:
         check_properties(value, where)
     except ValueError as error:
-        raise CommandError(str(error)) from error
+        raise MalformedError(str(error)) from error
 
 
 def _names(where: str, value: Any) -> None:
     if not isinstance(value, tuple):
-        raise CommandError(f"{where}: found {value!r:.80}, expected a list of names")
+        raise MalformedError(f"{where}: found {value!r:.80}, expected a list of names")
     for name in value:
         _text(where, name)
 
 
 def _grants(where: str, value: Any) -> None:
     if not isinstance(value, tuple) or any(type(grant) is not Grant for grant in value):
-        raise CommandError(f"{where}: found {value!r:.80}, expected a tuple of grants")
+        raise MalformedError(f"{where}: found {value!r:.80}, expected a tuple of grants")
     for number, grant in enumerate(value):
         check_decision(grant, f"{where}[{number}].")
 
 
 def _planned(where: str, value: Any) -> None:
     if not isinstance(value, tuple) or any(type(part) is not PlannedPart for part in value):
-        raise CommandError(f"{where}: found {value!r:.80}, expected a tuple of planned parts")
+        raise MalformedError(f"{where}: found {value!r:.80}, expected a tuple of planned parts")
     for number, part in enumerate(value):
         check_decision(part, f"{where}[{number}].")
 
 
 def _topology(where: str, value: Any) -> None:
     if type(value) is not TopologyRequest:
-        raise CommandError(f"{where}: found {value!r:.80}, expected a TopologyRequest")
+        raise MalformedError(f"{where}: found {value!r:.80}, expected a TopologyRequest")
 
 
 def _or_none(check: Check) -> Check:

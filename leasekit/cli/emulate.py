@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,15 +12,19 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from leasekit.cli.output import console, example, json_option, note, print_json, print_table
+from leasekit.core.errors import LeasekitError
 
 if TYPE_CHECKING:
     from leasekit.emulation.experiment import Progress
+
+INTERRUPTED = 130
 
 
 @click.command(
     epilog=example(
         "leasekit emulate deploy/emulation/month.toml --synthetic --out run/month",
         "leasekit emulate deploy/emulation/terms.toml --data ../shared/data --json",
+        "leasekit emulate deploy/emulation/terms.toml --synthetic --run 1d --run 7d",
     )
 )
 @click.argument("file", type=click.Path(path_type=Path))
@@ -29,6 +34,8 @@ if TYPE_CHECKING:
 @click.option("--data", type=click.Path(path_type=Path), metavar="DIR", help="Where the traces are [LEASEKIT_DATA].")
 @click.option("--synthetic", is_flag=True, help="Use generated load instead of traces.")
 @click.option("--seed", type=int, metavar="N", help="Another seed than the file's.")
+@click.option("--run", "only", multiple=True, metavar="NAME", help="Only this run of the file's (repeat it) [all].")
+@click.option("--allow-mapper-errors", is_flag=True, help="End with 0 also where a mapper went wrong.")
 @click.option("--signatures/--no-signatures", default=None, help="Sign and verify, or not, whatever the file says.")
 @json_option
 def emulate(
@@ -37,27 +44,68 @@ def emulate(
     data: Path | None,
     synthetic: bool,
     seed: int | None,
+    only: tuple[str, ...],
+    allow_mapper_errors: bool,
     signatures: bool | None,
     as_json: bool,
-) -> None:
+) -> int:
     """Run a deploy file in virtual time, in every variant that its [emulation] table names, and sum it up.
 
     The actors, mappers, tickets and messages are those of the daemons; drivers are replaced by how long they take.
     The same file and seed give the same summary, but for what was measured with a clock.
+
+    What a mapper does wrong is told at once, and the exit status is 1. A turn over the limit (emulation.turn_limit, one
+    minute) ends the run; so does Ctrl-C. The summary, files and pictures are then of the runs that were done.
     """
-    from leasekit.emulation.experiment import run_file
+    from leasekit.emulation.experiment import INTERRUPT, run_file
 
     with progress_bars() as progress:
         summary = run_file(
-            file, out, data=data, synthetic=synthetic, seed=seed, signatures=signatures, progress=progress
-        )
+            file, out, data=data, synthetic=synthetic, seed=seed, signatures=signatures, only=only, tell=note,
+            progress=progress,
+        )  # fmt: skip
     if as_json:
         print_json(summary)
-        return
-    print_summary(summary)
-    if out is not None:
+    else:
+        print_summary(summary)
+    if out is not None and not as_json:
         pictures = ", ".join(summary.get("pictures", ())) or "none"
         note(f"written to {out}; pictures: {pictures}")
+    wrong = _mapper_errors(summary)
+    for line in wrong:
+        note(line)
+    stopped_by = summary.get("stopped_by", "")
+    if stopped_by:
+        again = [str(file), *(["--data", str(data)] if data else []), *(["--synthetic"] if synthetic else [])]
+        again += [] if seed is None else ["--seed", str(seed)]
+        again += [] if signatures is None else ["--signatures" if signatures else "--no-signatures"]
+        _say_how_to_go_on(again, out, summary)
+        if stopped_by != INTERRUPT:
+            raise LeasekitError(stopped_by)
+        return INTERRUPTED
+    return 1 if wrong and not (allow_mapper_errors or summary["mapper_errors_allowed"]) else 0
+
+
+def _mapper_errors(summary: Mapping[str, Any]) -> list[str]:
+    """A line for each actor whose mapper went wrong, over all runs."""
+    counts: dict[str, Counter[str]] = {}
+    for run in summary["runs"]:
+        for actor, kinds in run["mapper_errors"].items():
+            counts.setdefault(actor, Counter()).update(kinds)
+    return [
+        f"the mapper of {actor} went wrong: {', '.join(f'{kind}: {count}' for kind, count in sorted(kinds.items()))}"
+        for actor, kinds in counts.items()
+    ]
+
+
+def _say_how_to_go_on(arguments: Sequence[str], out: Path | None, summary: Mapping[str, Any]) -> None:
+    """How many runs were done, and with which command the others can be."""
+    missing, done = summary["not_run"], len(summary["runs"])
+    note(f"stopped: {done} of {done + len(missing)} runs are done")
+    if any(missing):
+        options = [option for name in missing for option in ("--run", name)]
+        options += [] if out is None else ["--out", f"{out}-2"]
+        note(f"to go on: leasekit emulate {shlex.join([*arguments, *options])}")
 
 
 @contextmanager
@@ -95,7 +143,7 @@ def print_summary(summary: Mapping[str, Any]) -> None:
                     _figure(guest.get("mean_leased")),
                     _figure(guest.get("rmse")),
                     _percent(guest.get("unserved")),
-                    _percent(guest.get("idle")),
+                    _percent(guest.get("idle_leased")),
                     _figure(guest["fidelity"]),
                     f"{measured['wall_s']:.1f}",
                     f"{measured['alpha_ms']:.4f}",
@@ -109,19 +157,45 @@ def print_summary(summary: Mapping[str, Any]) -> None:
         "leased",
         "rmse",
         "unserved",
-        "idle",
+        "idle leased",
         "fidelity",
         "wall s",
         "ms a tick",
         "events",
     )
     print_table(columns, rows, empty="no runs", right=columns[2:])
+    _print_sites(summary)
     _print_types(summary)
     _print_topologies(summary)
     parts = [f"seed {summary['seed']}", "signed" if summary["signatures"] else "signatures off"]
     parts += ["generated load"] if summary["synthetic"] else []
     parts += [f"ticks executed: {_ticks(summary['runs'])}"] if summary["runs"] else []
     note("; ".join(parts))
+
+
+def _print_sites(summary: Mapping[str, Any]) -> None:
+    """What became of what each site has of each type, and of the requests for it."""
+    rows = [
+        (
+            run["run"] or summary["deployment"], name, kind, one["capacity"], f"{one['bought_unit_h']:,.0f}",
+            *(_percent(one[share]) for share in ("used", "idle", "out_of_service")), one["failed"],
+            *(one["requests"][count] for count in ("asked", "refused", "waited")),
+            _span(one["requests"]["mean_wait_s"]) if one["requests"]["waited"] else "",
+        )
+        for run in summary["runs"]
+        for name, site in run["sites"].items()
+        for kind, one in site["types"].items()
+    ]  # fmt: skip
+    columns = (
+        "run", "site", "type", "units", "bought unit-h", "used", "idle", "out of service", "failed", "asked", "refused",
+        "waited", "mean wait",
+    )  # fmt: skip
+    if rows:
+        print_table(columns, rows, empty="", right=columns[3:])
+
+
+def _span(seconds: float) -> str:
+    return f"{seconds / 3600:.1f}h" if seconds >= 3600 else f"{seconds / 60:.1f}m"
 
 
 def _print_types(summary: Mapping[str, Any]) -> None:

@@ -63,7 +63,8 @@ class EmulationSpec:
     """How to run. All durations in ms.
 
     The clock runs from ``start`` to ``start + horizon`` in steps of ``tick``; with ``every_tick`` idle ticks are
-    executed too.
+    executed too. A mapper's turn that takes longer than ``turn_limit``, on the machine's clock, ends the run. A unit
+    that went out of service comes back after ``repair``, or never.
     Results are taken from ``start + warmup`` on, curves sampled every ``sample``. ``runs`` has at least one entry.
     """
 
@@ -76,6 +77,9 @@ class EmulationSpec:
     warmup: Duration
     sample: Duration
     units: str
+    turn_limit: Duration
+    mapper_errors_allowed: bool
+    repair: Duration | None
     runs: tuple[RunSpec, ...]
     plots: tuple[PlotSpec, ...]
 
@@ -102,10 +106,21 @@ def resolve_emulation(
         message_latency=table.message_latency,
         warmup=table.warmup,
         sample=table.sample,
-        units=table.units,
+        units=table.units or _units(document),
+        turn_limit=table.turn_limit,
+        mapper_errors_allowed=table.mapper_errors == "allow",
+        repair=table.repair,
         runs=tuple(runs) or (RunSpec(name="", series="", changes={}),),
         plots=_plots(table, document, guests, runs, faults),
     )
+
+
+def _units(document: Mapping[str, Any]) -> str:
+    """What units are called in pictures, where the file does not say: by their type, if there is but one."""
+    actors = document.get("actor", {})
+    tables = [group for actor in actors.values() for group in actor.get("inventory", ())] if actors else []
+    types = {group["type"] for group in tables if isinstance(group.get("type"), str)}
+    return f"units of {types.pop()}" if len(types) == 1 else "units"
 
 
 def _plots(
@@ -184,6 +199,18 @@ def lookup(document: Mapping[str, Any], key: str) -> Any:
         else:
             return None
     return at
+
+
+def key_in_words(document: Mapping[str, Any], key: str) -> str:
+    """A dotted key as the label of an axis: how many units a site has, a guest's lease term, or else the key itself."""
+    match key.split("."):
+        case ["actor", site, "inventory", index, "units"]:
+            type_ = lookup(document, f"actor.{site}.inventory.{index}.type")
+            return f"units of {type_} at {site}"
+        case ["actor", _, "mapper", "term"]:
+            return "lease term"
+        case _:
+            return key
 
 
 def x_value(document: Mapping[str, Any], key: str, unit: Duration | None = None) -> float:

@@ -35,6 +35,9 @@ NAME_ALLOWED: Final = "1 to 64 letters, digits, dots, dashes and underscores, th
 UNITS_MAX: Final = 1_000_000
 """The most units in one inventory table."""
 
+HORIZON_MAX: Final = 36_525 * DAY
+"""A hundred years: the longest emulation."""
+
 
 def _type(_: object, __: object, text: str) -> None:
     if not 0 < len(text) <= TYPE_MAX or not text.isprintable():
@@ -347,7 +350,9 @@ class PlotTable:
 class EmulationTable:
     """``[emulation]``."""
 
-    horizon: DurationSetting = attrs.field(validator=_at_least(1))
+    horizon: DurationSetting = attrs.field(
+        validator=attrs.validators.and_(_at_least(1), attrs.validators.le(HORIZON_MAX))
+    )
     start: Any = attrs.field(default=0, converter=_instant)
     seed: int = 0
     tick: DurationSetting = attrs.field(default=SECOND, validator=_at_least(1))
@@ -355,6 +360,9 @@ class EmulationTable:
     message_latency: DurationSetting = 0
     warmup: DurationSetting = 0
     sample: DurationSetting = attrs.field(default=5 * MINUTE, validator=_at_least(1))
-    units: str = "nodes"
+    units: str = ""
+    turn_limit: DurationSetting = attrs.field(default=MINUTE, validator=_at_least(SECOND))
+    mapper_errors: Literal["fail", "allow"] = "fail"
+    repair: DurationSetting | None = attrs.field(default=None, validator=attrs.validators.optional(_at_least(1)))
     run: tuple[RunTable, ...] = ()
     plot: tuple[PlotTable, ...] = ()

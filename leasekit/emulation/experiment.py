@@ -10,22 +10,29 @@ messages, actions, transitions and flips from the beginning.
 - of each guest ``mean_leased`` and ``peak_leased``: the units that it held, from the start of a term at the site to its
   end; ``fidelity``: the share of its terms in which it could use them (:func:`.metrics.fidelity`). ``types`` has the
   two of each type; they are not added where it leased units of several, which may be different things.
-- of each guest that follows a load ``rmse``, ``unserved`` and ``idle``: its holdings against the load as the file has
-  it, in whole units, before any filter. A filter reacts late on purpose, which is an error like any other here.
-  ``rmse_wanted`` and ``unserved_wanted``: against what its mapper wanted to hold, after its filter. Errors are weighted
-  by time, not sampled.
+- of each guest that follows a load ``rmse``, ``unserved`` and ``idle_leased``: its holdings against the load as the
+  file has it, in whole units, before any filter. A filter reacts late on purpose, which is an error like any other
+  here. ``idle_leased`` is the share of what it leased that was beyond its load. ``rmse_wanted`` and
+  ``unserved_wanted``: against what its mapper wanted to hold, after its filter. Errors are weighted by time, not
+  sampled.
 - of each guest that asked for topologies ``topologies``: how many, and how many of them were ``granted``, ``refused``,
   ``given_up`` by the guest, or ``waiting`` in the end; from the beginning.
-- of each site ``capacity``, ``usage`` and ``peak``: units, and those in use, from setup to the end of teardown; of each
-  of its ``types`` likewise, and not added where there are several.
+- of each site ``capacity`` (the units that were bought), ``bought_unit_h`` (those by the time of the window), and what
+  became of them, as shares that add up to 1: ``used``, from setup to the end of teardown; ``out_of_service``, after
+  failures; ``idle``, all else. ``peak``: the most in use. Of each of its ``types`` likewise, and not added where there
+  are several. ``failed`` and ``repaired``: how often a unit went out of service and came back; from the beginning.
+- ``requests`` of each guest, and of each of a site's types: :mod:`.request_book`, from the beginning. As long as it is
+  not known which site would have served it, a request counts at each that has units of its type.
+- ``mapper_errors``: what actors had to say of their mappers, by actor and kind (:mod:`leasekit.actors.turns`).
 - of each site that switches units ``energy``: :meth:`.energy.account.EnergyAccount.summary`.
 - ``events``: how often an actor was woken with something due, ticks on which nothing was due left out; ``flips``:
   :attr:`.recorder.Recorder.flips`.
-- ``measured``: ``alpha_ms`` is the real time of the run by the ticks in its horizon, whether they were executed or
-  skipped (``ticks_executed`` says which). It holds all actors, their mappers, stores in memory, messages through the
-  wire encoding, signatures if they are on, recording and writing the log; not reading traces, building and drawing.
-  ``minimum_term_s``: what one term costs in real time, where the guests have one term: Shirako's minimum term.
-  ``rss_peak_mb`` is the most that the process has held so far, earlier runs included.
+- ``measured``: ``wall_s`` and ``cpu_s`` are the real time and the processor time of the run. ``alpha_ms`` is the
+  processor time by the ticks in its horizon, whether they were executed or skipped (``ticks_executed`` says which). It
+  holds all actors, their mappers, stores in memory, messages through the wire encoding, signatures if they are on,
+  recording and writing the log; not reading traces, building and drawing. ``minimum_term_s``: what one term costs in
+  processor time, where the guests have one term: Shirako's minimum term. ``rss_peak_mb`` is the most that the process
+  has held so far, earlier runs included.
 """
 
 from __future__ import annotations
@@ -34,10 +41,10 @@ import gc
 import json
 import resource
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, TextIO
 
 import attrs
 
@@ -50,20 +57,28 @@ from leasekit.config.traces import TraceMissing, data_dir
 from leasekit.config.traces.places import missing_traces
 from leasekit.core.errors import LeasekitError
 from leasekit.core.leases.power import OPERATIONS, power_driver
+from leasekit.core.settings import expect_one_of
 from leasekit.core.signals import Signal
 from leasekit.core.steps import Action
-from leasekit.core.time import SECOND, Duration, Term, parse_duration
+from leasekit.core.time import HOUR, SECOND, Duration, Instant, Term, format_duration, parse_duration
 from leasekit.emulation import metrics
 from leasekit.emulation.energy.account import EnergyAccount
+from leasekit.emulation.mapper_faults import MapperFaults, Tell
 from leasekit.emulation.metrics import Series
 from leasekit.emulation.outputs import make_folder, writing
 from leasekit.emulation.pictures import draw
-from leasekit.emulation.recorder import Recorder, Topologies, total
+from leasekit.emulation.recorder import Outages, Recorder, Topologies, total
+from leasekit.emulation.request_book import RequestBook, Tally
 from leasekit.emulation.run_result import RunResult
+from leasekit.emulation.sense import check_sense
+from leasekit.emulation.turn_limit import TurnLimitError, turn_limit
 from leasekit.emulation.world import Outcome, World
 from leasekit.policies.guest.load_following import LoadFollowing
 from leasekit.policies.registry import find_mapper, make_mapper
 from leasekit.stores.memory import MemoryStore
+
+INTERRUPT: Final = "interrupt"
+"""What ``stopped_by`` says of a run that was interrupted."""
 
 Progress = Callable[[str, float], None]
 """Told the run's name and the share of it that is done, from 0 to 1."""
@@ -77,13 +92,19 @@ def run_file(
     synthetic: bool = False,
     seed: int | None = None,
     signatures: bool | None = None,
+    only: Sequence[str] = (),
+    tell: Tell | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Run every variant of a deploy file's emulation; writes to ``out`` (if given) and returns the summary.
+    """Run every variant of a deploy file's emulation, or ``only`` those of these names; writes to ``out`` (if given)
+    and returns the summary.
 
     ``out`` gets ``summary.json`` and ``measured.json``, per run the transition log and the series as CSV, and the
-    pictures that the file asks for. ``seed`` and ``signatures`` override the file. Raises ``LeasekitError``
-    (config, missing trace, a folder that can't be written) in words for a user.
+    pictures that the file asks for. ``seed`` and ``signatures`` override the file. ``tell`` hears at once what mappers
+    do wrong. Raises ``LeasekitError`` (config, missing trace, a folder that can't be written) in words for a user.
+
+    An interrupt, and a mapper that does not end its turn, end the run and all that come after it: the summary and the
+    pictures are then of those before it, ``stopped_by`` says why, and ``not_run`` has the names of the others.
     """
     deployment = load(file)
     changes: dict[str, Any] = {}
@@ -96,25 +117,55 @@ def run_file(
         raise LeasekitError(f"{file}: found no [emulation] table, expected one that says how long to run")
     if out is not None:
         make_folder(out)
-    runs = deployment.emulation.runs
-    results = [
-        run_one(deployment, spec, out, stem=stem, data=data, synthetic=synthetic, progress=progress)
-        for spec, stem in zip(runs, file_stems([spec.name for spec in runs]), strict=True)
-    ]
-    summary: dict[str, Any] = {
-        "file": file.name,
-        "deployment": deployment.name,
-        "seed": deployment.emulation.seed,
-        "synthetic": synthetic,
-        "signatures": deployment.signatures,
-        "rmse": {result.spec.name: _rmse(result) for result in results},
-        "runs": [dict(result.summary) for result in results],
-    }
+    check_sense(deployment)
+    stems = file_stems([spec.name for spec in deployment.emulation.runs])
+    wanted = _chosen(deployment.emulation.runs, stems, only)
+    results: list[RunResult] = []
+    stopped_by = ""
+    try:
+        for spec, stem in wanted:
+            result = run_one(
+                deployment, spec, out, stem=stem, data=data, synthetic=synthetic, tell=tell, progress=progress
+            )
+            results.append(result)
+            if out is not None:  # whatever becomes of the next run
+                _write_summary(_summed_up(deployment, results, synthetic), out)
+    except KeyboardInterrupt:
+        stopped_by = INTERRUPT
+    except TurnLimitError as error:
+        stopped_by = str(error)
+    summary = _summed_up(deployment, results, synthetic)
+    if stopped_by:
+        summary |= {"stopped_by": stopped_by, "not_run": [spec.name for spec, _ in wanted[len(results) :]]}
     if out is not None:
         with writing(out):
             summary["pictures"] = [path.name for path in draw(deployment, results, out)]
             _write_summary(summary, out)
     return summary
+
+
+def _chosen(runs: Sequence[RunSpec], stems: Sequence[str], only: Sequence[str]) -> list[tuple[RunSpec, str]]:
+    """The runs of these names, or all of them. Raises ``LeasekitError`` for a name that is none's."""
+    names = [spec.name for spec in runs]
+    for name in only:
+        if name not in names:
+            raise LeasekitError(f"run: found {name!r}, {expect_one_of(name, names)}")
+    return [(spec, stem) for spec, stem in zip(runs, stems, strict=True) if not only or spec.name in only]
+
+
+def _summed_up(deployment: Deployment, results: Sequence[RunResult], synthetic: bool) -> dict[str, Any]:
+    emulation = deployment.emulation
+    assert emulation is not None, "its runs are summed up"
+    return {
+        "file": deployment.file.name,
+        "deployment": deployment.name,
+        "seed": emulation.seed,
+        "synthetic": synthetic,
+        "signatures": deployment.signatures,
+        "mapper_errors_allowed": emulation.mapper_errors_allowed,
+        "rmse": {result.spec.name: _rmse(result) for result in results},
+        "runs": [dict(result.summary) for result in results],
+    }
 
 
 def file_stems(names: Sequence[str]) -> list[str]:
@@ -156,9 +207,12 @@ def run_one(
     stem: str = "",
     data: Path | None = None,
     synthetic: bool = False,
+    tell: Tell | None = None,
     progress: Progress | None = None,
 ) -> RunResult:
-    """Run one variant over its horizon. ``stem`` begins the names of the files that it writes to ``out``."""
+    """Run one variant over its horizon. ``stem`` begins the names of the files that it writes to ``out``; if the run
+    does not come to its end there are none. Raises :class:`.turn_limit.TurnLimitError`.
+    """
     varied = deployment.with_run(spec)
     emulation = varied.emulation
     assert emulation is not None, "a run is of a deployment with an emulation"
@@ -167,10 +221,18 @@ def run_one(
         log = None
         if out is not None:
             stack.enter_context(writing(out))
-            log = stack.enter_context((out / _file(stem, "transitions")).open("w", encoding="utf-8", newline=""))
+            log = stack.enter_context(_whole(out / _file(stem, "transitions")))
+        mappers = {name: actor.mapper.target for name, actor in varied.actors.items()}
+        faults = MapperFaults(mappers, None if tell is None else _about(spec, tell))
+        requests = RequestBook(
+            {site.name: capacities(varied, site.name) for site in varied.of_role("authority")}, emulation.tick
+        )
         recorder = Recorder(
             {name: actor.role for name, actor in varied.actors.items()},
             log,
+            requests=requests,
+            mappers=faults,
+            start=emulation.start,
             leave={
                 name: actor.settings.leave_time
                 for name, actor in varied.actors.items()
@@ -192,7 +254,10 @@ def run_one(
         )
         for built in actors.values():
             world.add(built.actor, MemoryStore(keep_log=False), action_model(built))
-        wall = _run(world, Term(emulation.start, emulation.start + emulation.horizon), spec.name, progress)
+        if emulation.repair is not None:
+            recorder.on_failure = _repairs(world, emulation.repair)
+        with turn_limit(emulation.turn_limit, lambda: _who(world, mappers, emulation.start, spec)):
+            wall, cpu = _run(world, Term(emulation.start, emulation.start + emulation.horizon), spec.name, progress)
     window = Term(emulation.start + emulation.warmup, emulation.start + emulation.horizon)
     by_type, promised = recorder.leased_by_type, recorder.promised
     leased = {name: total(types) for name, types in by_type.items()}
@@ -203,10 +268,15 @@ def run_one(
             **_followed(window, leased[name], actors[name].signal, wanted.get(name)),
             "fidelity": metrics.fidelity(recorder.usable[name], promised[name], window),
             **_topologies(recorder.topologies[name]),
+            "requests": requests.by_guest.get(name, Tally()).summary(),
         }
         for name in leased
     }
-    summary = summarise(varied, spec, world, recorder, window, wall, guests)
+    summary = {
+        **summarise(varied, spec, world, recorder, requests, window, guests),
+        "mapper_errors": faults.summary(),
+        "measured": _measured(varied, wall, cpu, recorder.flips),
+    }
     result = RunResult(
         spec=spec, stem=stem, deployment=varied, summary=summary, recorder=recorder, leased=leased,
         leased_by_type=by_type, wanted=wanted, window=window, actors=actors,
@@ -215,6 +285,31 @@ def run_one(
         with writing(out):
             _write_series(result, out)
     return result
+
+
+@contextmanager
+def _whole(file: Path) -> Iterator[TextIO]:
+    """A file that is written whole or not at all."""
+    try:
+        with file.open("w", encoding="utf-8", newline="") as out:
+            yield out
+    except BaseException:
+        file.unlink(missing_ok=True)
+        raise
+
+
+def _about(spec: RunSpec, tell: Tell) -> Tell:
+    return lambda text: tell(f"run {spec.name!r}: {text}" if spec.name else text)
+
+
+def _who(world: World, mappers: Mapping[str, str], start: Instant, spec: RunSpec) -> str:
+    run = f"run {spec.name!r}: " if spec.name else ""
+    return f"{run}{world.acting}, mapper {mappers[world.acting]}, after {format_duration(world.now - start)}:"
+
+
+def _repairs(world: World, after: Duration) -> Callable[[Instant, str, str], None]:
+    """Has what went out of service put into service again, as an operator would, after so long."""
+    return lambda at, site, unit: world.command_at(at + after, site, "unit.enable", unit=unit)
 
 
 def _build_all(deployment: Deployment, data: Path | None, synthetic: bool) -> dict[str, BuiltActor]:
@@ -244,12 +339,12 @@ def _wanted(built: BuiltActor, window: Term) -> Signal | None:
     return Signal(((at, float(mapper.wanted(at))) for at in range(first, window.end, interval)), end=window.end)
 
 
-def _run(world: World, term: Term, name: str, progress: Progress | None) -> float:
-    """Let the term pass; returns the seconds of real time that it took."""
+def _run(world: World, term: Term, name: str, progress: Progress | None) -> tuple[float, float]:
+    """Let the term pass; returns the seconds of real time, and of processor time, that it took."""
     # Records are not garbage: looking for cycles among them at every few hundred allocations is wasted time.
     thresholds = gc.get_threshold()
     gc.set_threshold(50_000, 50, 100)
-    begin = time.perf_counter()
+    begin, begin_cpu = time.perf_counter(), time.process_time()
     steps = 50 if progress is not None else 1
     try:
         for step in range(1, steps + 1):
@@ -258,7 +353,7 @@ def _run(world: World, term: Term, name: str, progress: Progress | None) -> floa
                 progress(name, step / steps)
     finally:
         gc.set_threshold(*thresholds)
-    return time.perf_counter() - begin
+    return time.perf_counter() - begin, time.process_time() - begin_cpu
 
 
 def action_model(built: BuiltActor) -> Callable[[Action], Outcome]:
@@ -280,17 +375,17 @@ def summarise(
     spec: RunSpec,
     world: World,
     recorder: Recorder,
+    requests: RequestBook,
     window: Term,
-    wall_s: float,
     guests: Mapping[str, Mapping[str, Any]],
 ) -> dict[str, Any]:
-    """One run as plain data. Figures that a clock measured are under ``measured``: all others repeat for a seed."""
+    """One run as plain data, all of which repeats for a seed."""
     emulation = deployment.emulation
     assert emulation is not None, "a run is of a deployment with an emulation"
     ticks = emulation.horizon // emulation.tick
     sites = {
         name: {
-            **_used(window, capacities(deployment, name), types),
+            **_used(window, capacities(deployment, name), types, recorder.outages[name], requests, name),
             **_energy(recorder.energy.get(name), capacity(deployment, name), window),
         }
         for name, types in recorder.in_use_by_type.items()
@@ -311,7 +406,6 @@ def summarise(
         "actions": world.actions,
         "transitions": recorder.transitions,
         "flips": recorder.flips,
-        "measured": _measured(deployment, wall_s, emulation.horizon, ticks, recorder.flips),
     }
 
 
@@ -320,13 +414,17 @@ def _energy(account: EnergyAccount | None, capacity: int, window: Term) -> dict[
     return {} if found is None else {"energy": found}
 
 
-def _measured(deployment: Deployment, wall_s: float, horizon: Duration, ticks: int, flips: int) -> dict[str, Any]:
-    term = _only_term(deployment)
+def _measured(deployment: Deployment, wall_s: float, cpu_s: float, flips: int) -> dict[str, Any]:
+    """What clocks say of a run, the processor's where another process must not count."""
+    emulation, term = deployment.emulation, _only_term(deployment)
+    assert emulation is not None, "a run is of a deployment with an emulation"
+    horizon = emulation.horizon
     return {
         "wall_s": round(wall_s, 3),
-        "alpha_ms": round(wall_s * 1000 / ticks, 6),
-        "minimum_term_s": None if term is None else round(wall_s * term / horizon, 6),
-        "flips_per_s": round(flips / wall_s, 1) if wall_s > 0 else None,
+        "cpu_s": round(cpu_s, 3),
+        "alpha_ms": round(cpu_s * 1000 / (horizon // emulation.tick), 6),
+        "minimum_term_s": None if term is None else round(cpu_s * term / horizon, 6),
+        "flips_per_s": round(flips / cpu_s, 1) if cpu_s > 0 else None,
         "emulated_per_real": round(horizon / SECOND / wall_s, 0) if wall_s > 0 else None,
         "rss_peak_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1),
     }
@@ -358,7 +456,7 @@ def _followed(window: Term, leased: Series, demand: Signal | None, wanted: Signa
         result["mean_demand"] = demand.mean(window)
         result["rmse"] = metrics.rmse(demand, leased, window)
         result["unserved"] = metrics.unserved(demand, leased, window)
-        result["idle"] = metrics.idle(demand, leased, window)
+        result["idle_leased"] = metrics.idle(demand, leased, window)
     if wanted is not None:
         result["mean_wanted"] = wanted.mean(window)
         result["rmse_wanted"] = metrics.rmse(wanted, leased, window)
@@ -370,15 +468,33 @@ def _topologies(counts: Topologies) -> dict[str, Any]:
     return {"topologies": {**attrs.asdict(counts), "waiting": counts.waiting}} if counts.asked else {}
 
 
-def _used(window: Term, capacities: Mapping[str, int], types: Mapping[str, Series]) -> dict[str, Any]:
-    """What was in use of each of a site's types, and of all where there is but one."""
+def _used(
+    window: Term,
+    capacities: Mapping[str, int],
+    types: Mapping[str, Series],
+    outages: Mapping[str, Outages],
+    requests: RequestBook,
+    site: str,
+) -> dict[str, Any]:
+    """What became of what was bought of each of a site's types, and of all where there is but one."""
     each = {}
     for kind, most in capacities.items():
-        series = types.get(kind, Series())
-        each[kind] = {"capacity": most, "usage": metrics.usage(series, most, window), "peak": series.peak(window)}
+        series, outage = types.get(kind, Series()), outages.get(kind, Outages())
+        used, out = metrics.usage(series, most, window), metrics.usage(outage.out, most, window)
+        each[kind] = {
+            "capacity": most,
+            "bought_unit_h": most * window.length / HOUR,
+            "used": used,
+            "out_of_service": out,
+            "idle": None if used is None or out is None else max(0.0, 1 - used - out),
+            "peak": series.peak(window),
+            "failed": outage.failed,
+            "repaired": outage.repaired,
+            "requests": requests.by_site[site, kind].summary(),
+        }
     if len(each) > 1:
         return {"types": each}
-    return {**next(iter(each.values()), {"capacity": 0, "usage": None, "peak": 0.0}), "types": each}
+    return {**next(iter(each.values()), {"capacity": 0, "used": None, "idle": None, "peak": 0.0}), "types": each}
 
 
 def capacities(deployment: Deployment, site: str) -> dict[str, int]:
@@ -415,6 +531,8 @@ def _write_series(result: RunResult, out: Path) -> None:
         columns[f"{name}.usable"] = recorder.usable[name]
     for name in recorder.in_use_by_type:
         columns.update(_by_type(f"{name}.in_use", result.in_use(name)) or {f"{name}.in_use": Series()})
+        outages = {kind: outage.out for kind, outage in recorder.outages[name].items()}
+        columns.update(_by_type(f"{name}.out_of_service", outages))
     for name, account in recorder.energy.items():
         if account.switched:
             columns[f"{name}.off"], columns[f"{name}.suspended"] = account.off, account.suspended

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from leasekit.config.deployment import Deployment
-from leasekit.config.emulation import PlotSpec
+from leasekit.config.emulation import PlotSpec, key_in_words, lookup
+from leasekit.core.time import format_duration
 from leasekit.emulation import metrics, plots
 from leasekit.emulation.run_result import RunResult
 
@@ -83,7 +84,7 @@ def _site_usage(plot: PlotSpec, results: Sequence[RunResult], out: Path, units: 
         for name, capacities in _capacities(result).items():
             for kind, series in result.in_use(name).items():
                 label = name if len(capacities) == 1 else f"{name}: {kind}"
-                sites[label] = series, float(capacities.get(kind, 0))
+                sites[label] = series, result.in_service(name, kind, capacities.get(kind, 0))
         stem = plot.file if len(results) == 1 else f"{plot.file}-{result.stem}"
         made += plots.site_usage(out / stem, sites, result.window, units=units)
     return made
@@ -107,18 +108,28 @@ def _curves(plot: PlotSpec, results: Sequence[RunResult], value: str) -> dict[st
     return {name: sorted(points) for name, points in curves.items()}
 
 
+def _axis(plot: PlotSpec, results: Sequence[RunResult]) -> plots.Axis:
+    """What the key ``plot.x`` is, in words: as the file labels it, or by where it stands in the file."""
+    document = results[0].deployment.document
+    durations = plot.x_unit is None and isinstance(lookup(document, plot.x), str)
+    unit = "" if plot.x_unit is None else f" ({format_duration(plot.x_unit)})"
+    return plots.Axis(plot.x_label or f"{key_in_words(document, plot.x)}{unit}", durations)
+
+
 def _rmse(plot: PlotSpec, results: Sequence[RunResult], out: Path, units: str) -> list[Path]:
-    return list(plots.rmse_against_term(out / plot.file, _curves(plot, results, "rmse"), units=units))
+    curves = _curves(plot, results, "rmse")
+    return list(plots.rmse_against(out / plot.file, curves, _axis(plot, results), units=units))
 
 
 def _alpha(plot: PlotSpec, results: Sequence[RunResult], out: Path, units: str) -> list[Path]:
     curves = _curves(plot, results, "alpha_ms")
-    label = plot.x_label or "lease term (ticks)"
+    x = _axis(plot, results)
+    label = f"{x.label} (ms)" if x.durations and not plot.x_label else x.label
     return list(plots.alpha_curves(out / plot.file, curves, x=label, title=plot.title or None))
 
 
 def _fidelity(plot: PlotSpec, results: Sequence[RunResult], out: Path, units: str) -> list[Path]:
-    return list(plots.fidelity_against_term(out / plot.file, _curves(plot, results, "fidelity")))
+    return list(plots.fidelity_against(out / plot.file, _curves(plot, results, "fidelity"), _axis(plot, results)))
 
 
 _DRAWN = {

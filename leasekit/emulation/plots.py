@@ -82,6 +82,16 @@ class Load:
     rmse: float | None = None
 
 
+@attrs.frozen
+class Axis:
+    """What a horizontal axis shows: durations in ms, on a logarithmic scale, or plain numbers."""
+
+    label: str
+    durations: bool
+
+
+LEASE_TERM = Axis("lease term", durations=True)
+
 Curves = Mapping[str, Sequence[tuple[float, float]]]
 """Named curves of (x, y) points."""
 
@@ -171,11 +181,11 @@ def site_usage(
     return draw_figure(stem, (WIDTH, 1.2 + 1.9 * len(sites)), draw)
 
 
-def fidelity_against_term(stem: Path, curves: Curves, *, measured: Curves | None = None) -> tuple[Path, Path]:
-    """The usable share of the lease term against its length (Shirako, figure 5).
+def fidelity_against(stem: Path, curves: Curves, x: Axis, *, measured: Curves | None = None) -> tuple[Path, Path]:
+    """The usable share of the lease term, against its length as in Shirako's figure 5, or against another key.
 
-    ``curves`` are points (term in ms, fidelity from 0 to 1) by kind of resource; ``measured`` adds points without a
-    line, in the colour of the curve of that name, from an emulation. Raises ``ValueError`` without curves.
+    ``curves`` are points (x, fidelity from 0 to 1) by kind of resource; ``measured`` adds points without a line, in the
+    colour of the curve of that name, from an emulation. Raises ``ValueError`` without curves.
     """
     _some(curves, "curves")
 
@@ -186,7 +196,7 @@ def fidelity_against_term(stem: Path, curves: Curves, *, measured: Curves | None
             if measured is not None and measured.get(name):
                 draw_curve(axes, index, f"{name}, emulated", measured[name], line=False)
         axes.set_title("Fidelity: usable share of the lease term")
-        _duration_axis(axes, "lease term")
+        _axis(axes, x, ())
         axes.set_ylabel("fidelity")
         axes.set_ylim(0, 1.03)
         axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
@@ -222,10 +232,10 @@ def alpha_curves(
     return draw_figure(stem, (7.5, 4.5), draw)
 
 
-def rmse_against_term(stem: Path, curves: Curves, *, units: str = "nodes") -> tuple[Path, Path]:
-    """Root mean square error between demand and holdings against the lease term, a curve for each guest.
+def rmse_against(stem: Path, curves: Curves, x: Axis, *, units: str = "nodes") -> tuple[Path, Path]:
+    """Root mean square error between demand and holdings against what ``x`` says, a curve for each guest.
 
-    ``curves`` are points (term in ms, error in units). Raises ``ValueError`` without curves.
+    ``curves`` are points (x, error in units). Raises ``ValueError`` without curves.
     """
     _some(curves, "curves")
 
@@ -238,7 +248,7 @@ def rmse_against_term(stem: Path, curves: Curves, *, units: str = "nodes") -> tu
                     f"{error:.1f}", (term, error), textcoords="offset points", xytext=(0, 7), ha="center", fontsize=8
                 )
         axes.set_title("Error between demand and holdings")
-        _duration_axis(axes, "lease term", [point[0] for points in curves.values() for point in points])
+        _axis(axes, x, [point[0] for points in curves.values() for point in points])
         axes.set_ylabel(f"root mean square error ({units})")
         highest = max((error for points in curves.values() for _, error in points), default=0.0)
         axes.set_ylim(0, 1.15 * highest or 1.0)
@@ -340,6 +350,16 @@ def _amount_axis(axes: Axes, units: str) -> None:
     axes.set_ylim(bottom=0)
     axes.yaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
     axes.set_ylabel(units)
+
+
+def _axis(axes: Axes, x: Axis, at: Sequence[float]) -> None:
+    if x.durations:
+        _duration_axis(axes, x.label, at)
+        return
+    points = sorted(set(at))
+    if 0 < len(points) <= 8:
+        axes.xaxis.set_major_locator(FixedLocator(points))
+    axes.set_xlabel(x.label)
 
 
 def _duration_axis(axes: Axes, label: str, at: Sequence[float] = ()) -> None:

@@ -8,17 +8,19 @@ For each guest three counts of units over time:
 - ``promised``: the same, but from the start of the term even where the site began to serve it later.
 - ``usable``: units that have joined and not begun to leave.
 
-For each site: units in use (held from the start of setup to the end of teardown), and what became of their power. Units
-are counted by type, since those of different types may be different things: machines, or granules of bandwidth.
+For each site: units in use (held from the start of setup to the end of teardown), units out of service, and what became
+of their power. Units are counted by type, since those of different types may be different things: machines, or granules
+of bandwidth.
 
-For each guest what became of its topologies. And the transition log, streamed to a file.
+For each guest what became of its topologies; what became of all requests; what actors say of their mappers. And the
+transition log, streamed to a file.
 """
 
 from __future__ import annotations
 
 import csv
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TextIO
 
 import attrs
@@ -26,9 +28,11 @@ import attrs
 from leasekit.core.leases import authority as au
 from leasekit.core.leases.plans import CLOSED, COMMITTED, FAILED
 from leasekit.core.schema import LOG, LOG_COLUMNS, Change, Row
-from leasekit.core.time import Duration, Instant
+from leasekit.core.time import Duration, Instant, format_duration
 from leasekit.emulation.energy.account import EnergyAccount
+from leasekit.emulation.mapper_faults import MapperFaults
 from leasekit.emulation.metrics import Series, summed
+from leasekit.emulation.request_book import RequestBook
 
 
 class _Changes:
@@ -67,6 +71,15 @@ class Topologies:
         return self.asked - self.granted - self.refused - self.given_up
 
 
+@attrs.define
+class Outages:
+    """A site's units of one type that failed, and were repaired; ``out`` has those out of service over time."""
+
+    failed: int = 0
+    repaired: int = 0
+    out: Series = attrs.Factory(Series)
+
+
 class _Served(NamedTuple):
     """What a site serves of one lease."""
 
@@ -86,10 +99,13 @@ class Recorder:
         *,
         leave: Mapping[str, Duration] | None = None,
         switched: Iterable[str] = (),
+        requests: RequestBook | None = None,
+        mappers: MapperFaults | None = None,
+        start: Instant = 0,
     ) -> None:
         """``roles`` maps actor names to roles; the transition log goes to ``log`` as CSV, if given. ``leave`` has the
         ``leave_time`` of guests. ``switched`` are sites whose units can be switched on and off: ``energy`` has the
-        account of each.
+        account of each. ``requests`` and ``mappers`` are told what concerns them, which began at ``start``.
         """
         self._roles = dict(roles)
         self._leave = dict(leave or {})
@@ -99,6 +115,12 @@ class Recorder:
         self.usable: dict[str, Series] = {name: Series() for name in guests}
         self.in_use_by_type: dict[str, dict[str, Series]] = {n: {} for n, role in roles.items() if role == "authority"}
         """Units in use of each site, by type; of those that ever were."""
+        self.outages: dict[str, dict[str, Outages]] = {n: {} for n, role in roles.items() if role == "authority"}
+        """What failed at each site, by type; of those types of which anything did."""
+        self.on_failure: Callable[[Instant, str, str], None] | None = None
+        """Told the instant, the site and the unit that went out of service."""
+        self._requests, self._mappers, self._start = requests, mappers, start
+        self._out: set[tuple[str, str]] = set()
         self.topologies: dict[str, Topologies] = {name: Topologies() for name in guests}
         self.energy: dict[str, EnergyAccount] = {name: EnergyAccount() for name in switched}
         self.transitions = 0
@@ -138,6 +160,10 @@ class Recorder:
                 assert row is not None, "log rows are only ever added"
                 self.transitions += 1
                 self.flips += row[2] == "unit setup"
+                if role == "guest" and self._requests is not None:
+                    self._requests.logged(actor, row[1], row[2], row[3])
+                if row[2] == "mapper" and self._mappers is not None:
+                    self._mappers.add(format_duration(now - self._start), actor, row[4], row[5])
                 if self._log is not None:
                     self._log.writerow([row[0], actor, *row[1:]])
             elif table == "units":
@@ -147,6 +173,8 @@ class Recorder:
                     self._site_unit(now, actor, key, row)
             elif table == "leases" and role == "authority":
                 self._site_lease(now, actor, key, row)
+            elif table == "leases" and role == "guest" and row is not None and self._requests is not None:
+                self._requests.lease(actor, row)
             elif table == "plans" and role == "guest" and row is not None:
                 self._topology(actor, key, row[2])
 
@@ -162,6 +190,16 @@ class Recorder:
                 series.add(now, 1)
         elif (site, unit) in self._held:
             self._held.pop((site, unit)).add(now, -1)
+
+        out = row is not None and row[3] == au.OUT
+        if row is not None and out != ((site, unit) in self._out):
+            (self._out.add if out else self._out.remove)((site, unit))
+            outages = self.outages[site].setdefault(row[2], Outages())
+            outages.failed += out
+            outages.repaired += not out
+            outages.out.add(now, 1 if out else -1)
+            if out and self.on_failure is not None:
+                self.on_failure(now, site, unit)
 
     def _topology(self, guest: str, topology: str, state: str) -> None:
         before, counts = self._planned.get((guest, topology)), self.topologies[guest]

@@ -40,3 +40,13 @@ class RunResult:
         assert isinstance(settings, AuthoritySettings), "a site has an authority's settings"
         used = self.recorder.in_use_by_type[site]
         return {group.type: Series() for group in settings.inventory} | used
+
+    def in_service(self, site: str, kind: str, bought: int) -> Series:
+        """Of the units of a type that were bought, those that were not out of service."""
+        emulation, made = self.deployment.emulation, Series()
+        assert emulation is not None, "a run is of a deployment with an emulation"
+        made.append(emulation.start, bought)
+        outage = self.recorder.outages[site].get(kind)
+        for at, out in outage.out if outage is not None else ():
+            made.append(at, bought - out)
+        return made

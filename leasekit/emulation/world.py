@@ -74,6 +74,8 @@ class Node:
     scheduled: Instant | None = None
 
 
+UNHEARD: Final = 0
+"""The id of commands whose reply nobody waits for."""
 WAKE: Final = 0
 INPUTS: Final = 1
 
@@ -98,6 +100,8 @@ class World:
         if tick <= 0:
             raise ValueError(f"tick: found {tick}, expected a period of at least 1 ms")
         self.now: Instant = start
+        self.acting = ""
+        """The actor that has the floor."""
         self.nodes: dict[str, Node] = {}
         self.events = 0
         self.ticks = 0
@@ -150,6 +154,7 @@ class World:
             tick = Tick(at)
             for node in nodes:
                 if node.scheduled != at:  # those that are due get their tick in their turn
+                    self.acting = node.actor.name
                     node.actor.step(tick)
                     self._handle(node)
             while queue and queue[0][0] <= at:
@@ -174,7 +179,7 @@ class World:
                 node.inbox.extend(payload[1])
             elif node.scheduled == at:
                 node.scheduled = None
-        self.now = at
+        self.now, self.acting = at, node.actor.name
         self.events += 1
         node.actor.step(Tick(at))
         self._handle(node)
@@ -195,7 +200,8 @@ class World:
                 if self._observe is not None:
                     self._observe(self.now, actor.name, ready.changes)
             for reply in ready.replies:
-                self.replies[reply.id] = reply
+                if reply.id != UNHEARD:
+                    self.replies[reply.id] = reply
             if ready.messages:
                 self._send(actor.name, ready.messages)
             if ready.actions:
@@ -260,9 +266,14 @@ class World:
         self.feed(actor, [Command(self._command, name, arguments)])
         return self.replies.pop(self._command)
 
+    def command_at(self, at: Instant, actor: str, name: str, /, **arguments: Any) -> None:
+        """Have an actor carry out a command at an instant that is not past; nobody hears what it answers."""
+        self._push(at, self.nodes[actor].index, INPUTS, (self.nodes[actor], [Command(UNHEARD, name, arguments)]))
+
     def feed(self, actor: str, inputs: Iterable[Input]) -> None:
         """Give an actor inputs now, all in one batch; :attr:`replies` keeps what commands were answered."""
         node = self.nodes[actor]
+        self.acting = actor
         node.actor.step(Tick(self.now))
         node.inbox.extend(inputs)
         self._handle(node)

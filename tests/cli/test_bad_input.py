@@ -178,7 +178,7 @@ def test_a_window_that_can_not_hold_it(cli: Cli) -> None:
 @pytest.mark.parametrize(
     ("bad", "said"),
     [
-        ("raises", "broker mapper: naughty.py:Naughty: ZeroDivisionError: division by zero (waiting: "),
+        ("raises", "broker mapper: naughty.py:Naughty: ZeroDivisionError: division by zero (naughty.py, line 16, at "),
         ("loops", "took longer than 200ms"),
         ("past", "is not what was asked for"),
         ("nobody", "no request of lease 'nobody-1' is waiting (any more)"),

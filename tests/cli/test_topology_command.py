@@ -213,7 +213,7 @@ def test_the_deploy_file_in_virtual_time(capfd: pytest.CaptureFixture[str], tmp_
     assert all(one["peak"] <= one["capacity"] for one in types.values())
     assert types["south", "vm"]["peak"] == 8
     assert types["network", "north-x1"]["peak"] >= 24
-    assert run["sites"]["north"]["usage"] > 0.2
+    assert run["sites"]["north"]["used"] > 0.2
     assert "usage" not in run["sites"]["network"], "links of different types are not added"
     guest = run["guests"]["guest"]
     assert "mean_leased" not in guest, "machines and bandwidth are not added"

@@ -93,12 +93,21 @@ def test_researcher(folder: Path) -> None:
 
 
 def test_planner(folder: Path) -> None:
-    """README: a deployment is emulated in three sizes, and more units leave less demand unserved."""
+    """README: a deployment is emulated in three sizes, more units leave less demand unserved, and
+    the figures in the page are those of the run.
+    """
     _files("README.md", folder)
     lines = [f"{line} --json" for line in _typed("README.md", "Plan")]
     runs = json.loads(_type(lines, folder))["runs"]
     unserved = [run["guests"]["web"]["unserved"] for run in runs]
     assert unserved[0] > unserved[1] >= unserved[2]
+    rows = [
+        f"| {site['capacity']} | {run['guests']['web']['unserved']:.1%} | {site['used']:.1%} | {site['idle']:.1%} "
+        f"| {site['requests']['refused']} of {site['requests']['asked']} |"
+        for run in runs
+        for site in [run["sites"]["lab"]]
+    ]
+    assert "\n".join(rows) in (ROOT / "README.md").read_text()
 
 
 def test_mapper_of_ones_own(folder: Path) -> None:

@@ -210,7 +210,7 @@ def test_error_rises_with_the_term(terms: Experiment) -> None:
     for one, other in pairwise(guests):
         assert one["rmse"] < other["rmse"]
         assert one["rmse_wanted"] < other["rmse_wanted"]
-        assert one["idle"] < other["idle"]
+        assert one["idle_leased"] < other["idle_leased"]
         assert one["unserved"] > other["unserved"]
     for shorter, longer in pairwise(runs):
         assert shorter["flips"] > longer["flips"]
@@ -223,7 +223,7 @@ def test_page_of_terms(terms: Experiment) -> None:
     for run in terms.summary["runs"]:
         web = run["guests"]["web"]
         errors = f"{web['rmse']:.2f} | {web['rmse_wanted']:.2f}"
-        assert f"| {run['run']} | {errors} | {web['unserved']:.1%} | {web['idle']:.1%} |" in PAGE
+        assert f"| {run['run']} | {errors} | {web['unserved']:.1%} | {web['idle_leased']:.1%} |" in PAGE
 
 
 def test_page_of_competing_guests(compete: Experiment) -> None:
@@ -236,7 +236,7 @@ def test_page_of_competing_guests(compete: Experiment) -> None:
 
 def test_load_is_balanced(terms: Experiment) -> None:
     """The broker spreads the leases of a term of 12 h evenly: neither site has over 60% of the node-time."""
-    usage = [site["usage"] for site in terms.run("12h")["sites"].values()]
+    usage = [site["used"] for site in terms.run("12h")["sites"].values()]
     assert max(usage) / sum(usage) < 0.6
 
 

@@ -62,7 +62,7 @@ DRAWINGS: dict[str, tuple[Drawing, list[str]]] = {
         ["Site usage", "duke", "unc", "held", "capacity", "nodes"],
     ),
     "fidelity": (
-        lambda stem: plots.fidelity_against_term(stem, CURVES, measured={"a VM": [(HOUR, 0.89)]}),
+        lambda stem: plots.fidelity_against(stem, CURVES, plots.LEASE_TERM, measured={"a VM": [(HOUR, 0.89)]}),
         ["fidelity", "a VM", "a VM, emulated", "a machine", "lease term", "100%", "1h", "1d"],
     ),
     "alpha": (
@@ -77,7 +77,9 @@ DRAWINGS: dict[str, tuple[Drawing, list[str]]] = {
         ],
     ),
     "rmse": (
-        lambda stem: plots.rmse_against_term(stem, {"web": [(12 * HOUR, 12.57), (DAY, 22.17)], "batch": [(DAY, 5.0)]}),
+        lambda stem: plots.rmse_against(
+            stem, {"web": [(12 * HOUR, 12.57), (DAY, 22.17)], "batch": [(DAY, 5.0)]}, plots.LEASE_TERM
+        ),
         ["root mean square error (nodes)", "12h", "1d", "12.6", "22.2", "web", "batch"],
     ),
 }
@@ -139,9 +141,9 @@ def test_nothing_to_draw_is_an_error(tmp_path: Path) -> None:
         lambda: plots.terms_side_by_side(tmp_path / "x", [], WINDOW, title="t"),
         lambda: plots.stacked_guests(tmp_path / "x", {}, WINDOW, title="t"),
         lambda: plots.site_usage(tmp_path / "x", {}, WINDOW),
-        lambda: plots.fidelity_against_term(tmp_path / "x", {}),
+        lambda: plots.fidelity_against(tmp_path / "x", {}, plots.LEASE_TERM),
         lambda: plots.alpha_curves(tmp_path / "x", {}),
-        lambda: plots.rmse_against_term(tmp_path / "x", {}),
+        lambda: plots.rmse_against(tmp_path / "x", {}, plots.LEASE_TERM),
     ]
     for draw in drawings:
         with pytest.raises(ValueError, match="nothing to draw: found no"):
@@ -154,5 +156,5 @@ def test_pictures_leave_no_global_figures(tmp_path: Path) -> None:
     import matplotlib.pyplot as plt
 
     before = plt.get_fignums()
-    plots.rmse_against_term(tmp_path / "x", {"web": [(DAY, 1.0)]})
+    plots.rmse_against(tmp_path / "x", {"web": [(DAY, 1.0)]}, plots.LEASE_TERM)
     assert plt.get_fignums() == before

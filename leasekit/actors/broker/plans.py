@@ -17,7 +17,7 @@ import attrs
 from leasekit.actors.base import earliest
 from leasekit.actors.broker.holds import BrokerHolds
 from leasekit.actors.settings import REQUEST, BrokerSettings, Peer
-from leasekit.actors.turns import check_decision, run_turn
+from leasekit.actors.turns import FAILED, MALFORMED, NOT_CARRIED_OUT, check_decision, run_turn
 from leasekit.core.claims.keys import Scheme, Signer
 from leasekit.core.errors import CommandError, RemoteError
 from leasekit.core.leases.plans import HELD, HOLD_MACHINE, HOLDING, PlanHold
@@ -227,7 +227,7 @@ class BrokerPlans(BrokerHolds):
         self._planning, self._running = None, 0
         refusal = NoPlan("the broker's mapper found no plan, and did not say why")
         if done.error:
-            self._complain(f"broker mapper, asked to plan: {done.error}")
+            self._mapper_is_wrong(FAILED, f"broker mapper, asked to plan: {done.error}")
             refusal = NoPlan("the broker's mapper has failed on it")
         for decision in done.decisions:
             try:
@@ -235,7 +235,7 @@ class BrokerPlans(BrokerHolds):
                     raise CommandError(f"{decision!r:.80} is no plan")
                 check_decision(decision)
             except CommandError as error:
-                self._complain(f"broker mapper's plan is not taken: {error}")
+                self._mapper_is_wrong(MALFORMED, f"broker mapper's plan is not taken: {error}")
                 continue
             if isinstance(decision, NoPlan):
                 refusal = decision
@@ -322,7 +322,7 @@ class BrokerPlans(BrokerHolds):
         except ValueError as error:
             faults = [str(error)]
         if faults:
-            self._complain(f"broker mapper's plan is not taken: {'; '.join(faults)}")
+            self._mapper_is_wrong(NOT_CARRIED_OUT, f"broker mapper's plan is not taken: {'; '.join(faults)}")
             raise CommandError(f"it is not what was asked for: {faults[0]}")
         return tuple(made)
 

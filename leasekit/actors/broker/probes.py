@@ -16,7 +16,7 @@ import attrs
 
 from leasekit.actors.broker.claims import BrokerClaims
 from leasekit.actors.settings import REQUEST, BrokerSettings, Peer
-from leasekit.actors.turns import check_decision, run_turn
+from leasekit.actors.turns import FAILED, NOT_CARRIED_OUT, check_decision, run_turn
 from leasekit.core.claims.keys import Scheme, Signer
 from leasekit.core.errors import CommandError, RemoteError
 from leasekit.core.leases import broker as br
@@ -160,13 +160,13 @@ class BrokerProbes(BrokerClaims):
         assert question is not None, "its turn has ended"
         self._running = 0
         if done.error:
-            self._complain(f"broker mapper, asked what it would do: {done.error}")
+            self._mapper_is_wrong(FAILED, f"broker mapper, asked what it would do: {done.error}")
             self._close_question(REFUSED, "the broker's mapper has failed on it")
             return
         try:
             wake = self._judge(question.lease, done)
         except CommandError as error:
-            self._complain(f"broker mapper, asked what it would do: {error}")
+            self._mapper_is_wrong(NOT_CARRIED_OUT, f"broker mapper, asked what it would do: {error}")
             self._close_question(REFUSED, f"the broker's mapper decided what can't be carried out: {error}")
             return
         if self._question is None:

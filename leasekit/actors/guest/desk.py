@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 
 from leasekit.actors.guest.groups import GuestGroups
 from leasekit.actors.settings import GuestSettings, Peer
-from leasekit.actors.turns import check_decision, is_inline, run_turn
+from leasekit.actors.turns import FAILED, check_decision, is_inline, run_turn
 from leasekit.core.claims.keys import Scheme, Signer
 from leasekit.core.errors import CommandError
 from leasekit.core.leases import service_manager as sm
@@ -139,7 +139,7 @@ class GuestDesk(GuestGroups):
                 return _answer(done.decisions[0])
             except CommandError as wrong:
                 error = str(wrong)
-        self._complain(f"guest mapper's unblock for {lease.id}: {error}")
+        self._mapper_is_wrong(FAILED, f"guest mapper's unblock for {lease.id}: {error}")
         return Hold(self.now + self.settings.retry_max)
 
     # -- decisions ---------------------------------------------------------------------------------------------

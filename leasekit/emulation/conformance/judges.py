@@ -20,6 +20,7 @@ from leasekit.core.mappers import (
     GrantGroup,
     GuestCycle,
     PendingRequest,
+    Power,
     Preempt,
     Refuse,
     Reject,
@@ -177,9 +178,9 @@ class AuthorityJudge:
         decided: set[str] = set()
         given: dict[str, str] = {}
         for decision in decisions:
-            if not isinstance(decision, Assign | Release | Refuse | Wake):
+            if not isinstance(decision, Assign | Release | Refuse | Power | Wake):
                 return _no_decision(decision)
-            if isinstance(decision, Wake):
+            if isinstance(decision, Power | Wake):
                 continue
             lease = decision.lease
             if lease not in leases:

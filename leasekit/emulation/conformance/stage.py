@@ -25,7 +25,7 @@ from leasekit.core.claims.keys import UNSIGNED, UnsignedIdentity
 from leasekit.core.errors import CommandError
 from leasekit.core.schema import LOG, Change
 from leasekit.core.steps import Action
-from leasekit.core.time import DAY, HOUR, SECOND, Duration, Instant
+from leasekit.core.time import DAY, HOUR, MINUTE, SECOND, Duration, Instant
 from leasekit.emulation.conformance.cases import GUESTS, Case, Event
 from leasekit.emulation.conformance.judges import JUDGES, complaint
 from leasekit.emulation.conformance.watched import ANSWERS, Fault, FaultFound, TurnRecord, Watched
@@ -42,6 +42,10 @@ LATENCIES: Final = {
     "modify": 5 * SECOND,
     "join": SECOND,
     "leave": SECOND,
+    "power_on": 3 * MINUTE,
+    "power_off": 30 * SECOND,
+    "suspend": 10 * SECOND,
+    "resume": 15 * SECOND,
 }
 AFTERWARDS: Final = DAY
 """How long the world goes on after the last event: what is deferrable is given up by then."""
@@ -166,7 +170,7 @@ class _Stage:
         site = AuthoritySettings(
             retry_max=RETRY_MAX,
             inventory=tuple(
-                UnitGroup(type=type_, names=tuple(f"{type_}-{i}" for i in range(count)))
+                UnitGroup(type=type_, names=tuple(f"{type_}-{i}" for i in range(count)), power=True)
                 for type_, count in units.items()
             ),
             delegations=tuple(DelegationSpec(broker=BROKER, type=type_, units=count) for type_, count in units.items()),

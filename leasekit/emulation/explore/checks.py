@@ -21,7 +21,19 @@ TABLES: Final[Mapping[str, Sequence[Any]]] = {
     "site": (authority.TABLE, delegation.TABLE),
 }
 NOTES: Final = frozenset(
-    {"mapper", "joined", "blocked_redeem", "give_back", "request", "redeem", "taken", "delegate", "notice", "report"}
+    {
+        "mapper",
+        "complaint",
+        "joined",
+        "blocked_redeem",
+        "give_back",
+        "request",
+        "redeem",
+        "taken",
+        "delegate",
+        "notice",
+        "report",
+    }
 )
 """Lines of the log that are no transitions; what is neither must never be written: the broker is honest."""
 JOINED: Final = frozenset({"joining", "joined", "leaving"})

@@ -14,7 +14,11 @@ from leasekit.emulation.conformance.kit import Subject, check, replay, role_of, 
 from leasekit.policies.registry import BUILT_IN
 
 TESTS = Path(__file__).resolve().parents[2]
-SETTINGS = {"load_following": {"type": "vm"}, "static": {"demands": [{"type": "vm", "units": 2, "term": "1h"}]}}
+SETTINGS = {
+    "load_following": {"type": "vm"},
+    "static": {"demands": [{"type": "vm", "units": 2, "term": "1h"}]},
+    "energy": {"types": ["vm", "host"], "suspend_below": "20m"},
+}
 MISFITS = [
     ("Overbooks", "broker", watched.OVERBOOKS, "it would overbook"),
     ("Twice", "broker", watched.VALID, "twice in one turn"),
