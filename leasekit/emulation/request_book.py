@@ -2,7 +2,7 @@
 
 A request is one for a lease, to extend it, or to change it. It was *refused* if the broker said so, or said nothing as
 long as an answer was of use; it was *given up* by its guest before. A lease *waited* if its term began later than it
-was asked for, by a tick or more: it had to be deferred.
+was asked for, by a tick or more: it had to be deferred. It *failed* if it came to nothing at its site.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ class Tally:
     asked: int = 0
     refused: int = 0
     given_up: int = 0
+    failed: int = 0
     waited: int = 0
     waits: Duration = 0
 
@@ -42,6 +43,7 @@ class _Lease:
     start: Instant
     site: str = ""
     granted: bool = False
+    failed: bool = False
 
 
 class RequestBook:
@@ -83,6 +85,9 @@ class RequestBook:
                 for tally in (self._tally(guest), *self._sites(known)):
                     tally.waited += 1
                     tally.waits += start - known.start
+        if state == sm.FAILED and known.granted and not known.failed:
+            known.failed = True
+            self._add(known, "failed")
         for what in self._early.pop(key, ()):
             self._add(known, what)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
-from leasekit.emulation.experiment import run_file
+from leasekit.config.load import load
+from leasekit.emulation.experiment import run_file, run_one
 
 TWO_GUESTS = """
 [deployment]
@@ -121,6 +123,49 @@ def test_curves_over_runs(tmp_path: Path, kind: str, label: str) -> None:
     assert {"one", "two"} <= words(tmp_path / f"{kind}.svg")
     assert "two" not in words(tmp_path / "only.svg")
     assert any(label in word for word in words(tmp_path / f"{kind}.svg"))
+
+
+@pytest.mark.parametrize("kind", ["rmse", "fidelity", "alpha"])
+def test_an_axis_says_what_the_file_says(tmp_path: Path, kind: str) -> None:
+    """Over the units of a site it has their numbers, with no word of a term or of milliseconds; over terms, durations;
+    over any other key, the key, or the label that the file gives.
+    """
+    runs = '[[emulation.run]]\neach = { "KEY" = [6, 12] }\n'.replace("KEY", key := "actor.site.inventory.0.units")
+    other = f'x = "{key}"\nx_label = "machines"\nfile = "labelled"'
+    drawn(tmp_path, TWO_GUESTS.replace('units = "cores"\n', "") + runs + plot(kind, f'x = "{key}"') + plot(kind, other))
+    found = words(tmp_path / f"{kind}.svg")
+    assert {"units of node at site", "6", "12"} <= found
+    assert not any("term" in word.split() or re.fullmatch(r"\d+m?s", word) for word in found if kind != "fidelity")
+    assert "machines" in words(tmp_path / "labelled.svg")
+    if kind == "rmse":
+        assert "root mean square error (units of node)" in found
+    noise = "actor.batch.mapper.signal.synthetic.noise"
+    folder = tmp_path / "noise"
+    folder.mkdir()
+    runs = f'[[emulation.run]]\neach = {{ "{noise}" = [0.1, 0.5] }}\n'
+    drawn(folder, TWO_GUESTS + runs + plot(kind, f'x = "{noise}"'))
+    assert noise in words(folder / f"{kind}.svg")
+
+
+def test_lease_terms_are_durations(tmp_path: Path) -> None:
+    """An axis of terms is called so, and has durations."""
+    drawn(tmp_path, TWO_GUESTS + RUNS + plot("rmse", 'x = "actor.web.mapper.term"'))
+    assert {"lease term", "10m", "20m", "1h"} <= words(tmp_path / "rmse.svg")
+
+
+def test_capacity_is_without_units_that_are_out_of_service(tmp_path: Path) -> None:
+    """What a picture of a site calls its capacity changes as units fail and are repaired."""
+    site = '[actor.site.settings]\nfailures_max = 1\n[actor.site.driver.m]\nkind = "null"\nfailure = { setup = 0.5 }\n'
+    text = TWO_GUESTS.replace("[actor.broker]", site + "[actor.broker]") + 'repair = "30m"\n'
+    (tmp_path / "small.toml").write_text(text)
+    deployment = load(tmp_path / "small.toml")
+    assert deployment.emulation is not None
+    result = run_one(deployment, deployment.emulation.runs[0], None)
+    capacity = result.in_service("site", "node", 12)
+    found = result.summary["sites"]["site"]
+    assert found["failed"] > found["repaired"] > 0
+    assert 1 - capacity.integral(result.window) / (12 * result.window.length) == pytest.approx(found["out_of_service"])
+    assert 0 < found["out_of_service"] < 1
 
 
 def test_nothing_to_draw(tmp_path: Path) -> None:

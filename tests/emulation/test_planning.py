@@ -1,0 +1,139 @@
+"""What an emulation says of what was bought, and what it refuses to run."""
+
+from __future__ import annotations
+
+import csv
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leasekit.cli import main
+from leasekit.core.time import HOUR
+from leasekit.emulation.experiment import run_file
+
+LAB = """
+[deployment]
+name = "lab"
+signatures = false
+
+[actor.broker]
+role = "broker"
+
+[actor.lab]
+role = "authority"
+inventory = [{ type = "node", units = 4 }]
+delegation = [{ broker = "broker", type = "node" }]
+
+[actor.web]
+role = "guest"
+mapper = { name = "static", demands = [{ type = "node", units = 3, term = "12h", renew = false }] }
+
+[actor.late]
+role = "guest"
+[actor.late.mapper]
+name = "static"
+demands = [{ type = "node", units = 2, term = "6h", renew = false, properties = PROPERTIES }]
+
+[emulation]
+horizon = "24h"
+"""
+DEFERRABLE = '{ deferrable = "true" }'
+
+
+def emulated(folder: Path, text: str) -> dict[str, Any]:
+    """The only run of a file with this text."""
+    file = folder / "lab.toml"
+    file.write_text(text)
+    (found,) = run_file(file, folder / "out")["runs"]
+    assert isinstance(found, dict)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("properties", "refused", "waited"), [("{}", 77, 0), (DEFERRABLE, 0, 1)], ids=["refused", "waits"]
+)
+def test_what_was_bought_is_used_or_idle(tmp_path: Path, properties: str, refused: int, waited: int) -> None:
+    """Four nodes for a day are 96 unit-hours. Three are leased for half of it, two for six hours then: who wants those
+    two is refused as often as it asks, or waits for twelve hours where it may.
+    """
+    found = emulated(tmp_path, LAB.replace("PROPERTIES", properties))
+    lab = found["sites"]["lab"]
+    assert lab["bought_unit_h"] == 96
+    assert lab["used"] == pytest.approx((3 * 12 + 2 * 6) / 96, abs=1e-3)
+    assert lab["used"] + lab["idle"] == pytest.approx(1)
+    assert lab["requests"]["asked"] == 2 + refused
+    assert (lab["requests"]["refused"], lab["requests"]["waited"]) == (refused, waited)
+    late = found["guests"]["late"]["requests"]
+    assert (late["asked"], late["refused"], late["waited"]) == (1 + refused, refused, waited)
+    assert late["mean_wait_s"] == pytest.approx(waited * 12 * HOUR / 1000, rel=0.01)
+    assert found["guests"]["web"]["requests"]["refused"] == found["guests"]["web"]["requests"]["waited"] == 0
+
+
+FAILING = LAB.replace("PROPERTIES", "{}").replace(
+    'delegation = [{ broker = "broker", type = "node" }]',
+    """delegation = [{ broker = "broker", type = "node" }]
+settings = { failures_max = 1 }
+driver.machines = { kind = "null", failure = { setup = 1.0 } }""",
+)
+
+
+@pytest.mark.parametrize(("repair", "repaired"), [("", False), ('repair = "4h"', True)])
+def test_units_that_fail_are_counted_and_repaired(tmp_path: Path, repair: str, repaired: bool) -> None:
+    """Every setup fails: the four units are out of service, for good or for four hours each time. What is out of
+    service is not idle. A unit that was repaired is leased, and fails, again; the last ones are not repaired in time.
+    """
+    text = FAILING.replace('horizon = "24h"', f'horizon = "24h"\n{repair}\n[[emulation.plot]]\nkind = "site_usage"')
+    run = emulated(tmp_path, text)
+    found = run["sites"]["lab"]
+    assert (found["failed"], found["repaired"]) == ((24, 20) if repaired else (4, 0))
+    assert run["guests"]["web"]["requests"]["failed"] > 1
+    assert found["used"] + found["idle"] + found["out_of_service"] == pytest.approx(1)
+    with (tmp_path / "out" / "series.csv").open(newline="") as file:
+        out = [(int(row["instant_ms"]), float(row["lab.out_of_service"])) for row in csv.DictReader(file)]
+    assert max(units for _, units in out) == 4
+
+
+@pytest.mark.parametrize(
+    ("edit", "said"),
+    [
+        (("units = 4 }", "units = 0 }"), "actor.lab.inventory: found 0 units of 'node', expected 1 or more"),
+        (
+            ('[{ type = "node", units = 3', '[{ type = "gpu", units = 3'),
+            "actor.web.mapper: found type 'gpu', which no site offers to a broker, expected one of: node",
+        ),
+        (('horizon = "24h"', 'horizon = "99999999d"'), "emulation.horizon: found "),
+    ],
+    ids=["no units", "type nobody offers", "horizon"],
+)
+def test_what_can_come_to_nothing_is_told_before_the_run(
+    tmp_path: Path, edit: tuple[str, str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line says so, status 1, and nothing is written; also where only one run of several has it."""
+    file = tmp_path / "lab.toml"
+    text = LAB.replace("PROPERTIES", "{}")
+    assert edit[0] in text
+    file.write_text(text.replace(*edit))
+    assert main.run(["emulate", str(file), "--out", str(tmp_path / "out")]) == 1
+    told = capsys.readouterr().err
+    assert said in told and len(told.splitlines()) == 1, told
+
+
+def test_of_several_runs_the_one_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Before the first is run."""
+    file = tmp_path / "lab.toml"
+    runs = '[[emulation.run]]\nname = "nodes"\neach = { "actor.lab.inventory.0.units" = [4, 0] }\n'
+    file.write_text(LAB.replace("PROPERTIES", "{}") + runs)
+    assert main.run(["emulate", str(file)]) == 1
+    out, told = capsys.readouterr()
+    assert out == "" and "run 'nodes 0': actor.lab.inventory: found 0 units" in told
+
+
+def test_the_table_says_what_became_of_what_was_bought(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A line for the site, beside those of its guests."""
+    file = tmp_path / "lab.toml"
+    file.write_text(LAB.replace("PROPERTIES", DEFERRABLE))
+    assert main.run(["emulate", str(file)]) == 0
+    row = r"lab +lab +node +4 +96 +50\.0% +50\.0% +0\.0% +0 +2 +0 +1 +12\.0h"
+    assert re.search(row, capsys.readouterr().out)
