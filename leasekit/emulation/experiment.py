@@ -129,7 +129,8 @@ def run_file(
             )
             results.append(result)
             if out is not None:  # whatever becomes of the next run
-                _write_summary(_summed_up(deployment, results, synthetic), out)
+                with writing(out):
+                    _write_summary(_summed_up(deployment, results, synthetic), out)
     except KeyboardInterrupt:
         stopped_by = INTERRUPT
     except TurnLimitError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -120,7 +121,9 @@ def test_a_mapper_in_line_loses_its_turn_and_nothing_else(raised: type[BaseExcep
     def call() -> list[Any]:
         raise raised("enough")
 
-    assert run_turn(1, call) == TurnDone(1, error=f"{raised.__name__}: enough")
+    done = run_turn(1, call)
+    assert re.fullmatch(rf"{raised.__name__}: enough \(test_mapper_turns.py, line \d+\)", done.error)
+    assert done == TurnDone(1, error=done.error)
 
     def broken_off() -> list[Any]:
         raise KeyboardInterrupt
