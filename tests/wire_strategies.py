@@ -114,7 +114,7 @@ BY_CLASS: Mapping[type[Any], st.SearchStrategy[Any]] = {
     Offer: st.builds(Offer, ids, numbers, tickets, properties, names_or_none, texts(0, codec.ID_MAX)),
     OfferAnswer: st.builds(OfferAnswer, ids, numbers, reasons, instants),
     Reclaim: st.builds(Reclaim, ids, numbers, tickets, statements),
-    Introduce: st.builds(Introduce, ids, numbers, statements),
+    Introduce: st.builds(Introduce, ids, numbers, statements, instants),
     ClaimReport: st.builds(ClaimReport, ids, numbers, words, reasons),
     Administer: st.builds(Administer, words, numbers, reasons),
     Administered: st.builds(Administered, words, numbers, reasons, reasons),

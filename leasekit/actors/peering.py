@@ -226,11 +226,13 @@ class Peering(Actor):
         return note.encode()
 
     def _on_introduce(self, peer: str, message: Introduce) -> None:
-        self.take_endorsement(peer, message.endorsement)
+        self.take_endorsement(peer, message.endorsement, message.until)
         self._messages.append(Outgoing(peer, Accepted(message.peer, message.number)))
 
-    def take_endorsement(self, broker: str, data: bytes) -> None:
-        """Know whom ``broker`` endorses. Raises ``RemoteError`` if that can't be believed, with nothing changed."""
+    def take_endorsement(self, broker: str, data: bytes, until: Instant = 0) -> None:
+        """Know whom ``broker`` endorses, for a lease that ends at ``until``. Raises ``RemoteError`` if that can't be
+        believed, with nothing changed.
+        """
         note = check_statement(self.scheme, data, ENDORSEMENT, signer=self._peer_key(broker))
         _, name, role, address = endorsed(note)
         if not NAME.fullmatch(name) or len(address) > ADDRESS_MAX:
@@ -242,7 +244,7 @@ class Peering(Actor):
             )
         known = self.peers.get(name)
         if (known is not None and known.key == note.subject) or note.subject == self.signer.public:
-            self._of_use(name)
+            self._of_use(name, until)
             return
         record = self._made_known.get(name)
         if known is not None or (record is not None and record.removed):
@@ -257,13 +259,14 @@ class Peering(Actor):
         except CommandError as error:
             raise RemoteError("name_taken", f"{broker} endorses {name!r}: {error}") from error
         self._make_known(Peer(name=name, key=note.subject, role=role, address=address, origin=broker), removed=False)
+        self._of_use(name, until)
         self._note("", "endorsed", "", "", f"{broker} endorses {role} {name} with key {fingerprint(note.subject)}")
 
-    def _of_use(self, name: str) -> None:
-        """A peer is of use: one that was introduced is kept for a while longer."""
-        record = self._made_known.get(name)
-        if record is not None and self.now >= record.used + USED_AGAIN:
-            record.used = self.now
+    def _of_use(self, name: str, until: Instant = 0) -> None:
+        """A peer is of use, now and up to ``until``: one that was introduced is kept for a while longer."""
+        record, last = self._made_known.get(name), max(self.now, until)
+        if record is not None and last >= record.used + USED_AGAIN:
+            record.used = last
             self._touch(record)
 
     def _deals_with(self, peer: str) -> bool:

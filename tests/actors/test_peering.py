@@ -150,6 +150,7 @@ def strangers(name: str, actor: Actor) -> Actor:
     """The site and the guest of the upper broker don't know each other."""
     for other in {"site": ["batch"], "batch": ["site"]}.get(name, []):
         actor.peers.pop(other, None)
+        actor._deployed.pop(other, None)  # type: ignore[attr-defined]
     if name == "batch":
         actor._peer_changed("site")  # type: ignore[attr-defined]
     return actor
@@ -364,6 +365,22 @@ def test_who_has_a_lease_stays(tmp_path: Path) -> None:
     again = world.request("batch", 1, world.now + 10 * SECOND, world.now + HOUR)
     world.pass_time(MINUTE)
     assert world.lease("batch", again)["state"] == "active", world.lease("batch", again)["reason"]
+
+
+def test_who_is_introduced_for_a_later_lease_stays(tmp_path: Path) -> None:
+    """A guest that reserves months ahead, and never connects before, is still known when it redeems; also one that has
+    had another lease on the same day.
+    """
+    world = DeployedWorld(STRANGERS.replace('length = "1d"', 'length = "200d"'), tmp_path, make=strangers)
+    world.request("batch", 1, 10 * SECOND, HOUR)
+    lease = world.request("batch", 1, 100 * DAY, 101 * DAY)
+    world.pass_time(MINUTE)
+    world.restart("site")
+    world.feed("site", [Disconnected("batch")])
+    world.run_until(100 * DAY + MINUTE)
+    assert world.lease("batch", lease)["state"] == "active", world.lease("batch", lease)["reason"]
+    world.run_until(132 * DAY)
+    assert "batch" not in names(world, "site")
 
 
 def test_one_who_is_added_by_hand_does_not_expire(tmp_path: Path) -> None:

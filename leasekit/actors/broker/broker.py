@@ -523,7 +523,7 @@ class Broker(BrokerPlans):
         site, properties, endorsement = "", EMPTY, b""
         if source is not None:
             site, properties = source.site, source.properties
-            endorsement = self.introduce(lease.holder, site, source.term.end)
+            endorsement = self.introduce(lease.holder, site, lease.claims[-1].term.end)
         self._publish(
             lease,
             TicketUpdate(

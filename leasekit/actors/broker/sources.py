@@ -66,7 +66,7 @@ class BrokerSources(BrokerState):
     ) -> None:
         super().__init__(name, signer, scheme, peers, settings)
         self._gave = False
-        self._introduced: dict[tuple[str, str], Instant] = {}
+        self._introduced: dict[tuple[str, str], tuple[Instant, Instant]] = {}
         self._endorsements: dict[str, bytes] = {}
         self._refused_offers: dict[tuple[str, bytes], str] = {}
         self._handlers.update({Offer: self._on_offer, Reclaim: self._on_reclaim, Withhold: self._on_withhold})
@@ -271,10 +271,11 @@ class BrokerSources(BrokerState):
         holder, place = self.peers.get(guest), self.peers.get(site)
         if not self.settings.endorse or holder is None or place is None:
             return b""
-        if self._introduced.get((guest, site), -DAY) + DAY <= self.now:  # or the site may have forgotten
-            self._introduced[guest, site] = self.now
+        at, told = self._introduced.get((guest, site), (-DAY, 0))
+        if at + DAY <= self.now or told + DAY < until:  # or the site may forget, before the lease begins
+            self._introduced[guest, site] = self.now, max(told, until)
             number = self._next("serial")
-            message = Introduce(guest, number, self.endorsement(holder))
+            message = Introduce(guest, number, self.endorsement(holder), until)
             self.notify(f"introduce:{guest}@{site}", site, guest, number, message, until)
         if site not in self._endorsements:
             self._endorsements[site] = self.endorsement(place)
@@ -283,7 +284,7 @@ class BrokerSources(BrokerState):
     def _peer_changed(self, name: str) -> None:
         """What was said of a peer may not hold any more: it is said anew."""
         super()._peer_changed(name)
-        self._introduced = {pair: at for pair, at in self._introduced.items() if name not in pair}
+        self._introduced = {pair: told for pair, told in self._introduced.items() if name not in pair}
         self._endorsements.pop(name, None)
 
     # -- giving ------------------------------------------------------------------------------------------------

@@ -170,7 +170,7 @@ class Report:
 @attrs.define(slots=True, eq=False)
 class PeerRecord:
     """A peer that the deploy file does not name: made known by the operator, or introduced by a broker (``origin``).
-    ``used`` is when one that a broker introduced was last of use: introduced, connected, or had a lease.
+    ``used`` is when one that a broker introduced is last of use: introduced, connected, or at the end of a lease.
     """
 
     id: str

@@ -102,7 +102,7 @@ KINDS: Final[Mapping[int, tuple[type[Any], Mapping[str, Rule]]]] = {
     14: (OfferAnswer, {"delegation": ID, "number": NUMBER, "reason": TEXT, "until": INSTANT}),
     15: (ErrorReply, {"lease": ID_OR_NONE, "number": NUMBER, "code": WORD, "text": TEXT}),
     16: (Reclaim, {"delegation": ID, "number": NUMBER, "ticket": TICKET, "statement": STATEMENT}),
-    17: (Introduce, {"peer": ID, "number": NUMBER, "endorsement": STATEMENT}),
+    17: (Introduce, {"peer": ID, "number": NUMBER, "endorsement": STATEMENT, "until": INSTANT}),
     18: (ClaimReport, {"claim": ID, "number": NUMBER, "code": WORD, "reason": TEXT, "receipt": STATEMENT}),
     19: (Administer, {"command": WORD, "number": NUMBER, "arguments": TEXT}),
     20: (Administered, {"command": WORD, "number": NUMBER, "result": TEXT, "error": TEXT}),

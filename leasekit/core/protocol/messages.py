@@ -285,11 +285,14 @@ class Withhold(NamedTuple):
 
 
 class Introduce(NamedTuple):
-    """A broker makes ``peer`` known: its signed ``endorsement`` says its name, role, key and address."""
+    """A broker makes ``peer`` known: its signed ``endorsement`` says its name, role, key and address. ``until`` is when
+    the lease ends that ``peer`` got.
+    """
 
     peer: str
     number: int
     endorsement: bytes
+    until: Instant = 0
 
 
 class ClaimReport(NamedTuple):
