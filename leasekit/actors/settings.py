@@ -56,7 +56,8 @@ class ActorSettings:
     """What every role has."""
 
     clock_skew: Duration = 2 * SECOND
-    """How far a peer's clock may be off before what it says of time is not obeyed."""
+    """How far a peer's clock may be off before it is not obeyed, and by how much this machine's may be set at once
+    before an operator must accept it."""
     retry_first: Duration = 1 * SECOND
     """When an unanswered message is sent again for the first time; the wait doubles from there."""
     retry_max: Duration = 60 * SECOND

@@ -135,17 +135,7 @@ def request(
         raise _missing(context, next(name for name, given in missing.items() if given is None))
     if tries is not None:
         raise click.UsageError("--tries goes with --topology")
-    begin = now() if start is None else start
     wishes = dict(properties)
-    if timeout is not None:
-        wishes["request_timeout"] = f"{timeout}ms"
-    latest = deferrable_until
-    if start is None and latest is None:
-        latest = begin + (timeout or ANSWER_WITHIN)
-    elif latest is not None and latest < begin:
-        raise click.UsageError(f"--deferrable-until: found {shown(latest)}, which is before the start, {shown(begin)}")
-    if latest is not None:
-        wishes |= {"deferrable": "true", "latest_start": str(latest)}
     if elastic is not None:
         if elastic > units:
             raise click.UsageError(f"--elastic: found {elastic}, expected at most the {counted(units)} asked for")
@@ -156,6 +146,16 @@ def request(
         if not group:
             raise click.UsageError("--group-size goes with --group")
         wishes["lease_count"] = str(group_size)
+    if timeout is not None:
+        wishes["request_timeout"] = f"{timeout}ms"
+    latest, least = deferrable_until, now() if start is None else start
+    if latest is not None and latest < least:
+        raise click.UsageError(f"--deferrable-until: found {shown(latest)}, which is before the start, {shown(least)}")
+    begin = _now(place) if start is None else start
+    if start is None and latest is None:
+        latest = begin + (timeout or ANSWER_WITHIN)
+    if latest is not None:
+        wishes |= {"deferrable": "true", "latest_start": str(latest)}
     arguments = {
         "type": type_,
         "units": units,
@@ -177,6 +177,12 @@ def request(
             answer = client.request("command", "lease.probe", arguments)
         return _answer(answer, as_json=as_json, latest=latest)
     return _change(place, "lease.request", arguments, wait=wait, as_json=as_json)
+
+
+def _now(place: Place) -> Instant:
+    """What time it is at the daemon, which need not be that of this machine's clock."""
+    with place.connect(GUEST) as client:
+        return int(client.query("clock")["now"])
 
 
 def _missing(context: click.Context, name: str) -> click.MissingParameter:

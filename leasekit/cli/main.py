@@ -26,6 +26,7 @@ from typing import Final
 import click
 
 from leasekit.cli.broker import broker
+from leasekit.cli.clock import clock
 from leasekit.cli.completion import completion
 from leasekit.cli.config import config
 from leasekit.cli.emulate import emulate
@@ -70,6 +71,7 @@ for _command in (
     up,
     down,
     status,
+    clock,
     lease,
     slice_,
     site,

@@ -11,6 +11,7 @@ from leasekit.cli.output import example, json_option, note, print_json, print_ta
 from leasekit.cli.places import Place, daemon_options
 from leasekit.cli.times import to_second
 from leasekit.core.errors import LeasekitError
+from leasekit.core.time import format_duration
 
 COLUMNS = ("actor", "role", "state", "pid", "leases", "units", "waiting", "peers")
 
@@ -85,6 +86,10 @@ def _units(units: Any) -> str:
     return "; ".join(f"{type_}: {_counts(states)}" for type_, states in units.items())
 
 
+def _apart(ahead: int) -> str:
+    return f"{format_duration(abs(ahead))} {'ahead' if ahead > 0 else 'behind'}"
+
+
 def _problems(answer: dict[str, Any]) -> list[str]:
     problems = [answer["shell"].get("problem", "")]
     problems += [
@@ -98,6 +103,11 @@ def _problems(answer: dict[str, Any]) -> list[str]:
         for one in answer.get("reports", ())
     ]
     problems += [f"peer {peer['peer']}: {peer['problem']}" for peer in answer.get("peers", ()) if peer["problem"]]
+    problems += [
+        f"peer {peer['peer']}: its clock is {_apart(peer['clock_ahead'])}: nothing that it says is obeyed (clock_skew)"
+        for peer in answer.get("peers", ())
+        if peer["clock_ahead"]
+    ]
     if answer.get("orphans"):
         problems.append(f"{answer['orphans']} things of units that nobody has: `leasekit site orphans` lists them")
     problems += [

@@ -27,9 +27,16 @@ from leasekit.core.errors import LeasekitError
     "--data", type=click.Path(path_type=Path), metavar="DIR", help="Where the traces are that mappers follow."
 )
 @click.option("--synthetic", is_flag=True, help="Let mappers follow generated load instead of traces.")
+@click.option("--accept-clock", is_flag=True, help="Believe this machine's clock, although it was set.")
 @click.option("--ready-fd", type=int, metavar="N", help="Write the ready lines to this descriptor as well.")
 def up(
-    file: Path, actors: tuple[str, ...], state: Path | None, data: Path | None, synthetic: bool, ready_fd: int | None
+    file: Path,
+    actors: tuple[str, ...],
+    state: Path | None,
+    data: Path | None,
+    synthetic: bool,
+    accept_clock: bool,
+    ready_fd: int | None,
 ) -> int:
     """Run the daemons of a deploy file (or those ACTORs of it) in this process until they are stopped.
 
@@ -38,7 +45,9 @@ def up(
     from leasekit.config.load import load
     from leasekit.runtime.daemon import run
 
-    return run(load(file, state), actors, ready_fd=ready_fd, data_dir=data, synthetic=synthetic)
+    return run(
+        load(file, state), actors, ready_fd=ready_fd, data_dir=data, synthetic=synthetic, accept_clock=accept_clock
+    )
 
 
 @click.command(epilog=example("leasekit down --file deploy/quickstart/all.toml"))

@@ -17,7 +17,8 @@ class ShellSettings:
     batch_max: int = attrs.field(default=2_000, validator=attrs.validators.ge(1))
     """How many inputs are stepped before what follows from them is committed."""
     tick: DurationSetting = 1 * SECOND
-    """How late a timer may go off at most when the system's clock is set; it is exact otherwise."""
+    """How late a timer may go off at most when the system's clock is set, or the machine has slept; it is exact
+    otherwise."""
     mapper_timeout: DurationSetting = 30 * SECOND
     """How long a mapper's turn in a thread may take."""
     runaways_max: int = attrs.field(default=3, validator=attrs.validators.ge(1))

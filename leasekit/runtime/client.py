@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterable, Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
+from leasekit.config.instants import dated
 from leasekit.core.errors import LeasekitError
 from leasekit.runtime.control_wire import ANSWER_MAX, LENGTH, FrameError, length, pack, unpack
 
@@ -27,16 +29,30 @@ class RequestError(LeasekitError):
     """The daemon has refused a request; the text is its reason."""
 
 
+_warned: Final[set[str]] = set()
+
+
+def warn(text: str) -> None:
+    """Say a daemon's warning on standard error, once in this process."""
+    if text not in _warned:
+        _warned.add(text)
+        print(f"leasekit: warning: {dated(text)}", file=sys.stderr)
+
+
 class ControlClient:
-    """A connection to the daemon whose control socket is at ``path``. ``timeout`` is in seconds.
+    """A connection to the daemon whose control socket is at ``path``. ``timeout`` is in seconds; ``warn`` is called
+    with what the daemon has its operator warned of.
 
     Raises :class:`ControlError` where no daemon answers, where the socket is another user's, and when an answer
     takes too long. Every request raises that, and :class:`RequestError` if it is refused.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, timeout: float = TIMEOUT) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], *, timeout: float = TIMEOUT, warn: Callable[[str], None] = warn
+    ) -> None:
         self.path = Path(path)
         self.timeout = timeout
+        self._warn = warn
         self._next_id = 0
         self._buffer = bytearray()
         self._early: dict[int, Any] = {}
@@ -142,6 +158,8 @@ class ControlClient:
         """
         while id_ not in self._early:
             answer = self._read(self.timeout)
+            for text in answer.get("warnings", ()):
+                self._warn(text)
             # 0: the daemon could not make out which request it was, or hangs up.
             self._early[answer.get("id") or id_] = _result(answer)
         return self._early.pop(id_)

@@ -41,7 +41,7 @@ class Control:
     """Serves ``shell`` on the listening socket that :func:`~leasekit.runtime.frames.listen_unix` made.
 
     ``describe`` adds to the answer of the query ``status``; ``stop`` ends the daemon. ``more`` are commands beside
-    the actor's, by name.
+    the actor's, by name. ``warnings`` go with every answer, whatever was asked.
     """
 
     def __init__(
@@ -51,8 +51,10 @@ class Control:
         describe: Callable[[], Mapping[str, Any]] = dict,
         stop: Callable[[], None] | None = None,
         more: Mapping[str, Callable[[Mapping[str, Any]], Awaitable[Any]]] | None = None,
+        warnings: Callable[[], list[str]] = list,
     ) -> None:
         self._shell = shell
+        self._warnings = warnings
         self._describe = describe
         self._stop = stop or shell.stop
         self._more = more or {}
@@ -74,7 +76,7 @@ class Control:
 
     async def _accept(self, stream: trio.SocketStream) -> None:
         async with stream:
-            connection = _Connection(stream)
+            connection = _Connection(stream, self._warnings)
             if not _is_ours(stream):
                 logger.warning("a process of another user has connected to the control socket: refused")
             elif self._connections >= CONNECTIONS_MAX:
@@ -207,8 +209,9 @@ class Control:
 class _Connection:
     """Frames on one stream; answers of several tasks don't mix."""
 
-    def __init__(self, stream: trio.SocketStream) -> None:
+    def __init__(self, stream: trio.SocketStream, warnings: Callable[[], list[str]]) -> None:
         self._stream = stream
+        self._warnings = warnings
         self._buffer = bytearray()
         self._sending = trio.Lock()
 
@@ -232,12 +235,16 @@ class _Connection:
 
     async def answer(self, id_: int, result: Any) -> None:
         """Send a result. Raises ``FrameError`` if it can't be packed."""
-        await self._send(pack({"id": id_, "ok": True, "result": result}))
+        await self._send(pack({"id": id_, "ok": True, "result": result, **self._warned()}))
 
     async def refuse(self, id_: int, error: str) -> None:
         """Send an error."""
         text = error.encode("utf-8", "backslashreplace").decode()
-        await self._send(pack({"id": id_, "ok": False, "error": text}))
+        await self._send(pack({"id": id_, "ok": False, "error": text, **self._warned()}))
+
+    def _warned(self) -> dict[str, list[str]]:
+        warnings = self._warnings()
+        return {"warnings": warnings} if warnings else {}
 
     async def _send(self, frame: bytes) -> None:
         async with self._sending:

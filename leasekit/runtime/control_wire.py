@@ -2,7 +2,8 @@
 length.
 
 A request is ``{"id": int, "kind": str, "name": str, "arguments": {...}}``, its answer ``{"id", "ok": true,
-"result"}`` or ``{"id", "ok": false, "error": str}``. Requests on one connection may be sent without waiting; their
+"result"}`` or ``{"id", "ok": false, "error": str}``; an answer may hold ``"warnings": [str, ...]`` as well, of what an
+operator has to know whatever was asked. Requests on one connection may be sent without waiting; their
 answers come in the order in which they are ready. ``watch`` and ``unit_log`` with ``follow`` are answered when
 nothing can be missed any more, and then followed by ``{"id", "event": {...}}`` until the client hangs up; nothing
 else can be asked on that connection.

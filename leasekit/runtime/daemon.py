@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Sequence
 from functools import partial
 from getpass import getpass
 from pathlib import Path
 from typing import Final
+
+import attrs
 
 from leasekit.config.build import BuiltActor, build, make_drivers, open_store
 from leasekit.config.deployment import Deployment
@@ -16,7 +19,6 @@ from leasekit.config.identities import KeySource, prepare
 from leasekit.config.reach import out_of_reach
 from leasekit.core.errors import LeasekitError
 from leasekit.core.time import INSTANT_MAX, Instant
-from leasekit.runtime.clock import RealClock
 from leasekit.runtime.frames import parse_endpoint
 from leasekit.runtime.mapper_turns import apart
 from leasekit.runtime.service import EXIT_START, Job, StartError, run_jobs
@@ -32,19 +34,26 @@ def run(
     ready_fd: int | None = None,
     data_dir: Path | None = None,
     synthetic: bool = False,
+    accept_clock: bool = False,
 ) -> int:
     """Run the actors ``names`` of a deployment (none: all) in this process until they are stopped.
 
     Returns the exit status (see :mod:`leasekit.runtime.service`); what goes wrong is said on standard error, one
     line for each error. ``ready_fd`` is as in :func:`~leasekit.runtime.service.run_jobs`, ``data_dir`` and
-    ``synthetic`` as in :func:`leasekit.config.build.build`.
+    ``synthetic`` as in :func:`leasekit.config.build.build`, ``accept_clock`` as in
+    :class:`~leasekit.runtime.service.Job`.
     """
     wanted = list(names) or list(deployment.actors)
     for line in out_of_reach(deployment, wanted):
         print(f"leasekit: warning: {deployment.file}: {line}", file=sys.stderr)
     try:
         keys = prepare(deployment, wanted, _ask if sys.stdin is not None and sys.stdin.isatty() else None)
-        jobs = [make_job(deployment, name, keys, data_dir=data_dir, synthetic=synthetic) for name in wanted]
+        jobs = [
+            attrs.evolve(
+                make_job(deployment, name, keys, data_dir=data_dir, synthetic=synthetic), accept_clock=accept_clock
+            )
+            for name in wanted
+        ]
     except LeasekitError as error:
         for line in str(error).splitlines():
             print(f"leasekit: {line}", file=sys.stderr)
@@ -111,7 +120,7 @@ def _origin(deployment: Deployment, name: str) -> Instant:
         try:
             text = path.read_text("ascii")
         except FileNotFoundError:
-            text = str(RealClock().now())
+            text = str(time.time_ns() // 1_000_000)
             beside = path.with_name(f".{path.name}.{os.getpid()}")
             beside.write_text(text, "ascii")
             beside.replace(path)

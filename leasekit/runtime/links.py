@@ -1,8 +1,8 @@
 """One proven connection: what goes out on it, what comes in, and when it has to end.
 
 A peer whose clock differs by more than ``clock_skew`` is reported and not obeyed. A message that is *early* by that
-much proves it at once. One that is *late* may only have waited here: so its age counts from the last instant at which
-the socket was seen empty, before which it can't have come.
+much proves it at once. One that is *late* may only have waited here, in the socket or for a process that was stalled:
+so its age counts from the last instant before its first byte at which the socket was seen empty (:mod:`.stalls`).
 
 A peer is read a little at a time, and each peer by a task of its own, which waits while the actor has no room for that
 peer or the peer is ahead of what it may send. So what a busy peer sends without end stays, through its socket, with
@@ -58,13 +58,18 @@ class Traffic:
     ) -> None:
         self._settings, self._clock_skew, self._clock, self._log = settings, clock_skew, clock, log
         self._send, self._on_receive, self._on_skew, self._on_flood = send, on_receive, on_skew, on_flood
+        self.off: dict[str, Duration] = {}
+        """By how much the clocks of peers are ahead (negative: behind), of those that are connected and not obeyed."""
 
     async def serve(self, link: Link, events: list[Event]) -> None:
         """Send and receive until the link ends; ``events`` have come already."""
-        with link.scope:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._write, link)
-                nursery.start_soon(self._read, link, events)
+        try:
+            with link.scope:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._write, link)
+                    nursery.start_soon(self._read, link, events)
+        finally:
+            self.off.pop(link.peer.name, None)
 
     async def say_goodbye(self, link: Link) -> None:
         """Send what is left to be said, if the peer takes it soon."""
@@ -110,7 +115,8 @@ class Traffic:
 
     async def _read(self, link: Link, events: list[Event]) -> None:
         """Receive batch after batch, until the connection ends or the peer does what it must not."""
-        empty_at = now = self._clock()
+        now = self._clock()
+        empty_at = now - round(link.wire.age * SECOND)
         patience, progress = self._settings.silence / SECOND, 0
         while await self._obey(link, events, now, empty_at):
             await self._hold_back(link.peer)
@@ -131,8 +137,9 @@ class Traffic:
                 return
             now = self._clock()
             if waited:
-                empty_at = now
                 self._rest(link.peer)
+                if not link.channel.missing:
+                    empty_at = now - round(link.wire.age * SECOND)
             patience = max(0.0, patience - (trio.current_time() - began))
             progress += len(data)
             link.peer.allowance.read(len(data), trio.current_time())
@@ -178,12 +185,12 @@ class Traffic:
         """Whether the peer's clock is close enough; if not, it is reported once until it is again."""
         ahead, behind = sent_at - now, empty_at - sent_at
         if max(ahead, behind) <= self._clock_skew:
-            link.skewed = False
+            self.off.pop(link.peer.name, None)
             return True
-        offset = ahead if ahead > 0 else -behind
-        if not link.skewed:
-            link.skewed = True
-            name = link.peer.name
+        name, offset = link.peer.name, ahead if ahead > 0 else -behind
+        known = name in self.off
+        self.off[name] = offset
+        if not known:
             text = "the clock of %s differs by %d ms, allowed are %d (clock_skew): it is not obeyed"
             self._log.warning(text, name, offset, self._clock_skew, extra={"peer": name})
             self._on_skew(name, offset)

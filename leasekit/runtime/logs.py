@@ -36,7 +36,9 @@ FILE_SIZE_MAX: Final = 10 * 1024 * 1024
 FILES_KEPT: Final = 3
 ROOT: Final = "leasekit"
 
-TROUBLE: Final = frozenset({"mapper", "complaint", "report", "overdelegation", "returned", "contradiction"})
+TROUBLE: Final = frozenset(
+    {"mapper", "complaint", "report", "overdelegation", "returned", "contradiction", "clock_accepted"}
+)
 """What an actor notes, of no lease, that its operator ought to hear of."""
 
 _COLOURS: Final = {"DEBUG": "2", "INFO": "32", "WARNING": "33", "ERROR": "31", "CRITICAL": "1;31"}

@@ -133,7 +133,6 @@ class Link:
         self.wake = trio.Event()
         self.cut = False
         """Whether the last send was cut off in the middle of a frame, so that nothing can follow it."""
-        self.skewed = False
         self.problem = ""
 
     def stop(self, code: str, text: str) -> None:

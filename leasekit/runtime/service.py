@@ -26,18 +26,20 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
 import attrs
 import trio
 
+from leasekit.config.instants import dated
 from leasekit.config.shell import ShellSettings
 from leasekit.core.claims.keys import Scheme, Signer
 from leasekit.core.errors import LeasekitError
 from leasekit.core.schema import Store
 from leasekit.core.steps import ActorLike, PeerChange
-from leasekit.core.time import Duration
+from leasekit.core.time import Duration, format_duration
 from leasekit.drivers.files import make_private, narrow
 from leasekit.runtime import logs
 from leasekit.runtime.bound import BoundDriver
@@ -63,7 +65,8 @@ class StartError(LeasekitError):
 @attrs.frozen(kw_only=True)
 class Job:
     """One actor to be run. ``state`` is the folder for what it keeps; ``make`` gives the same actor, without state,
-    every time; ``mapper`` is what its mapper is called when that fails.
+    every time; ``mapper`` is what its mapper is called when that fails. ``accept_clock``: this machine's clock is
+    believed, although it was set since the daemon ran last.
     """
 
     name: str
@@ -86,6 +89,7 @@ class Job:
     log_file: bool = False
     mapper: str = ""
     drivers: Sequence[BoundDriver] = ()
+    accept_clock: bool = False
 
 
 @attrs.frozen(kw_only=True)
@@ -179,7 +183,7 @@ class Daemon:
             job.scheme,
             job.peers,
             job.listen,
-            clock=RealClock().now,
+            clock=shell.clock.now,
             on_receive=shell.receive,
             on_connected=shell.connected,
             on_disconnected=lambda peer, reason: shell.disconnected(peer),
@@ -192,7 +196,7 @@ class Daemon:
         tending = Tending(shell, job.driver_of, job.drivers if job.role == "authority" else ())
         control = Control(
             shell, describe=lambda: {**_describe(job, transport), **tending.describe()}, stop=self.stop,
-            more=tending.requests,
+            more=tending.requests, warnings=lambda: _warnings(job, shell, transport),
         )  # fmt: skip
         with Sockets() as sockets:
             listener = await _listen_control(sockets, job)
@@ -254,7 +258,7 @@ class _ForcedError(LeasekitError):
 
 
 def _make_shell(job: Job, store: Store) -> ActorShell:
-    clock = RealClock()
+    clock = RealClock(job.clock_skew)
     watched = job.log == "human" and sys.stderr.isatty()
     return ActorShell(
         job.make,
@@ -266,6 +270,7 @@ def _make_shell(job: Job, store: Store) -> ActorShell:
         mapper=job.mapper,
         settings=job.shell,
         transition_log=logs.TransitionLog(logging.getLogger("leasekit.transitions"), watched),
+        accept_clock=job.accept_clock,
     )
 
 
@@ -303,10 +308,23 @@ def _describe(job: Job, transport: Transport) -> dict[str, Any]:
             "encrypted": peer.encrypted,
             "held_ms": peer.held_ms,
             "flooding": peer.flooding,
+            "clock_ahead": transport.clocks_off.get(peer.name, 0),
         }
         for peer in transport.status()
     ]
     return {"pid": os.getpid(), "listen": [str(endpoint) for endpoint in transport.bound], "peers": peers}
+
+
+def _warnings(job: Job, shell: ActorShell, transport: Transport) -> list[str]:
+    """What an operator must hear whatever he asks: that this machine's clock can't be trusted."""
+    found, off = [shell.clock.trouble()], transport.clocks_off
+    if off and 2 * len(off) > (connected := sum(peer.connected for peer in transport.status())):
+        clocks = ", ".join(f"{name} by {format_duration(ahead)}" for name, ahead in islice(off.items(), 3))
+        found.append(
+            f"the clocks of {len(off)} of {connected} connected peers differ from the time here ({clocks}"
+            f"{', ...' if len(off) > 3 else ''}): nothing that they say is obeyed; see whose clock is right"
+        )
+    return [f"{job.name}: {text}" for text in found if text]
 
 
 @contextmanager
@@ -364,7 +382,7 @@ def _report(name: str, error: BaseException) -> int:
     """Tell the user; the exit status that goes with it."""
     head = f"leasekit: {name}: " if name else "leasekit: "
     if isinstance(error, LeasekitError):
-        print(f"{head}{error}", file=sys.stderr)
+        print(f"{head}{dated(str(error))}", file=sys.stderr)
         return getattr(error, "status", EXIT_START)
     traceback.print_exception(error)
     print(f"{head}internal error: {type(error).__name__}: {error}", file=sys.stderr)

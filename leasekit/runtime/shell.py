@@ -41,9 +41,9 @@ from leasekit.core.steps import (
     Turn,
     TurnDone,
 )
-from leasekit.core.time import SECOND, Duration, format_duration
+from leasekit.core.time import SECOND, Duration, Instant, format_duration
 from leasekit.runtime.bound import BoundDriver
-from leasekit.runtime.clock import RealClock
+from leasekit.runtime.clock import HELD, LAST_KEY, RealClock
 from leasekit.runtime.executor import Executor
 from leasekit.runtime.feed import Feed
 from leasekit.runtime.inbox import Inbox
@@ -63,7 +63,10 @@ BUGS_MAX: Final = 5
 BUGS_WITHIN: Final = 60.0
 TURNS_MAX: Final = 100
 """How many inline turns are taken before what follows from them is carried out."""
-CLOCK_KEY: Final = "clock"
+EXIT_CLOCK: Final = 1
+"""Exit status: the store is ahead of this machine's clock."""
+ACCEPT: Final = "clock.accept"
+"""The one command that is the shell's own: an operator has it believe the system's clock."""
 
 logger = logging.getLogger(__name__)
 
@@ -102,7 +105,8 @@ class ActorShell:
 
     ``driver_of`` gives the driver of a resource type. ``inline`` says that the mapper is quick enough to be called on
     the actor's own step, ``mapper`` what it is called when it fails. ``send`` takes messages for a peer, ``meet`` peers
-    that came or went; they must not wait. The store is used by this shell alone, and not closed.
+    that came or went; they must not wait. The store is used by this shell alone, and not closed. ``accept_clock`` has
+    the system's clock believed at the start, as after a reboot.
     """
 
     def __init__(
@@ -117,6 +121,7 @@ class ActorShell:
         mapper: str = "",
         settings: ShellSettings | None = None,
         transition_log: TransitionLog | None = None,
+        accept_clock: bool = False,
     ) -> None:
         self.settings = settings or ShellSettings()
         self.clock = clock or RealClock()
@@ -147,6 +152,9 @@ class ActorShell:
         self._stop_asked = trio.Event()
         self._drained = False
         self._due = self._in_vain = self._yielded = False
+        self._accept_clock = accept_clock
+        self._own_changes: list[Change] = []
+        self._own_replies: list[Reply] = []
 
     # -- what comes in -----------------------------------------------------------------------------------------
 
@@ -178,9 +186,11 @@ class ActorShell:
         return waiting.reply.result
 
     async def query(self, name: str, arguments: Mapping[str, Any]) -> Any:
-        """The actor's answer, from a state that is durable. ``status`` is answered in any state; ``units`` has for each
-        what fails there and is tried again (``trouble``). Raises ``CommandError``.
+        """The actor's answer, from a state that is durable. ``status`` is answered in any state, and ``clock`` by the
+        shell; ``units`` has for each what fails there and is tried again (``trouble``). Raises ``CommandError``.
         """
+        if name == "clock":
+            return self.clock.describe()
         if name != "status":
             self._must_run(stopping=True)
         while not self._settled.is_set() and self.state != STORE_TROUBLE:
@@ -214,6 +224,7 @@ class ActorShell:
         return {
             "state": self.state,
             "problem": self.problem,
+            "clock": self.clock.describe(),
             "inbox": len(self._inbox),
             "actions": self.executor.counts(),
             "runaway_turns": self._turns.runaways,
@@ -233,7 +244,7 @@ class ActorShell:
         Started when the actor has its state. Raises ``StoreError`` if that can't be read, ``ActorStoppedError``.
         """
         try:
-            await self._restore(self.actor)
+            await self._begin()
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
                 await nursery.start(self.executor.run)
@@ -274,18 +285,56 @@ class ActorShell:
         for id_ in list(self._waiting):
             self._answer(Reply(id_, error=error))
 
-    async def _restore(self, actor: ActorLike) -> None:
+    async def _begin(self) -> None:
+        """Take up the store's state at an instant that is not before it."""
         tables = await self._read_tables()
-        clock = next((value for key, value in tables.get("meta", ()) if key == CLOCK_KEY), 0)
-        ahead = clock - self.clock.now()
-        if ahead > 0:
-            logger.warning(
-                "the store was last written %s ahead of this machine's clock: time stands still until then",
-                format_duration(ahead),
+        kept: dict[str, int] = dict(tables.get("meta", ()))
+        ahead = self.clock.resume(kept)
+        if self._accept_clock and (step := self.clock.describe())["state"] == HELD:
+            kept = {LAST_KEY: kept[LAST_KEY]}
+            ahead = self.clock.resume(kept)
+            self._note_accepted("up --accept-clock", kept[LAST_KEY], step["ahead"])
+        if ahead > self.clock.skew:
+            at, span = kept[LAST_KEY], format_duration(ahead)
+            raise ActorStoppedError(
+                f"the store was last written at {at}, which is {span} ahead of this machine's clock. Set the clock "
+                "right; if it is right now, start again when it shows that time",
+                EXIT_CLOCK,
             )
-            self.clock.start_at(clock)
+        while ahead > 0:
+            logger.warning("waits %s until this machine's clock is where the store is", format_duration(ahead))
+            await trio.sleep(ahead / SECOND)
+            ahead = self.clock.resume(kept)
+        self._restore(self.actor, tables)
+        if LAST_KEY in kept and (changes := self._with_clock([])):
+            # Where nothing was kept yet nothing can end by a clock that is set.
+            await self._commit(changes)
+
+    def _restore(self, actor: ActorLike, tables: Mapping[str, Sequence[Row]]) -> None:
         actor.restore(tables)
         self._inbox.wake()  # what was under way goes on at once, not only when the next input comes
+
+    def _take_clock(self, command: Command) -> Reply:
+        """Believe the system's clock, as an operator wants, and have that noted."""
+        before = self.clock.now()
+        try:
+            step = self.clock.accept()
+        except CommandError as error:
+            return Reply(command.id, error=str(error))
+        if step:
+            self._note_accepted(str(command.arguments.get("by", ""))[:80] or "the operator", before, step)
+        return Reply(command.id, {"accepted": bool(step), "ahead": step, "before": before, "now": self.clock.now()})
+
+    def _note_accepted(self, by: str, at: Instant, step: Duration) -> None:
+        how = f"{format_duration(abs(step))} {'ahead' if step > 0 else 'behind'}"
+        words = f"this machine's clock, which was {how}, is accepted by {by}"
+        self._own_changes.append(Change(LOG, "", (at, "", "clock_accepted", "", "", words)))
+
+    def _with_clock(self, changes: Sequence[Change]) -> list[Change]:
+        """``changes``, and before them what the shell itself has to write."""
+        own, self._own_changes = self._own_changes, []
+        kept = [Change("meta", key, (key, value)) for key, value in self.clock.unkept().items()]
+        return [*own, *kept, *changes]
 
     async def _read_tables(self) -> dict[str, list[Row]]:
         async with self._store_lock:
@@ -327,14 +376,21 @@ class ActorShell:
         actor.step(Tick(self.clock.now()))
         stopping = self._stop_asked.is_set()
         for one in inputs:
-            if not stopping or isinstance(one, ActionDone):
+            if isinstance(one, Command) and one.name == ACCEPT:
+                self._own_replies.append(self._take_clock(one))
+            elif not stopping or isinstance(one, ActionDone):
                 actor.step(one)
             elif isinstance(one, Command):
                 self._answer(Reply(one.id, error=f"{actor.name} is stopping"))
         self.counts.inputs += len(inputs)
         if not stopping:
             self._take_turns()
-        return actor.ready()
+        ready = actor.ready()
+        if self._own_replies or (ready is not None and ready.changes):
+            ready = ready or Ready()
+            ready.changes = self._with_clock(ready.changes)
+            ready.replies, self._own_replies = [*ready.replies, *self._own_replies], []
+        return ready
 
     def _take_turns(self) -> None:
         assert self._nursery is not None, "the loop runs in it"
@@ -451,7 +507,7 @@ class ActorShell:
         self._settled = trio.Event()
         try:
             actor = self._make()
-            await self._restore(actor)
+            self._restore(actor, await self._read_tables())
         finally:
             self._settled.set()
         self.actor = actor

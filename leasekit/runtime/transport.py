@@ -18,7 +18,7 @@ from __future__ import annotations
 import logging
 import os
 import ssl
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Final
@@ -35,6 +35,7 @@ from leasekit.runtime.frames import Endpoint, Sockets, TransportError, bound, co
 from leasekit.runtime.limits import CERTIFIED, SPEAKS, Stranger, Strangers
 from leasekit.runtime.links import READ_SOME, Traffic
 from leasekit.runtime.peers import Link, Peer, PeerAddress, PeerStatus
+from leasekit.runtime.stalls import Stalls
 from leasekit.runtime.tls import Tls, TlsError, explain
 from leasekit.runtime.wires import Wire, broken
 
@@ -50,6 +51,8 @@ __all__ = [
 
 LOG: Final = logging.getLogger("leasekit.transport")
 CLOCK_SKEW: Final[Duration] = 2 * SECOND
+LOOKS_EVERY: Final[Duration] = 100
+"""How often at most the loop is woken to see whether it was stalled."""
 
 
 class Transport:
@@ -58,7 +61,8 @@ class Transport:
     ``on_receive(peer, messages)`` is awaited for each batch, in order for each peer; while it waits, that peer's socket
     is not read. ``on_connected(peer)``, ``on_disconnected(peer, reason)``, ``on_skew(peer, offset)`` (milliseconds,
     positive: the peer is ahead) and ``on_flood(peer)`` (it has sent more than it may for ``flood_after``) are plain
-    calls. ``clock`` gives Unix milliseconds. ``key`` is what errors call the setting that holds ``listen``.
+    calls. ``clock`` gives Unix milliseconds, ``stalls`` for how long this process was not there to hear. ``key`` is
+    what errors call the setting that holds ``listen``.
 
     Raises ``ValueError`` for a peer that can't be dialled, or that has the actor's own name.
     """
@@ -80,12 +84,14 @@ class Transport:
         settings: TransportSettings | None = None,
         clock_skew: Duration = CLOCK_SKEW,
         nonce: Callable[[int], bytes] = os.urandom,
+        stalls: Stalls | None = None,
         log: logging.Logger = LOG,
         key: str = "listen",
     ) -> None:
         self._name, self._signer, self._scheme = name, signer, scheme
         self._listen, self._key = tuple(listen), key
         self._nonce, self._log = nonce, log
+        self._stalls, self._looks_every = stalls or Stalls(), max(LOOKS_EVERY, clock_skew // 2)
         self._on_connected, self._on_disconnected = on_connected, on_disconnected
         self._settings = settings or TransportSettings()
         self._traffic = Traffic(
@@ -121,6 +127,7 @@ class Transport:
                 self._context_to_listen()  # before anybody waits for it
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
+                nursery.start_soon(self._stalls.run, self._looks_every)
                 for peer in self._peers.values():
                     self._begin_dialling(peer)
                 task_status.started(self.bound)
@@ -159,6 +166,11 @@ class Transport:
     def status(self) -> list[PeerStatus]:
         """Every peer, in the order of the configuration."""
         return [peer.status() for peer in self._peers.values()]
+
+    @property
+    def clocks_off(self) -> Mapping[str, Duration]:
+        """The connected peers whose clocks are off by more than ``clock_skew``, and by how much they are ahead."""
+        return self._traffic.off
 
     def connected(self, peer: str) -> bool:
         """Whether there is a live connection to ``peer``."""
@@ -229,7 +241,7 @@ class Transport:
         )  # fmt: skip
 
     async def _accept(self, stream: trio.SocketStream, *, encrypted: bool) -> None:
-        wire, scope = Wire(stream), trio.CancelScope()
+        wire, scope = Wire(stream, self._stalls), trio.CancelScope()
         stranger = Stranger(wire.source, scope.cancel)
         channel: Channel | None = None
         events: list[Event] = []
@@ -313,7 +325,7 @@ class Transport:
             return f"no connection within {self._settings.handshake} ms"
         except OSError as error:
             return error.strerror or str(error) or type(error).__name__
-        wire = Wire(stream)
+        wire = Wire(stream, self._stalls)
         try:
             try:
                 with trio.fail_after(self._settings.handshake / SECOND):

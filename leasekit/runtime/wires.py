@@ -10,6 +10,7 @@ from typing import Final
 import trio
 
 from leasekit.runtime.frames import readable
+from leasekit.runtime.stalls import Stalls
 from leasekit.runtime.tls import RECORD, Tls, TlsError
 
 CLOSE_WITHIN: Final = 1.0
@@ -19,13 +20,16 @@ LINGER_BYTES: Final = 65_536
 
 
 class _Socket(trio.abc.Stream):
-    """A socket that notes whether a reader had to wait: then all that had come before was read. After
-    :meth:`finish` it is broken for who sends: TLS then does without the goodbye that it would send at its close.
+    """A socket that notes whether a reader had to wait: then all that had come before was read, and the rest came at
+    :attr:`empty_at` or later. After :meth:`finish` it is broken for who sends: TLS then does without the goodbye that
+    it would send at its close.
     """
 
-    def __init__(self, stream: trio.SocketStream) -> None:
+    def __init__(self, stream: trio.SocketStream, stalls: Stalls) -> None:
         self.stream = stream
         self.waited = False
+        self.empty_at = self._left_at = stalls.clock()
+        self._stalls = stalls
         self._finished = False
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
@@ -42,9 +46,15 @@ class _Socket(trio.abc.Stream):
         await self.stream.wait_send_all_might_not_block()
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
-        if not self.waited and not readable(self.stream):
+        # Nobody may have looked into the socket for a while, and who sends may have had to wait for that.
+        away = self._stalls.clock() - self._left_at
+        waits = not readable(self.stream)
+        data = await self.stream.receive_some(max_bytes)
+        self._left_at = self._stalls.clock()
+        if waits:
             self.waited = True
-        return await self.stream.receive_some(max_bytes)
+            self.empty_at = max(self.empty_at, self._left_at - self._stalls.lag() - away)
+        return data
 
     async def aclose(self) -> None:
         await self.stream.aclose()
@@ -53,12 +63,18 @@ class _Socket(trio.abc.Stream):
 class Wire:
     """One connection, plain at first. All its methods raise ``trio.BrokenResourceError`` when it breaks."""
 
-    def __init__(self, stream: trio.SocketStream) -> None:
-        self._socket = _Socket(stream)
+    def __init__(self, stream: trio.SocketStream, stalls: Stalls) -> None:
+        self._socket = _Socket(stream, stalls)
+        self._stalls = stalls
         self._stream: trio.abc.Stream = self._socket
         self.encrypted = False
         self.binding = b""
         """What ties the channel's handshake to this connection; empty without TLS."""
+
+    @property
+    def age(self) -> float:
+        """For how many seconds at most what was read last may have been on this machine."""
+        return self._stalls.clock() - self._socket.empty_at
 
     @property
     def source(self) -> str:

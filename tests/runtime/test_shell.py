@@ -21,7 +21,6 @@ from leasekit.core.schema import Change, StoreError
 from leasekit.core.steps import Input, Outgoing, Ready, Reply, Tick, Turn, TurnDone
 from leasekit.core.time import Instant, Term
 from leasekit.drivers.null import NullDriver, NullSettings
-from leasekit.runtime.clock import RealClock
 from leasekit.runtime.shell import EXIT_BUG, EXIT_STORE, FAILED, RUNNING, STOPPED, STORE_TROUBLE, ActorShell
 from leasekit.runtime.shell import ActorStoppedError as Stopped
 from leasekit.stores.memory import MemoryStore
@@ -218,27 +217,6 @@ async def test_turns_that_yield_let_others_in_and_are_not_waited_for(tmp_path: P
         with trio.fail_after(10):
             await taken.wait()
     assert len(actor.given(TurnDone)) == shell.counts.turns == 250
-
-
-def test_the_clock_never_runs_backwards() -> None:
-    """When the system's clock is set back this one stands still; what a store remembers is not undercut either."""
-    times = iter([5_000, 4_000, 6_000, 7_000])
-    clock = RealClock(lambda: next(times) * 1_000_000)
-    assert [clock.now(), clock.now(), clock.now()] == [5_000, 5_000, 6_000]
-    clock.start_at(9_000)
-    assert clock.now() == 9_000
-
-
-async def test_time_does_not_run_backwards_over_a_restart(tmp_path: Path) -> None:
-    """A store that was last written in the future of this machine's clock keeps the actor's time there."""
-    store = MemoryStore()
-    future = int(time.time() * 1000) + 60_000
-    store.commit([Change("meta", "clock", ("clock", future))])
-    shell = make_shell("guest", tmp_path, store=store)
-    async with running(shell):
-        assert (await shell.query("status", {}))["now"] == future
-        with pytest.raises(CommandError, match="past"):
-            await shell.command("lease.request", {"type": "vm", "units": 1, "term": [future - 2, future - 1]})
 
 
 # -- commands and queries ------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from leasekit.core.claims.keys import ED25519
 from leasekit.core.protocol import codec
 from leasekit.core.protocol.channel import Heartbeat
 from leasekit.core.protocol.messages import Accepted, Ack, ErrorReply, Message, OfferAnswer
+from leasekit.runtime.stalls import Stalls
 from leasekit.runtime.transport import (
     Endpoint,
     PeerAddress,
@@ -263,6 +264,82 @@ async def test_waiting_here_is_no_skew(nursery: trio.Nursery, tmp_path: Path) ->
     bob.gate.set()
     await bob.until(lambda: len(bob.heard) == 2)
     assert bob.skews == []
+
+
+async def listening(nursery: trio.Nursery, tmp_path: Path) -> tuple[Node, Raw]:
+    """Bob, who waits for what alice says, and alice."""
+    bob = await Node("bob", {"alice": None}, [unix(tmp_path / "bob.sock")]).start(nursery)
+    raw = await Raw.dial(bob, "alice")
+    await trio.testing.wait_all_tasks_blocked()
+    return bob, raw
+
+
+async def test_a_stall_of_this_process_is_no_skew(nursery: trio.Nursery, tmp_path: Path) -> None:
+    """What came while another task held the loop for half a minute is obeyed; what comes late after it is not."""
+    bob, raw = await listening(nursery, tmp_path)
+    raw.write(codec.encode_batch([Ack("L", 1)]))
+    bob.pass_time(30)
+    await bob.until(lambda: bob.heard == [Ack("L", 1)])
+    assert bob.skews == [] and not bob.transport.clocks_off
+    await trio.testing.wait_all_tasks_blocked()
+    raw.write(codec.encode_batch([Ack("L", 2)]), NOW)
+    await bob.until(lambda: bob.skews == [("alice", -30_000)])
+    assert bob.transport.clocks_off == {"alice": -30_000}
+    raw.write(codec.encode_batch([Ack("L", 3)]), NOW + 30_000)
+    await bob.until(lambda: bob.heard[1:] == [Ack("L", 3)])
+    assert not bob.transport.clocks_off
+
+
+async def test_a_stall_hides_no_clock_that_is_ahead(nursery: trio.Nursery, tmp_path: Path) -> None:
+    """However long this process was not there, what will be sent in the future can't have come."""
+    bob, raw = await listening(nursery, tmp_path)
+    raw.write(codec.encode_batch([Ack("L", 1)]), NOW + 32_001)
+    bob.pass_time(30)
+    await bob.until(lambda: bob.skews == [("alice", 2_001)])
+    assert bob.heard == []
+
+
+async def test_what_its_sender_could_not_get_rid_of_is_no_skew(nursery: trio.Nursery, tmp_path: Path) -> None:
+    """A peer that was not read for a minute, and sends the rest of what it had to say then, is obeyed."""
+    bob, raw = await listening(nursery, tmp_path)
+    bob.gate = trio.Event()
+    raw.write(codec.encode_batch([Ack("L", 1)]))
+    await bob.until(lambda: bob.heard == [Ack("L", 1)])
+    bob.pass_time(60)
+    bob.gate.set()
+    await trio.testing.wait_all_tasks_blocked()
+    raw.write(codec.encode_batch([Ack("L", 2)]))
+    await bob.until(lambda: len(bob.heard) == 2)
+    assert bob.skews == []
+
+
+async def test_a_long_way_of_a_long_frame_is_no_skew(nursery: trio.Nursery, tmp_path: Path) -> None:
+    """The age of an envelope counts from its first byte."""
+    bob, raw = await listening(nursery, tmp_path)
+    raw.channel.send_batch(codec.encode_batch([OfferAnswer("d", 1, "x" * 2000)]), NOW)
+    data = raw.channel.bytes_to_send()
+    await raw.stream.send_all(data[:1000])
+    await trio.testing.wait_all_tasks_blocked()
+    bob.now += 30_000
+    await raw.stream.send_all(data[1000:])
+    await bob.until(lambda: len(bob.heard) == 1)
+    assert bob.skews == []
+
+
+def test_how_long_a_process_was_stalled() -> None:
+    """How long the loop ran, and by how much it outslept; what a stop hid from one look is found by the next."""
+    now = 100.0
+    stalls = Stalls(lambda: now)
+    for run, timeout, slept, lag in (
+        (0, 5, 5, 0), (2, 0, 0, 2), (0, 5, 3, 2), (0, 5, 5, 0), (0, 1, 30, 29), (0, 0, 0, 29), (0, 0, 0, 0),
+    ):  # fmt: skip
+        now += run
+        stalls.before_io_wait(timeout)
+        now += slept
+        stalls.after_io_wait(timeout)
+        assert stalls.lag() == lag
+    now += 1
+    assert stalls.lag() == 1
 
 
 async def test_a_silent_peer_is_dropped(nursery: trio.Nursery, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import trio
 from leasekit.core.claims.keys import ED25519, Keypair
 from leasekit.core.protocol.channel import Channel, Closed, Event, State
 from leasekit.core.protocol.messages import Message
+from leasekit.runtime.stalls import Stalls
 from leasekit.runtime.tls import Tls
 from leasekit.runtime.transport import Endpoint, PeerAddress, Transport, TransportSettings
 
@@ -24,11 +26,14 @@ PLAIN = Endpoint(host="127.0.0.1", tls=False)
 
 
 class Node:
-    """A transport with an actor's ears: all that it hears is kept, and can be waited for."""
+    """A transport with an actor's ears: all that it hears is kept, and can be waited for. Its process is never stalled,
+    unless :attr:`seconds` is moved.
+    """
 
     def __init__(self, name: str, peers: dict[str, Endpoint | None], listen: list[Endpoint], **settings: Any) -> None:
         self.name = name
         self.now = NOW
+        self.seconds = 0.0
         self.batches: list[tuple[str, list[Message]]] = []
         self.connects: list[str] = []
         self.losses: list[tuple[str, str]] = []
@@ -46,6 +51,7 @@ class Node:
             on_disconnected=lambda peer, why: self._note(self.losses.append, (peer, why)),
             on_skew=lambda peer, offset: self._note(self.skews.append, (peer, offset)),
             on_flood=lambda peer: self._note(self.floods.append, peer),
+            stalls=Stalls(lambda: self.seconds),
         )  # fmt: skip
 
     def _note(self, add: Callable[[Any], None], value: Any) -> None:
@@ -67,6 +73,11 @@ class Node:
 
         await nursery.start(run)
         return self
+
+    def pass_time(self, seconds: int) -> None:
+        """Let time pass at once, as if nothing ran meanwhile."""
+        self.now += seconds * 1000
+        self.seconds += seconds
 
     async def stop(self) -> None:
         """Stop, and wait until it has."""
@@ -132,6 +143,12 @@ class Raw:
             data = await self.stream.receive_some(65_536)
         assert data, "the connection was closed"
         self.events += self.channel.receive_bytes(data)
+
+    def write(self, payload: bytes, sent_at: int = NOW) -> None:
+        """Send one envelope before any other task runs."""
+        self.channel.send_batch(payload, sent_at)
+        data = self.channel.bytes_to_send()
+        assert os.write(self.stream.socket.fileno(), data) == len(data)
 
     async def send(self, payload: bytes, sent_at: int = NOW) -> None:
         """Send one envelope."""

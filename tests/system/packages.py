@@ -62,6 +62,9 @@ NETWORK = ("iproute2",)
 DIRECTORY = ("dnsmasq-base", "slapd")
 """What tests of names and of LDAP need."""
 
+FAKETIME = ("faketime",)
+"""What tests of a machine's clock that is set need."""
+
 SSH = ("dropbear-bin", "openssh-client", "ansible-core")
 """What tests of a guest's scripts on units need."""
 

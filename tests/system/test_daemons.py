@@ -26,9 +26,9 @@ WITHIN = 30.0
 
 
 class Up:
-    """``leasekit up FILE`` with a state folder of its own."""
+    """``leasekit up FILE`` with a state folder of its own, and ``environment`` beside the usual."""
 
-    def __init__(self, file: Path, state: Path) -> None:
+    def __init__(self, file: Path, state: Path, environment: Mapping[str, str] = {}) -> None:
         self.file, self.state = file, state
         self.name = file.stem
         reader, writer = os.pipe()
@@ -45,6 +45,7 @@ class Up:
                 "--ready-fd",
                 str(writer),
             ],
+            env={**os.environ, **environment},
             stdout=subprocess.DEVNULL,
             stderr=self.log,
             pass_fds=[writer],
@@ -78,10 +79,11 @@ class Quickstart:
         for name in ("site", "broker", "guest"):
             new_key(self.state / "keys" / f"{name}.key")
         self.up: dict[str, Up] = {}
+        self.environment: Mapping[str, str] = {}
 
     def start(self, *names: str) -> None:
         for name in names:
-            self.up[name] = Up(self.files / f"{name}.toml", self.state)
+            self.up[name] = Up(self.files / f"{name}.toml", self.state, self.environment)
 
     def client(self, name: str = "guest") -> ControlClient:
         return ControlClient(self.state / f"{name}.control.sock")
@@ -115,9 +117,11 @@ class Quickstart:
 
 
 @contextmanager
-def quickstart(folder: Path, changes: Mapping[str, str] = {}) -> Iterator[Quickstart]:
-    """Three running daemons; all are gone afterwards."""
-    world = Quickstart(folder, changes)
+def quickstart(
+    folder: Path, changes: Mapping[str, str] = {}, *, world: Quickstart | None = None
+) -> Iterator[Quickstart]:
+    """Three running daemons, those of ``world`` if it is given; all are gone afterwards."""
+    world = world or Quickstart(folder, changes)
     with no_units_left(world.state), ended(world):
         world.start("site", "broker", "guest")
         wait_until("the delegation", lambda: {d["state"] for d in world.query("site", "delegations")} ^ {"held"})
