@@ -44,5 +44,5 @@ def running(file: Path, env: Mapping[str, str], state: Path | None = None) -> It
 def _until_delegated(control: Path) -> None:
     with ControlClient(control) as watcher, ControlClient(control) as client:
         events = watcher.watch("")
-        while any(delegation["state"] != "held" for delegation in client.query("delegations")):
+        while any(delegation["state"] == "offering" for delegation in client.query("delegations")):
             next(events)

@@ -19,9 +19,11 @@ from leasekit.core.protocol.messages import (
     CloseLease,
     ErrorReply,
     Held,
+    HeldClaim,
     Hold,
     Introduce,
     LeaseUpdate,
+    LetGo,
     Message,
     Offer,
     OfferAnswer,
@@ -78,6 +80,7 @@ def terms(draw: st.DrawFn) -> Term:
 
 unit_states = st.builds(UnitState, names, words, properties, reasons)
 
+held_claims = st.lists(st.builds(HeldClaim, ids, st.binary(max_size=99), words, instants), max_size=3).map(tuple)
 plan_parts = st.lists(st.builds(PlanPart, ids, ids, numbers, names, ids, names, names, units), max_size=3).map(tuple)
 
 quoted_offers = st.builds(
@@ -112,7 +115,8 @@ BY_CLASS: Mapping[type[Any], st.SearchStrategy[Any]] = {
     Accepted: st.builds(Accepted, ids, numbers),
     Ack: st.builds(Ack, ids, numbers, digests),
     Offer: st.builds(Offer, ids, numbers, tickets, properties, names_or_none, texts(0, codec.ID_MAX)),
-    OfferAnswer: st.builds(OfferAnswer, ids, numbers, reasons, instants),
+    OfferAnswer: st.builds(OfferAnswer, ids, numbers, reasons, instants, held_claims, instants),
+    LetGo: st.builds(LetGo, ids, numbers, st.binary(max_size=200), instants),
     Reclaim: st.builds(Reclaim, ids, numbers, tickets, statements),
     Introduce: st.builds(Introduce, ids, numbers, statements, instants),
     ClaimReport: st.builds(ClaimReport, ids, numbers, words, reasons),

@@ -3,29 +3,44 @@
 What the settings name is cut and offered as soon as it can be, sent until the taker answers, and may be taken back by
 the operator. The roles say where the units come from, and what taking back does to what was granted of them.
 
-One that is renewed becomes a line of delegations that go on from each other: each stretch is offered, taken, and ended
-by itself, and named after the first (``NAME``, ``NAME#2``, ...). An offer that was refused, or that the taker could
-not even answer, is not sent again before something has changed: this actor was restarted, or its peer was.
+The settings may say something else after a restart, and the operator may wish for something else (a :class:`Wish`,
+which stands until it is taken back): what is held is replaced by another claim over the same time then.
+
+One that is renewed or replaced becomes a line of delegations: each stretch is offered, taken, and ended by itself, and
+named after the first (``NAME``, ``NAME#2``, ...). An offer that was refused, or that the taker could not even answer,
+is not sent again before something has changed: this actor was restarted, or its peer was.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from hashlib import sha256
 from typing import Any, Final, Generic, TypeVar
 
+import attrs
+
 from leasekit.actors.base import earliest, instant_of
+from leasekit.actors.differences import differences
 from leasekit.actors.reports import Reports
 from leasekit.actors.served import ServedLease
 from leasekit.actors.settings import DelegationSpec
+from leasekit.core.claims.claim import UNITS_MAX
 from leasekit.core.claims.statements import reclaim
 from leasekit.core.claims.ticket import Ticket, decode_ticket
 from leasekit.core.errors import CommandError
 from leasekit.core.leases import delegation as deleg
-from leasekit.core.leases.relations import Delegation
+from leasekit.core.leases.relations import Delegation, Wish
 from leasekit.core.properties import Properties
 from leasekit.core.protocol.codec import ID_MAX
-from leasekit.core.protocol.messages import ErrorReply, Offer, OfferAnswer, Reclaim
+from leasekit.core.protocol.messages import (
+    Accepted,
+    ErrorReply,
+    HeldClaim,
+    LetGo,
+    Offer,
+    OfferAnswer,
+    Reclaim,
+)
 from leasekit.core.schema import Change, Row
 from leasekit.core.steps import Connected, Outgoing
 from leasekit.core.time import Instant
@@ -35,12 +50,31 @@ L = TypeVar("L", bound=ServedLease)
 RETRIES_MAX: Final = 10
 """How often an offer that was refused is made again when its taker connects: each claim that nobody takes is one that a
 site must remember."""
-_LIVE: Final = frozenset({deleg.OFFERING, deleg.HELD, deleg.RECLAIMING, deleg.RECLAIMED})
+_CURRENT: Final = frozenset({deleg.OFFERING, deleg.HELD})
 _OVER: Final = frozenset({deleg.REFUSED, deleg.ENDED})
 
 
 def _order(record: Delegation) -> tuple[Instant, int]:
     return record.term.end, record.number
+
+
+def _is_current(record: Delegation, line: str) -> bool:
+    return record.base == line and record.state in _CURRENT
+
+
+def _can_go_back(record: Delegation) -> bool:
+    return deleg.MACHINE.allows((record.state, record.pending), "reclaim")
+
+
+def replaced_by(fresh: Delegation, others: Iterable[Delegation]) -> list[Delegation]:
+    """Those of the line of ``fresh``, taken by the same side, in whose place it stands over its term."""
+    return [
+        one
+        for one in others
+        if one.base == fresh.base and one.given == fresh.given and one is not fresh
+        and deleg.MACHINE.allows((one.state, one.pending), "replace")
+        and fresh.term.start < one.grants_until and one.term.start < fresh.term.end
+    ]  # fmt: skip
 
 
 def taken_back(giver: str, taker: str) -> str:
@@ -54,17 +88,27 @@ class Giver(Reports[L], Generic[L]):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.given: dict[str, Delegation] = {}
+        self.wishes: dict[str, Wish] = {}
         self._specs: dict[str, DelegationSpec] = {}
         self._retried: dict[str, int] = {}
-        self._handlers[OfferAnswer] = self._on_offer_answer
-        self._commands["delegation.reclaim"] = self._reclaim
+        self._waiting_lines: dict[str, None] = {}
+        self._handlers.update({OfferAnswer: self._on_offer_answer, LetGo: self._on_let_go})
+        self._commands.update({"delegation.reclaim": self._reclaim, "delegation.give": self._wish})
         self._queries["delegations"] = self._query_delegations
 
     # -- for the roles to fill in ------------------------------------------------------------------------------
 
-    def _delegate(self, id_: str, spec: DelegationSpec, last: Delegation | None) -> bool:
-        """Cut the claim that ``spec`` asks for and :meth:`_offer` it as ``id_``; it goes on from ``last``, or begins
-        now. False if that can't be done yet.
+    def _settled(self) -> Sequence[DelegationSpec]:
+        """What the settings say is to be given."""
+        raise NotImplementedError
+
+    def _most(self, spec: DelegationSpec) -> int:
+        """How many units there are to give at all of what ``spec`` is about."""
+        raise NotImplementedError
+
+    def _delegate(self, id_: str, spec: DelegationSpec, last: Delegation | None, *, instead: bool = False) -> bool:
+        """Cut the claim that ``spec`` asks for and :meth:`_offer` it as ``id_``; it goes on from ``last``, or takes its
+        place (``instead``), or begins now. False if that can't be done yet.
         """
         raise NotImplementedError
 
@@ -74,6 +118,10 @@ class Giver(Reports[L], Generic[L]):
     def _refused(self, record: Delegation) -> None:
         """The taker does not take ``record``: nobody is to use it, and its units may be given to others."""
 
+    def _is_mine(self, peer: str, ticket: Ticket, offered: Delegation) -> bool:
+        """Whether ``ticket``, which its taker shows, is of the line of ``offered``, and this giver forgot it."""
+        return False
+
     def _took_back(self, record: Delegation) -> None:
         """The operator has taken ``record`` back: stop what depends on it."""
 
@@ -82,34 +130,90 @@ class Giver(Reports[L], Generic[L]):
 
     # -- giving ------------------------------------------------------------------------------------------------
 
-    def give(self, specs: Sequence[DelegationSpec], *, again: bool = False) -> None:
-        """Offer what the settings say and is not held yet, and go on with what is to be renewed by now; ``again``: what
-        was refused as well.
+    def give(self, lines: Collection[str] | None = None, *, again: bool = False) -> None:
+        """Offer what is to be given and is not held yet, or not as it is to be, and go on with what is to be renewed by
+        now; ``again``: what was refused as well. Only of some ``lines``, if they are named.
         """
-        for spec in specs:
-            line = self._line_name(spec)
-            self._specs[line] = spec
-            while spec.broker in self.peers:
-                stretches = [record for record in self.given.values() if record.base == line]
-                last = max((one for one in stretches if one.state in _LIVE), key=_order, default=None)
-                if not self._is_wanted(spec, last, stretches, again):
-                    break
-                if not self._delegate(self._next_name(line, stretches), spec, last):
-                    break
+        self._specs = self._wanted_specs()
+        for line, spec in self._specs.items():
+            if lines is not None and line not in lines:
+                continue
+            self._waiting_lines.pop(line, None)
+            while spec.broker in self.peers and self._go_on(line, spec, again):
+                pass
             for record in self.given.values():
                 if record.base == line:
                     self._schedule(record, self._due_at(record))  # the settings say when it is renewed
 
-    def _is_wanted(
-        self, spec: DelegationSpec, last: Delegation | None, stretches: Sequence[Delegation], again: bool
-    ) -> bool:
-        begin = -1 if last is None else last.term.end
-        if not again and any(one.state == deleg.REFUSED and one.term.end > max(begin, self.now) for one in stretches):
+    def _wanted_specs(self, *, whole: bool = False) -> dict[str, DelegationSpec]:
+        """What is to be given by line: what the settings say, as far as the operator wished for nothing else; no more
+        than there is, or ``whole``.
+        """
+        specs = {self._line_name(spec): spec for spec in self._settled()}
+        for line, wish in self.wishes.items():
+            spec = specs.get(line) or DelegationSpec(broker=wish.peer, type=wish.type, units=0, site=wish.site)
+            if wish.until >= 0:
+                spec = attrs.evolve(spec, until=wish.until, renew=0)
+            specs[line] = attrs.evolve(spec, units=wish.units or spec.units or self._most(spec))
+        if whole:
+            return specs
+        return {line: attrs.evolve(spec, units=min(spec.units, self._most(spec))) for line, spec in specs.items()}
+
+    def _go_on(self, line: str, spec: DelegationSpec, again: bool) -> bool:
+        """Offer the next stretch of a line. False if there is nothing to be offered now."""
+        stretches = [record for record in self.given.values() if record.base == line]
+        live = sorted((one for one in stretches if one.state in _CURRENT and one.term.end > self.now), key=_order)
+        end = live[-1].term.end if live else self.now
+        refused = any(one.state == deleg.REFUSED and one.term.end > end - bool(live) for one in stretches)
+        if (refused and not again) or any(one.state in (deleg.OFFERING, deleg.RECLAIMING) for one in stretches):
             return False
-        if last is not None:
-            due = spec.renew and last.term.end - spec.renew <= self.now < last.term.end
-            return last.state == deleg.HELD and bool(due)
-        return max(stretches, key=_order).reclaimed < 0 if stretches else True
+        name = self._next_name(line, stretches)
+        if not live:
+            return self._is_missing(line, spec, stretches) and self._made(line, self._delegate(name, spec, None))
+        if 0 <= spec.until <= self.now:  # its taker was away, and holds more than it was to have by now
+            self.take_back(live[0], self.now, -1, f"it was to end at {spec.until}")
+            return False
+        for one in live:
+            other = self._is_other(one, spec, one is live[-1])
+            if other and self._made(line, self._delegate(name, spec, one, instead=True)):
+                return True
+        due = bool(spec.renew) and end - spec.renew <= self.now
+        return due and self._made(line, self._delegate(name, spec, live[-1]))
+
+    def _made(self, line: str, made: bool) -> bool:
+        if not made:
+            self._waiting_lines[line] = None
+        return made
+
+    def give_waiting(self) -> None:
+        """Units have come free: try again what could not be given yet."""
+        if self._waiting_lines:
+            self.give(list(self._waiting_lines))
+
+    def _is_missing(self, line: str, spec: DelegationSpec, stretches: Sequence[Delegation]) -> bool:
+        """Nothing of a line is held: whether it is to be. What the operator took back is not, unless it was wished for
+        since; what its taker has let go of is.
+        """
+        if not spec.units or 0 <= spec.until <= self.now:
+            return False
+        last = max(stretches, key=_order, default=None)
+        return last is None or line in self.wishes or not last.statement
+
+    @staticmethod
+    def _is_other(record: Delegation, spec: DelegationSpec, is_last: bool) -> bool:
+        """Whether what is held is not what is to be."""
+        degree = decode_ticket(record.ticket).leaf.degree
+        ends = is_last and spec.until >= 0 and record.term.end != max(spec.until, record.term.start + 1)
+        return bool(spec.units) and ((record.units, degree) != (spec.units, spec.degree) or ends)
+
+    def _stretch(self, spec: DelegationSpec, last: Delegation | None, *, instead: bool) -> tuple[Instant, Instant]:
+        """Over what time the next stretch of a line goes: after ``last``, or in its place from now on."""
+        if last is None:
+            return self.now, spec.until if spec.until >= 0 else self.now + spec.length
+        if not instead:
+            return last.term.end, last.term.end + spec.stretch
+        is_last = all(one.term.end <= last.term.end for one in self.given.values() if _is_current(one, last.base))
+        return max(self.now, last.term.start), spec.until if is_last and spec.until >= 0 else last.term.end
 
     def _line_name(self, spec: DelegationSpec) -> str:
         line = f"{self.name}/{spec.type}@{spec.broker}" + (f"/{spec.site}" if spec.site else "")
@@ -126,10 +230,9 @@ class Giver(Reports[L], Generic[L]):
         return name if len(name) <= ID_MAX else f"{self.name}/{sha256(line.encode()).hexdigest()[:12]}#{number}"
 
     def _renew(self, record: Delegation) -> None:
-        """Go on with the line of ``record`` if it is to be renewed."""
-        spec = self._specs.get(record.base)
-        if spec is not None and spec.renew:
-            self.give([spec])
+        """Go on with the line of ``record``."""
+        if record.base in self._specs:
+            self.give([record.base])
 
     def _offer(
         self,
@@ -181,16 +284,87 @@ class Giver(Reports[L], Generic[L]):
         record = self.given.get(message.delegation)
         if record is None or record.peer != peer or record.number != message.number:
             return
-        if record.state == deleg.OFFERING and message.reason:
+        if record.state == deleg.OFFERING and message.reason and self._recall(record, message.held):
+            self._renew(record)
+        elif record.state == deleg.OFFERING and message.reason:
             self._not_taken(record, message.reason)
         elif record.state == deleg.OFFERING:
             self._fire(deleg.MACHINE, record, "taken")
+            self._stand_in(record, message.until, message.beyond)
             self._taken(record)
             self._renew(record)
         elif record.state == deleg.RECLAIMING:
             self._fire(deleg.MACHINE, record, "let_go")
             self._let_go(record, message.until if record.deadline < 0 else min(message.until, record.deadline))
+            self._renew(record)
         self._forget_owed(record, peer)
+
+    def _stand_in(self, fresh: Delegation, until: Instant, beyond: Instant) -> None:
+        """``fresh`` was taken: it stands in the place of what was held over its term, of which what was granted goes on
+        ``until`` then. Until ``beyond`` more of the line is in use than it has.
+        """
+        fresh.beyond = beyond
+        for record in replaced_by(fresh, self.given.values()):
+            record.replaced = fresh.term.start
+            self._fire(deleg.MACHINE, record, "replace", f"{fresh.id} is in its place, with {fresh.units}")
+            if record.state == deleg.REPLACED:
+                self._let_go(record, until)
+
+    def _recall(self, offered: Delegation, held: Sequence[HeldClaim]) -> bool:
+        """Take up again what the taker holds of the line that ``offered`` was to begin. False if that is nothing."""
+        if any(
+            one.base == offered.base and one is not offered and one.state not in _OVER for one in self.given.values()
+        ):
+            return False
+        found = []
+        for one in held:
+            ticket = decode_ticket(one.ticket)
+            if one.delegation.partition("#")[0] == offered.base and self._is_mine(offered.peer, ticket, offered):
+                found.append((one, ticket))
+        if found:
+            offered.reason = "forgotten: its taker holds what was given before"
+            self._fire(deleg.MACHINE, offered, "refused", offered.reason)
+            self._refused(offered)
+        for one, ticket in found:
+            self._take_up(offered, one, ticket)
+        return bool(found)
+
+    def _take_up(self, offered: Delegation, held: HeldClaim, ticket: Ticket) -> None:
+        leaf, id_ = ticket.leaf, held.delegation
+        old = self.given.get(id_)
+        if old is not None:  # the same name: its row is written over
+            self._dirty.pop(id(old), None)
+            old.timer = None
+        record = self.given[id_] = Delegation(
+            id_, offered.peer, leaf.type, leaf.units, leaf.term, held.ticket, offered.properties,
+            self._next("serial"), offered.site, leaf.digest, given=True,
+            line="" if id_ == offered.base else offered.base,
+        )  # fmt: skip
+        self._note(id_, "delegate", "", deleg.OFFERING, f"{leaf.units} {leaf.type}: {offered.peer} holds it")
+        self._fire(deleg.MACHINE, record, "taken")
+        if held.state == deleg.REPLACED:
+            record.replaced = record.freed = max(held.at, leaf.term.start)
+            self._fire(deleg.MACHINE, record, "replace", f"{offered.peer} says so")
+        elif held.state == deleg.RECLAIMED:
+            record.reclaimed = max(held.at, leaf.term.start)
+            self._fire(deleg.MACHINE, record, "let_go", f"{offered.peer} has let go of it")
+        self._touch(record)
+
+    def _on_let_go(self, peer: str, message: LetGo) -> None:
+        """Its taker's operator let go of it: it is offered anew, since the taker is there again."""
+        record = self.given.get(message.delegation)
+        digest = decode_ticket(message.ticket).leaf.digest
+        if record is not None and record.peer == peer and record.digest == digest and record.state not in _OVER:
+            if record.state == deleg.OFFERING:  # its answer was lost
+                self._fire(deleg.MACHINE, record, "taken")
+            if deleg.MACHINE.allows((record.state, record.pending), "let_go"):
+                if record.reclaimed < 0:
+                    record.reclaimed, record.reason = self.now, f"{peer} has let go of it"
+                self._fire(deleg.MACHINE, record, "let_go", f"{peer} has let go of it")
+                self._let_go(record, message.until)
+                self._forget_owed(record, peer)
+                self._renew(record)
+        self._messages.append(Outgoing(peer, Accepted(message.delegation, message.number)))
 
     def _not_taken(self, record: Delegation, reason: str) -> None:
         record.reason = reason
@@ -211,42 +385,106 @@ class Giver(Reports[L], Generic[L]):
         elif record.state == deleg.RECLAIMING:
             self._fire(deleg.MACHINE, record, "let_go", f"{peer} does not hear of it: {message.text}")
             self._let_go(record, record.term.end if record.deadline < 0 else record.deadline)
+            self._renew(record)
             self._forget_owed(record, peer)
 
     def _peer_changed(self, name: str) -> None:
         """What a peer refused it may take now that it is known otherwise."""
         super()._peer_changed(name)
         if name in self.peers:
-            theirs = [spec for spec in self._specs.values() if spec.broker == name]
-            for spec in theirs:
-                self._retried.pop(self._line_name(spec), None)
+            theirs = [line for line, spec in self._specs.items() if spec.broker == name]
+            for line in theirs:
+                self._retried.pop(line, None)
             self.give(theirs, again=True)
 
     def _connected(self, connected: Connected) -> None:
         """As the base's; a peer that was away may have been set right meanwhile."""
         super()._connected(connected)
-        for line, spec in self._specs.items():
+        for line, spec in list(self._specs.items()):
             refused = any(one.base == line and one.state == deleg.REFUSED for one in self.given.values())
             if spec.broker == connected.peer and refused and self._retried.get(line, 0) < RETRIES_MAX:
                 self._retried[line] = self._retried.get(line, 0) + 1
-                self.give([spec], again=True)
+                self.give([line], again=True)
 
-    # -- taking back -------------------------------------------------------------------------------------------
+    # -- the operator's ----------------------------------------------------------------------------------------
+
+    def _wish(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Give a line again, or more of it, or less, or until another instant; as the settings say, where nothing is
+        said of it. Kept, until it is wished for otherwise, or taken back.
+        """
+        broker, type_, site = (str(arguments.get(field) or "") for field in ("broker", "type", "site"))
+        units, until = arguments.get("units") or 0, instant_of(arguments, "until")
+        if type(units) is not int or not 0 <= units <= UNITS_MAX:
+            raise CommandError(f"units: found {units!r:.40}, expected a number from 1 to {UNITS_MAX}")
+        if until is not None and until <= self.now:
+            raise CommandError(f"until: found {until}, it is {self.now} already: `reclaim` takes a delegation back")
+        peer = self.peers.get(broker)
+        if peer is None or peer.role != "broker":
+            known = ", ".join(sorted(one.name for one in self.peers.values() if one.role == "broker")) or "(none)"
+            raise CommandError(f"broker: found {broker!r}, the brokers that {self.name} knows are {known}")
+        line = self._line_name(DelegationSpec(broker=broker, type=type_, units=units, site=site))
+        self._check_wish(line, type_, units, until)
+        before = self.wishes.get(line)
+        self.wishes[line] = Wish(line, broker, type_, units, -1 if until is None else until, site)
+        try:
+            self._check_given_in_all(type_)
+        except CommandError:
+            del self.wishes[line]
+            if before is not None:
+                self.wishes[line] = before
+            raise
+        self._touch(self.wishes[line])
+        self._note(
+            line, "wish", "", "", f"{units or 'all'} {type_} for {broker}" + (f" until {until}" if until else "")
+        )
+        self.give([line], again=True)
+        return {"line": line, "difference": next((one for one in self.differences() if one["line"] == line), None)}
+
+    def differences(self) -> list[dict[str, Any]]:
+        """Where what takers hold differs from the settings."""
+        settled = {self._line_name(spec): spec for spec in self._settled()}
+        return differences(settled, self._wanted_specs(whole=True), self.wishes, self.given.values(), self.now)
+
+    def _check_wish(self, line: str, type_: str, units: int, until: Instant | None) -> None:
+        """Raises ``CommandError`` for what could never be given."""
+        held = [one for one in self.given.values() if one.base == line and one.state in _CURRENT]
+        last = max(held, key=_order, default=None)
+        if last is not None and until is not None and until <= last.term.start:
+            raise CommandError(f"until: found {until}, {last.id} begins at {last.term.start}: reclaim it first")
+
+    def _check_given_in_all(self, type_: str) -> None:
+        """Raises ``CommandError`` if more of a type is to be given in all than there is."""
+
+    def give_again(self, record: Delegation) -> None:
+        """It is taken back, but not as the operator wants it: as soon as it can be given again, it is."""
+        if record.base in self._specs and record.base not in self.wishes:
+            wish = self.wishes[record.base] = Wish(
+                record.base, record.peer, record.type, 0, -1, self._specs[record.base].site
+            )
+            self._touch(wish)
+
+    def _forget_wish(self, line: str) -> None:
+        wish = self.wishes.pop(line, None)
+        if wish is not None:
+            self._dirty.pop(id(wish), None)
+            self._changes.append(Change(wish.table, wish.id, None))
+        self._specs = self._wanted_specs()
 
     def _reclaim(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         name = str(arguments.get("delegation", ""))
-        live = sorted((one for one in self.given.values() if one.base == name and one.state in _LIVE), key=_order)
+        live = sorted((one for one in self.given.values() if one.base == name and _can_go_back(one)), key=_order)
         record = self.given.get(name)
-        if live and (record is None or record.state in _OVER):  # the name of a line stands for what is left of it
+        if live and (record is None or not _can_go_back(record)):  # the name of a line stands for what is left of it
             record = live[0]
         if record is None:
             known = ", ".join(sorted(self.given)) or "(none)"
             raise CommandError(f"delegation: found {arguments.get('delegation')!r}, given are {known}")
         at, deadline = max(instant_of(arguments, "at") or 0, self.now), instant_of(arguments, "deadline")
-        if not deleg.MACHINE.allows((record.state, record.pending), "reclaim"):
+        if not _can_go_back(record):
             raise CommandError(f"delegation {record.id} is {record.state}: it can't be taken back")
         if deadline is not None and deadline < at:
             raise CommandError(f"deadline: found {deadline}, it can't be before {at}, when nothing new may begin")
+        self._forget_wish(record.base)
         self.take_back(record, at, -1 if deadline is None else deadline, "taken back by the operator")
         return {"delegation": record.id, "at": at, "deadline": record.deadline, "state": record.state}
 
@@ -261,35 +499,44 @@ class Giver(Reports[L], Generic[L]):
         self._fire(deleg.MACHINE, record, "reclaim", why)
         self._send_given(record)
         self._took_back(record)
-        for later in list(self.given.values()):  # what goes on from it as well
-            goes_on = later.base == record.base and later.term.start >= record.term.end
-            if goes_on and deleg.MACHINE.allows((later.state, later.pending), "reclaim"):
+        for later in list(self.given.values()):  # what goes on from it as well, or stands for it, or it for that
+            goes_on = later.base == record.base and later.term.end > record.term.start
+            if goes_on and _can_go_back(later):
                 self.take_back(later, at, deadline, why)
 
     # -- time and state ----------------------------------------------------------------------------------------
 
     def _due_at(self, record: Any) -> Instant | None:
+        if isinstance(record, Wish):
+            return None
         if not isinstance(record, Delegation):
             return super()._due_at(record)
         if record.state in _OVER:
             return None
+        if record.state == deleg.REPLACED:
+            grants = record.grants_until if record.grants_until > self.now and not record.given else None
+            return earliest(record.term.end, record.freed if record.freed >= 0 else None, grants)
+        if record.given and record.state == deleg.RECLAIMED:
+            return earliest(record.term.end, record.freed if record.freed > self.now else None)
         sending = record.send_at if record.state in (deleg.OFFERING, deleg.RECLAIMING) else None
         spec = self._specs.get(record.base) if record.state == deleg.HELD and record.given else None
         begin = record.term.end - spec.renew if spec is not None and spec.renew else 0
         if not record.given:
             begin = record.grants_until
+        if record.given and record.beyond > self.now:
+            begin = min(begin, record.beyond) if begin > self.now else record.beyond
         return earliest(sending, record.term.end, begin if begin > self.now else None)
 
     def _on_due(self, record: Any) -> None:
         if not isinstance(record, Delegation):
             super()._on_due(record)
-        elif record.term.end <= self.now:
-            self._fire(deleg.MACHINE, record, "end", "its term is over")
-            self._renew(record)
+        elif record.term.end <= self.now or (record.state == deleg.REPLACED and 0 <= record.freed <= self.now):
+            self._fire(deleg.MACHINE, record, "end", "its term is over" if record.term.end <= self.now else "unused")
+            self.give()
         elif record.state in (deleg.OFFERING, deleg.RECLAIMING):
             self._send_given(record)
-        else:
-            self._renew(record)
+        elif record.given:
+            self.give()
 
     def _owes(self, record: Any, peer: str) -> bool:
         if isinstance(record, Delegation):
@@ -303,7 +550,8 @@ class Giver(Reports[L], Generic[L]):
         else:
             super()._send_owed(record, peer)
 
-    def _restore_given(self, rows: Sequence[Row]) -> None:
+    def _restore_given(self, rows: Sequence[Row], wishes: Sequence[Row]) -> None:
+        self.wishes = {row[0]: Wish.from_row(row) for row in wishes}
         for row in rows:
             record = Delegation.from_row(row)
             if record.given:

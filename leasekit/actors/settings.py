@@ -124,6 +124,8 @@ class DelegationSpec:
     site: str = ""
     renew: Duration = 0
     renew_for: Duration = 0
+    until: Instant = -1
+    """Until when, instead of for ``length`` (-1: for that)."""
 
     @property
     def stretch(self) -> Duration:

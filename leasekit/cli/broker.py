@@ -61,6 +61,24 @@ def sources(place: Place, as_json: bool) -> None:
     print_table(columns, rows, empty="no site has delegated anything", right=columns[4:8])
 
 
+@broker.command(epilog=example("leasekit broker release site/vm@broker"))
+@click.argument("source")
+@daemon_options
+@json_option
+def release(place: Place, source: str, as_json: bool) -> None:
+    """Let go of what a site or broker has delegated and is not there any more to take back.
+
+    Nothing is granted of it from now on; leases that have not begun are off, the others run out. When its giver is
+    back, it hears of it, and offers anew.
+    """
+    with place.connect(BROKER) as client:
+        released = client.request("command", "source.release", {"source": source})
+    if as_json:
+        print_json(released)
+    else:
+        note(f"{', '.join(released['sources'])}: nothing more is granted of it, leases run out")
+
+
 @broker.command(epilog=example("leasekit broker requests"))
 @daemon_options
 @json_option

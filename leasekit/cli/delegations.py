@@ -14,7 +14,7 @@ from leasekit.core.time import Instant
 
 
 def add_delegation_commands(group: click.Group, role: str) -> None:
-    """Give ``group`` the commands ``delegations`` and ``reclaim`` for an actor of ``role``."""
+    """Give ``group`` the commands ``delegations``, ``delegate`` and ``reclaim`` for an actor of ``role``."""
     noun = group.name
 
     @group.command(epilog=example(f"leasekit {noun} delegations"))
@@ -28,6 +28,37 @@ def add_delegation_commands(group: click.Group, role: str) -> None:
             print_json(given)
         else:
             _print(given)
+
+    @group.command(
+        epilog=example(f"leasekit {noun} delegate broker vm 3", f"leasekit {noun} delegate broker vm --until +30d")
+    )
+    @click.argument("to", metavar="BROKER")
+    @click.argument("type_", metavar="TYPE")
+    @click.argument("units", type=click.IntRange(min=1), required=False)
+    @click.option("--until", type=WHEN, metavar="TIME", help="Until when [as the deploy file says].")
+    @click.option("--site", default="", metavar="SITE", help="Whose units, if a broker gives them [any site's].")
+    @daemon_options
+    @json_option
+    def delegate(
+        place: Place, to: str, type_: str, units: int | None, until: Instant | None, site: str, as_json: bool
+    ) -> None:
+        """Give units to a broker: again after a reclaim, more than it has, or fewer, or until another time.
+
+        Without UNITS as many as the deploy file says. It stands, also over restarts, until it is said otherwise or
+        reclaimed; `leasekit status` says where what is held differs from the deploy file. Of fewer, leases keep what
+        they have to their end: `reclaim --deadline` takes that as well.
+        """
+        arguments: dict[str, Any] = {"broker": to, "type": type_, "site": site, "units": units or 0}
+        if until is not None:
+            arguments["until"] = until
+        with place.connect(role) as client:
+            given = client.request("command", "delegation.give", arguments)
+        if as_json:
+            print_json(given)
+        elif given["difference"] is None:
+            note(f"{given['line']} is held so already")
+        else:
+            note(difference_in_words(given["difference"]))
 
     @group.command(epilog=example(f"leasekit {noun} reclaim site/vm@broker --deadline +2h"))
     @click.argument("delegation")
@@ -52,6 +83,23 @@ def add_delegation_commands(group: click.Group, role: str) -> None:
         what = f"leases end by {to_second(taken['deadline'])}" if taken["deadline"] >= 0 else "leases run out"
         begin = to_second(taken["at"])
         note(f"{taken['delegation']} is taken back from {begin} on: what is granted from now on ends by then, {what}")
+
+
+def difference_in_words(row: Mapping[str, Any]) -> str:
+    """Where what is held differs from the deploy file, and why."""
+    broker, type_, held, wanted, file = (row[key] for key in ("broker", "type", "held", "wanted", "file"))
+    until = f" until {to_second(row['until'])}" if row["until"] >= 0 else ""
+    said = f"the deploy file says {file}" if file else "the deploy file does not name it"
+    words = {
+        "offered": f"{wanted} {type_} are offered to {broker}, which has not answered yet and has {held}",
+        "refused": f"{broker} refuses {wanted} {type_} and has {held}: {row['reason']}",
+        "reclaimed": f"{type_} of {broker} is reclaimed ({said}): `delegate {broker} {type_}` gives it again",
+        "waits": f"{wanted} {type_} are to go to {broker}, which has {held}: they are not free, or it is no peer",
+        "wished": f"{broker} has {held} {type_}{until} by `delegate`, {said}",
+        "unlisted": f"{broker} has {held} {type_}{until}, {said}",
+        "in_use": f"{broker} has {held} {type_}, and leases go on to use more{until}: `reclaim --deadline` ends them",
+    }
+    return f"{row['line']}: {words[row['code']]}"
 
 
 def state_of(delegation: Mapping[str, Any]) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from leasekit.cli.delegations import difference_in_words
 from leasekit.cli.output import example, json_option, note, print_json, print_table
 from leasekit.cli.places import Place, daemon_options
 from leasekit.cli.times import to_second
@@ -102,6 +103,7 @@ def _problems(answer: dict[str, Any]) -> list[str]:
         f"{to_second(one['at'])}, {one['from']} reports {one['code']}: {one['words']}"
         for one in answer.get("reports", ())
     ]
+    problems += [difference_in_words(row) for row in answer.get("delegations", ())]
     problems += [f"peer {peer['peer']}: {peer['problem']}" for peer in answer.get("peers", ()) if peer["problem"]]
     problems += [
         f"peer {peer['peer']}: its clock is {_apart(peer['clock_ahead'])}: nothing that it says is obeyed (clock_skew)"

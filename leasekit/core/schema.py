@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from leasekit.core.errors import LeasekitError
 
-SCHEMA_VERSION: Final = 7
+SCHEMA_VERSION: Final = 8
 
 Row: TypeAlias = tuple[Any, ...]
 """Values in the order of the table's columns: int, str, bytes or None."""
@@ -62,6 +62,7 @@ TABLES: Final[Mapping[str, Table]] = {
     "plans": Table({"id": str, "peer": str, "state": str, "expires": int, "body": bytes}),
     "usage": Table({"id": str, "holder": str, "type": str, "until": int, "body": bytes}),
     "evidence": Table({"id": str, "at": int, "kind": str, "guilty": str, "words": str, "body": bytes}),
+    "wishes": Table({"id": str, "peer": str, "type": str, "units": int, "until": int, "body": bytes}),
     "reports": Table({"id": str, "at": int, "peer": str, "code": str, "words": str, "body": bytes}),
 }  # fmt: skip
 """Every table but the log, by name."""

@@ -132,6 +132,13 @@ def reports_in_version_7(db: Database) -> None:
     db.create_table("reports", dict(columns), pk="id", not_null={"id"}, strict=True)
 
 
+@migration
+def wishes_in_version_8(db: Database) -> None:
+    """What operators had delegated, beside what the deploy file says."""
+    columns: Mapping[str, type] = {"id": str, "peer": str, "type": str, "units": int, "until": int, "body": bytes}
+    db.create_table("wishes", dict(columns), pk="id", not_null={"id"}, strict=True)
+
+
 def _create_views(db: Database) -> None:
     def time(column: str) -> str:
         return f"strftime('%Y-%m-%dT%H:%M:%fZ', {column} / 1000.0, 'unixepoch')"

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from attrs import evolve
 from deployed_world import CHAIN, DeployedWorld, failed
 
 from leasekit.actors.base import Actor
@@ -401,7 +402,10 @@ def test_a_window_is_taken_back_from_all_that_were_told(tmp_path: Path) -> None:
     (source,) = world.broker("upper").book.of_type("vm")
     table = world.broker("upper").book.table(source.id)
     assert table.free_at(2 * HOUR) == 0 < table.free_at(HOUR)
-    world.site().give((DelegationSpec(broker="other", type="vm", units=6),))
+    site = world.site()
+    more = DelegationSpec(broker="other", type="vm", units=4)
+    site.settings = evolve(site.settings, delegations=(*site.settings.delegations, more))
+    site.give()
     world.feed("site", [])
     world.pass_time(MINUTE)
     assert not world.command("site", "maintenance.remove", window=taken).error

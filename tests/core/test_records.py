@@ -40,7 +40,7 @@ from leasekit.core.leases.records import (
     Slice,
     Update,
 )
-from leasekit.core.leases.relations import Delegation, Incident, Notice, PeerRecord, Report, Window, Withheld
+from leasekit.core.leases.relations import Delegation, Incident, Notice, PeerRecord, Report, Window, Wish, Withheld
 from leasekit.core.protocol.messages import LeaseUpdate, TicketUpdate
 from leasekit.core.schema import TABLES
 
@@ -110,6 +110,7 @@ RECORDS: dict[type[Any], st.SearchStrategy[Any]] = {
         Delegation, names, names, names, units, terms(), statements, properties, numbers, texts(1, 20),
         st.binary(min_size=32, max_size=32), names, st.just(NONE), reasons, maybe, names, endings, endings, statements,
         st.lists(st.builds(Withheld, names, units, terms(), reasons, numbers), max_size=3).map(tuple), endings,
+        names, endings, endings,
     ),
     Notice: st.builds(Notice, names, names, names, numbers, instants, statements, names),
     PeerRecord: st.builds(
@@ -117,6 +118,7 @@ RECORDS: dict[type[Any], st.SearchStrategy[Any]] = {
         maybe, st.lists(st.tuples(digests, instants), max_size=2).map(tuple),
     ),
     Window: st.builds(Window, names, instants, instants, st.lists(names).map(tuple), reasons, maybe, maybe),
+    Wish: st.builds(Wish, names, names, names, numbers, endings, names),
     Report: st.builds(Report, names, instants, names, names, names, reasons),
     Incident: st.builds(Incident, names, instants, names, names, reasons, statements, names),
 }  # fmt: skip

@@ -159,9 +159,14 @@ SPECIFIED = {
         offering/- reclaim reclaiming/-
         held/- reclaim reclaiming/-
         held/- let_go reclaimed/-
+        held/- replace replaced/-
         held/- end ended/-
+        replaced/- reclaim reclaiming/-
+        replaced/- let_go reclaimed/-
+        replaced/- end ended/-
         reclaiming/- let_go reclaimed/-
         reclaiming/- end ended/-
+        reclaimed/- replace reclaimed/-
         reclaimed/- end ended/-
     """,
 }

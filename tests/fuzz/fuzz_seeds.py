@@ -13,7 +13,7 @@ from leasekit.core.claims.tree import ClaimTree
 from leasekit.core.properties import Properties
 from leasekit.core.protocol.channel import Channel
 from leasekit.core.protocol.codec import encode_batch
-from leasekit.core.protocol.messages import Message, PlanPart, QuotedOffer, UnitState
+from leasekit.core.protocol.messages import HeldClaim, Message, PlanPart, QuotedOffer, UnitState
 from leasekit.core.time import Term
 
 SITE, BROKER, GUEST = SIGNERS[0], SIGNERS[1], SIGNERS[-1]
@@ -53,7 +53,7 @@ def example(kind: Any) -> Any:
         tuple[str, ...]: ("u",), tuple[int, ...]: (1,),
         tuple[UnitState, ...]: (UnitState("u", "active", {"ip": "10.0.0.1"}, ""),),
     }  # fmt: skip
-    for part in (PlanPart, QuotedOffer):
+    for part in (PlanPart, QuotedOffer, HeldClaim):
         values[tuple[part, ...]] = (part(**{key: values[hint] for key, hint in get_type_hints(part).items()}),)
     plain = {name: values[hint] for name, hint in get_type_hints(kind).items()}
     special = {"claim": TICKET.leaf.digest}

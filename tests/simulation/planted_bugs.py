@@ -28,6 +28,7 @@ from leasekit.actors.broker.book import Book
 from leasekit.actors.broker.broker import Broker
 from leasekit.actors.broker.claims import BrokerClaims
 from leasekit.actors.broker.probes import BrokerProbes
+from leasekit.actors.broker.sources import BrokerSources
 from leasekit.actors.broker.state import BrokerState
 from leasekit.actors.guest.groups import GuestGroups
 from leasekit.actors.guest.returns import GuestReturns
@@ -73,6 +74,11 @@ class Found(NamedTuple):
 
 
 BUGS: Final[dict[str, Bug]] = {
+    # -- delegations that change
+    "a broker grants of a claim beside the one in its place": Bug(
+        BrokerSources, "_take", "other.replaced = source.term.start", NOTHING
+    ),
+    "a broker forgets in a restart what was replaced": Bug(BrokerState, "_restore", "deleg.REPLACED, ", ""),
     # -- guards and answers
     "a broker does not check what its mapper grants": Bug(
         Broker, "_grant_all", "self._check_grant(lease, grant)", NOTHING

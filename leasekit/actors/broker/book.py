@@ -7,7 +7,8 @@ with the last of them, and what is granted from it is cut where one ends and the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from leasekit.core.claims.ticket import Ticket
@@ -47,36 +48,36 @@ class Book:
         """Take up a delegation."""
         line = self._lines.setdefault(source.base, [])
         table = self._tables[line[0].id] if line else Timetable(0)
-        table.add_capacity(source.term, ticket.leaf.capacity)
-        if source.reclaimed >= 0:
-            self._leave_out(table, source, ticket)
         line.append(source)
         line.sort(key=lambda s: s.term)
         self._sources[source.id], self._tables[source.id], self._tickets[source.id] = source, table, ticket
-        for window in source.withheld:
-            self.withhold(source, window, 1)
+        self._count(source, 1)
         self._by_type.setdefault(source.type, []).append(source)
         self._by_type[source.type].sort(key=lambda s: s.id)
 
     def withhold(self, source: Delegation, window: Withheld, sign: int) -> None:
         """Leave units out of what can be granted over a maintenance window (``sign`` 1), or put them back (-1)."""
-        start, end = max(window.term.start, source.term.start), min(window.term.end, source.term.end)
+        start, end = max(window.term.start, source.term.start), min(window.term.end, source.grants_until)
         if start < end:
             self.table(source.id).add_capacity(Term(start, end), -sign * window.units)
 
-    def take_back(self, id_: str, now: Instant) -> None:
-        """The giver takes a delegation back: nothing more is granted that goes beyond its ``reclaimed``; what was
+    @contextmanager
+    def changing(self, source: Delegation, now: Instant) -> Iterator[None]:
+        """While ``source`` comes to be taken back or replaced: nothing more is granted that goes beyond that; what was
         granted stays booked.
         """
-        source = self._sources[id_]
-        self._leave_out(self._tables[id_], source, self._tickets[id_])
+        self._count(source, -1)
+        yield
+        self._count(source, 1)
         if source.grants_until <= now:
-            self.close(id_)
+            self.close(source.id)
 
-    @staticmethod
-    def _leave_out(table: Timetable, source: Delegation, ticket: Ticket) -> None:
-        if source.grants_until < source.term.end:
-            table.add_capacity(Term(source.grants_until, source.term.end), -ticket.leaf.capacity)
+    def _count(self, source: Delegation, sign: int) -> None:
+        if source.grants_until > source.term.start:
+            capacity = self._tickets[source.id].leaf.capacity
+            self._tables[source.id].add_capacity(Term(source.term.start, source.grants_until), sign * capacity)
+        for window in source.withheld:
+            self.withhold(source, window, sign)
 
     def close(self, id_: str) -> None:
         """Grant nothing more from a delegation; what was granted from it stays booked."""

@@ -434,6 +434,9 @@ class Broker(BrokerPlans):
         if not parts:
             end = max(one.grants_until for one in self.book.line(grant.source))
             raise CommandError(f"the delegation covers {(source.term.start, end)}, not {tuple(grant.booked)}")
+        if parts[0][1].end <= self.now:
+            raise CommandError(f"{parts[0][0].id}, in which it begins, was replaced meanwhile")
+        self.check_own(parts, grant)
         if grant.prepare and parts[0][1].end <= grant.term.start:
             raise CommandError(f"units can't be prepared in {parts[0][0].id}, which ends before the term begins")
         if len(parts) > JOINED_MAX + 1 or sum(len(one.ticket) + CLAIM_MAX for one, _ in parts) > TICKET_MAX:

@@ -6,14 +6,14 @@ gives its units free when the site has accepted that the claim ends early: until
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from leasekit.actors.broker.state import BrokerState, delegation_key
-from leasekit.actors.giver import taken_back
+from leasekit.actors.giver import replaced_by, taken_back
 from leasekit.actors.settings import DELEGATE, BrokerSettings, DelegationSpec, Peer
 from leasekit.actors.shares import withheld_shares
-from leasekit.core.claims.claim import DEGREE_ONE
+from leasekit.core.claims.claim import DEGREE_ONE, UNITS_MAX
 from leasekit.core.claims.keys import Scheme, Signer
 from leasekit.core.claims.statements import (
     RECEIPT,
@@ -25,15 +25,19 @@ from leasekit.core.claims.statements import (
     state,
 )
 from leasekit.core.claims.ticket import Ticket, decode_ticket, delegate
-from leasekit.core.errors import RemoteError, TicketError
+from leasekit.core.errors import CommandError, RemoteError, TicketError
 from leasekit.core.leases import broker as br
 from leasekit.core.leases import delegation as deleg
 from leasekit.core.leases.records import Granted, pack_body
 from leasekit.core.leases.relations import Delegation, Notice, Withheld
+from leasekit.core.mappers import Grant
 from leasekit.core.properties import digest_properties
+from leasekit.core.protocol.fields import HELD_MAX
 from leasekit.core.protocol.messages import (
     Accepted,
+    HeldClaim,
     Introduce,
+    LetGo,
     Offer,
     OfferAnswer,
     Reclaim,
@@ -70,6 +74,7 @@ class BrokerSources(BrokerState):
         self._endorsements: dict[str, bytes] = {}
         self._refused_offers: dict[tuple[str, bytes], str] = {}
         self._handlers.update({Offer: self._on_offer, Reclaim: self._on_reclaim, Withhold: self._on_withhold})
+        self._commands["source.release"] = self._release
         self._needs.update({Offer: DELEGATE, Reclaim: DELEGATE, Withhold: DELEGATE})
 
     # -- taking ------------------------------------------------------------------------------------------------
@@ -77,7 +82,7 @@ class BrokerSources(BrokerState):
     def _on_offer(self, peer: str, message: Offer) -> None:
         known = self._known(peer, message.delegation)
         if known is not None and known.ticket == message.ticket:
-            self._messages.append(Outgoing(peer, OfferAnswer(message.delegation, message.number, "")))
+            self._messages.append(Outgoing(peer, self._taken_answer(known, message.number)))
             return
         reason = self._refused_offers.get((peer, message.ticket), "")
         try:
@@ -88,7 +93,26 @@ class BrokerSources(BrokerState):
         except TicketError as error:
             reason = error.text
             self._remember_refused(peer, message.ticket, reason)
-        self._messages.append(Outgoing(peer, OfferAnswer(message.delegation, message.number, reason)))
+        taken = self.book.get(message.delegation) if not reason else None
+        held = self._held_of(message) if reason and not message.line else ()
+        answer = OfferAnswer(message.delegation, message.number, reason, 0, held)
+        self._messages.append(Outgoing(peer, answer if taken is None else self._taken_answer(taken, message.number)))
+
+    def _held_of(self, offer: Offer) -> tuple[HeldClaim, ...]:
+        """What is held of the line that ``offer`` begins: its giver may have lost its store."""
+        return tuple(
+            HeldClaim(one.id, one.ticket, one.state, one.replaced if one.state == deleg.REPLACED else one.reclaimed)
+            for one in self.book.line(offer.delegation)[-HELD_MAX:]
+        )
+
+    def _taken_answer(self, source: Delegation, number: int) -> OfferAnswer:
+        """It is held; and until when what it stands in the place of is in use, or more of it than there is now."""
+        before = [one for one in self.book.line(source.base) if one.state == deleg.REPLACED]
+        others = len(self.book.line(source.base)) > 1
+        until = max((one.freed for one in before), default=0)
+        short = self.book.table(source.id).overcommitted() if others else []
+        beyond = short[-1].end if short and short[-1].end > self.now else 0
+        return OfferAnswer(source.id, number, "", max(until, 0), (), beyond)
 
     def _remember_refused(self, peer: str, ticket: bytes, reason: str) -> None:
         """A repeat of the offer is refused as well, even if it could be taken by then: its giver may have heard the
@@ -120,7 +144,9 @@ class BrokerSources(BrokerState):
         return source, ticket
 
     def _check_line(self, peer: str, source: Delegation, ticket: Ticket) -> None:
-        """A delegation that goes on from others has its own time, and gives the same units. Raises ``TicketError``."""
+        """A delegation that goes on from others, or takes the place of the rest of one, is of the same kind of units.
+        Raises ``TicketError``.
+        """
         if source.line:
             self._known(peer, source.line)
         for other in self.book.line(source.base):
@@ -130,7 +156,8 @@ class BrokerSources(BrokerState):
                 raise TicketError("wrong_line", f"{other.id} is {other.type!r} of {other.site}: it can't go on from it")
             if source.properties != other.properties:
                 raise TicketError("wrong_line", f"{other.id} has other resource properties, it can't go on from it")
-            if source.term.start < other.term.end and other.term.start < source.term.end:
+            overlaps = source.term.start < other.grants_until and other.term.start < source.term.end
+            if overlaps and (not source.line or source.term.start < other.term.start):
                 raise TicketError("wrong_line", f"{other.id} covers {tuple(other.term)}, which it overlaps")
 
     def _check_given(self, peer: str, data: bytes) -> Ticket:
@@ -162,12 +189,17 @@ class BrokerSources(BrokerState):
         source, ticket = taken
         self._check_room(source.peer)
         self.book.add(source, ticket)
+        for other in replaced_by(source, list(self.book.line(source.base))):
+            with self.book.changing(other, self.now):
+                other.replaced = source.term.start
+            self._fire(deleg.MACHINE, other, "replace", f"{source.id} is in its place, with {source.units}")
+            other.freed = self._busy_until(other)
         self._note(
             source.id, "taken", "", deleg.HELD, f"{source.units} {source.type} of {source.site} to {source.term.end}"
         )
         self._touch(source)
         self._wanted = True
-        self.give(self.settings.delegations)
+        self.give()
 
     def _check_room(self, peer: str) -> None:
         count = self.book.count_of(peer)
@@ -229,20 +261,57 @@ class BrokerSources(BrokerState):
             self.book.add(source, ticket)
             at = leaf.term.start  # nothing can come of it: its properties are not known
             self._note(source.id, "taken", "", deleg.HELD, "it is taken back before it was offered")
-        if source.state == deleg.HELD:
-            source.reclaimed = at
-            source.deadline = -1 if deadline is None else deadline
+        if deleg.MACHINE.allows((source.state, source.pending), "let_go"):
+            self._source_off(source, at, -1 if deadline is None else deadline, f"{peer} takes it back as of {note.at}")
             source.statement = message.statement
-            self._fire(deleg.MACHINE, source, "let_go", f"{peer} takes it back as of {note.at}")
-            self.book.take_back(source.id, self.now)
-            self._stop_granting(source)
         until = self._busy_until(source)
         self._messages.append(Outgoing(peer, OfferAnswer(message.delegation, message.number, "", until)))
+
+    def check_own(self, parts: Sequence[tuple[Delegation, Term]], grant: Grant) -> None:
+        """Where a line has less than is in use, a modify that takes nothing more fits in; but of each claim no more can
+        be cut than it has. Raises ``CommandError``.
+        """
+        for source, term in parts:
+            if self.book.table(source.id).available(term) >= 0:
+                continue
+            cut = [(one.units, one.term.start, one.booked_until, lease.id)
+                   for lease in self.leases.values() for one in lease.claims if one.source == source.id]  # fmt: skip
+            cut += [(one.units, *one.term, "") for one in self.given.values() if one.source == source.id]
+            own = sum(c[0] for c in cut if c[1] < term.end and term.start < c[2] and c[3] != grant.lease)
+            if own + grant.units > self.book.ticket(source.id).leaf.capacity:
+                raise CommandError(
+                    f"{source.id} has {source.units} units, and more are in use of what was there before"
+                )
+
+    def _release(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Let go of what is held, as if its giver had taken it back: for one that is gone."""
+        name = str(arguments.get("source", ""))
+        found = [one for one in (self.book.get(name), *self.book.line(name)) if one is not None]
+        sources = [one for one in dict.fromkeys(found) if deleg.MACHINE.allows((one.state, one.pending), "let_go")]
+        if not found:
+            known = ", ".join(sorted(one["source"] for one in self.book.describe(self.now))) or "(none)"
+            raise CommandError(f"source: found {name!r}, held are {known}")
+        if not sources:
+            raise CommandError(f"source {name} is {found[0].state}: there is nothing to let go of")
+        for source in sources:
+            self._source_off(source, self.now, -1, "let go of by the operator")
+            number, until = self._next("serial"), self._busy_until(source)
+            message = LetGo(source.id, number, source.ticket, until)
+            self.notify(f"let_go:{source.id}", source.peer, source.id, number, message, source.term.end)
+        return {"sources": [one.id for one in sources]}
+
+    def _source_off(self, source: Delegation, at: Instant, deadline: Instant, why: str) -> None:
+        with self.book.changing(source, self.now):
+            source.reclaimed = at
+        source.deadline = deadline
+        self._fire(deleg.MACHINE, source, "let_go", why)
+        self._stop_granting(source)
 
     def _stop_granting(self, source: Delegation) -> None:
         """What was cut from ``source`` and has not begun by then is off; its own takers are told."""
         for record in list(self.given.values()):
             if record.source == source.id and deleg.MACHINE.allows((record.state, record.pending), "reclaim"):
+                self.give_again(record)
                 self.take_back(record, source.reclaimed, source.deadline, f"{source.peer} took {source.id} back")
         for lease in list(self.leases.values()):
             for claim in lease.claims if lease.state == br.TICKETED else ():
@@ -259,7 +328,7 @@ class BrokerSources(BrokerState):
     def _busy_until(self, source: Delegation) -> Instant:
         """When the last thing ends that was cut from ``source`` and may go on, or may be cut yet: 0 if nothing is."""
         claims = [c for lease in self.leases.values() for c in lease.claims if c.source == source.id]
-        ends = [c.booked_until for c in claims if c.term.start < source.reclaimed]
+        ends = [c.booked_until for c in claims if source.reclaimed < 0 or c.term.start < source.reclaimed]
         ends += [d.term.end for d in self.given.values() if d.source == source.id and d.state != deleg.ENDED]
         last = max((end for end in (*ends, source.grants_until) if end > self.now), default=0)
         return min(last, source.deadline) if source.deadline >= 0 else last
@@ -293,25 +362,42 @@ class BrokerSources(BrokerState):
         super()._tick(tick)
         if not self._gave:
             self._gave = True
-            self.give(self.settings.delegations, again=True)
+            self.give(again=True)
 
-    def _delegate(self, id_: str, spec: DelegationSpec, last: Delegation | None) -> bool:
+    def _settled(self) -> Sequence[DelegationSpec]:
+        return self.settings.delegations
+
+    def _most(self, spec: DelegationSpec) -> int:
+        return UNITS_MAX  # whether it ever has that much shows when its sites have delegated
+
+    def _check_wish(self, line: str, type_: str, units: int, until: Instant | None) -> None:
+        super()._check_wish(line, type_, units, until)
+        if not units and line not in self._specs:
+            raise CommandError(f"units: found none, and the settings don't say how many {type_!r} are given: say it")
+
+    def _delegate(self, id_: str, spec: DelegationSpec, last: Delegation | None, *, instead: bool = False) -> bool:
         for source in self.book.of_type(spec.type):
             if (spec.site and source.site != spec.site) or source.state != deleg.HELD:
                 continue
-            if last is None and self.book.line(source.base)[0] is not source:
+            if (
+                last is None
+                and next(one for one in self.book.line(source.base) if one.state == deleg.HELD) is not source
+            ):
                 continue  # what comes later is for renewals
-            if last is None:
-                start = max(self.now, source.term.start)
-                term = Term(start, min(start + spec.length, source.term.end))
-            elif self.book.base(last.source) == source.base and source.term.start <= last.term.end:
-                term = Term(last.term.end, min(last.term.end + spec.stretch, source.term.end))
-            else:
+            if last is not None and self.book.base(last.source) != source.base:
                 continue
-            start = term.start
-            promised = spec.units * spec.degree // DEGREE_ONE
-            if term.end <= start or self._free_but_for_windows(source, term) < promised:
+            begin, wanted = self._stretch(spec, last, instead=instead)
+            start, end = max(begin, source.term.start) if last is None else begin, min(wanted, source.term.end)
+            if not source.term.start <= start < end:
                 continue
+            term, promised = Term(start, end), spec.units * spec.degree // DEGREE_ONE
+            same = (
+                instead
+                and last is not None
+                and (end, promised) == (last.term.end, decode_ticket(last.ticket).leaf.capacity)
+            )
+            if same or self._free_but_for_windows(source, term) < promised:
+                continue  # the site, and who gave this, count the old claim until nothing of it is in use
             ticket = delegate(
                 self.book.ticket(source.id), self.signer_from(source.id), holder=self._peer_key(spec.broker),
                 units=spec.units, term=term, serial=self._next("serial"), degree=spec.degree,
@@ -353,7 +439,7 @@ class BrokerSources(BrokerState):
         self._end_claim(record, record.term.start)
 
     def _let_go(self, record: Delegation, until: Instant) -> None:
-        self._end_claim(record, max(record.reclaimed, min(until, record.term.end)))
+        self._end_claim(record, max(record.reclaimed, record.replaced, min(until, record.term.end)))
 
     def _end_claim(self, record: Delegation, at: Instant) -> None:
         if at >= record.term.end:
@@ -395,10 +481,13 @@ class BrokerSources(BrokerState):
         if table is not None:
             table.end(delegation_key(record.id), at)
             self._wanted = True
+            self.give_waiting()
 
     # -- time and state ----------------------------------------------------------------------------------------
 
     def _on_due(self, record: Any) -> None:
+        if isinstance(record, Delegation) and record.state == deleg.REPLACED and not record.given:
+            record.freed = self._busy_until(record)  # a modify that came back unused goes on for longer
         super()._on_due(record)
         if not isinstance(record, Delegation) or record.given:
             return

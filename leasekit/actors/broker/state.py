@@ -106,12 +106,12 @@ class BrokerState(Giver[BrokerLease]):
         super()._restore(tables)
         for row in tables.get("delegations", ()):
             source = Delegation.from_row(row)
-            if not source.given and source.state in (deleg.HELD, deleg.RECLAIMED):
+            if not source.given and source.state in (deleg.HELD, deleg.REPLACED, deleg.RECLAIMED):
                 self.book.add(source, decode_ticket(source.ticket))
                 self._schedule(source, self._due_at(source))
                 if source.grants_until <= self.now:
                     self.book.close(source.id)
-        self._restore_given(tables.get("delegations", ()))
+        self._restore_given(tables.get("delegations", ()), tables.get("wishes", ()))
         for given in self.given.values():
             table = self.book.table_or_none(given.source)
             if table is not None and given.state != deleg.ENDED:  # one that was refused until its site knows: freed
@@ -179,4 +179,5 @@ class BrokerState(Giver[BrokerLease]):
             "waiting": len(self._pending),
             "sources": len(self.book),
             "reports": self.latest_reports(),
+            "delegations": self.differences(),
         }

@@ -15,7 +15,7 @@ from leasekit.actors.served import FRESH, OLD
 from leasekit.actors.settings import DELEGATE, REDEEM, AuthoritySettings, DelegationSpec, Peer
 from leasekit.actors.site.claims import HEARD, REDEEMED, VOID
 from leasekit.actors.site.saved import SiteSaved
-from leasekit.core.claims.claim import Claim, decode_claim
+from leasekit.core.claims.claim import DEGREE_ONE, Claim, decode_claim
 from leasekit.core.claims.evidence import in_words, of_returned
 from leasekit.core.claims.keys import Scheme, Signer, fingerprint
 from leasekit.core.claims.statements import (
@@ -28,8 +28,9 @@ from leasekit.core.claims.statements import (
     state,
 )
 from leasekit.core.claims.ticket import REPLACES, Ticket, decode_ticket, delegate_root, saving_of
-from leasekit.core.errors import RemoteError, TicketError
+from leasekit.core.errors import CommandError, RemoteError, TicketError
 from leasekit.core.leases import authority as au
+from leasekit.core.leases import delegation as deleg
 from leasekit.core.leases.machine import NONE
 from leasekit.core.leases.records import Change as Later
 from leasekit.core.leases.records import SiteClaim, SiteLease
@@ -356,23 +357,76 @@ class Authority(SiteSaved):
         super()._tick(tick)
         if not self._delegated:
             self._delegated = True
-            self.give(self.settings.delegations, again=True)
+            self.give(again=True)
+            for record in list(self.given.values()):
+                if record.state in (deleg.HELD, deleg.OFFERING) and not self.units.has_type(record.type):
+                    self.take_back(record, self.now, -1, f"{self.name} has no {record.type!r} any more")
 
-    def _delegate(self, id_: str, spec: DelegationSpec, last: Delegation | None) -> bool:
+    def _settled(self) -> Sequence[DelegationSpec]:
+        return self.settings.delegations
+
+    def _most(self, spec: DelegationSpec) -> int:
+        return self.units.total(spec.type) * spec.degree // DEGREE_ONE
+
+    def _check_wish(self, line: str, type_: str, units: int, until: Instant | None) -> None:
+        super()._check_wish(line, type_, units, until)
+        if not self.units.has_type(type_):
+            raise CommandError(f"type: found {type_!r}, {self.name} has {', '.join(self.units.types())}")
+
+    def _check_given_in_all(self, type_: str) -> None:
+        specs = [spec for spec in self._wanted_specs(whole=True).values() if spec.type == type_]
+        most, wanted = max(self._most(spec) for spec in specs), sum(spec.units for spec in specs)
+        if wanted > most:
+            shares = ", ".join(f"{spec.units} for {spec.broker}" for spec in specs)
+            raise CommandError(f"units: {wanted} of {type_!r} in all ({shares}), {self.name} has {most} to give")
+
+    def _room(self, spec: DelegationSpec, line: str, term: Term) -> int:
+        """How many units nobody else has been given over ``term``, or goes on to use of what was taken from it."""
+        others: dict[str, int] = {}
+        enough = {one.base for one in self.given.values() if one.state == deleg.HELD and one.beyond <= self.now}
+        for one in self.given.values():
+            goes_on = one.freed > self.now and one.base not in enough
+            used = one.state in (deleg.OFFERING, deleg.HELD, deleg.RECLAIMING) or goes_on
+            if one.type == spec.type and one.base != line and used and one.term.overlaps(term):
+                others[one.base] = max(others.get(one.base, 0), one.units)
+        return self._most(spec) - sum(others.values())
+
+    def _delegate(self, id_: str, spec: DelegationSpec, last: Delegation | None, *, instead: bool = False) -> bool:
         properties = self.units.properties(spec.type)
-        start = self.now if last is None else last.term.end
+        start, end = self._stretch(spec, last, instead=instead)
+        if instead and last is not None:
+            start = last.term.start  # nothing that was asked for before it was taken falls between two claims
+        shrinks = instead and last is not None and spec.units <= last.units
+        if not shrinks and self._room(spec, self._line_name(spec), Term(start, end)) < spec.units:
+            return False  # until others have given back what they go on to use
         ticket = delegate_root(
             self.signer,
             holder=self._peer_key(spec.broker),
             type=spec.type,
             units=spec.units,
-            term=Term(start, start + (spec.length if last is None else spec.stretch)),
+            term=Term(start, end),
             serial=self._next("serial"),
             degree=spec.degree,
             properties=digest_properties(properties),
         )
         self._offer(id_, spec.broker, ticket, properties, line=self._line_name(spec))
         return True
+
+    def _let_go(self, record: Delegation, until: Instant) -> None:
+        record.freed = max(self.now, until)
+
+    def _is_mine(self, peer: str, ticket: Ticket, offered: Delegation) -> bool:
+        """The site's own signature is on it, and it is a claim that the site does not know as void."""
+        leaf = ticket.leaf
+        known = self.claims.get(leaf.digest)
+        if len(ticket.chain) > 1 or leaf.type != offered.type or leaf.term.end <= self.now:
+            return False
+        self.verifier.check(
+            ticket, root=self._own_among(leaf.issuer), holder=self._key_among(peer, leaf.holder), now=self.now,
+            skew=self._base.clock_skew,
+        )  # fmt: skip
+        self._counters["serial"] = max(self._counters["serial"], leaf.serial)
+        return known is None or known.state != VOID
 
     def _refused(self, record: Delegation) -> None:
         """The claim is void, as it may be given anew: who uses it all the same is refused."""
@@ -452,11 +506,14 @@ class Authority(SiteSaved):
 
     def _restore(self, tables: Mapping[str, Sequence[Row]]) -> None:
         super()._restore(tables)
-        self._restore_given(tables.get("delegations", ()))
+        self._restore_given(tables.get("delegations", ()), tables.get("wishes", ()))
         self.restore_leases(tables)
         self._restore_windows(tables.get("maintenance", ()))
 
     # -- commands and queries ----------------------------------------------------------------------------------
+
+    def _query_status(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        return {**super()._query_status(arguments), "delegations": self.differences()}
 
     def _disable_unit(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         reason = str(arguments.get("reason") or "taken out of service by the operator")

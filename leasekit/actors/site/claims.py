@@ -33,6 +33,8 @@ from leasekit.core.claims.ticket import Ticket, decode_ticket
 from leasekit.core.claims.tree import BY_DELEGATION, BY_USE, ClaimTree, Overdelegation, Standing, Surplus
 from leasekit.core.claims.verify import TicketVerifier
 from leasekit.core.errors import CommandError, LeasekitError, TicketError
+from leasekit.core.leases import authority as au
+from leasekit.core.leases import delegation as deleg
 from leasekit.core.leases.records import SiteClaim, SiteLease
 from leasekit.core.leases.relations import Incident
 from leasekit.core.mappers import AuthorityMapper
@@ -42,6 +44,7 @@ from leasekit.core.protocol.messages import ClaimReport
 from leasekit.core.schema import Change, Row
 from leasekit.core.time import Instant, Term
 from leasekit.core.timetable import Shortfall
+from leasekit.core.timetable.profile import FOREVER, Profile
 
 REPLACED: Final = "replaced"
 REDEEMED, VOID, SEEN, HEARD = "redeemed", "void", "seen", "heard"
@@ -118,7 +121,7 @@ class SiteClaims(SiteLeases):
                 )
         root = ticket.root.digest
         for record in self.given.values():
-            if record.digest == root and 0 <= record.reclaimed <= leaf.term.start:
+            if record.digest == root and record.statement and 0 <= record.reclaimed <= leaf.term.start:
                 at = in_words(record.reclaimed)
                 raise TicketError("reclaimed", f"{self.name} took this delegation back as of {at}")
 
@@ -145,6 +148,8 @@ class SiteClaims(SiteLeases):
             raise TicketError("overdelegated", self._nothing_left(added.surplus))
         table = self.calendar(leaf.type)
         try:
+            if not booked:
+                self._check_line(ticket)
             if booked:
                 table.end(leaf.digest, until)
             else:
@@ -160,6 +165,32 @@ class SiteClaims(SiteLeases):
         if self._counted_claims % TIDY_EVERY == 0:
             self.tree.forget_before(self.now - self._base.clock_skew)
         return until
+
+    def _check_line(self, ticket: Ticket) -> None:
+        """Of what was given in the place of something else its holder gives no more than the most that it ever had:
+        the tree, which counts each by itself, does not see that. Raises ``TicketError``.
+        """
+        leaf, root = ticket.leaf, ticket.root.digest
+        lines = {one.base for one in self.given.values() if one.digest == root}
+        live = (
+            one for one in self.given.values() if one.base in lines and one.state not in (deleg.REFUSED, deleg.ENDED)
+        )
+        claims = {one.digest: one for one in live if one.term.overlaps(leaf.term)}
+        if len(claims) < 2:
+            return
+        most = max(decode_ticket(one.ticket).leaf.capacity for one in claims.values())
+        used = Profile(0, self.now)
+        for lease in self.leases.values():
+            if lease.ended < 0 and lease.pending != au.CLOSING and lease.origin in claims:
+                for units, start, end in _held_by(lease):
+                    if max(start, self.now) < end:
+                        used.add(max(start, self.now), end, units)
+        at = used.first_at_least(max(leaf.term.start, self.now), most - leaf.units + 1)
+        if at < leaf.term.end:
+            self.tree.withdraw(leaf.digest)
+            words = f"{self.called(ticket.root.holder)} gives more than the {most} units of {leaf.type!r} that it has"
+            self.report("overdelegated", leaf.id, words)
+            raise TicketError("overdelegated", f"{words}: {used.value(at)} are in use at {in_words(at)}")
 
     def _nothing_left(self, surplus: Surplus) -> str:
         claim = surplus.claim
@@ -274,7 +305,8 @@ class SiteClaims(SiteLeases):
     def end_under(self, lease: SiteLease, claim: bytes, at: Instant) -> Instant:
         """When a lease ends if ``claim`` ends at ``at``: later if only its renewal is below that; -1 if neither is."""
         if self._is_below(lease.claim, claim):
-            return at
+            goes_on = lease.next is not None and not self._is_below(lease.next.claim, claim)
+            return -1 if goes_on and lease.term.end <= at else at
         if lease.next is not None and self._is_below(lease.next.claim, claim):
             return max(at, lease.next.term.start)
         return -1
@@ -486,6 +518,16 @@ class SiteClaims(SiteLeases):
             }
             for record in self.claims.values()
         ]
+
+
+def _held_by(lease: SiteLease) -> list[tuple[int, Instant, Instant]]:
+    """How many units a lease has when: units, from, until."""
+    last = FOREVER if lease.noticed < 0 else lease.noticed
+    later = lease.next
+    if later is None or later.claim == lease.claim:
+        return [(lease.wanted, lease.term.start, min(lease.term.end, last))]
+    own = (lease.wanted, lease.term.start, min(lease.term.end, later.term.start, last))
+    return [own, (later.units, later.term.start, min(later.term.end, last))]
 
 
 def _key(field: str, key: str, names: Mapping[bytes, str]) -> dict[str, str]:

@@ -78,7 +78,7 @@ class SiteLeases(SiteTurns):
 
     def count_units(self, type_: str) -> None:
         """Make the calendar's capacity, from now on, the number of units that are in service."""
-        table = self._calendars[type_]
+        table = self.calendar(type_)
         more = self.units.in_service(type_) + self._missing(type_) - table.capacity_at(self.now)
         if more:
             table.add_capacity(Term(self.now, INSTANT_MAX), more)
@@ -97,7 +97,7 @@ class SiteLeases(SiteTurns):
 
     def calendar(self, type_: str) -> Timetable:
         """How many units of a type are spoken for, over time."""
-        return self._calendars[type_]
+        return self._calendars.setdefault(type_, Timetable(0))  # leases may have one that is out of the inventory
 
     # -- a lease's life ----------------------------------------------------------------------------------------
 
@@ -474,6 +474,7 @@ class SiteLeases(SiteTurns):
         self.units.restore(tables.get("units", ()))
         for unit in self._declare():
             self._touch(unit)
+        self.units.retire_gone()
         for unit in self.units:
             if unit.lease:
                 self._holding[unit.lease] = self._holding.get(unit.lease, 0) + 1

@@ -25,6 +25,8 @@ from leasekit.core.protocol.codec import clip
 from leasekit.core.schema import Row
 from leasekit.core.steps import ActionDone
 
+GONE: Final = "no longer in the inventory"
+"""Why a unit is out of service that the settings name no more. A lease that has it keeps it."""
 REASON_MAX: Final = 1000
 """The longest reason that is taken from a driver or mapper, in characters: messages hold twice as much."""
 
@@ -72,12 +74,12 @@ class Units:
         self._tearing.setdefault(type_, {})
         new = []
         for name in names:
+            self._count[type_] = self._count.get(type_, 0) + (name not in self._properties)
             self._properties[name] = all_
             known = self._units.get(name)
             if known is None:
                 unit = SiteUnit(name, type_, index=len(self._units))
                 self._units[name] = unit
-                self._count[type_] = self._count.get(type_, 0) + 1
                 self._put_free(unit)
                 new.append(unit)
             elif known.type != type_:
@@ -99,7 +101,6 @@ class Units:
             unit = SiteUnit.from_row(row)
             unit.index = len(self._units)
             self._units[unit.id] = unit
-            self._count[unit.type] = self._count.get(unit.type, 0) + 1
             self._free.setdefault(unit.type, SortedList())
             self._tearing.setdefault(unit.type, {})
             self._sort(unit)
@@ -107,6 +108,18 @@ class Units:
                 self._put_free(unit)
             elif unit.state == au.TEARDOWN and not unit.promised:
                 self._tearing[unit.type][unit.id] = unit
+
+    def retire_gone(self) -> None:
+        """Take units out of service that the settings name no more; one that they name again is back."""
+        for unit in list(self._units.values()):
+            gone = unit.id not in self._properties
+            if gone and (unit.state == au.OUT or unit.retire) and not unit.left:
+                unit.retire = unit.reason = GONE  # whatever it was out of service for: no end of that brings it back
+                self._fire_nothing(unit)
+            elif gone and not unit.left:
+                self.retire(unit.id, GONE)
+            elif not gone and unit.retire == GONE:
+                self.bring_back(unit.id)
 
     def __contains__(self, name: object) -> bool:
         return name in self._units
@@ -139,7 +152,7 @@ class Units:
         return sum(unit.state != au.OUT and not unit.retire for unit in self._units.values() if unit.type == type_)
 
     def total(self, type_: str) -> int:
-        """How many units of the type there are, in service or not."""
+        """How many units of the type the settings name, in service or not."""
         return self._count.get(type_, 0)
 
     def is_switched(self, unit: SiteUnit) -> bool:
@@ -402,6 +415,9 @@ class Units:
     def bring_back(self, name: str) -> SiteUnit:
         """Put a unit into service again, after its teardown where that failed before. Raises ``CommandError``."""
         unit = self._find(name)
+        named = name in self._properties
+        if not named and not unit.left:
+            raise CommandError(f"unit {name} is {GONE}")
         if unit.state == au.OUT and unit.left:
             unit.failures, unit.lease, unit.left = 0, unit.left, ""
             self._fire(unit, "teardown", "again")
@@ -413,7 +429,7 @@ class Units:
             self._put_free(unit)
         elif not unit.retire:
             raise CommandError(f"unit {name} is in service: it is {unit.state}")
-        unit.retire = unit.reason = ""
+        unit.retire = unit.reason = "" if named else GONE
         self._fire_nothing(unit)
         return unit
 

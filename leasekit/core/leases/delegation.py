@@ -5,6 +5,14 @@ taker answers that it has taken it (*held*) or why not (*refused*). It ends with
 from an instant on (*reclaiming* until the taker has heard of it, then *reclaimed*): what is granted from then on ends
 by that instant, leases that exist run out or end by a deadline. The same table serves both: the taker's record begins
 *held*, and goes straight to *reclaimed*.
+
+What is held may grow and shrink: the giver offers another claim over the time of the first. As soon as that is taken
+the first is *replaced*: nothing more is granted of it, what was granted goes on, and counts in what the new one has to
+give. It ends when the last of that does.
+
+A giver that lost its store offers anew what its taker holds already. The taker shows what it holds in its answer, and
+the giver takes that up again, as its own signature is on it. A taker's operator may let go of what is held, where the
+giver is gone for good: it is *reclaimed* then, without the giver's word, and offered anew when the giver is back.
 """
 
 from __future__ import annotations
@@ -15,6 +23,7 @@ from leasekit.core.leases.machine import NONE, Machine
 
 OFFERING: Final = "offering"
 HELD: Final = "held"
+REPLACED: Final = "replaced"
 REFUSED: Final = "refused"
 RECLAIMING: Final = "reclaiming"
 RECLAIMED: Final = "reclaimed"
@@ -27,10 +36,16 @@ TABLE: Final = {
         "reclaim": (RECLAIMING, NONE),
         "end": (ENDED, NONE),
     },
-    (HELD, NONE): {"reclaim": (RECLAIMING, NONE), "let_go": (RECLAIMED, NONE), "end": (ENDED, NONE)},
+    (HELD, NONE): {
+        "replace": (REPLACED, NONE),
+        "reclaim": (RECLAIMING, NONE),
+        "let_go": (RECLAIMED, NONE),
+        "end": (ENDED, NONE),
+    },
+    (REPLACED, NONE): {"reclaim": (RECLAIMING, NONE), "let_go": (RECLAIMED, NONE), "end": (ENDED, NONE)},
     (REFUSED, NONE): {},
     (RECLAIMING, NONE): {"let_go": (RECLAIMED, NONE), "end": (ENDED, NONE)},
-    (RECLAIMED, NONE): {"end": (ENDED, NONE)},
+    (RECLAIMED, NONE): {"replace": (RECLAIMED, NONE), "end": (ENDED, NONE)},
     (ENDED, NONE): {},
 }
 

@@ -41,7 +41,8 @@ class Delegation:
     was reclaimed ends by ``reclaimed``; leases that existed before are over by ``deadline``. From ``freed`` on its
     giver can grant the units anew: the site counts the claim as ended then. All three are -1 where there is none.
     ``withheld`` is what a taker had better not grant. A delegation that is renewed is several records, one for each
-    stretch of time: ``line`` is the name of the first, empty in that one itself.
+    stretch of time: ``line`` is the name of the first, empty in that one itself. From ``replaced`` on another claim of
+    the line stands in its place (-1: none does); until ``beyond`` more of the line is in use than this has.
     """
 
     id: str
@@ -65,6 +66,8 @@ class Delegation:
     withheld: tuple[Withheld, ...] = ()
     freed: Instant = -1
     line: str = ""
+    replaced: Instant = -1
+    beyond: Instant = -1
     timer: Instant | None = None
     send_at: Instant = 0
     tries: int = 0
@@ -78,14 +81,15 @@ class Delegation:
 
     @property
     def grants_until(self) -> Instant:
-        """Until when new terms may go: to its end, or to the instant from which on it is taken back."""
-        end = self.term.end
-        return end if self.reclaimed < 0 else max(self.term.start, min(self.reclaimed, end))
+        """Until when new terms may go: to its end, or to the instant from which on it is taken back, or replaced."""
+        start, end = self.term
+        return max(start, min([end, *(at for at in (self.reclaimed, self.replaced) if at >= 0)]))
 
     def row(self) -> Row:
         body = (
             self.ticket, self.properties, self.number, self.site, self.digest, self.given, self.source,
             self.reclaimed, self.deadline, self.statement, self.withheld, self.freed, self.line,
+            self.replaced, self.beyond,
         )  # fmt: skip
         return (
             self.id, self.peer, self.type, self.units, self.term.start, self.term.end, self.state, self.reason,
@@ -96,14 +100,39 @@ class Delegation:
     def from_row(cls, row: Row) -> Self:
         (
             ticket, properties, number, site_, digest, given, source, reclaimed, deadline, statement, withheld, freed,
-            line,
-        ) = unpack_body(row[-1], 13, "", b"", False, "", -1, -1, b"", (), -1, "")  # fmt: skip
+            line, replaced, beyond,
+        ) = unpack_body(row[-1], 15, "", b"", False, "", -1, -1, b"", (), -1, "", -1, -1)  # fmt: skip
         return cls(
             row[0], row[1], row[2], row[3], Term(row[4], row[5]), ticket, properties, number, site_ or row[1],
             digest or decode_ticket(ticket).leaf.digest, row[6], NONE, row[7], given, source, reclaimed, deadline,
             statement, tuple(Withheld(w, units, Term(*term), *rest) for w, units, term, *rest in withheld), freed,
-            line,
+            line, replaced, beyond,
         )  # fmt: skip
+
+
+@attrs.define(slots=True, eq=False)
+class Wish:
+    """What the operator had a giver delegate, whatever its settings say: ``id`` is the line. ``units`` and ``until``
+    are those of the settings where they are 0 and -1; ``site`` is empty where any will do.
+    """
+
+    id: str
+    peer: str
+    type: str
+    units: int
+    until: Instant
+    site: str = ""
+    timer: Instant | None = None
+
+    table: ClassVar[str] = "wishes"
+
+    def row(self) -> Row:
+        return (self.id, self.peer, self.type, self.units, self.until, pack_body((self.site,)))
+
+    @classmethod
+    def from_row(cls, row: Row) -> Self:
+        (site_,) = unpack_body(row[-1], 1)
+        return cls(row[0], row[1], row[2], row[3], row[4], site_)
 
 
 @attrs.define(slots=True, eq=False)

@@ -11,12 +11,14 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from leasekit.core.claims.claim import DIGEST_BYTES, UNITS_MAX
 from leasekit.core.claims.statements import STATEMENT_MAX
 from leasekit.core.properties import KEY_MAX, PROPERTIES_MAX, VALUE_MAX
-from leasekit.core.protocol.messages import PlanPart, QuotedOffer, UnitState
+from leasekit.core.protocol.messages import HeldClaim, PlanPart, QuotedOffer, UnitState
 from leasekit.core.time import INSTANT_MAX, Term, make_term
 from leasekit.core.topology import REQUEST_BYTES_MAX
 
 ID_MAX: Final = 80
 """The longest id of a lease or delegation, in characters."""
+HELD_MAX: Final = 8
+"""How many claims an answer to an offer shows."""
 NAME_MAX: Final = 128
 """The longest name of a peer, slice, site, type or unit, in characters."""
 WORD_MAX: Final = 64
@@ -287,3 +289,5 @@ _OFFER: Final = Shape(QuotedOffer, {
     "steps": Rule(_steps),
 })  # fmt: skip
 OFFERS: Final = _many(_OFFER.part, OFFERS_MAX)
+_HELD: Final = Shape(HeldClaim, {"delegation": ID, "ticket": TICKET, "state": WORD, "at": INSTANT_OR_UNKNOWN})
+HELD_CLAIMS: Final = _many(_HELD.part, HELD_MAX)

@@ -9,6 +9,7 @@ from leasekit.core.protocol.fields import (
     COUNT_OR_UNKNOWN,
     DIGEST,
     FLAG,
+    HELD_CLAIMS,
     ID,
     ID_OR_NONE,
     INSTANT,
@@ -46,6 +47,7 @@ from leasekit.core.protocol.messages import (
     Hold,
     Introduce,
     LeaseUpdate,
+    LetGo,
     Offer,
     OfferAnswer,
     Plan,
@@ -99,7 +101,9 @@ KINDS: Final[Mapping[int, tuple[type[Any], Mapping[str, Rule]]]] = {
         "delegation": ID, "number": NUMBER, "ticket": TICKET, "properties": PROPERTIES, "site": NAME_OR_NONE,
         "line": ID_OR_NONE,
     }),
-    14: (OfferAnswer, {"delegation": ID, "number": NUMBER, "reason": TEXT, "until": INSTANT}),
+    14: (OfferAnswer, {
+        "delegation": ID, "number": NUMBER, "reason": TEXT, "until": INSTANT, "held": HELD_CLAIMS, "beyond": INSTANT,
+    }),
     15: (ErrorReply, {"lease": ID_OR_NONE, "number": NUMBER, "code": WORD, "text": TEXT}),
     16: (Reclaim, {"delegation": ID, "number": NUMBER, "ticket": TICKET, "statement": STATEMENT}),
     17: (Introduce, {"peer": ID, "number": NUMBER, "endorsement": STATEMENT, "until": INSTANT}),
@@ -130,6 +134,7 @@ KINDS: Final[Mapping[int, tuple[type[Any], Mapping[str, Rule]]]] = {
     }),
     29: (Held, {"plan": ID, "number": NUMBER, "reason": TEXT}),
     30: (Release, {"plan": ID, "number": NUMBER}),
+    31: (LetGo, {"delegation": ID, "number": NUMBER, "ticket": TICKET, "until": INSTANT}),
 }  # fmt: skip
 """Every kind of message: its number, its class, and what each field may hold. Append only: no number is used twice."""
 SHAPES: Final[Mapping[int, Shape]] = {kind: Shape(cls, fields, kind) for kind, (cls, fields) in KINDS.items()}

@@ -22,6 +22,7 @@ LeaseUpdate               authority, guest       Ack
 Truncated                 broker, authority      Accepted
 Offer                     giver, broker          OfferAnswer
 Reclaim                   giver, broker          OfferAnswer
+LetGo                     broker, giver          Accepted
 Withhold                  giver, broker          Accepted
 Introduce                 broker, any            Accepted
 ClaimReport               authority, broker      Accepted
@@ -249,15 +250,40 @@ class Offer(NamedTuple):
     line: str = ""
 
 
+class HeldClaim(NamedTuple):
+    """What a taker holds: its name, the ticket, and how it stands, ``state``, since ``at`` (-1: from its start)."""
+
+    delegation: str
+    ticket: bytes
+    state: str
+    at: Instant
+
+
 class OfferAnswer(NamedTuple):
-    """The offer was taken (``reason`` empty) or not; or a reclaim was heard, and what was granted before it ends at
-    ``until`` (0: there is nothing).
+    """The offer was taken (``reason`` empty) or not; or a reclaim was heard. What was granted before, of what is taken
+    back or replaced, ends at ``until`` (0: there is nothing).
+
+    ``held`` is what stands in the way of an offer that begins a line: its giver may have forgotten that. Until
+    ``beyond`` more of the line is in use than what was taken has (0: not so).
     """
 
     delegation: str
     number: int
     reason: str
     until: Instant = 0
+    held: tuple[HeldClaim, ...] = ()
+    beyond: Instant = 0
+
+
+class LetGo(NamedTuple):
+    """A taker's operator has let go of ``delegation``, the claim in ``ticket``: nothing more is granted of it, and what
+    was goes on ``until`` then (0: there is nothing).
+    """
+
+    delegation: str
+    number: int
+    ticket: bytes
+    until: Instant
 
 
 class Reclaim(NamedTuple):
@@ -478,13 +504,13 @@ Message: TypeAlias = (
     RequestTicket | Withdraw | ReturnTicket | TicketUpdate | Redeem | CloseLease | Relinquish | Relinquished |
     LeaseUpdate | Truncated | Accepted | Ack | Offer | OfferAnswer | ErrorReply | Reclaim | Introduce |
     ClaimReport | Administer | Administered | Withhold | Probe | ProbeAnswer |
-    Plan | Planned | Quote | Quoted | Hold | Held | Release
+    Plan | Planned | Quote | Quoted | Hold | Held | Release | LetGo
 )  # fmt: skip
 
 __all__ = [
-    "EMPTY", "EXTEND", "MODIFY", "NEW", "Accepted", "Ack", "Administer", "Administered", "ClaimReport", "CloseLease",
-    "ErrorReply", "Held", "Hold", "Introduce", "LeaseUpdate", "Message", "Offer", "OfferAnswer", "Plan", "PlanPart",
-    "Planned", "Probe", "ProbeAnswer", "Quote", "Quoted", "QuotedOffer", "Reclaim", "Redeem", "Release", "Relinquish",
-    "Relinquished", "RequestTicket", "ReturnTicket", "TicketUpdate", "Truncated", "UnitState", "Withdraw", "Withhold",
-    "acknowledge",
+    "EMPTY", "EXTEND", "MODIFY", "NEW", "Accepted", "Ack", "Administer", "Administered", "ClaimReport",
+    "CloseLease", "ErrorReply", "Held", "HeldClaim", "Hold", "Introduce", "LeaseUpdate", "LetGo", "Message",
+    "Offer", "OfferAnswer", "Plan", "PlanPart", "Planned", "Probe", "ProbeAnswer", "Quote", "Quoted", "QuotedOffer",
+    "Reclaim", "Redeem", "Release", "Relinquish", "Relinquished", "RequestTicket", "ReturnTicket", "TicketUpdate",
+    "Truncated", "UnitState", "Withdraw", "Withhold", "acknowledge",
 ]  # fmt: skip

@@ -153,7 +153,7 @@ class StateChecker(Listening):
     }
     NOTES = frozenset({
         "mapper", "joined", "blocked_redeem", "give_back", "request", "redeem", "taken", "delegate", "notice", "report",
-        "complaint", "endorsed", "administer", "maintenance", "plan", "hold", "save",
+        "complaint", "wish", "endorsed", "administer", "maintenance", "plan", "hold", "save",
         "rest",
     })  # fmt: skip
 

@@ -21,6 +21,7 @@ from leasekit.core.protocol.messages import (
     ErrorReply,
     Introduce,
     LeaseUpdate,
+    LetGo,
     Redeem,
     Relinquish,
     RequestTicket,
@@ -40,7 +41,7 @@ UPDATES = (TicketUpdate, LeaseUpdate)
 NUMBERED = (RequestTicket, Withdraw, Redeem, CloseLease)
 REQUESTS = (*NUMBERED, ReturnTicket, Relinquish)
 OVER = ("closed/-", "failed/-")
-NOTICES = (Truncated, ClaimReport, Introduce, Withhold)
+NOTICES = (Truncated, ClaimReport, Introduce, Withhold, LetGo)
 
 
 @attrs.define

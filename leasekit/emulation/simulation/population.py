@@ -88,6 +88,8 @@ class Population(World):
         self._identities: dict[str, Signer] = {name: self._make_identity(name) for name in self.names}
         self._moods: dict[str, Mood] = {}
         self._folder: Path | None = None
+        self.sizes: dict[tuple[str, str], int] = {}
+        """How many units of a type a site's inventory names by now, where that is another number than at first."""
         self.closes_asked: Callable[[str], None] = lambda lease: None
 
     # -- who is there ------------------------------------------------------------------------------------------
@@ -206,7 +208,7 @@ class Population(World):
         inventory = tuple(
             UnitGroup(
                 type=type_,
-                names=tuple(f"{type_}-{n}" for n in range(count)),
+                names=tuple(f"{type_}-{n}" for n in range(self.sizes.get((name, type_), count))),
                 power=power,
                 properties=link_properties(self.scenario, type_),
             )

@@ -23,6 +23,7 @@ from leasekit.core.protocol.messages import (
     CloseLease,
     ErrorReply,
     LeaseUpdate,
+    LetGo,
     OfferAnswer,
     Reclaim,
     Redeem,
@@ -60,7 +61,7 @@ class BrokerRefusals(Listening):
         """``plain`` names the brokers that decide each request at once, by what is free."""
         super().__init__()
         self._claims, self._plain, self._clock, self._key = claims, plain, clock, key
-        self.sends = {OfferAnswer: self._offer_answer}
+        self.sends = {OfferAnswer: self._offer_answer, LetGo: self._let_go}
         self.receives = {Reclaim: self._reclaim, Withhold: self._withhold}
         self._withheld: dict[tuple[str, str], set[tuple[int, Term]]] = {}
         self._taken: set[tuple[str, int]] = set()
@@ -70,6 +71,9 @@ class BrokerRefusals(Listening):
     def _offer_answer(self, at: Instant, sender: str, receiver: str, message: OfferAnswer) -> None:
         if not message.reason:
             self._taken.add((message.delegation, message.number))
+
+    def _let_go(self, at: Instant, sender: str, receiver: str, message: LetGo) -> None:
+        self.gone.add(message.delegation)
 
     def _reclaim(self, at: Instant, sender: str, receiver: str, message: Reclaim) -> None:
         self.gone.add(message.delegation)
@@ -94,6 +98,12 @@ class BrokerRefusals(Listening):
         room = self._room(sender, request, Term(start, request.term.end))
         must(not room, f"{sender} refuses {message.lease} {request.units} {request.type} ({message.reason}): {room}")
 
+    def _is_replaced(self, digest: bytes, root: Claim) -> bool:
+        """Whether another claim was offered in the place of this one: its taker may go by either."""
+        line = next(line for line in self._claims.lines.values() if digest in line)
+        others = [self._claims.sources[one].claim for one in line[line.index(digest) + 1 :]]
+        return any(other.term.overlaps(root.term) for other in others)
+
     def _room(self, broker: str, request: RequestTicket, term: Term) -> str:
         least = int(request.properties.get("min_units", "1")) if "elastic" in request.properties else request.units
         before = self._claims.issued.get(request.claim) if request.op == EXTEND else None
@@ -102,15 +112,15 @@ class BrokerRefusals(Listening):
             root, site = source.claim, self._sites.get(source.site, "")
             if (source.name, source.number) not in self._taken or source.name in self.gone:
                 continue
+            if self._is_replaced(digest, root):
+                continue
             if root.holder != self._key(broker) or root.type != request.type or not root.term.contains(term):
                 continue
             if site in excluded or (request.op == NEW and request.site not in ("", site)):
                 continue
             if request.op == EXTEND and (before is None or before.claim.parent != digest):
                 continue
-            held = [
-                (g.claim.units, g.claim.term.start, g.at_most) for g in self._claims.children.get(digest, {}).values()
-            ]
+            held = [(g.claim.units, g.claim.term.start, g.at_most) for g in self._claims.of_line(digest)]
             held += [(units, *when) for units, when in self._withheld.get((broker, source.name), ())]
             if min(least, request.units) > root.units:
                 continue  # mappers give no lease more than there is, whatever may be oversold

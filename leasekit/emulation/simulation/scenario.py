@@ -24,8 +24,9 @@ from leasekit.core.time import HOUR, MINUTE, SECOND, Duration, Instant
 Do: TypeAlias = Literal[
     "request", "long", "extend", "modify", "close", "hurry", "group", "slice", "close_slice", "chain",
     "crash", "cut_pair", "cut_side", "slow", "full", "step_within", "step_beyond", "operate",
-    "reclaim", "maintain", "probe", "topology", "twice", "elsewhere", "stolen", "altered", "forged", "self_made",
-    "meddle", "returned", "nonsense", "overdelegate", "garbage", "flip", "replay",
+    "reclaim", "delegate", "release", "resize", "maintain", "probe", "topology",
+    "twice", "elsewhere", "stolen", "altered", "forged", "self_made", "meddle",
+    "returned", "nonsense", "overdelegate", "garbage", "flip", "replay",
 ]  # fmt: skip
 
 WORK: Final[Mapping[Do, int]] = {
@@ -227,7 +228,21 @@ def draw(seed: int) -> Scenario:
         suspends=Random(f"leasekit suspension {seed}").random() < 0.3,
         apart=tuple(name for name in everybody if Random(f"leasekit apart {seed} {name}").random() < 0.15),
     )
-    return _networked(_renewed(scenario))
+    return _networked(_renewed(_live(scenario)))
+
+
+def _live(scenario: Scenario) -> Scenario:
+    """In some worlds what is delegated changes: by command, and with the inventory. From a stream of its own."""
+    rng = Random(f"leasekit live delegations {scenario.seed}")
+    if rng.random() >= 0.2:
+        return scenario
+    last = max(scenario.workload_end, 3 * SECOND)
+    kinds: Sequence[Do] = ("delegate", "delegate", "reclaim", "release", "resize")
+    deeds = [
+        Deed(at=rng.randint(2 * SECOND, last), do=rng.choice(kinds), pick=rng.getrandbits(32))
+        for _ in range(rng.randint(2, 12))
+    ]
+    return attrs.evolve(scenario, deeds=tuple(sorted((*scenario.deeds, *deeds), key=lambda deed: deed.at)))
 
 
 def _renewed(scenario: Scenario) -> Scenario:

@@ -12,7 +12,7 @@ from leasekit.core.leases.plans import ASKING
 from leasekit.core.steps import Reply
 from leasekit.core.time import HOUR, MINUTE, SECOND, Duration, Instant
 from leasekit.emulation.simulation.hostile import HostileGuest
-from leasekit.emulation.simulation.scenario import Deed, Do
+from leasekit.emulation.simulation.scenario import ROGUE, Deed, Do
 from leasekit.emulation.simulation.topology_book import draw_topology
 from leasekit.emulation.simulation.world import FaultyWorld
 
@@ -79,7 +79,8 @@ class Workload:
             "slice": self._slice, "close_slice": self._close_slice, "chain": self._chain, "crash": self._crash,
             "cut_pair": self._cut_pair, "cut_side": self._cut_side, "slow": self._slow, "full": self._full,
             "step_within": self._step_within, "step_beyond": self._step_beyond, "operate": self._operate,
-            "reclaim": self._reclaim, "maintain": self._maintain, "probe": self._probe,
+            "reclaim": self._reclaim, "delegate": self._delegate, "release": self._release, "resize": self._resize,
+            "maintain": self._maintain, "probe": self._probe,
             "topology": self._topology, "garbage": self._garbage, "flip": self._flip, "replay": self._replay,
         }  # fmt: skip
 
@@ -421,6 +422,39 @@ class Workload:
             deadline = rng.choice((-1, at + 5 * MINUTE))
             name = rng.choice(given)["delegation"]
             self._command(giver, "delegation.reclaim", None, delegation=name, at=at, deadline=deadline)
+
+    def _delegate(self, deed: Deed, rng: Random) -> None:
+        """A site, or a broker, gives a broker more than it has, or fewer, or again, or until another time."""
+        shares = [share for share in self.world.scenario.shares if share.broker != ROGUE]
+        if shares:
+            share = rng.choice(shares)
+            giver = share.giver or share.site
+            units = rng.choice((0, 0, share.units, rng.randint(1, share.units + 1)))
+            more = {"until": self.world.clock(giver) + rng.choice((5, 20)) * MINUTE} if rng.random() < 0.2 else {}
+            self.world.mark("delegation changed")
+            site = share.site if share.giver else ""
+            self._command(
+                giver, "delegation.give", None, broker=share.broker, type=share.type, site=site, units=units, **more
+            )  # fmt: skip
+
+    def _release(self, deed: Deed, rng: Random) -> None:
+        """A broker lets go of what it holds."""
+        broker = rng.choice(list(self.world.scenario.brokers))
+        held = self.world.query(broker, "sources") if self.world.is_up(broker) else []
+        if held:
+            self._command(broker, "source.release", None, source=rng.choice(held)["source"])
+
+    def _resize(self, deed: Deed, rng: Random) -> None:
+        """A site's inventory shrinks, or grows to what it was: it is restarted for that."""
+        world = self.world
+        site = rng.choice(list(world.scenario.sites))
+        type_, most = rng.choice(list(world.scenario.sites[site].items()))
+        if world.node(site).up_at <= world.now:
+            count = world.sizes[site, type_] = rng.randint(1, most)
+            for number in range(count, most):
+                self.hooks.disabled(site, f"{type_}-{number}")
+            world.mark("inventory changed")
+            world.crash(site, world.now)
 
     # -- what somebody on the line does ------------------------------------------------------------------------
 
