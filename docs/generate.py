@@ -24,7 +24,7 @@ from leasekit.actors import settings as actor_settings
 from leasekit.cli.main import cli
 from leasekit.config.shell import ShellSettings
 from leasekit.config.transport import TransportSettings
-from leasekit.core.leases import authority, broker, delegation, power, returns, service_manager
+from leasekit.core.leases import authority, broker, delegation, outage, power, returns, service_manager
 from leasekit.core.leases.machine import NONE, Joint, TransitionTable
 from leasekit.core.time import format_duration
 from leasekit.policies.authority.energy import EnergySettings
@@ -50,6 +50,7 @@ MACHINES: Final[Mapping[str, TransitionTable]] = {
     "authority": authority.TABLE,
     "unit at a site": authority.UNIT_TABLE,
     "power of a unit": power.TABLE,
+    "setups of a type that its site can't do": outage.TABLE,
     "delegation": delegation.TABLE,
     "return of a ticket": returns.TABLE,
 }

@@ -26,6 +26,7 @@ from leasekit.actors.settings import (
 )
 from leasekit.actors.site.authority import Authority
 from leasekit.core.claims.keys import ED25519, UNSIGNED, Keypair, Scheme, Signer, UnsignedIdentity
+from leasekit.core.drivers import SITE, UNIT, Blame
 from leasekit.core.mappers import AuthorityMapper, BrokerMapper, GuestMapper
 from leasekit.core.protocol.codec import UnknownKind, decode_batch, encode_batch
 from leasekit.core.protocol.messages import Message
@@ -146,6 +147,7 @@ class Bench(World):
         self.listeners: list[Listener] = []
         self.faults: list[Fault] = []
         self.failures: dict[tuple[str, str, str], int] = {}
+        self.blames: dict[str, Blame] = {}
         self.latencies: dict[tuple[str, str], Duration] = {}
         self.cut: set[frozenset[str]] = set()
         self.kept: list[tuple[str, str, bytes]] = []
@@ -293,7 +295,8 @@ class Bench(World):
             latency = self.latencies.get((name, action.op), LATENCIES[action.op])
             if left:
                 self.failures[name, action.op, unit] = left - 1
-                return Outcome(latency, False, {}, "no such image")
+                blame = self.blames.get(name, UNIT)
+                return Outcome(latency, False, {}, "no such image" if blame != SITE else "the directory is down", blame)
             return Outcome(latency, True, {"host": f"{unit}.example"} if action.op == "setup" else {}, "")
 
         return outcome
@@ -304,7 +307,7 @@ class Bench(World):
                 listener.started(self.now, node.actor.name, action)
             self.actions += 1
             result = node.model(action)
-            done = ActionDone(action.number, action.unit, result.ok, result.properties, result.reason)
+            done = ActionDone(action.number, action.unit, *result[1:])
             self._push(self.now + result.latency, node.index, INPUTS, (node, [done]))
 
     def _handle(self, node: Node) -> None:

@@ -13,6 +13,7 @@ above them: :func:`run_script` gives the whole text anew, as it should be. What 
 ``> resend guest site Redeem``          the last message of a kind comes once more
 ``> cut guest site`` / ``> heal``       nothing gets through / all is well, and connected anew
 ``> fail site setup vm-1 2``            the driver fails the next times
+``> blame site lease``                  from now on that is the lease's fault (or the ``site``'s, or the ``unit``'s)
 ``> slow site teardown 20s``            the driver takes that long from now on
 ``> restart site``                      a crash, and a start from the store
 =====================================  ===================================================================
@@ -149,6 +150,8 @@ class _Script:
                 bench.connect(*sorted(pair))
         elif what == "fail":
             bench.failures[rest[0], rest[1], rest[2]] = int(rest[3]) if len(rest) > 3 else 1
+        elif what == "blame":
+            bench.blames[rest[0]] = rest[1]
         elif what == "slow":
             bench.latencies[rest[0], rest[1]] = parse_duration(rest[2])
         elif what == "restart":
@@ -192,6 +195,9 @@ class _Script:
         elif what == "free":
             for source in bench.query(actor, "sources"):
                 self._lines.append(f"{source['source']}: {source['free_now']} of {source['units']} free")
+        elif what == "outages":
+            for outage in bench.query(actor, "status")["outages"]:
+                self._lines.append(f"{outage['id']} since {_time(outage['since'])}: {outage['reason']}")
         elif what == "errors":
             made = bench.actor(actor)
             self._lines += made.errors

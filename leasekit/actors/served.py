@@ -14,6 +14,7 @@ from leasekit.actors.settings import ActorSettings, Peer
 from leasekit.core.claims.keys import Scheme, Signer, key_tag
 from leasekit.core.errors import CommandError, RemoteError
 from leasekit.core.leases.records import Update
+from leasekit.core.properties import is_plain
 from leasekit.core.protocol.messages import Accepted, Ack, ErrorReply, LeaseUpdate, Message, TicketUpdate, acknowledge
 from leasekit.core.schema import Change
 from leasekit.core.steps import Outgoing, Ready
@@ -124,6 +125,8 @@ class Server(Peering, Generic[L]):
         """Ids are derived from their holder's key: nobody can take one before its holder does. Where two keys are given
         the same ids, they are those of the peer that was known first. Raises ``RemoteError``.
         """
+        if not is_plain(id_):
+            raise RemoteError("bad_id", f"{what}: found {id_!r}, ids have no control characters")
         tags = [key_tag(key) for key in self._keys_of(peer)]
         tag = next((tag for tag in tags if id_.startswith(f"{tag}-")), None)
         if tag is None:

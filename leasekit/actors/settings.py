@@ -174,6 +174,10 @@ class AuthoritySettings(ActorSettings):
     delegations: tuple[DelegationSpec, ...] = ()
     failures_max: int = 3
     """How often in a row a unit may fail before it goes out of service."""
+    replacements_max: int = 3
+    """How many units that fail are replaced for a lease in each of its terms, beside `replacements_share`."""
+    replacements_share: int = 100
+    """How many more, in thousandths of its units; rounded down to whole units."""
     redeem_ahead_max: Duration = 400 * DAY
     """How far ahead a ticket's term may start."""
     surplus: Surplus = "refuse"

@@ -13,7 +13,7 @@ from typing import Any, Final, get_type_hints
 
 from leasekit.core.errors import CommandError
 from leasekit.core.mappers import Demand, Grant, LeaseView, PendingRequest, PlannedPart
-from leasekit.core.properties import Properties, check_properties, is_text
+from leasekit.core.properties import Properties, check_plain, check_properties, is_text
 from leasekit.core.steps import TurnDone
 from leasekit.core.time import INSTANT_MAX, Instant, Term, make_term
 from leasekit.core.topology import TopologyRequest
@@ -121,7 +121,7 @@ def _term(where: str, value: Any) -> None:
 
 def _properties(where: str, value: Any) -> None:
     try:
-        check_properties(value, where)
+        check_plain(check_properties(value, where), where)
     except ValueError as error:
         raise MalformedError(str(error)) from error
 

@@ -100,6 +100,10 @@ def _problems(answer: dict[str, Any]) -> list[str]:
     ]
     problems += [f"mapper: {error}" for error in answer.get("mapper_errors", ())]
     problems += [
+        f"units of type {one['id']} are not set up since {to_second(one['since'])}: {one['reason']}"
+        for one in answer.get("outages", ())
+    ]
+    problems += [
         f"{to_second(one['at'])}, {one['from']} reports {one['code']}: {one['words']}"
         for one in answer.get("reports", ())
     ]

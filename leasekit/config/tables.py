@@ -22,7 +22,7 @@ from leasekit.config.shell import ShellSettings
 from leasekit.config.traces import SyntheticSettings
 from leasekit.config.transport import TransportSettings
 from leasekit.core.claims.claim import TYPE_MAX
-from leasekit.core.properties import check_properties
+from leasekit.core.properties import check_plain, check_properties
 from leasekit.core.settings import DurationSetting
 from leasekit.core.time import DAY, HOUR, INSTANT_MAX, MINUTE, SECOND, Instant
 
@@ -45,7 +45,7 @@ def _type(_: object, __: object, text: str) -> None:
 
 
 def _properties(_: object, __: object, properties: Mapping[str, str]) -> None:
-    check_properties(properties, "properties")
+    check_plain(check_properties(properties, "properties"), "properties")
 
 
 def _instant(value: Any) -> Instant:

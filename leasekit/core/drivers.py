@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, Protocol
 import attrs
 
 from leasekit.core.errors import LeasekitError
-from leasekit.core.properties import Properties
+from leasekit.core.properties import EMPTY, Properties
 from leasekit.core.time import Duration
 
 SAVE: Final = "lease.save"
@@ -36,21 +36,40 @@ def saves(resource: Properties) -> bool:
     return resource.get(SAVES) == "true"
 
 
+Blame = Literal["lease", "unit", "site"]
+"""Whose fault it is that an action failed. The *lease's*: what its guest has said can't be done on any unit. The
+*unit's*: another one may do. The *site's*: something that all units of the type need is missing, down or full.
+"""
+LEASE: Final = "lease"
+UNIT: Final = "unit"
+SITE: Final = "site"
+
+
 class DriverError(LeasekitError):
     """An action failed; the text is the unit's reason.
 
-    ``retry`` says whether doing it again may help: a wrong image checksum does not get better, a timeout may.
+    ``retry`` says whether doing it again may help: a wrong image checksum does not get better, a timeout may. What a
+    guest has said never gets better. ``blame`` says whose fault it is; any other exception is the unit's.
     """
 
-    def __init__(self, reason: str, *, retry: bool = True) -> None:
+    def __init__(self, reason: str, *, retry: bool = True, blame: Blame = UNIT) -> None:
         super().__init__(reason)
-        self.retry = retry
+        self.retry = retry and blame != LEASE
+        self.blame: Blame = blame
+
+
+class SiteFaultError(DriverError):
+    """What all units of the type need is missing, down or full: the site's fault."""
+
+    def __init__(self, reason: str, *, retry: bool = True) -> None:
+        super().__init__(reason, retry=retry, blame=SITE)
 
 
 @attrs.frozen(kw_only=True)
 class UnitContext:
-    """What a driver is told. ``properties`` holds unit, resource and configuration properties, ``lease.*`` and
-    ``slice.*``.
+    """What a driver is told. ``properties`` holds the site's words (at a guest, the guest's): unit and resource
+    properties, ``lease.*`` and ``slice.*``. ``configuration`` is what the guest has said, at its site: any key, any
+    text; there is none in a teardown.
 
     ``number`` is the action's, the same when an action is done again after a restart; ``log`` writes a line to the
     unit's log.
@@ -63,6 +82,16 @@ class UnitContext:
     number: int
     properties: Properties
     log: Callable[[str], None]
+    configuration: Properties = EMPTY
+
+    @property
+    def chosen(self) -> Properties:
+        """What the guest has chosen, where the site has not said it: for drivers that let it choose."""
+        return {**self.configuration, **self.properties}
+
+    def blame(self, key: str) -> Blame:
+        """Whose fault it is if what was :attr:`chosen` can't be used."""
+        return LEASE if key in self.configuration and key not in self.properties else SITE
 
 
 @attrs.frozen(kw_only=True)
@@ -175,7 +204,8 @@ class Driver(Protocol):
 
     async def teardown(self, unit: UnitContext) -> Properties | None:
         """Take the unit away, and all that setup made. A unit that is not there is done. Returns something only where
-        it was to save, and could not (:data:`NOT_SAVED`). Raises ``DriverError``.
+        it was to save, and could not (:data:`NOT_SAVED`). Nothing that a guest has said may make it fail. Raises
+        ``DriverError``.
         """
         ...
 

@@ -7,6 +7,7 @@ and *unit* properties come back from the site with each unit. All are flat lists
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from hashlib import sha256
 from typing import Final, TypeAlias
@@ -47,6 +48,31 @@ def check_properties(value: object, where: str) -> dict[str, str]:
                 f"{where}: found {key!r:.40} = {text!r:.40}, which is not Unicode: half of a surrogate pair"
             )
     return dict(value)
+
+
+_CONTROLS: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_CONTROLS_IN_TEXT: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def is_plain(name: str) -> bool:
+    """Whether a name has no control characters: it may come to be in a log, a file or an environment."""
+    return name.isprintable() or _CONTROLS.search(name) is None
+
+
+def check_plain(properties: Properties, where: str) -> None:
+    """Refuse control characters in what a guest says, but for newlines and tabs in values.
+
+    Raises ``ValueError`` that names ``where``, the key and what was found.
+    """
+    for key, text in properties.items():
+        if not is_plain(key):
+            raise ValueError(f"{where}: key {key!r:.80} has a control character, which no key may have")
+        found = None if text.isprintable() else _CONTROLS_IN_TEXT.search(text)
+        if found is not None:
+            raise ValueError(
+                f"{where}.{key}: found the control character {found[0]!r} at {found.start()}, allowed are newline and "
+                "tab"
+            )
 
 
 def is_text(value: str) -> bool:

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from leasekit.core.errors import LeasekitError
 
-SCHEMA_VERSION: Final = 8
+SCHEMA_VERSION: Final = 9
 
 Row: TypeAlias = tuple[Any, ...]
 """Values in the order of the table's columns: int, str, bytes or None."""
@@ -59,6 +59,7 @@ TABLES: Final[Mapping[str, Table]] = {
     "saved": Table(
         {"id": str, "lease": str, "holder": str, "type": str, "state": str, "until": int, "body": bytes}
     ),
+    "outages": Table({"id": str, "state": str, "since": int, "again": int, "reason": str, "body": bytes}),
     "plans": Table({"id": str, "peer": str, "state": str, "expires": int, "body": bytes}),
     "usage": Table({"id": str, "holder": str, "type": str, "until": int, "body": bytes}),
     "evidence": Table({"id": str, "at": int, "kind": str, "guilty": str, "words": str, "body": bytes}),

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import attrs
 
+from leasekit.core.drivers import UNIT, Blame
 from leasekit.core.properties import EMPTY, Properties
 from leasekit.core.protocol.messages import Message
 from leasekit.core.schema import Change, Row
@@ -56,13 +57,16 @@ class Disconnected(NamedTuple):
 
 
 class ActionDone(NamedTuple):
-    """Action ``number`` on ``unit`` ended; ``properties`` are the unit's, ``reason`` says why it failed."""
+    """Action ``number`` on ``unit`` ended; ``properties`` are the unit's, ``reason`` says why it failed, and ``blame``
+    whose fault that is.
+    """
 
     number: int
     unit: str
     ok: bool
     properties: Properties = EMPTY
     reason: str = ""
+    blame: Blame = UNIT
 
 
 class Command(NamedTuple):
@@ -97,8 +101,9 @@ class Action(NamedTuple):
     ``leave`` at a guest).
 
     ``number`` grows with every new action of the actor; ``unit`` names it within the actor (a site's unit id; at a
-    guest ``LEASE/UNIT``). ``type`` picks the driver. ``properties`` holds all that the driver may use: unit, resource
-    and configuration properties and, under ``lease.*`` and ``slice.*``, where the unit belongs.
+    guest ``LEASE/UNIT``). ``type`` picks the driver. ``properties`` holds what the actor says: unit and resource
+    properties and, under ``lease.*`` and ``slice.*``, where the unit belongs. ``configuration`` is what a guest has
+    said to its site.
     """
 
     number: int
@@ -107,6 +112,7 @@ class Action(NamedTuple):
     type: str
     lease: str
     properties: Properties
+    configuration: Properties = EMPTY
 
 
 class Reply(NamedTuple):

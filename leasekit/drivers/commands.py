@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias
 import attrs
 import trio
 
-from leasekit.core.drivers import DriverError
+from leasekit.core.drivers import LEASE, SITE, UNIT, Blame, DriverError
 from leasekit.core.time import SECOND, Duration
 from leasekit.drivers.files import find_executable
 from leasekit.drivers.names import one_line
@@ -31,6 +31,8 @@ PIPE_GRACE: Final[Duration] = 1 * SECOND
 """How long output is read after the command ended, where something that it started keeps the pipes open."""
 EXIT_TEMPORARY: Final = 75
 """EX_TEMPFAIL of sysexits.h: the command may succeed later."""
+BLAMES: Final[Mapping[int, Blame]] = {65: LEASE, 69: SITE}
+"""Whose fault it is that a command has failed: EX_DATAERR of sysexits.h, and EX_UNAVAILABLE. All else is the unit's."""
 
 _TEMPORARY_ERRORS: Final = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
 
@@ -91,7 +93,7 @@ class Run:
         """Runs the command in a session of its own; returns its standard output if it ends with 0.
 
         What it leaves running goes on then. If it fails, writes too much or is cancelled, its whole session is ended.
-        Raises ``DriverError``: retryable after exit status 75 and after a signal.
+        Raises ``DriverError``: retryable after exit status 69 or 75 and after a signal.
         """
         try:
             process = await trio.lowlevel.open_process(
@@ -128,8 +130,10 @@ class Run:
 
     def _not_started(self, error: OSError | ValueError) -> DriverError:
         reason = error.strerror if isinstance(error, OSError) else one_line(str(error))
-        retry = isinstance(error, OSError) and error.errno in _TEMPORARY_ERRORS
-        return DriverError(f"{self.what} can't be started: {reason}", retry=retry)
+        code = error.errno if isinstance(error, OSError) else 0
+        # All that can be too long for an environment is what a guest has said.
+        blame: Blame = LEASE if code == errno.E2BIG else SITE
+        return DriverError(f"{self.what} can't be started: {reason}", retry=code in _TEMPORARY_ERRORS, blame=blame)
 
     def _failed(self, code: int, streams: _Streams) -> DriverError:
         if streams.overflow:
@@ -137,7 +141,9 @@ class Run:
             return DriverError(text, retry=False)
         ended = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit status {code}"
         last = f": {streams.last_line}" if streams.last_line else ""
-        return DriverError(f"{self.what} {ended}{last}", retry=code < 0 or code == EXIT_TEMPORARY)
+        blame = BLAMES.get(code, UNIT)
+        retry = code < 0 or code == EXIT_TEMPORARY or blame == SITE
+        return DriverError(f"{self.what} {ended}{last}", retry=retry, blame=blame)
 
 
 async def _descriptor(process: trio.Process) -> int:

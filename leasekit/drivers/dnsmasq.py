@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from leasekit.core.drivers import DriverError
+from leasekit.core.drivers import DriverError, SiteFaultError
 from leasekit.drivers.names import one_line
 from leasekit.drivers.processes import ProcessState, process_state
 
@@ -28,12 +28,12 @@ def start_dnsmasq(options: Sequence[str]) -> None:
             timeout=START_TIMEOUT, start_new_session=True, check=False,
         )  # fmt: skip
     except FileNotFoundError as error:
-        raise DriverError("there is no dnsmasq here (install the package dnsmasq-base)", retry=False) from error
+        raise SiteFaultError("there is no dnsmasq here (install the package dnsmasq-base)", retry=False) from error
     except subprocess.TimeoutExpired as error:
-        raise DriverError(f"dnsmasq did not get ready within {START_TIMEOUT}s") from error
+        raise SiteFaultError(f"dnsmasq did not get ready within {START_TIMEOUT}s") from error
     if done.returncode:
         said = one_line(done.stderr.decode("utf-8", "replace"), 300)
-        raise DriverError(f"dnsmasq can't start: {said or f'exit status {done.returncode}'}")
+        raise SiteFaultError(f"dnsmasq can't start: {said or f'exit status {done.returncode}'}")
 
 
 def own_user() -> tuple[str, str]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from leasekit.core.drivers import DriverError
+from leasekit.core.drivers import DriverError, SiteFaultError
 
 _FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
 
@@ -38,7 +38,7 @@ def write_whole(path: Path, content: Any, *, durable: bool = True) -> None:
         finally:
             os.close(directory)
     except OSError as error:
-        raise DriverError(f"can't write {path}: {error.strerror}") from error
+        raise SiteFaultError(f"can't write {path}: {error.strerror}") from error
 
 
 def make_private(folder: Path) -> None:

@@ -7,13 +7,15 @@ import re
 from collections.abc import Collection
 from typing import Final
 
-from leasekit.core.drivers import DriverError
+from leasekit.core.drivers import LEASE, SITE, Blame, DriverError
 from leasekit.core.settings import expect_one_of
 
 UNIT_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 """The ids of units that may become the name of a file, a host or a domain: no separators, no leading dot or dash."""
 
 
+FULL: Final = "No space left on device"
+"""What hosts say whose disk, or pool, is full."""
 MEMBER_MAX: Final = 200
 """The longest id of a unit at a guest, in characters."""
 
@@ -36,6 +38,16 @@ def check_member_id(unit: str) -> str:
     for part in unit.split("/"):
         check_unit_id(part)
     return unit
+
+
+def check_printable(lease: str, type_: str) -> None:
+    """Raises ``DriverError`` for the id of a lease, which its guest has chosen, or a type that is no printable line."""
+    names: tuple[tuple[str, str, Blame], ...] = (("lease", lease, LEASE), ("type", type_, SITE))
+    for name, text, blame in names:
+        if not text.isprintable():
+            raise DriverError(
+                f"{name}: found {text[:80]!a}, expected one line of printable text", retry=False, blame=blame
+            )
 
 
 def unknown_operation(driver: str, operation: str, known: Collection[str]) -> DriverError:

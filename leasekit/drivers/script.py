@@ -2,19 +2,23 @@
 
 Each action runs one command, or several in order. A command sees the properties in its environment, as
 ``LEASEKIT_`` and the key in capitals with ``_`` for everything but ASCII letters and digits, and all about the action
-as a JSON object on its standard input: ``op``, ``unit``, ``lease``, ``type``, ``number``, ``properties``, ``results``
-(what the commands before it returned) and, for an operator's action, ``operation`` and ``arguments``. Where several
-keys make one variable, the last of them in alphabetical order has it; ``LEASEKIT_OP``, ``_UNIT``, ``_LEASE``,
-``_TYPE`` and ``_NUMBER`` are the action's always.
+as a JSON object on its standard input: ``op``, ``unit``, ``lease``, ``type``, ``number``, ``properties``, ``guest``,
+``results`` (what the commands before it returned) and, for an operator's action, ``operation`` and ``arguments``. What
+a guest has said is ``guest`` there, and begins with ``LEASEKIT_GUEST_`` in the environment: none of the site's words
+can be replaced by it. Where several keys make one variable, one with dots comes before others; ``LEASEKIT_OP``,
+``_UNIT``, ``_LEASE``, ``_TYPE`` and ``_NUMBER`` are the action's always. What no environment can hold, a NUL or half a
+character, is U+FFFD there.
 
 It writes the unit's properties to standard output, as a JSON object of strings (or nothing), and what it has to say to
-standard error. Exit status 0 is success, 75 a failure that may pass, any other a failure.
+standard error. Exit status 0 is success; 65 says that the lease asks for what can't be had, 69 that the site lacks
+something, 75 that it may pass, any other that the unit has failed.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Final
@@ -22,7 +26,7 @@ from typing import Any, ClassVar, Final
 import attrs
 
 from leasekit.core.drivers import DriverError, ProbeResult, UnitContext
-from leasekit.core.properties import Properties, check_properties, is_text
+from leasekit.core.properties import Properties, check_properties
 from leasekit.core.settings import DurationSetting, SettingsError
 from leasekit.core.time import SECOND
 from leasekit.drivers.commands import Command, Run, as_commands, resolve_commands
@@ -35,6 +39,7 @@ INHERITED: Final = ("PATH", "HOME", "LANG", "LC_ALL", "LOGNAME", "TMPDIR", "TZ",
 
 _OPERATIONS: Final = ("setup", "teardown", "modify", "join", "leave", "probe")
 _STATES: Final = ("up", "down", "unknown")
+_NOT_IN_VARIABLES: Final = re.compile("[\x00\ud800-\udfff]")
 
 
 def _as_operations(value: Any) -> dict[str, tuple[Command, ...]]:
@@ -164,13 +169,15 @@ def _described(unit: UnitContext, name: str) -> dict[str, Any]:
         "type": unit.type,
         "number": unit.number,
         "properties": dict(unit.properties),
+        "guest": dict(unit.configuration),
     }
 
 
 def properties_as_environment(unit: UnitContext, op: str) -> dict[str, str]:
-    """The variables that tell a command of its action. Raises ``DriverError`` for text that no variable can hold."""
-    texts = {key: unit.properties[key] for key in sorted(unit.properties)}
-    variables = {f"LEASEKIT_{_variable(key)}": text for key, text in texts.items()}
+    """The variables that tell a command of its action, whatever is in the properties."""
+    said = {f"LEASEKIT_GUEST_{_variable(key)}": unit.configuration[key] for key in sorted(unit.configuration)}
+    keys = sorted(unit.properties, key=lambda key: (key.count("."), key))
+    variables = said | {f"LEASEKIT_{_variable(key)}": unit.properties[key] for key in keys}
     variables |= {
         "LEASEKIT_OP": _op(op),
         "LEASEKIT_UNIT": unit.unit,
@@ -178,11 +185,7 @@ def properties_as_environment(unit: UnitContext, op: str) -> dict[str, str]:
         "LEASEKIT_TYPE": unit.type,
         "LEASEKIT_NUMBER": str(unit.number),
     }
-    for name, text in variables.items():
-        if "\0" in text or not is_text(text):
-            reason = "holds a NUL or half a character, which no environment variable can"
-            raise DriverError(f"{op}: the value for {name} {reason}", retry=False)
-    return variables
+    return {name: _NOT_IN_VARIABLES.sub("\ufffd", text) for name, text in variables.items()}
 
 
 def _variable(key: str) -> str:

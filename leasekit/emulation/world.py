@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import attrs
 
+from leasekit.core.drivers import UNIT, Blame
 from leasekit.core.protocol.codec import UnknownKind, decode_batch, encode_batch
 from leasekit.core.protocol.messages import Message
 from leasekit.core.schema import Change, Store
@@ -36,12 +37,15 @@ BATCH_MESSAGES: Final = 256
 
 
 class Outcome(NamedTuple):
-    """How an action ends: after ``latency`` milliseconds, with these properties, or failed for ``reason``."""
+    """How an action ends: after ``latency`` milliseconds, with these properties, or failed for ``reason``, by whose
+    fault.
+    """
 
     latency: Duration
     ok: bool
     properties: dict[str, str]
     reason: str
+    blame: Blame = UNIT
 
 
 ActionModel: TypeAlias = Callable[[Action], Outcome]
@@ -251,8 +255,8 @@ class World:
         """Ask the latency model how each action ends; those that end together come back as one event."""
         ends: dict[Instant, list[ActionDone]] = {}
         for action in actions:
-            latency, ok, properties, reason = node.model(action)
-            done = ActionDone(action.number, action.unit, ok, properties, reason)
+            latency, ok, properties, reason, blame = node.model(action)
+            done = ActionDone(action.number, action.unit, ok, properties, reason, blame)
             ends.setdefault(self.now + latency, []).append(done)
         self.actions += len(actions)
         for at, done_ in ends.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from leasekit.core.drivers import DriverError
+from leasekit.core.drivers import LEASE, SITE, UNIT, Blame, DriverError
 
 REASON_MAX: Final = 1000
 
@@ -18,11 +18,18 @@ def is_planned(error: BaseException) -> bool:
 def explain(error: BaseException, op: str) -> DriverError:
     """What a driver raised in ``op`` as a ``DriverError``: its own, several at once, or any other exception."""
     leaves = list(_leaves(error))
-    if is_planned(error):
-        retry = all(isinstance(leaf, DriverError) and leaf.retry for leaf in leaves)
-        return DriverError(_short("; ".join(str(leaf) for leaf in leaves)), retry=retry)
+    planned = [leaf for leaf in leaves if isinstance(leaf, DriverError)]
+    if len(planned) == len(leaves):
+        retry = all(leaf.retry for leaf in planned)
+        return DriverError(_short("; ".join(map(str, leaves))), retry=retry, blame=_blame(planned))
     words = "; ".join(f"{type(leaf).__name__}: {leaf}" for leaf in leaves)
     return DriverError(_short(f"the driver failed in {op}: {words}"), retry=False)
+
+
+def _blame(errors: Iterable[DriverError]) -> Blame:
+    """Of several at once: what the site lacks comes first, and a lease is at fault only where nothing else is."""
+    found = {error.blame for error in errors}
+    return SITE if SITE in found else LEASE if found == {LEASE} else UNIT
 
 
 def _leaves(error: BaseException) -> Iterable[BaseException]:

@@ -6,7 +6,8 @@ to nobody, for the actor asks only for the newest. What is cancelled by a stop o
 records say that it is due, and the next start does it again.
 
 A teardown is not given up as soon as the others: a host that is down as a lease ends is up again later, with the
-guests on it. Between its tries an action leaves its turn to others, and a stop does not wait for it.
+guests on it. One that fails by the site's fault is not given up at all. Between its tries an action leaves its turn
+to others, and a stop does not wait for it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any, Final
 import attrs
 import trio
 
-from leasekit.core.drivers import DROP, Driver, DriverError, UnitContext
+from leasekit.core.drivers import DROP, LEASE, SITE, UNIT, Blame, Driver, DriverError, UnitContext
 from leasekit.core.leases import power
 from leasekit.core.properties import EMPTY, Properties, check_properties
 from leasekit.core.steps import Action, ActionDone
@@ -37,12 +38,15 @@ logger = logging.getLogger(__name__)
 
 
 class ActionFailedError(Exception):
-    """An action has failed for good, or until it is ``retry``-ed. The text is the unit's reason."""
+    """An action has failed for good, or until it is ``retry``-ed. The text is the unit's reason, and ``blame`` says
+    whose fault it is.
+    """
 
-    def __init__(self, reason: str, *, retry: bool) -> None:
+    def __init__(self, reason: str, *, retry: bool, blame: Blame = UNIT) -> None:
         super().__init__(reason)
         self.reason = reason
         self.retry = retry
+        self.blame: Blame = blame
 
 
 @attrs.define(eq=False)
@@ -81,6 +85,7 @@ class Executor:
         self._retry_longest = retry_longest
         self._lanes: dict[str, _Lane] = {}
         self._limits: dict[int, trio.Semaphore] = {}
+        self._troubled: set[str] = set()
         self._nursery: trio.Nursery | None = None
         self._closing = False
         self._idle = trio.Event()
@@ -179,16 +184,29 @@ class Executor:
         try:
             if bound is None:
                 what = "the power of type" if switches else "type"
-                raise ActionFailedError(f"no driver is set for {what} {action.type!r}", retry=False)
+                raise ActionFailedError(f"no driver is set for {what} {action.type!r}", retry=False, blame=SITE)
             properties = await self._with_retries(lane, bound, log)
         except ActionFailedError as error:
             log.write(f"failed: {error.reason}")
-            logger.warning(
-                "%s of %s failed: %s", action.op, action.unit, error.reason,
-                extra={"lease": action.lease, "unit": action.unit},
-            )  # fmt: skip
-            return ActionDone(action.number, action.unit, False, EMPTY, error.reason)
+            self._tell(action, error)
+            return ActionDone(action.number, action.unit, False, EMPTY, error.reason, error.blame)
+        if action.op == "setup" and action.type in self._troubled:
+            self._troubled.remove(action.type)
+            logger.warning("units of type %s can be set up again", action.type)
         return ActionDone(action.number, action.unit, True, properties)
+
+    def _tell(self, action: Action, error: ActionFailedError) -> None:
+        """A fault of the site is told once, until it is mended; what a guest asks for in vain is no trouble here."""
+        level, more = logging.WARNING, ""
+        if action.op == "setup" and (error.blame == LEASE or (error.blame == SITE and action.type in self._troubled)):
+            level = logging.INFO
+        elif action.op == "setup" and error.blame == SITE:
+            more = f" (units of type {action.type} are not set up until that is mended)"
+            self._troubled.add(action.type)
+        logger.log(
+            level, "%s of %s failed: %s%s", action.op, action.unit, error.reason, more,
+            extra={"lease": action.lease, "unit": action.unit},
+        )  # fmt: skip
 
     def _limit(self, bound: BoundDriver) -> trio.Semaphore:
         limit = self._limits.get(id(bound))
@@ -206,7 +224,7 @@ class Executor:
                     properties = await self._try_once(action, bound, log)
                 except ActionFailedError as error:
                     lane.trouble = error.reason
-                    more = self._more(action, bound, left, began) if error.retry else ""
+                    more = self._more(action, bound, left, began, error)
                     if not more:
                         raise
                 else:
@@ -223,8 +241,14 @@ class Executor:
             left, wait = left - 1, min(2 * wait, self._retry_longest)
 
     @staticmethod
-    def _more(action: Action, bound: BoundDriver, left: int, began: float) -> str:
-        """How much longer an action that began then is tried, in words; empty: no longer."""
+    def _more(action: Action, bound: BoundDriver, left: int, began: float, error: ActionFailedError) -> str:
+        """How much longer an action that began then is tried, in words; empty: no longer. What the site lacks keeps no
+        unit out of service: it is torn down when that is mended.
+        """
+        if action.op == "teardown" and error.blame == SITE:
+            return "until the site is mended"
+        if not error.retry:
+            return ""
         most = bound.teardown_for - _since(began) if action.op == "teardown" else 0
         if most > 0:
             return f"for {format_duration(-(-most // SECOND) * SECOND)} more"
@@ -250,6 +274,7 @@ class Executor:
             number=action.number,
             properties=action.properties,
             log=log.write,
+            configuration=action.configuration,
         )
         if action.op == DROP or action.op in power.OPERATIONS:
             result = await bound.driver.operate(context, _operation(bound.driver, action.op), {})
@@ -273,7 +298,7 @@ def _explain(error: BaseException, action: Action, log: UnitLog) -> ActionFailed
     if not is_planned(error):
         log.write("".join(traceback.format_exception(error)).rstrip())
     found = explain(error, action.op)
-    return ActionFailedError(str(found), retry=found.retry)
+    return ActionFailedError(str(found), retry=found.retry, blame=found.blame)
 
 
 def _since(began: float) -> Duration:

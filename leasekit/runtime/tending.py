@@ -141,6 +141,7 @@ class Tending:
             number=unit["setup"],
             properties=unit["properties"],
             log=log.write,
+            configuration=unit["configuration"],
         )
 
     # -- what is left of units -----------------------------------------------------------------------------------
@@ -230,7 +231,7 @@ class Tending:
                 raise CommandError(f"unit {name} was given to a lease just now: nothing of it is removed")
         elif states.get(name) in HELD:
             raise CommandError(f"unit {name} is {states[name]}: nothing of it is removed")
-        unit = {"unit": name, "type": "", "lease": "", "setup": 0, "properties": {}}
+        unit = {"unit": name, "type": "", "lease": "", "setup": 0, "properties": {}, "configuration": {}}
         try:
             await bound.driver.teardown(self._context(unit, "teardown"))
         except Exception as error:

@@ -139,6 +139,15 @@ def wishes_in_version_8(db: Database) -> None:
     db.create_table("wishes", dict(columns), pk="id", not_null={"id"}, strict=True)
 
 
+@migration
+def outages_in_version_9(db: Database) -> None:
+    """What keeps a site from setting up units."""
+    columns: Mapping[str, type] = {
+        "id": str, "state": str, "since": int, "again": int, "reason": str, "body": bytes,
+    }  # fmt: skip
+    db.create_table("outages", dict(columns), pk="id", not_null={"id"}, strict=True)
+
+
 def _create_views(db: Database) -> None:
     def time(column: str) -> str:
         return f"strftime('%Y-%m-%dT%H:%M:%fZ', {column} / 1000.0, 'unixepoch')"

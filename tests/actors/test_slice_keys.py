@@ -32,7 +32,7 @@ def test_a_lease_has_the_key_of_its_slice(world: DeployedWorld) -> None:
     lease = world.request("batch", 1, 10 * SECOND, HOUR, slice="lab")
     world.pass_time(MINUTE)
     assert key_at_site(world, lease) == OLD
-    assert [action.properties["slice.key"] for action in seen if action.op == "setup"] == [OLD]
+    assert [action.configuration["slice.key"] for action in seen if action.op == "setup"] == [OLD]
 
 
 def test_the_key_rolls_over(world: DeployedWorld) -> None:

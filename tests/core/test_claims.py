@@ -15,6 +15,7 @@ from leasekit.core.claims.claim import BODY_MAX, DEGREE_MAX, TAG, TYPE_MAX, UNIT
 from leasekit.core.claims.keys import UNSIGNED, Keypair, UnsignedIdentity, fingerprint
 from leasekit.core.claims.ticket import DEPTH_MAX, decode_ticket, delegate, delegate_root
 from leasekit.core.errors import TicketError
+from leasekit.core.properties import is_plain
 from leasekit.core.time import INSTANT_MAX, Term
 
 SITE, BROKER, GUEST = (Keypair(bytes([n]) * 32) for n in (1, 2, 3))
@@ -42,14 +43,14 @@ claims = st.builds(
     issue,
     st.just(SITE),
     holder=st.binary(min_size=32, max_size=32),
-    type=texts(1, TYPE_MAX),
+    type=texts(1, TYPE_MAX).filter(is_plain),
     units=st.integers(1, UNITS_MAX),
     term=terms(),
     serial=st.integers(0, 2**63 - 1),
     degree=st.integers(1000, DEGREE_MAX),
     properties=st.just(b"") | st.binary(min_size=32, max_size=32),
     parent=st.just(b"") | st.binary(min_size=32, max_size=32),
-    constraints=properties,
+    constraints=properties.map(lambda pairs: {k: v for k, v in pairs.items() if is_plain(k) and is_plain(v)}),
 )
 
 
@@ -246,3 +247,10 @@ def test_delegation_keeps_what_is_not_the_holders_to_change() -> None:
     child = delegate(parent, BROKER, holder=GUEST.public, units=10, term=TERM, serial=2, constraints={"a": "b"}).leaf
     assert (child.type, child.properties, child.parent) == ("vm", b"p" * 32, parent.leaf.digest)
     assert (child.degree, child.constraints) == (1000, {"a": "b"})
+
+
+@pytest.mark.parametrize("name", ["vm\0", "v\nm", "vm\x1b[2J", "vm\x85"])
+def test_types_have_no_control_characters(name):
+    """A type is a word in logs, files and environments: no claim has one with control characters."""
+    with pytest.raises(TicketError, match=r"type is .*, which is outside its limits"):
+        example(type=name)

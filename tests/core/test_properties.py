@@ -9,7 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from wire_strategies import properties
 
-from leasekit.core.properties import KEY_MAX, PROPERTIES_MAX, VALUE_MAX, check_properties, digest_properties, is_text
+from leasekit.core.properties import (
+    KEY_MAX,
+    PROPERTIES_MAX,
+    VALUE_MAX,
+    check_plain,
+    check_properties,
+    digest_properties,
+    is_plain,
+    is_text,
+)
 
 
 @pytest.mark.parametrize(
@@ -70,3 +79,24 @@ def test_text(text: str) -> None:
     surrogates = any("\ud800" <= char <= "\udfff" for char in text)
     assert is_text(text) == (not surrogates)
     assert not is_text(text + "\ud800")
+
+
+@pytest.mark.parametrize("code", [*range(32), *range(0x7F, 0xA0)])
+def test_control_characters(code: int) -> None:
+    """No name or key has one, and no value but newlines and tabs; all else passes, printable or not."""
+    text = f"a{chr(code)}b"
+    assert not is_plain(text)
+    with pytest.raises(ValueError, match=r"where: key .* has a control character"):
+        check_plain({text: ""}, "where")
+    if text in ("a\nb", "a\tb"):
+        check_plain({"key": text}, "where")
+    else:
+        with pytest.raises(ValueError, match=r"where.key: found the control character .* at 1, allowed are newline"):
+            check_plain({"key": text}, "where")
+
+
+def test_what_is_no_control_character() -> None:
+    """Text of any script passes, and what only looks odd."""
+    for text in ("", "vm", "é𝄞", "\u202e", "\xa0", "a b"):
+        assert is_plain(text)
+        check_plain({f"k{text}": text}, "where")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import trio
 
-from leasekit.core.drivers import DriverError
+from leasekit.core.drivers import LEASE, DriverError
 
 
 async def test_setup_makes_a_unit_and_teardown_leaves_nothing(harness, make_unit):
@@ -141,3 +141,21 @@ async def test_hostile_unit_ids_touch_nothing_outside(harness, make_unit, unit, 
     else:
         await harness.driver.teardown(make_unit(unit, "teardown", 2))
     assert {path for path in tmp_path.rglob("*") if "units" not in path.parts} == outside
+
+
+SAID = {
+    "image": "a\0b", "slice.key": "\x1b[2J", "vcpus": "\0", "memory_mb": "-1", "link.granule_mbps": "\ud800",
+    "\0": "\0", "lease_holder": "mallory", "lease.save": "../..", "lease.resume": "a/b", "name": "\n", "host": "\r",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("key", [None, *SAID])
+async def test_whatever_a_guest_says_is_its_leases_fault_and_hinders_no_teardown(harness, make_unit, key):
+    """A setup refuses what a guest said, by its lease's fault, or takes it for nothing; its unit goes all the same."""
+    said = SAID if key is None else {key: SAID[key]}
+    try:
+        await harness.driver.setup(make_unit("u1", configuration=said))
+    except DriverError as error:
+        assert (error.blame, error.retry) == (LEASE, False)
+    await harness.driver.teardown(make_unit("u1", "teardown", 2, configuration=said))
+    assert harness.leftovers() == []

@@ -11,7 +11,7 @@ import pytest
 import trio
 from driver_harnesses import session_processes
 
-from leasekit.core.drivers import DriverError
+from leasekit.core.drivers import LEASE, SITE, UNIT, DriverError
 from leasekit.core.settings import SettingsError
 from leasekit.drivers.commands import OUTPUT_MAX
 from leasekit.drivers.script import properties_as_environment, read_properties
@@ -42,7 +42,7 @@ async def test_commands_are_told_all_about_the_action(script_harness, make_unit)
     found = await driver.setup(unit)
     assert json.loads(found["stdin"]) == {
         "op": "setup", "unit": "u1", "lease": "lease-1", "type": "vm", "number": 12, "results": {},
-        "properties": {**NASTY, "lease.id": "x"},
+        "properties": {**NASTY, "lease.id": "x"}, "guest": {},
     }  # fmt: skip
     assert json.loads(found["env"]) == {
         "LEASEKIT_OP": "setup", "LEASEKIT_UNIT": "u1", "LEASEKIT_LEASE": "lease-1", "LEASEKIT_TYPE": "vm",
@@ -67,11 +67,24 @@ async def test_commands_do_not_see_the_daemons_environment(script_harness, make_
 
 
 def test_colliding_keys_have_a_rule(make_unit):
-    """Of keys that make one variable the last in order has it, and the action's own variables are never taken."""
+    """Of keys that make one variable one with dots has it, and the action's own variables are never taken."""
     unit = make_unit("u1", properties={"a.b": "dot", "a-b": "dash", "a_b": "low", "unit": "fake", "A.B": "capital"})
     variables = properties_as_environment(unit, "setup")
-    assert variables["LEASEKIT_A_B"] == "low"
+    assert variables["LEASEKIT_A_B"] == "dot"
     assert variables["LEASEKIT_UNIT"] == "u1"
+
+
+def test_guests_have_keys_of_their_own(make_unit):
+    """Nothing that a guest says takes a variable of the site's, however it writes its keys."""
+    words = {"lease.holder": "alice", "lease.end": "1000", "bmc.address": "192.0.2.1", "guest.image": "the site's"}
+    keys = [*words, "lease_holder", "lease-end", "bmc_address", "BMC.ADDRESS", "unit", "op", "guest_image"]
+    unit = make_unit("u1", properties=words, configuration=dict.fromkeys(keys, "mallory") | {"image": "debian"})
+    site = properties_as_environment(make_unit("u1", properties=words), "setup")
+    both = properties_as_environment(unit, "setup")
+    assert {name: both[name] for name in site} == site
+    assert all(name.startswith("LEASEKIT_GUEST_") for name in both.keys() - site.keys())
+    assert both["LEASEKIT_GUEST_LEASE_HOLDER"] == both["LEASEKIT_GUEST_BMC_ADDRESS"] == "mallory"
+    assert both["LEASEKIT_GUEST_IMAGE"] == "the site's"
 
 
 async def test_several_commands_run_in_order_and_later_results_win(script_harness, make_unit):
@@ -147,19 +160,43 @@ async def test_a_command_need_not_read_its_input(script_harness, make_unit):
 
 async def test_properties_too_long_for_the_system_are_refused(script_harness, make_unit):
     """Properties beyond what the system takes as an environment are one DriverError, not worth a retry."""
-    properties = {f"key{n}": "v" * 16_384 for n in range(256)}
+    said = {f"key{n}": "v" * 16_384 for n in range(256)}
     with pytest.raises(DriverError, match="setup: true can't be started: Argument list too long") as caught:
-        await script_harness.make(setup=["true"]).setup(make_unit("u1", properties=properties))
-    assert not caught.value.retry
+        await script_harness.make(setup=["true"]).setup(make_unit("u1", configuration=said))
+    assert (caught.value.retry, caught.value.blame) == (False, LEASE)
 
 
-@pytest.mark.parametrize("value", ["a\0b", "half \ud800"])
-async def test_text_that_no_variable_can_hold_is_refused(script_harness, make_unit, value):
-    """A NUL or half a character in a property is named before anything runs."""
-    with pytest.raises(DriverError, match="setup: the value for LEASEKIT_MY_KEY holds a NUL or half") as caught:
-        await script_harness.make(setup=["touch", "ran"]).setup(make_unit("u1", properties={"my.key": value}))
-    assert not caught.value.retry
-    assert not (script_harness.directory / "ran").exists()
+@pytest.mark.parametrize("value", ["a\0b", "half \ud800", "\udfff"])
+async def test_text_that_no_variable_can_hold_keeps_nothing_from_running(script_harness, make_unit, value):
+    """A NUL or half a character is U+FFFD in the environment, and what it was on standard input, in any action."""
+    script_harness.write("dump.py", DUMP)
+    driver = script_harness.make(setup=["./dump.py"], teardown=["touch", "gone"])
+    words = {"properties": {"my.key": value}, "configuration": {"image": value}, "lease": f"lease{value}"}
+    found = await driver.setup(make_unit("u1", **words))
+    seen = json.loads(found["env"])
+    assert {seen[f"LEASEKIT_{name}"] for name in ("MY_KEY", "GUEST_IMAGE")} == {
+        re.sub("[\0\ud800-\udfff]", "\ufffd", value)
+    }
+    assert json.loads(found["stdin"])["guest"] == {"image": value}
+    await driver.teardown(make_unit("u1", "teardown", 2, **words))
+    assert (script_harness.directory / "gone").exists()
+
+
+@pytest.mark.parametrize(
+    ("status", "blame", "retry"),
+    [(65, LEASE, False), (69, SITE, True), (75, UNIT, True), (1, UNIT, False), (64, UNIT, False)],
+)
+async def test_exit_statuses_say_whose_fault_it_is(script_harness, make_unit, status, blame, retry):
+    """65 (EX_DATAERR) is the lease's fault, 69 (EX_UNAVAILABLE) the site's, as is what can't be started."""
+    with pytest.raises(DriverError) as caught:
+        await script_harness.make(setup=["sh", "-c", f"exit {status}"]).setup(make_unit("u1"))
+    assert (caught.value.blame, caught.value.retry) == (blame, retry)
+    script_harness.write("there.sh", "#!/bin/sh\n")
+    driver = script_harness.make(setup=["./there.sh"])
+    (script_harness.directory / "there.sh").unlink()
+    with pytest.raises(DriverError, match="can't be started: No such file") as caught:
+        await driver.setup(make_unit("u1"))
+    assert caught.value.blame == SITE
 
 
 async def test_what_a_command_says_goes_to_the_log(script_harness, make_unit):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import trio
 
-from leasekit.core.drivers import DriverError, UnitContext
+from leasekit.core.drivers import LEASE, SITE, UNIT, DriverError, SiteFaultError, UnitContext
 from leasekit.core.steps import Action, ActionDone
 from leasekit.drivers.null import NullDriver, NullSettings
 from leasekit.runtime.bound import LimitedDriver
@@ -415,3 +415,83 @@ async def test_stop_waits_then_cancels(tmp_path: Path, autojump_clock: trio.test
         await trio.sleep(1)
     assert sorted(begun) == ["vm-1", "vm-2"]
     assert [end.unit for end in bench.ends] == ["vm-1"]
+
+
+@pytest.mark.parametrize(
+    ("error", "blame"),
+    [
+        (DriverError("no such image", blame=LEASE), LEASE),
+        (SiteFaultError("the directory is down", retry=False), SITE),
+        (DriverError("it broke", retry=False), UNIT),
+        (ValueError("oops"), UNIT),
+        (ExceptionGroup("", [DriverError("one", blame=LEASE), DriverError("two", blame=LEASE)]), LEASE),
+        (ExceptionGroup("", [DriverError("one", blame=LEASE), DriverError("two", retry=False)]), UNIT),
+        (ExceptionGroup("", [DriverError("one", blame=LEASE), SiteFaultError("two")]), SITE),
+        (ExceptionGroup("", [SiteFaultError("one"), ValueError("oops")]), UNIT),
+    ],
+)
+async def test_whose_fault_it_is_goes_with_the_reason(tmp_path: Path, error: Exception, blame: str) -> None:
+    """What a driver says; a bug is the unit's, and of several at once what the site lacks comes first."""
+
+    async def do(unit: UnitContext) -> Any:
+        await raise_(error)
+
+    bench = Bench(tmp_path, do)
+    async with bench.running() as executor:
+        executor.start([action(1)])
+        assert (await bench.end()).blame == blame
+
+
+async def test_no_driver_is_the_sites_fault(tmp_path: Path) -> None:
+    """A type without a driver keeps no unit out of service."""
+
+    async def do(unit: UnitContext) -> Any: ...
+
+    bench = Bench(tmp_path, do)
+    async with bench.running() as executor:
+        executor.start([action(1, type_="gpu")])
+        assert (await bench.end()).blame == SITE
+
+
+async def test_a_teardown_waits_for_its_site_as_long_as_it_takes(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A teardown that fails by the site's fault is never given up, also where the driver would not try it again, and is
+    told of once.
+    """
+    calls: list[int] = []
+
+    async def do(unit: UnitContext) -> Any:
+        calls.append(unit.number)
+        if len(calls) < 8:
+            raise SiteFaultError("the directory is down", retry=False)
+
+    bench = Bench(tmp_path, do, waits=(1, 1), teardown_for=0)
+    async with bench.running() as executor:
+        executor.start([action(1, "teardown")])
+        assert (await bench.end()).ok
+    assert calls == [1] * 8
+    assert caplog.text.count("is tried again (until the site is mended): the directory is down") == 1
+
+
+async def test_the_sites_fault_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Eight setups that fail by the site's fault are one warning, one says that it is mended; a lease's are none."""
+    error: Exception | None = SiteFaultError("the directory is down")
+
+    async def do(unit: UnitContext) -> Any:
+        if error is not None:
+            raise error
+
+    bench = Bench(tmp_path, do)
+    async with bench.running() as executor:
+        executor.start([action(number, unit=f"vm-{number}") for number in range(1, 9)])
+        await bench.end(8)
+        error = None
+        executor.start([action(9)])
+        await bench.end(9)
+        error = DriverError("no such image", blame=LEASE)
+        executor.start([action(10)])
+        await bench.end(10)
+    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert ["are not set up until that is mended" in text for text in warnings] == [True, False]
+    assert warnings[1] == "units of type vm can be set up again"

@@ -40,6 +40,7 @@ from leasekit.actors.site.authority import Authority
 from leasekit.actors.site.claims import SiteClaims
 from leasekit.actors.site.leases import SiteLeases
 from leasekit.actors.site.maintenance import SiteMaintenance
+from leasekit.actors.site.outages import SiteOutages
 from leasekit.actors.site.units import Units
 from leasekit.core.claims.keys import Ed25519
 from leasekit.core.steps import ActionDone
@@ -116,6 +117,15 @@ BUGS: Final[dict[str, Bug]] = {
     "an update has the number of the one before it": Bug(
         Server, "_publish", "lease.unacked.append(Update(lease.update, message))",
         "lease.unacked.append(Update(lease.update, message)); lease.update -= lease.update == 3",
+    ),
+    # -- whose fault it is
+    "what is the lease's fault, or the site's, is held against the unit": Bug(
+        Units, "done", "{done.reason}\", done.blame)", "{done.reason}\")"
+    ),
+    "units are set up while the site is at fault": Bug(SiteOutages, "_waits", "return True", "return False"),
+    "nobody looks whether the site is mended": Bug(SiteOutages, "_due_at", "return record.again if", "return None if"),
+    "a unit that shows that the site is mended helps no other": Bug(
+        SiteOutages, "_mended", "self.units.prepare(unit)", NOTHING
     ),
     # -- order of things
     "messages are sent before the commit": Bug(

@@ -1,8 +1,7 @@
 """The service manager: a guest's actor. What it does in each state is told in
 :mod:`leasekit.core.leases.service_manager`.
 
-This layer speaks the protocol and keeps time: requests to the broker, redeems to sites, what is sent again and what
-is too late. Commands and mapper decisions come in through :mod:`.desk`.
+This layer speaks the protocol and keeps time; commands and mapper decisions come in through :mod:`.desk`.
 """
 
 from __future__ import annotations
@@ -268,6 +267,9 @@ class ServiceManager(GuestSuspension):
         elif message.state == "noticed":
             lease.noticed, lease.reason = message.term.end, message.reason
             lease.suspends = lease.suspends if lease.op == CLOSE else message.saved >= 0
+        elif message.state == "waiting":
+            lease.reason = message.reason
+            self._note(lease.id, "waiting", "", "", message.reason)
         elif settles:
             self._on_lease(lease, message)
         elif sm.MACHINE.allows((lease.state, lease.pending), "changed"):

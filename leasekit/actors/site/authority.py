@@ -36,7 +36,7 @@ from leasekit.core.leases.records import Change as Later
 from leasekit.core.leases.records import SiteClaim, SiteLease
 from leasekit.core.leases.relations import Delegation
 from leasekit.core.mappers import AuthorityMapper
-from leasekit.core.properties import digest_properties
+from leasekit.core.properties import check_plain, digest_properties, is_plain
 from leasekit.core.protocol.messages import (
     EXTEND,
     MODIFY,
@@ -108,6 +108,7 @@ class Authority(SiteSaved):
         self.look_again()
 
     def _continue(self, lease: SiteLease, peer: str, message: Redeem) -> None:
+        _check_words(message)
         if lease.next is not None:
             raise RemoteError("out_of_turn", f"lease {lease.id} has an extend or modify waiting already")
         au.MACHINE.next((lease.state, lease.pending), message.op)  # raises before anything is reserved
@@ -120,6 +121,7 @@ class Authority(SiteSaved):
         if lease is not None:
             return self._redeem_again(lease, message)
         self._check_id(message.lease, peer)
+        _check_words(message)
         ticket, leaf = self._check_first(peer, message)
         until = self.admit(ticket)
         lease = SiteLease(
@@ -526,3 +528,14 @@ class Authority(SiteSaved):
         self.count_units(unit.type)
         self.look_again()
         return {"unit": unit.id, "state": unit.state, "reason": ""}
+
+
+def _check_words(message: Redeem) -> None:
+    """What a guest says goes to drivers, logs and files: raises ``RemoteError`` for control characters in it."""
+    if not is_plain(message.slice):
+        raise RemoteError("bad_name", f"slice: found {message.slice!r:.80}, names have no control characters")
+    try:
+        check_plain(message.resource, "resource")
+        check_plain(message.properties, "properties")
+    except ValueError as error:
+        raise RemoteError("bad_properties", str(error)) from error

@@ -1,8 +1,12 @@
-"""Units that fail while a lease has them: what a probe finds, or the operator says.
+"""Units that fail while a lease has them: in their setup, or when they are up, as a probe finds or the operator says.
 
-A unit that was up and is down is torn down like any other, and its lease gets another in its place (deficit correction)
-or goes on with fewer, as its property ``deficit`` says. Its guest hears at once that it has one unit less, and again
-when the place is filled.
+A unit that fails is torn down like any other, and its lease gets another in its place (deficit correction): so many in
+each term. With no more, or if its property ``deficit`` says so, it goes on with fewer. Where it was up its guest hears
+at once that it has one unit less, and again when the place is filled.
+
+What can't be set up by the lease's fault can't be set up on any unit: nothing is replaced, and no unit is held to have
+failed. A lease that was never active fails then; another one keeps what it has. What is the site's fault stops all
+setups of the type (:mod:`.outages`).
 """
 
 from __future__ import annotations
@@ -10,17 +14,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from leasekit.actors.site.claims import SiteClaims
+from leasekit.actors.site.outages import SiteOutages
 from leasekit.actors.site.turns import REPLACE
 from leasekit.actors.site.units import REASON_MAX
+from leasekit.core.drivers import LEASE, SITE, Blame
 from leasekit.core.errors import CommandError
 from leasekit.core.leases import authority as au
 from leasekit.core.leases.records import SiteLease, SiteUnit
+from leasekit.core.properties import EMPTY
 from leasekit.core.protocol.codec import clip
 
 
-class SiteFailures(SiteClaims):
-    """A site's units that fail when they are up."""
+class SiteFailures(SiteOutages):
+    """A site's units that fail."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -55,17 +61,65 @@ class SiteFailures(SiteClaims):
         if settled:
             lease.settles = 0  # nobody asked for what comes of it
             self._fire(au.MACHINE, lease, "replace", lease.reason)
+        if not self._seek_another(lease):
+            self._check_primed(lease)
+        elif settled and lease.state == au.ACTIVE:
+            # Else there may be units that are not up yet, and its guest hears when all of them are.
+            self.publish(lease, "active", 0, lease.reason)
+
+    def _unit_failed(self, lease: SiteLease, unit: SiteUnit, blame: Blame) -> None:
+        reason = f"unit {unit.id}: {unit.reason}"
+        if blame == SITE:
+            self.stop_setups(unit, reason)
+            return
+        lease.reason = reason
+        if unit.retire:
+            self.count_units(unit.type)
+        if unit.id not in lease.units:
+            return
+        if blame == LEASE:
+            self._give_up(lease, unit)
+        else:
+            self._replace(lease, unit, count=True)
+
+    def _replace(self, lease: SiteLease, unit: SiteUnit, *, count: bool = False) -> None:
+        """Another unit in place of one that the lease never had up."""
+        if self._without(lease, unit) and not self._seek_another(lease, count=count):
+            self._check_primed(lease)
+
+    def _give_up(self, lease: SiteLease, unit: SiteUnit) -> None:
+        """What the lease's guest has asked for can't be had: on this unit, and on any other."""
+        if not self._without(lease, unit):
+            return
+        if lease.state == au.TICKETED:
+            for name in list(lease.units):
+                self._take(lease, self.units[name])
+        if len(lease.units) <= lease.wanted:
+            self._queue.pop(lease.id, None)
+        self._check_primed(lease)
+
+    def _without(self, lease: SiteLease, unit: SiteUnit) -> bool:
+        """Take a unit that was to come from a lease. Returns whether it still wants one."""
+        lease.units.remove(unit.id)
+        lease.waiting -= 1
+        self._touch(lease)
+        return lease.pending == au.PRIMING
+
+    def _seek_another(self, lease: SiteLease, *, count: bool = True) -> bool:
+        """Have the mapper find another unit for a lease that has lost one. Returns False if it is to get none."""
         more = lease.wanted - len(lease.units)
         if more == 0:
             self._queue.pop(lease.id, None)  # it was to give up a unit
         if more <= 0 or lease.properties.get("deficit", "correct") == "accept":
-            self._check_primed(lease)
-            return
-        if settled and lease.state == au.ACTIVE:
-            # Else there may be units that are not up yet, and its guest hears when all of them are.
-            self.publish(lease, "active", 0, lease.reason)
+            return False
+        most = self.settings.replacements_max + lease.wanted * self.settings.replacements_share // 1000
+        if count and lease.replaced >= most:
+            lease.reason = clip(f"{lease.reason}; {most} of its units were replaced already", REASON_MAX)
+            return False
+        lease.replaced += count
         self._queue.setdefault(lease.id, REPLACE)
         self.look_again()
+        return True
 
     def _query_watched(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
         """The units that are up, for whoever probes them: whose, from which setup, and what their driver may know."""
@@ -75,8 +129,10 @@ class SiteFailures(SiteClaims):
                 "type": unit.type,
                 "lease": unit.lease,
                 "setup": unit.setup,
-                "properties": self._context(unit, self.leases.get(unit.lease)),
+                "properties": self._context(unit, lease),
+                "configuration": lease.properties if lease is not None else EMPTY,
             }
             for unit in self.units
             if unit.state == au.UP
+            for lease in (self.leases.get(unit.lease),)
         ]

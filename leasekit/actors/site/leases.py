@@ -15,6 +15,7 @@ from leasekit.actors.site.turns import GROW, NEW, REPLACE, SHRINK, SiteTurns
 from leasekit.actors.site.units import REASON_MAX, Units, summary
 from leasekit.core.claims.keys import Scheme, Signer
 from leasekit.core.claims.statements import CONTRACT, Statement, state
+from leasekit.core.drivers import Blame
 from leasekit.core.errors import CommandError
 from leasekit.core.leases import authority as au
 from leasekit.core.leases.machine import NONE
@@ -28,7 +29,7 @@ from leasekit.core.mappers import (
     Release,
     Wake,
 )
-from leasekit.core.properties import Properties
+from leasekit.core.properties import EMPTY, Properties
 from leasekit.core.protocol.codec import clip
 from leasekit.core.protocol.messages import EXTEND, LeaseUpdate, UnitState
 from leasekit.core.schema import Row
@@ -65,7 +66,7 @@ class SiteLeases(SiteTurns):
 
     def _no_units_yet(self) -> Units:
         switched = frozenset(group.type for group in self.settings.inventory if group.power)
-        return Units(self.settings.failures_max, switched, self._fire_unit, self._act, self._note_power)
+        return Units(self.settings.failures_max, switched, self._fire_unit, self._act, self._note_power, self._waits)
 
     def _declare(self) -> list[SiteUnit]:
         """Count what the settings name; returns the units that were not known before."""
@@ -114,6 +115,7 @@ class SiteLeases(SiteTurns):
         assert later is not None, "only called with something accepted"
         modified = later.claim == lease.claim
         lease.next = None
+        lease.replaced = 0 if later.op == EXTEND else lease.replaced
         if not modified:
             self.end_reservation(lease, later.term.start)
         lease.claim, lease.wanted, lease.settles = later.claim, later.units, later.number
@@ -242,8 +244,10 @@ class SiteLeases(SiteTurns):
         """Tell the guest how the lease stands; ``reason`` is the record's if none is given."""
         units: tuple[UnitState, ...] = ()
         contract = b""
+        if word in ("active", "waiting"):
+            held = [self.units[name] for name in lease.units]
+            units = tuple(self._unit_state(unit) for unit in held if unit.state in (au.UP, au.CHANGE))
         if word == "active":
-            units = tuple(self._unit_state(self.units[name]) for name in lease.units)
             contract = self.contract(lease).encode()
         self._publish(
             lease,
@@ -281,15 +285,17 @@ class SiteLeases(SiteTurns):
     def _act(self, unit: SiteUnit, op: str, number: int) -> None:
         unit.action = number or self._next("action")
         lease = self.leases.get(unit.lease)
-        self._actions.append(Action(unit.action, op, unit.id, unit.type, unit.lease, self._context(unit, lease)))
+        # What a guest has said keeps nothing from being torn down: no driver hears of it then.
+        said = EMPTY if lease is None or op == "teardown" else lease.properties
+        self._actions.append(Action(unit.action, op, unit.id, unit.type, unit.lease, self._context(unit, lease), said))
         self._touch(unit)
 
     def _context(self, unit: SiteUnit, lease: SiteLease | None) -> Properties:
+        """What the site says of a unit: nothing of it is a guest's, which has a place of its own."""
         context = {**self.units.unit_properties(unit), **unit.given, "unit.name": unit.id, "site.name": self.name}
         if lease is None:
             return context
         return {
-            **lease.properties,
             **context,
             "lease.id": lease.id,
             "lease.holder": lease.holder,
@@ -309,7 +315,7 @@ class SiteLeases(SiteTurns):
         elif lease is None:
             return
         elif what == "failed":
-            self._unit_failed(lease, unit)
+            self._unit_failed(lease, unit, done.blame)
         elif what != "again":
             lease.waiting -= 1
             self._check_primed(lease)
@@ -331,25 +337,17 @@ class SiteLeases(SiteTurns):
         if lease is not None:
             self._check_down(lease)
 
-    def _unit_failed(self, lease: SiteLease, unit: SiteUnit) -> None:
-        lease.reason = f"unit {unit.id}: {unit.reason}"
-        if unit.retire:
-            self.count_units(unit.type)
-        if unit.id in lease.units:
-            self._replace(lease, unit)
+    def _unit_failed(self, lease: SiteLease, unit: SiteUnit, blame: Blame) -> None:
+        """A unit could not be set up for its lease: see the layer above."""
+        raise NotImplementedError
 
     def _replace(self, lease: SiteLease, unit: SiteUnit) -> None:
-        """Deficit correction: another unit in place of one that failed, unless the lease accepts fewer."""
-        lease.units.remove(unit.id)
-        lease.waiting -= 1
-        self._touch(lease)
-        if lease.pending != au.PRIMING:
-            return
-        if lease.properties.get("deficit", "correct") != "accept":
-            self._queue[lease.id] = REPLACE if self._queue.get(lease.id) is None else self._queue[lease.id]
-            self._look = True
-        else:
-            self._check_primed(lease)
+        """A unit that the lease was to get can't be had: see the layer above."""
+        raise NotImplementedError
+
+    def _waits(self, unit: SiteUnit) -> bool:
+        """Whether a unit is not to be set up yet: see the layer above."""
+        raise NotImplementedError
 
     # -- what the mapper decides -------------------------------------------------------------------------------
 

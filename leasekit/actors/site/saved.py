@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from leasekit.actors.site.power import SitePower
 from leasekit.actors.site.units import REASON_MAX
-from leasekit.core.drivers import DROP, NOT_RESUMED, NOT_SAVED, RESUME, SAVE, saves
+from leasekit.core.drivers import DROP, NOT_RESUMED, NOT_SAVED, RESUME, SAVE, UNIT, saves
 from leasekit.core.leases import authority as au
 from leasekit.core.leases import saved as sv
 from leasekit.core.leases.records import SiteLease, SiteUnit
@@ -174,7 +174,7 @@ class SiteSaved(SitePower):
             unit.reason = clip(f"set up anew: {why}", REASON_MAX) if why else ""
         elif event == "failed" and kept is not None:
             del self._busy[unit.id]
-            kept.tries += 1
+            kept.tries += self._ending is None or self._ending.blame == UNIT
             if kept.tries >= TRIES_MAX:
                 self._drop_saved(kept, "spoilt")
             else:

@@ -14,6 +14,7 @@ from sortedcontainers import SortedList
 
 from leasekit.actors.site.kinds import Kinds
 from leasekit.actors.site.unit_power import FAILED, Note, UnitPower
+from leasekit.core.drivers import SITE, UNIT, Blame
 from leasekit.core.errors import CommandError
 from leasekit.core.filters import parse_filter
 from leasekit.core.leases import authority as au
@@ -44,13 +45,15 @@ class Units:
         fire: Callable[[SiteUnit, str, str], None],
         act: Act,
         note: Note,
+        waits: Callable[[SiteUnit], bool],
     ) -> None:
-        """Units of the types ``switched`` have a driver for their power."""
+        """Units of the types ``switched`` have a driver for their power. One that ``waits`` is not set up yet."""
         self._failures_max = failures_max
         self._types_switched = switched
         self._fire = fire
         self._act = act
         self._power = UnitPower(note, act)
+        self._waits = waits
         self._units: dict[str, SiteUnit] = {}
         self._types: dict[str, Properties] = {}
         self._properties: dict[str, Properties] = {}
@@ -222,18 +225,26 @@ class Units:
 
     def give(self, unit: SiteUnit, lease: str) -> None:
         """Give an available unit to a lease: set it up now, or when its teardown has ended, or it is on."""
-        if unit.state == au.FREE and self.power(unit) == pw.ON:
-            self._take_free(unit)
-            unit.lease = lease
-            self._begin(unit, "setup")
-        elif unit.state == au.FREE:
+        if unit.state == au.FREE:
             self._take_free(unit)
             unit.promised = lease
-            self._power.wake(unit, f"for lease {lease}")
-            self._fire_nothing(unit)
+            self.prepare(unit)
         else:
             unit.promised = lease
             self._tearing[unit.type].pop(unit.id, None)
+            self._fire_nothing(unit)
+
+    def prepare(self, unit: SiteUnit) -> None:
+        """Set up a unit that is clean for the lease that it is promised to: now, when it is on, or when it needs to
+        wait no longer.
+        """
+        if self._waits(unit):
+            self._fire(unit, "down" if unit.state == au.TEARDOWN else "", "")
+        elif self.power(unit) == pw.ON:
+            unit.lease, unit.promised = unit.promised, ""
+            self._begin(unit, "setup")
+        else:
+            self._power.wake(unit, f"for lease {unit.promised}")
             self._fire_nothing(unit)
 
     def take(self, unit: SiteUnit, lease: str) -> bool:
@@ -293,9 +304,12 @@ class Units:
             if done.ok:
                 unit.given, unit.failures, unit.setup = done.properties, 0, done.number
                 return self._is_up(unit, "up", ""), unit, lease
-            self._failed(unit, f"setup failed: {done.reason}")
+            self._failed(unit, f"setup failed: {done.reason}", done.blame)
+            if done.blame == SITE:
+                unit.promised = lease  # its lease waits with it
             self._fire(unit, "failed", unit.reason)
-            self._tearing[unit.type][unit.id] = unit
+            if not unit.promised:
+                self._tearing[unit.type][unit.id] = unit
             self._act(unit, "teardown", 0)
             return "failed", unit, lease
         if unit.state == au.CHANGE:
@@ -330,8 +344,7 @@ class Units:
             unit.reason = unit.retire
             self._fire(unit, "out", unit.retire)
         elif unit.promised:
-            unit.lease, unit.promised = unit.promised, ""
-            self._begin(unit, "setup")
+            self.prepare(unit)
         else:
             self._fire(unit, "down", "")
             self._put_free(unit)
@@ -354,6 +367,9 @@ class Units:
             self._take_free(unit)
         power = self._power.done(unit, done)
         self._sort(unit)
+        if power == FAILED and done.blame == SITE and unit.promised:
+            self._fire_nothing(unit)
+            return "failed", unit, unit.promised
         if power == FAILED:
             unit.retire = unit.reason
             if unit.state == au.FREE:
@@ -362,15 +378,14 @@ class Units:
         if free:
             self._put_free(unit)
         elif unit.promised and power == pw.ON:
-            unit.lease, unit.promised = unit.promised, ""
-            self._begin(unit, "setup")
+            self.prepare(unit)
         self._fire_nothing(unit)
         return None
 
-    def _failed(self, unit: SiteUnit, reason: str) -> None:
-        unit.failures += 1
+    def _failed(self, unit: SiteUnit, reason: str, blame: Blame = UNIT) -> None:
         unit.reason = reason
-        if unit.failures >= self._failures_max:
+        unit.failures += blame == UNIT
+        if blame == UNIT and unit.failures >= self._failures_max:
             unit.retire = f"failed {unit.failures} times in a row; {reason}"
 
     def _put_free(self, unit: SiteUnit) -> None:

@@ -16,7 +16,7 @@ import msgpack
 
 from leasekit.core.claims.keys import KEY_BYTES, SIGNATURE_BYTES, Signer
 from leasekit.core.errors import TicketError
-from leasekit.core.properties import EMPTY, Properties, check_properties
+from leasekit.core.properties import EMPTY, Properties, check_plain, check_properties, is_plain
 from leasekit.core.time import INSTANT_MAX, Term, make_term
 
 TAG: Final = "claim1"
@@ -121,6 +121,7 @@ def _build(fields: Any, body: bytes, signature: bytes) -> Claim:
         and len(holder) == KEY_BYTES
         and type(type_) is str
         and 0 < len(type_) <= TYPE_MAX
+        and is_plain(type_)
         and type(units) is int
         and 0 < units <= UNITS_MAX
         and type(serial) is int
@@ -151,7 +152,7 @@ def _fault(fields: tuple[Any, ...]) -> TicketError:
     for name, key in (("issuer", issuer), ("holder", holder)):
         if type(key) is not bytes or len(key) != KEY_BYTES:
             return _outside(name, key)
-    if type(type_) is not str or not 0 < len(type_) <= TYPE_MAX:
+    if type(type_) is not str or not 0 < len(type_) <= TYPE_MAX or not is_plain(type_):
         return _outside("type", type_)
     for name, number, least, most in (
         ("units", units, 1, UNITS_MAX), ("serial", serial, 0, 2**63 - 1), ("degree", degree, DEGREE_ONE, DEGREE_MAX)
@@ -173,6 +174,7 @@ def _fault(fields: tuple[Any, ...]) -> TicketError:
 def _constraints(found: Any) -> Properties:
     try:
         pairs = check_properties(dict(found), "constraints")
+        check_plain(pairs, "constraints")
     except (ValueError, TypeError) as error:
         raise TicketError("malformed", f"claim: {error}") from error
     if list(found) != sorted(pairs.items()):

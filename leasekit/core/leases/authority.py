@@ -1,13 +1,14 @@
 """The site's side of a lease: where units are.
 
 Theory of operation. A redeem with a valid ticket makes the record (*ticketed*/*redeeming*), answered ``accepted`` at
-once; its units are counted in the site's calendar from then on. When its term starts the mapper assigns units, each
-is set up (*priming*; a unit that is still being torn down for its last holder is waited for), those that fail are
-replaced from what is free, and when every unit has settled the lease is *active*. An extend is accepted at once and
-applied at the old end: units that go are torn down, those that stay are not touched, new ones are set up. A modify is
-applied at its instant in the same way. A unit that fails while the lease is active is replaced as if it
-had failed in its setup. An extend or modify has its own time: it is accepted, and applied, while units are set up too,
-and answered when all have settled. The term's end, or a close, tears everything down; the last update says so.
+once; its units are counted in the site's calendar from then on. When its term starts the mapper assigns units, each is
+set up (*priming*; a unit that is still being torn down for its last holder is waited for), those that fail are replaced
+from what is free, so many in a term, and when every unit has settled the lease is *active*. What fails by the lease's
+own fault fails the lease; while the site is at fault (:mod:`.outage`) it waits with the units that it has. An extend is
+accepted at once and applied at the old end: units that go are torn down, those that stay are not touched, new ones are
+set up. A modify is applied at its instant in the same way. A unit that fails while the lease is active is replaced as
+if it had failed in its setup. An extend or modify has its own time: it is accepted, and applied, while units are set up
+too, and answered when all have settled. The term's end, or a close, tears everything down; the last update says so.
 
 A unit is held from the start of its setup to the end of its teardown; the lease ends when the teardown *begins* for
 those who count time (teardown is charged to the successor), and is ``closed`` when it has ended.

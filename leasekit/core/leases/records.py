@@ -457,7 +457,8 @@ class SiteLease:
     ``wanted`` is how many units it is to have now; ``units`` those it has, in order; ``next`` what was accepted for
     later. ``settles`` is the request that the next update answers. ``origin`` is the digest of the root claim that it
     comes from, ``noticed`` when it is ended before its term (-1: it isn't). ``key`` is that of the holder when it
-    redeemed. ``saves``: its units are saved when it ends by that notice.
+    redeemed. ``saves``: its units are saved when it ends by that notice. ``replaced`` is how many of its units were
+    replaced in this term.
     """
 
     id: str
@@ -487,6 +488,7 @@ class SiteLease:
     notice: str = ""
     key: bytes = b""
     saves: bool = False
+    replaced: int = 0
 
     timer: Instant | None = None
     send_at: Instant = 0
@@ -500,6 +502,7 @@ class SiteLease:
             self.claim, self.term, self.wanted, self.number, self.resource, self.properties, self.units, self.settles,
             self.next, self.update, _pack_updates(self.unacked), self.receipt, self.ended, self.root,
             self.preemptible, self.origin, self.noticed, self.notice, *_NO_CONTRACT, self.key, self.saves,
+            self.replaced,
         )  # fmt: skip
         return (
             self.id, int(self.ended < 0 or bool(self.unacked)), self.slice, self.holder, self.type, self.state,
@@ -508,11 +511,11 @@ class SiteLease:
 
     @classmethod
     def from_row(cls, row: Row) -> Self:
-        defaults = (EMPTY, EMPTY, (), 0, None, 0, (), b"", -1, b"", False, b"", -1, "", *_NO_CONTRACT, b"", False)
+        defaults = (EMPTY, EMPTY, (), 0, None, 0, (), b"", -1, b"", False, b"", -1, "", *_NO_CONTRACT, b"", False, 0)
         (
             claim, term, wanted, number, resource, properties, units, settles, next_, update, unacked, receipt, ended,
-            root, preemptible, origin, noticed, notice, _, _, key, saves,
-        ) = unpack_body(row[-1], 22, *defaults)  # fmt: skip
+            root, preemptible, origin, noticed, notice, _, _, key, saves, replaced,
+        ) = unpack_body(row[-1], 23, *defaults)  # fmt: skip
         later = None
         if next_ is not None:
             op, request, digest, count, (start, end), victims, configuration = next_
@@ -520,7 +523,7 @@ class SiteLease:
         return cls(
             row[0], row[3], row[2], row[4], row[5], row[6], claim, Term(*term), wanted, number, resource, properties,
             row[10], list(units), settles, later, update, _unpack_updates(unacked), receipt, ended, root, preemptible,
-            origin, noticed, notice, key, saves,
+            origin, noticed, notice, key, saves, replaced,
         )  # fmt: skip
 
 

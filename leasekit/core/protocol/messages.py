@@ -178,7 +178,8 @@ class LeaseUpdate(NamedTuple):
     """How the lease stands at the site. ``number`` is the latest request that this settles (0: none).
 
     ``state`` is ``active``, ``refused`` (the request is; the lease stays as it was), ``noticed`` (it will end at
-    ``term.end``), ``closed`` or ``failed``. ``units`` are all that it has now. ``contract`` is the site's signed
+    ``term.end``), ``waiting`` (nothing has changed: its site can't set up units for now), ``closed`` or ``failed``.
+    ``units`` are all that it has now. ``contract`` is the site's signed
     lease, ``receipt`` confirms what a closed lease gave back. ``saved`` is how many of its units were saved, of a lease
     that is suspended, or will be (-1: it isn't).
     """

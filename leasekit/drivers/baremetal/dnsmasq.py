@@ -14,7 +14,7 @@ import threading
 from pathlib import Path
 from typing import Final, Protocol
 
-from leasekit.core.drivers import DriverError
+from leasekit.core.drivers import DriverError, SiteFaultError
 from leasekit.core.time import SECOND
 from leasekit.drivers.baremetal.leases import leases_of, release
 from leasekit.drivers.baremetal.settings import BootNetwork, External, Owned
@@ -106,7 +106,7 @@ def _write(folder: Path, name: str, content: str) -> None:
             beside.chmod(0o644)
             beside.replace(path)
     except OSError as error:
-        raise DriverError(f"can't write {path}: {error.strerror}") from error
+        raise SiteFaultError(f"can't write {path}: {error.strerror}") from error
 
 
 def _read(path: Path) -> str:
@@ -153,7 +153,7 @@ class ExternalDnsmasq:
     def _process(self) -> ProcessState:
         state = dnsmasq_of(self._pid_file)
         if state is None:
-            raise DriverError(f"dnsmasq does not run, as its pid_file {self._pid_file} says")
+            raise SiteFaultError(f"dnsmasq does not run, as its pid_file {self._pid_file} says")
         return state
 
 
@@ -242,7 +242,7 @@ class OwnedDnsmasq:
         start_dnsmasq([f"--conf-file={self._configuration}"])
         state = self._running()
         if state is None:
-            raise DriverError(f"dnsmasq ended at once: {self._last_words()}")
+            raise SiteFaultError(f"dnsmasq ended at once: {self._last_words()}")
         logger.info("dnsmasq %d answers on %s", state.pid, self._network.interface)
         return state
 
@@ -297,7 +297,7 @@ class OwnedDnsmasq:
                 if not target.exists() or target.stat().st_mtime_ns < source.stat().st_mtime_ns:
                     target.write_bytes(source.read_bytes())
         except OSError as error:
-            raise DriverError(f"{error.filename}: {error.strerror}", retry=False) from error
+            raise SiteFaultError(f"{error.filename}: {error.strerror}", retry=False) from error
 
     def _configured(self) -> str:
         network, settings = self._network, self._settings

@@ -10,7 +10,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
-from leasekit.core.drivers import DriverError
+from leasekit.core.drivers import SiteFaultError
 from leasekit.drivers.baremetal.agent import AGENT, INIT
 from leasekit.drivers.baremetal.settings import Environment
 from leasekit.drivers.libvirt.cpio import Entry, archive, directory, file, link
@@ -50,7 +50,7 @@ def make_environment(settings: Environment, folder: Path) -> None:
     except OSError as error:
         where = error.filename or folder
         text = f"the imaging environment can't be made: {where}: {error.strerror}"
-        raise DriverError(text, retry=False) from error
+        raise SiteFaultError(text, retry=False) from error
 
 
 def newest_kernel() -> Path:
@@ -58,7 +58,7 @@ def newest_kernel() -> Path:
     found = [path for path in KERNELS.glob(f"{_PREFIX}*") if (MODULES / _release(path)).is_dir()]
     if not found:
         text = f"the imaging environment needs a kernel: none in {KERNELS} has modules (install linux-image-amd64)"
-        raise DriverError(text, retry=False)
+        raise SiteFaultError(text, retry=False)
     return max(found, key=lambda path: path.stat().st_mtime)
 
 
@@ -70,7 +70,7 @@ def _program(name: str, package: str) -> Path:
     found = shutil.which(name, path="/usr/sbin:/usr/bin:/sbin:/bin")
     if found is None:
         text = f"the imaging environment needs the program {name} (install the package {package})"
-        raise DriverError(text, retry=False)
+        raise SiteFaultError(text, retry=False)
     return Path(found)
 
 
@@ -110,5 +110,5 @@ def _module_files(release: str, names: tuple[str, ...]) -> Iterator[Path]:
 def _libraries(program: Path) -> list[Path]:
     done = subprocess.run(["ldd", program], capture_output=True, text=True, check=False)
     if done.returncode and "not a dynamic executable" not in done.stdout + done.stderr:
-        raise DriverError(f"ldd {program}: {one_line(done.stderr, 200)}", retry=False)
+        raise SiteFaultError(f"ldd {program}: {one_line(done.stderr, 200)}", retry=False)
     return [Path(path) for path in _LIBRARY.findall(done.stdout)]

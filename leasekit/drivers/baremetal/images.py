@@ -9,7 +9,7 @@ from typing import BinaryIO
 
 import trio
 
-from leasekit.core.drivers import DriverError
+from leasekit.core.drivers import SiteFaultError
 from leasekit.drivers.baremetal.settings import Artifact
 from leasekit.drivers.names import one_line
 
@@ -36,11 +36,11 @@ class CheckedFiles:
                     found = file_digest(file, "sha256").hexdigest()
                     if found != artifact.sha256:
                         text = f"image {image}: {name} has the SHA-256 {found}, expected {artifact.sha256}"
-                        raise DriverError(text, retry=False)
+                        raise SiteFaultError(text, retry=False)
                     self._right[artifact.file] = mark
                 return os.fstat(file.fileno()).st_size
         except OSError as error:
-            raise DriverError(f"image {image}: can't read {name}: {error.strerror}", retry=False) from error
+            raise SiteFaultError(f"image {image}: can't read {name}: {error.strerror}", retry=False) from error
 
 
 def _mark(file: BinaryIO, sha256: str) -> tuple[object, ...]:

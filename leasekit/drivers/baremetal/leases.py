@@ -11,7 +11,7 @@ from typing import Final
 
 import attrs
 
-from leasekit.core.drivers import DriverError
+from leasekit.core.drivers import SiteFaultError
 
 PORT: Final = 67
 RELEASE: Final = 7
@@ -35,7 +35,7 @@ def leases_of(path: Path, mac: str) -> Iterator[DhcpLease]:
     except FileNotFoundError:
         return
     except OSError as error:
-        raise DriverError(f"can't read {path}: {error.strerror}") from error
+        raise SiteFaultError(f"can't read {path}: {error.strerror}") from error
     for line in lines:
         words = line.split()
         if len(words) == 5 and words[1].lower() == mac.lower() and re.fullmatch(r"\d+(\.\d+){3}", words[2]):
@@ -57,4 +57,4 @@ def release(lease: DhcpLease, server: str, interface: str) -> None:
             sender.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, interface.encode() + b"\0")
             sender.sendto(packet, (server, PORT))
     except OSError as error:
-        raise DriverError(f"can't tell dnsmasq that {lease.address} is free: {error.strerror}") from error
+        raise SiteFaultError(f"can't tell dnsmasq that {lease.address} is free: {error.strerror}") from error

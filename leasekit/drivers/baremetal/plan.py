@@ -54,16 +54,16 @@ def node_of(unit: str, settings: BareMetalSettings) -> Node:
 def make_plan(unit: UnitContext, settings: BareMetalSettings) -> NodePlan:
     """The plan for a unit. Raises ``DriverError``."""
     node = node_of(unit.unit, settings)
-    image_name = unit.properties.get("image", settings.default_image)
+    image_name = unit.chosen.get("image", settings.default_image)
     if image_name not in settings.images:
-        raise guests.refused("image", image_name, expect_one_of(image_name[:80], settings.images))
+        raise guests.refused("image", image_name, expect_one_of(image_name[:80], settings.images), unit.blame("image"))
     return NodePlan(
         name=unit.unit,
         node=node,
         image_name=image_name,
         image=settings.images[image_name],
         hostname=guests.host_name(unit.unit, settings.network.domain),
-        keys=guests.login_keys(unit.properties.get(guests.LOGIN_KEYS, "")),
+        keys=guests.login_keys(unit.chosen.get(guests.LOGIN_KEYS, ""), unit.blame(guests.LOGIN_KEYS)),
     )
 
 

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 import attrs
 
-from leasekit.core.drivers import DriverError, UnitContext
+from leasekit.core.drivers import SiteFaultError, UnitContext
 from leasekit.drivers.files import damaged, read_table, write_whole
 
 State: TypeAlias = Literal["unknown", "clean", "imaging", "starting", "ready", "cleaning", "dirty"]
@@ -161,7 +161,7 @@ class Records:
                     # Kept at once, so that no two nodes get it in turn.
                     self._write(attrs.evolve(self._known[node], offset=offset))
                     return offset
-        raise DriverError(f"node {node}: all {count} addresses of the boot network are taken")
+        raise SiteFaultError(f"node {node}: all {count} addresses of the boot network are taken")
 
     def _write(self, record: NodeRecord) -> None:
         write_whole(self._path(record.node), attrs.asdict(record))

@@ -16,7 +16,7 @@ from typing import Any, Final
 import attrs
 import trio
 
-from leasekit.core.drivers import DriverError
+from leasekit.core.drivers import DriverError, SiteFaultError
 from leasekit.drivers.baremetal.dnsmasq import ExternalDnsmasq, NameServer, OwnedDnsmasq, boot_script
 from leasekit.drivers.baremetal.environment import INITRD, KERNEL, make_environment
 from leasekit.drivers.baremetal.plan import addresses_of
@@ -90,7 +90,7 @@ class Services:
         network = self._settings.network
         if not is_here(network.address):
             text = f"this machine has no address {network.address}, which nodes are to start from (network.address)"
-            raise DriverError(text)
+            raise SiteFaultError(text)
         boot_network = ipaddress.IPv4Network(network.subnets[0])
         site = Site(network=boot_network, is_node=self._is_node, fetch=self.fetch, report=self.report)
         until = trio.current_time() + PORT_WITHIN
@@ -101,7 +101,7 @@ class Services:
                 # What a daemon that was killed had just started has its port for moments yet.
                 if error.errno != errno.EADDRINUSE or trio.current_time() >= until:
                     text = f"nodes can't be served at {network.address} port {network.port}: {error.strerror}"
-                    raise DriverError(text) from error
+                    raise SiteFaultError(text) from error
             await trio.sleep(PORT_PAUSE)
 
     def close(self) -> None:
@@ -151,7 +151,7 @@ class Services:
             beside.write_bytes(content)
             beside.replace(path)
         except OSError as error:
-            raise DriverError(f"can't write {path}: {error.strerror}") from error
+            raise SiteFaultError(f"can't write {path}: {error.strerror}") from error
 
     def remove_seed(self, node: str) -> None:
         """Forgets it. Raises ``DriverError``."""

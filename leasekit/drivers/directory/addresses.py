@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 
 import attrs
 
-from leasekit.core.drivers import DriverError
+from leasekit.core.drivers import SiteFaultError
 from leasekit.drivers.files import damaged, read_table, write_whole
 
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -90,7 +90,7 @@ class AddressBook:
             if block not in owners:
                 return _Place(block, 0)
         told = ", ".join(map(str, self._networks))
-        raise DriverError(
+        raise SiteFaultError(
             f"slice {slice_[:80]!a}: all {self.blocks} blocks of {self._size} addresses of {told} are given"
         )
 
@@ -120,7 +120,7 @@ class AddressBook:
             self._file.parent.mkdir(parents=True, exist_ok=True)
             lock = self._file.with_name(self._file.name + ".lock").open("w")
         except OSError as error:
-            raise DriverError(f"can't write {self._path}: {error.strerror}") from error
+            raise SiteFaultError(f"can't write {self._path}: {error.strerror}") from error
         with lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield

@@ -25,7 +25,7 @@ from urllib.parse import urlsplit
 
 import attrs
 
-from leasekit.core.drivers import DriverError
+from leasekit.core.drivers import LEASE, UNIT, Blame, DriverError, SiteFaultError
 from leasekit.core.settings import SettingsError
 from leasekit.drivers.directory.entry import Entry, plain_name
 from leasekit.drivers.names import one_line
@@ -215,10 +215,10 @@ class LdapExport:
                 continue
             has = found.get("description", [])
             if OURS not in has:
-                raise self._foreign(name, "is not leasekit's")
+                raise self._foreign(name, "is not leasekit's", LEASE)
             if self._changed(link, name, values, [mark for mark in marks if mark not in has]):
                 return
-        raise DriverError(f"LDAP at {self._settings.url}: {one_line(name, 200)} is made and removed by turns")
+        raise SiteFaultError(f"LDAP at {self._settings.url}: {one_line(name, 200)} is made and removed by turns")
 
     def _add(self, link: Any, name: str, classes: list[str], values: Mapping[str, Any]) -> None:
         """Adds a host. Raises ``DriverError`` where there is one of that name."""
@@ -239,9 +239,9 @@ class LdapExport:
             changes["description"] = [(self._ldap.MODIFY_ADD, marks)]
         return self._do(link, lambda: link.modify(name, changes), allowed=("noSuchObject",)) == "success"
 
-    def _foreign(self, name: str, why: str) -> DriverError:
+    def _foreign(self, name: str, why: str, blame: Blame = UNIT) -> DriverError:
         text = f"LDAP at {self._settings.url}: {one_line(name, 200)} is there, and {one_line(why, 200)}: it is left as "
-        return DriverError(f"{text}it is; remove it, or give the site another base", retry=False)
+        return DriverError(f"{text}it is; remove it, or give the site another base", retry=False, blame=blame)
 
     # What is said to the server
 
@@ -257,7 +257,7 @@ class LdapExport:
             with self._turn:
                 if not link.bind():
                     told = one_line(str(link.result.get("description")))
-                    raise DriverError(
+                    raise SiteFaultError(
                         f"LDAP at {settings.url}: {settings.bind or 'nobody'} can't log in: {told}", retry=False
                     )
                 try:
@@ -265,7 +265,7 @@ class LdapExport:
                 finally:
                     link.unbind()
         except self._errors.LDAPException as error:
-            raise DriverError(f"LDAP at {settings.url}: {one_line(str(error))}") from error
+            raise SiteFaultError(f"LDAP at {settings.url}: {one_line(str(error))}") from error
 
     def _password(self) -> str:
         return "" if self._settings.password_file is None else read_secret(self._settings.password_file)
@@ -292,7 +292,7 @@ class LdapExport:
         told = str(link.result["description"])
         if told not in ("success", *allowed):
             more = one_line(str(link.result.get("message") or ""))
-            raise DriverError(f"LDAP at {self._settings.url}: {told}{f': {more}' if more else ''}")
+            raise SiteFaultError(f"LDAP at {self._settings.url}: {told}{f': {more}' if more else ''}")
         return told
 
     def _folder(self, folder: str) -> str:

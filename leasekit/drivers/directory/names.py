@@ -16,7 +16,7 @@ from typing import Final
 
 import attrs
 
-from leasekit.core.drivers import DriverError
+from leasekit.core.drivers import SiteFaultError
 from leasekit.drivers.directory.entry import Entry
 from leasekit.drivers.dnsmasq import dnsmasq_of, own_dnsmasq, own_user, start_dnsmasq
 from leasekit.drivers.processes import ProcessState, send_signals
@@ -98,7 +98,7 @@ class HostNames:
         except FileNotFoundError:
             return set()
         except OSError as error:
-            raise DriverError(f"can't read {self._folder}: {error.strerror}") from error
+            raise SiteFaultError(f"can't read {self._folder}: {error.strerror}") from error
 
     def stop(self) -> None:
         """End the dnsmasq that the driver has started, if it runs."""
@@ -109,7 +109,7 @@ class HostNames:
     def _tell(self) -> None:
         running = self._running()
         if running is None:
-            raise DriverError(f"dnsmasq does not run, as its pid_file {self._pid_file} says")
+            raise SiteFaultError(f"dnsmasq does not run, as its pid_file {self._pid_file} says")
         send_signals([running], signal.SIGHUP)
 
     def _running(self) -> ProcessState | None:
@@ -140,11 +140,11 @@ def _read(path: Path) -> str:
     except FileNotFoundError:
         return ""
     except OSError as error:
-        raise DriverError(f"can't read {path}: {error.strerror}") from error
+        raise SiteFaultError(f"can't read {path}: {error.strerror}") from error
 
 
 def _attempt(path: Path, do: Callable[[], object]) -> None:
     try:
         do()
     except OSError as error:
-        raise DriverError(f"can't write {path}: {error.strerror}") from error
+        raise SiteFaultError(f"can't write {path}: {error.strerror}") from error

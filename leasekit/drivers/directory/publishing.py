@@ -13,7 +13,16 @@ from typing import Any, Final, cast
 import attrs
 import trio
 
-from leasekit.core.drivers import Driver, DriverError, Orphan, OrphanFinder, ProbeResult, UnitContext, all_orphans
+from leasekit.core.drivers import (
+    Driver,
+    DriverError,
+    Orphan,
+    OrphanFinder,
+    ProbeResult,
+    SiteFaultError,
+    UnitContext,
+    all_orphans,
+)
 from leasekit.core.properties import Properties
 from leasekit.drivers.directory.entry import make_entry
 from leasekit.drivers.directory.ldap import LdapExport, LdapSettings
@@ -75,7 +84,7 @@ class PublishingDriver:
         if problems:
             said = problems[0] if isinstance(problems[0], DriverError) else repr(problems[0])
             # Also for what is no use to try again at once: a password may be put right meanwhile.
-            raise DriverError(f"the unit has ended, and is still told of: {said}") from problems[0]
+            raise SiteFaultError(f"the unit has ended, and is still told of: {said}") from problems[0]
         return returned
 
     async def _withdraw(self, unit: str, problems: list[Exception]) -> None:

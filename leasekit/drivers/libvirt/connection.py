@@ -15,14 +15,14 @@ from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 import trio
 
-from leasekit.core.drivers import DriverError
+from leasekit.core.drivers import SITE, UNIT, DriverError
 from leasekit.core.settings import SettingsError
 from leasekit.core.time import MINUTE, SECOND, Duration, format_duration
 from leasekit.drivers.libvirt import documents
 from leasekit.drivers.libvirt.calls import Calls, GivenUpError
 from leasekit.drivers.libvirt.leased import LeasedHost
 from leasekit.drivers.libvirt.settings import Host, LeasedHosts
-from leasekit.drivers.names import one_line
+from leasekit.drivers.names import FULL, one_line
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -244,4 +244,5 @@ class HostConnection:
             libvirt.VIR_ERR_INVALID_ARG,
             libvirt.VIR_ERR_NO_STORAGE_POOL,
         )
-        return DriverError(text, retry=error.get_error_code() not in hopeless)
+        lacks = FULL in said or error.get_error_code() == libvirt.VIR_ERR_NO_STORAGE_POOL
+        return DriverError(text, retry=error.get_error_code() not in hopeless, blame=SITE if lacks else UNIT)

@@ -15,7 +15,7 @@ from typing import Final
 import attrs
 import trio
 
-from leasekit.core.drivers import DriverError
+from leasekit.core.drivers import DriverError, SiteFaultError
 from leasekit.drivers.libvirt.settings import Artifact
 from leasekit.drivers.libvirt.volumes import PIECE, Volumes
 from leasekit.drivers.names import one_line
@@ -49,7 +49,7 @@ class ImageCache:
             found = await self._volumes.path(artifact.volume)
             if found is None:
                 text = f"image {image}: host {self._host_name} has no volume {artifact.volume!r} in its pool"
-                raise DriverError(text, retry=False)
+                raise SiteFaultError(text, retry=False)
             return found
         name, mark = f"{self._prefix}{artifact.sha256}.image", f"{self._prefix}{artifact.sha256}.whole"
         # Twenty units that start at once bring the image once.
@@ -86,7 +86,7 @@ class ImageCache:
 def wrong_checksum(image: str, artifact: Artifact, found: str) -> DriverError:
     """The error for a file that is not the one that the site means."""
     text = f"image {image}: {artifact.source} has the SHA-256 {found}, expected {artifact.sha256}"
-    return DriverError(text, retry=False)
+    return SiteFaultError(text, retry=False)
 
 
 def read_artifact(image: str, artifact: Artifact) -> Iterator[bytes]:
@@ -106,7 +106,7 @@ def read_artifact(image: str, artifact: Artifact) -> Iterator[bytes]:
 
 
 def _unreadable(image: str, artifact: Artifact, reason: str, *, retry: bool) -> DriverError:
-    return DriverError(f"image {image}: can't read {artifact.source}: {reason}", retry=retry)
+    return SiteFaultError(f"image {image}: can't read {artifact.source}: {reason}", retry=retry)
 
 
 def checked_with(image: str, artifact: Artifact, more: bytes) -> Iterable[bytes]:
@@ -125,8 +125,8 @@ def checked_with(image: str, artifact: Artifact, more: bytes) -> Iterable[bytes]
 def _qcow2_size(image: str, head: bytes) -> int:
     """The size of the disk in a qcow2 file (docs/interop/qcow2.txt in QEMU: offset 24), which must stand alone."""
     if not head.startswith(QCOW2_MAGIC) or len(head) < QCOW2_HEAD:
-        raise DriverError(f"image {image}: found no qcow2 file, expected one (format)", retry=False)
+        raise SiteFaultError(f"image {image}: found no qcow2 file, expected one (format)", retry=False)
     if int.from_bytes(head[8:16], "big"):
         text = f"image {image}: found a qcow2 file that is laid over another, expected one that stands alone"
-        raise DriverError(text, retry=False)
+        raise SiteFaultError(text, retry=False)
     return int.from_bytes(head[24:32], "big")

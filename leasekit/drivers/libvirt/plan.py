@@ -9,14 +9,13 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Mapping
 from hashlib import blake2b, sha256
 from typing import Final
 from uuid import UUID, uuid5
 
 import attrs
 
-from leasekit.core.drivers import DriverError, UnitContext
+from leasekit.core.drivers import LEASE, UNIT, Blame, DriverError, UnitContext
 from leasekit.core.settings import expect_one_of
 from leasekit.drivers.libvirt.settings import Choices, Image, LibvirtSettings, NetworkSettings, Size
 from leasekit.drivers.names import check_unit_id
@@ -62,10 +61,10 @@ class UnitPlan:
 def make_plan(unit: UnitContext, settings: LibvirtSettings) -> UnitPlan:
     """The plan for a unit. Raises ``DriverError``."""
     name = check_unit_id(unit.unit)
-    image_name = unit.properties.get("image", settings.default_image)
+    image_name = unit.chosen.get("image", settings.default_image)
     if image_name not in settings.images:
-        raise refused("image", image_name, expect_one_of(image_name[:80], settings.images))
-    size = chosen_size(unit.properties, settings.size, settings.choices)
+        raise refused("image", image_name, expect_one_of(image_name[:80], settings.images), unit.blame("image"))
+    size = chosen_size(unit, settings.size, settings.choices)
     whose = f"{settings.prefix}{name}"
     return UnitPlan(
         unit=name,
@@ -78,33 +77,33 @@ def make_plan(unit: UnitContext, settings: LibvirtSettings) -> UnitPlan:
         most=_most(size, settings),
         hostname=host_name(name, settings.domain),
         addresses=unit_addresses(name, settings.network) if settings.network is not None else (),
-        keys=login_keys(unit.properties.get(LOGIN_KEYS, "")),
+        keys=login_keys(unit.chosen.get(LOGIN_KEYS, ""), unit.blame(LOGIN_KEYS)),
         # Locally administered, and the same for a unit whoever leases it: no switch has to learn anew.
         mac="02:" + blake2b(whose.encode(), digest_size=5).digest().hex(":"),
         uuid=str(uuid5(_NAMESPACE, f"{whose}\n{unit.lease}\n{unit.number}")),
     )
 
 
-def refused(key: str, found: str, expected: str) -> DriverError:
+def refused(key: str, found: str, expected: str, blame: Blame) -> DriverError:
     """The error for a property whose value can't be used; fit for one line whatever was found."""
-    return DriverError(f"property {key}: found {found[:80]!a}, {expected}", retry=False)
+    return DriverError(f"property {key}: found {found[:80]!a}, {expected}", retry=False, blame=blame)
 
 
-def chosen_size(properties: Mapping[str, str], size: Size, choices: Choices) -> Size:
+def chosen_size(unit: UnitContext, size: Size, choices: Choices) -> Size:
     """The site's ``size``, but for what ``choices`` let the properties say. Raises ``DriverError``."""
-    changes = {}
+    changes, properties = {}, unit.chosen
     for key in ("vcpus", "memory_mb", "cap", "shares"):
         choice: tuple[int, int] | None = getattr(choices, key)
         if choice is None or key not in properties:
             continue
-        changes[key] = chosen_number(key, properties[key], *choice)
+        changes[key] = chosen_number(key, properties[key], *choice, unit.blame(key))
     return attrs.evolve(size, **changes)
 
 
-def chosen_number(key: str, text: str, least: int, most: int) -> int:
+def chosen_number(key: str, text: str, least: int, most: int, blame: Blame = UNIT) -> int:
     """The whole number that a property is. Raises ``DriverError``."""
     if _NUMBER.fullmatch(text) is None or not text.isascii() or not least <= int(text) <= most:
-        raise refused(key, text, f"expected a whole number from {least} to {most}")
+        raise refused(key, text, f"expected a whole number from {least} to {most}", blame)
     return int(text)
 
 
@@ -147,7 +146,7 @@ def unit_addresses(unit: str, network: NetworkSettings) -> tuple[str, ...]:
     return tuple(addresses)
 
 
-def login_keys(text: str) -> tuple[str, ...]:
+def login_keys(text: str, blame: Blame = LEASE) -> tuple[str, ...]:
     """Public keys from text of a guest: type, key and what is left of the comment. Raises ``DriverError``.
 
     Options before a key (``command=...``) are refused: who leases a unit has no say in how its ssh server runs.
@@ -158,11 +157,12 @@ def login_keys(text: str) -> tuple[str, ...]:
         if not words or line.lstrip().startswith("#"):
             continue
         if len(words) < 2 or _KEY_TYPES.fullmatch(words[0]) is None or not _is_key(words[0], words[1]):
-            raise refused(LOGIN_KEYS, line, "expected a public key of OpenSSH in each line, without options")
+            expected = "expected a public key of OpenSSH in each line, without options"
+            raise refused(LOGIN_KEYS, line, expected, blame)
         comment = _COMMENT.sub("_", words[2])[:64] if len(words) == 3 else ""
         keys.append(" ".join(filter(None, (words[0], words[1], comment))))
     if len(keys) > KEYS_MAX:
-        raise DriverError(f"property {LOGIN_KEYS}: found {len(keys)} keys, at most {KEYS_MAX} are allowed", retry=False)
+        raise DriverError(f"property {LOGIN_KEYS}: found {len(keys)} keys, at most {KEYS_MAX} are allowed", blame=blame)
     return tuple(keys)
 
 

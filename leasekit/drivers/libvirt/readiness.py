@@ -10,7 +10,7 @@ from typing import Final
 import attrs
 import trio
 
-from leasekit.core.drivers import DriverError
+from leasekit.core.drivers import DriverError, SiteFaultError
 from leasekit.core.time import SECOND, Duration, format_duration
 from leasekit.drivers.libvirt.connection import HostConnection, HostLostError
 from leasekit.drivers.libvirt.domains import Domains, DomainState
@@ -213,7 +213,7 @@ async def ssh_answers(address: str, host_key: str, port: int = SSH_PORT) -> str:
         try:
             done = await trio.run_process(command, capture_stdout=True, capture_stderr=True, check=False)
         except FileNotFoundError as error:
-            raise DriverError("there is no program ssh here (install openssh-client)", retry=False) from error
+            raise SiteFaultError("there is no program ssh here (install openssh-client)", retry=False) from error
     said = done.stderr.decode("utf-8", "replace")
     if done.returncode == 0 or "Permission denied" in said:
         return ""

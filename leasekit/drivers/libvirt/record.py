@@ -7,10 +7,9 @@ from xml.etree import ElementTree
 
 import attrs
 
-from leasekit.core.drivers import DriverError
 from leasekit.core.properties import Properties
 from leasekit.drivers.libvirt.plan import UnitPlan, keys_digest
-from leasekit.drivers.names import bare
+from leasekit.drivers.names import bare, check_printable
 
 RESUMED_MEMORY: Final = "memory"
 RESUMED_DISK: Final = "disk"
@@ -81,9 +80,7 @@ class UnitRecord:
 
 def make_record(plan: UnitPlan, host_key: str, *, resumed: str = "", lost: str = "") -> UnitRecord:
     """The record of a unit that is about to be made. Raises ``DriverError`` for text that XML can't hold."""
-    for name, text in (("lease", plan.lease), ("type", plan.type)):
-        if not text.isprintable():
-            raise DriverError(f"{name}: found {text[:80]!a}, expected one line of printable text", retry=False)
+    check_printable(plan.lease, plan.type)
     return UnitRecord(
         unit=plan.unit,
         lease=plan.lease,

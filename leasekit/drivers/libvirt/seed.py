@@ -13,7 +13,7 @@ import trio
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from leasekit.core.drivers import DriverError
+from leasekit.core.drivers import SiteFaultError
 from leasekit.drivers.libvirt.cpio import archive, directory, file
 from leasekit.drivers.libvirt.plan import UnitPlan
 from leasekit.drivers.libvirt.settings import NetworkSettings
@@ -104,7 +104,9 @@ async def make_iso(files: dict[str, str]) -> bytes:
     """A CD-ROM image with the label that cloud-init looks for. Raises ``DriverError``."""
     program = next(filter(None, map(shutil.which, ISO_MAKERS)), None)
     if program is None:
-        raise DriverError(f"no program makes CD-ROM images here, install one of: {', '.join(ISO_MAKERS)}", retry=False)
+        raise SiteFaultError(
+            f"no program makes CD-ROM images here, install one of: {', '.join(ISO_MAKERS)}", retry=False
+        )
     # Private to this user, for it holds a private key while it is there.
     with tempfile.TemporaryDirectory(prefix="leasekit-seed-") as folder:
         try:
@@ -116,7 +118,7 @@ async def make_iso(files: dict[str, str]) -> bytes:
             )
             if done.returncode:
                 said = one_line(done.stderr.decode("utf-8", "replace"))
-                raise DriverError(f"{Path(program).name} ended with exit status {done.returncode}: {said}")
+                raise SiteFaultError(f"{Path(program).name} ended with exit status {done.returncode}: {said}")
             return (Path(folder) / "seed.iso").read_bytes()
         except OSError as error:
-            raise DriverError(f"can't make a seed in {folder}: {error.strerror}") from error
+            raise SiteFaultError(f"can't make a seed in {folder}: {error.strerror}") from error

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Final
 
 import trio
 
-from leasekit.core.drivers import DriverError, Finding, ProbeResult, UnitContext
+from leasekit.core.drivers import DriverError, Finding, ProbeResult, SiteFaultError, UnitContext
 from leasekit.core.properties import Properties
 from leasekit.core.settings import SettingsError, expect_one_of
 from leasekit.core.topology import number_of
@@ -82,7 +82,7 @@ class LinkDriver(SiteOnly):
         granule = _granule(unit.properties)
         lacking = missing_rights(namespaces=self._settings.namespaces)
         if lacking:
-            raise DriverError(lacking, retry=False)
+            raise SiteFaultError(lacking, retry=False)
         await link.add(name, unit.lease, granule, unit.log)
         return link.properties(name)
 
@@ -115,7 +115,7 @@ class LinkDriver(SiteOnly):
     def _link(self, type_: str) -> _Link:
         if type_ not in self._links:
             expected = expect_one_of(type_[:60], self._links)
-            raise DriverError(f"links: found no link for the type {type_[:60]!a}, {expected}", retry=False)
+            raise SiteFaultError(f"links: found no link for the type {type_[:60]!a}, {expected}", retry=False)
         return self._links[type_]
 
 
@@ -136,10 +136,10 @@ def _granule(properties: Properties) -> int:
     try:
         kbit = number_of(properties, GRANULE, "1") * 1000
     except ValueError as error:
-        raise DriverError(str(error), retry=False) from error
+        raise SiteFaultError(str(error), retry=False) from error
     if kbit.denominator != 1 or not 1 <= kbit <= KBIT_MAX:
         text = f"{GRANULE}: found {properties[GRANULE]!a}, expected whole kbit/s: 0.001 to {KBIT_MAX // 1000} Mbit/s"
-        raise DriverError(text, retry=False)
+        raise SiteFaultError(text, retry=False)
     return int(kbit)
 
 
@@ -169,11 +169,13 @@ class _Link:
         before = await self._known()
         wanted = before.with_unit(unit, lease, kbit, self._table.slots)
         if wanted is None:
-            raise DriverError(f"link {self._name}: all {self._table.slots} subnets of {self._table.subnets} are taken")
+            raise SiteFaultError(
+                f"link {self._name}: all {self._table.slots} subnets of {self._table.subnets} are taken"
+            )
         # More than that has been granted where the capacity was lowered since: what is in force stays so.
         if wanted.rate > max(before.rate, self._table.capacity):
             text = f"link {self._name}: its leases would have {_mbps(wanted.rate)} of {_mbps(self._table.capacity)}"
-            raise DriverError(text, retry=False)
+            raise SiteFaultError(text, retry=False)
         adopted = before.lease_of(unit) == lease
         self._record = wanted
         try:
@@ -249,7 +251,7 @@ class _Link:
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise DriverError(f"can't make {self._path.parent}: {error.strerror}") from error
+            raise SiteFaultError(f"can't make {self._path.parent}: {error.strerror}") from error
         write_record(self._path, record)
 
     async def _bring(self, number: int, end: End, record: LinkRecord, log: Log) -> None:
@@ -295,7 +297,7 @@ class _Link:
         except NoQueueError as error:
             if kind == "netem":
                 text = f"link {self._name}: delay needs netem, which this kernel has not (module sch_netem)"
-                raise DriverError(text, retry=False) from error
+                raise SiteFaultError(text, retry=False) from error
             if self._kind is not None:
                 raise
             log("the kernel has no fq_codel (module sch_fq_codel): leases have a plain queue")

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import attrs
 
-from leasekit.core.drivers import DriverError
+from leasekit.core.drivers import DriverError, SiteFaultError
 from leasekit.core.time import SECOND, Duration
 from leasekit.drivers.commands import Run
 from leasekit.drivers.link.settings import End
@@ -28,11 +28,11 @@ _KBIT: Final = {"": 0.001, "K": 1, "M": 10**3, "G": 10**6, "T": 10**9}
 _GONE: Final = ("does not exist", "Cannot open network namespace", "Cannot find device", "No such device")
 
 
-class NoEndError(DriverError):
+class NoEndError(SiteFaultError):
     """The interface of an end is not there."""
 
 
-class NoQueueError(DriverError):
+class NoQueueError(SiteFaultError):
     """The kernel has not the kind of queue that was asked for."""
 
 
@@ -75,7 +75,7 @@ class Tools:
         if (root["kind"], root["handle"]) != ("htb", HANDLE):
             if root["handle"] != "0:":
                 text = f"end {end} has a queue {root['kind']} {root['handle']} that is not leasekit's: remove it first"
-                raise DriverError(text, retry=False)
+                raise SiteFaultError(text, retry=False)
             return Seen(up=up, addresses=frozenset(addresses))
         shown = await self._run(self.tc, end, ["class", "show", "dev", interface], log)
         rules = await self._run(self.tc, end, ["-j", "filter", "show", "dev", interface, "parent", HANDLE], log)
@@ -139,7 +139,7 @@ class Tools:
         try:
             found: list[dict[str, Any]] = json.loads(text or "[]")
         except ValueError as error:
-            raise DriverError(f"end {end}: iproute2 wrote something else than JSON", retry=False) from error
+            raise SiteFaultError(f"end {end}: iproute2 wrote something else than JSON", retry=False) from error
         return [entry for entry in found if entry]
 
 
@@ -150,8 +150,8 @@ def _explained(error: DriverError, end: End, said: str) -> DriverError:
     if "kind is unknown" in said:
         return NoQueueError(str(error), retry=False)
     if "Operation not permitted" in said or "Permission denied" in said:
-        return DriverError(f"end {end}: this process must not shape it: start the daemon as root", retry=False)
-    return DriverError(f"{error} ({said[:300]})" if said not in str(error) else str(error))
+        return SiteFaultError(f"end {end}: this process must not shape it: start the daemon as root", retry=False)
+    return SiteFaultError(f"{error} ({said[:300]})" if said not in str(error) else str(error))
 
 
 def _minor(parent: str) -> int:

@@ -8,7 +8,7 @@ from typing import Final
 
 import trio
 
-from leasekit.core.drivers import DriverError
+from leasekit.core.drivers import DriverError, SiteFaultError
 from leasekit.core.time import SECOND, Duration, format_duration
 from leasekit.drivers.commands import Command, Run
 from leasekit.drivers.files import find_executable
@@ -72,7 +72,7 @@ class ScriptController:
         try:
             program = find_executable(command[0], settings.directory, search)
         except ValueError as error:
-            raise DriverError(f"{what}: {error}", retry=False) from error
+            raise SiteFaultError(f"{what}: {error}", retry=False) from error
         run = Run(
             command=(str(program), *command[1:]),
             directory=settings.directory,

@@ -9,7 +9,7 @@ from typing import Final
 
 import trio
 
-from leasekit.core.drivers import DriverError
+from leasekit.core.drivers import DriverError, SiteFaultError
 from leasekit.core.time import SECOND, format_duration
 from leasekit.drivers.names import one_line
 from leasekit.drivers.power.base import BootDevice, NoMeter, Order, PowerState
@@ -105,7 +105,7 @@ class IpmiController:
                 )  # fmt: skip
             except OSError as error:
                 text = f"ipmitool can't be run: {error.strerror} (install the package ipmitool)"
-                raise DriverError(text, retry=False) from error
+                raise SiteFaultError(text, retry=False) from error
             if done.returncode == 0:
                 return done.stdout.decode("utf-8", "replace")
             said = one_line((done.stderr or done.stdout).decode("utf-8", "replace"), 200)

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Final, Literal, TypeAlias
 
 import attrs
 
-from leasekit.core.drivers import DriverError
+from leasekit.core.drivers import SiteFaultError
 from leasekit.core.settings import DurationSetting
 from leasekit.core.time import SECOND
 from leasekit.drivers.commands import Command
@@ -136,18 +136,18 @@ def read_secret(path: Path) -> str:
         with path.open("rb") as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
-                raise DriverError(f"password_file {path}: expected a file", retry=False)
+                raise SiteFaultError(f"password_file {path}: expected a file", retry=False)
             if status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
                 mode = stat.S_IMODE(status.st_mode)
                 text = f"password_file {path}: found mode {mode:04o}, others must not read it (chmod 600)"
-                raise DriverError(text, retry=False)
+                raise SiteFaultError(text, retry=False)
             content = file.read(SECRET_MAX + 1)
     except OSError as error:
-        raise DriverError(f"password_file {path}: can't be read: {error.strerror}", retry=False) from error
+        raise SiteFaultError(f"password_file {path}: can't be read: {error.strerror}", retry=False) from error
     try:
         lines = content.decode().splitlines()
     except UnicodeDecodeError:
         lines = []
     if len(content) > SECRET_MAX or len(lines) != 1 or not lines[0] or not lines[0].isprintable():
-        raise DriverError(f"password_file {path}: expected one line of printable text", retry=False)
+        raise SiteFaultError(f"password_file {path}: expected one line of printable text", retry=False)
     return lines[0]

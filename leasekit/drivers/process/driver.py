@@ -40,6 +40,7 @@ from leasekit.core.drivers import (
     SAVE,
     DriverError,
     ProbeResult,
+    SiteFaultError,
     UnitContext,
 )
 from leasekit.core.properties import EMPTY, Properties
@@ -326,14 +327,14 @@ class ProcessDriver:
             if port not in taken and _is_free(self._settings.host, port):
                 self._ports[unit] = port
                 return port
-        raise DriverError(f"no port from {first} to {last} is free on {self._settings.host}")
+        raise SiteFaultError(f"no port from {first} to {last} is free on {self._settings.host}")
 
     def _properties(self, record: UnitRecord) -> Properties:
         return {"name": record.unit, "host": self._settings.host, "port": str(record.port)}
 
     def _write_config(self, files: UnitFiles, unit: UnitContext) -> None:
         config = {"unit": unit.unit, "lease": unit.lease, "type": unit.type, "number": unit.number}
-        write_whole(files.config, {**config, "properties": dict(unit.properties)}, durable=False)
+        write_whole(files.config, {**config, "properties": dict(unit.chosen)}, durable=False)
 
     async def _remove(self, files: UnitFiles) -> None:
         """Ends the unit's processes and removes its directory; its port is free then. What it was to go on from, and
@@ -351,7 +352,7 @@ class ProcessDriver:
         try:
             make_private(files.work)
         except OSError as error:
-            raise DriverError(f"can't make {files.work}: {error.strerror}") from error
+            raise SiteFaultError(f"can't make {files.work}: {error.strerror}") from error
         self._write_config(files, unit)
         record = UnitRecord(
             unit=unit.unit, lease=unit.lease, type=unit.type, number=unit.number, port=port, ready=False

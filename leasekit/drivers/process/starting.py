@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 
 import trio
 
-from leasekit.core.drivers import DriverError
+from leasekit.core.drivers import LEASE, UNIT, DriverError, SiteFaultError
 from leasekit.core.time import SECOND, Duration
 from leasekit.drivers.members import connect
 from leasekit.drivers.names import one_line
@@ -39,6 +39,7 @@ class UnitStart:
         self._pipe: trio.lowlevel.FdStream | None = None
         self._received = bytearray()
         self._process: ProcessState | None = None
+        self._refused = False
 
     async def launch(self, spec: dict[str, Any]) -> None:
         """Runs the launcher until the process's id is known, and on file; not cancelled in between.
@@ -50,7 +51,7 @@ class UnitStart:
             try:
                 stderr = await self._run_launcher(spec, lock)
             except OSError as error:
-                raise DriverError(f"can't start {sys.executable}: {error.strerror}") from error
+                raise SiteFaultError(f"can't start {sys.executable}: {error.strerror}") from error
             finally:
                 os.close(lock)
             word, rest = "", ""
@@ -100,8 +101,9 @@ class UnitStart:
         if fault is None:
             fault = f"was not ready within {timeout} ms"
         if fault:
-            last = "".join(self._files.last_lines(1))
-            raise DriverError(f"the unit {fault}" + (f"; it wrote: {last}" if last else ""))
+            last = "" if self._refused else "".join(self._files.last_lines(1))
+            text = f"the unit {fault}" + (f"; it wrote: {last}" if last else "")
+            raise DriverError(text, blame=LEASE if self._refused else UNIT)
 
     async def close(self) -> None:
         """Closes the ready pipe."""
@@ -128,6 +130,9 @@ class UnitStart:
             word, _, rest = line.partition(" ")
             if word == "error":
                 return f"can't be started: {one_line(rest)}"
+            if word == "refused" and self._ready == "pipe":
+                self._refused = True
+                return f"refuses its configuration: {one_line(rest)}"
             if word == "ready" and self._ready == "pipe":
                 return ""
         if self._ready == "pipe":

@@ -8,7 +8,7 @@ from typing import IO
 
 import trio
 
-from leasekit.core.drivers import DriverError
+from leasekit.core.drivers import SiteFaultError
 from leasekit.drivers.libvirt.images import read_artifact, wrong_checksum
 from leasekit.drivers.libvirt.settings import Artifact
 from leasekit.drivers.xen import scripts
@@ -44,7 +44,7 @@ def _opened(image: str, artifact: Artifact) -> IO[bytes]:
             return artifact.file.open("rb")
         except OSError as error:
             text = f"image {image}: can't read {artifact.source}: {error.strerror}"
-            raise DriverError(text, retry=False) from error
+            raise SiteFaultError(text, retry=False) from error
     with ExitStack() as closing:
         fetched = closing.enter_context(tempfile.TemporaryFile())
         for piece in read_artifact(image, artifact):

@@ -11,12 +11,12 @@ from uuid import UUID, uuid5
 
 import attrs
 
-from leasekit.core.drivers import DriverError, UnitContext
+from leasekit.core.drivers import UnitContext
 from leasekit.core.settings import expect_one_of
 from leasekit.drivers.libvirt import plan as guests
 from leasekit.drivers.libvirt.plan import LOGIN_KEYS, UnitPlan
 from leasekit.drivers.libvirt.settings import Choices, Size
-from leasekit.drivers.names import check_unit_id
+from leasekit.drivers.names import check_printable, check_unit_id
 from leasekit.drivers.xen.settings import XenSettings
 
 _NAMESPACE: Final = UUID("3c9a2a52-0a5d-4a86-a1b1-5f0d3b7e6d44")
@@ -25,13 +25,11 @@ _NAMESPACE: Final = UUID("3c9a2a52-0a5d-4a86-a1b1-5f0d3b7e6d44")
 def make_plan(unit: UnitContext, settings: XenSettings) -> UnitPlan:
     """The plan for a unit. Raises ``DriverError``."""
     name = check_unit_id(unit.unit)
-    image_name = unit.properties.get("image", settings.default_image)
+    image_name = unit.chosen.get("image", settings.default_image)
     if image_name not in settings.images:
-        raise guests.refused("image", image_name, expect_one_of(image_name[:80], settings.images))
-    for key, text in (("lease", unit.lease), ("type", unit.type)):
-        if not text.isprintable():
-            raise DriverError(f"{key}: found {text[:80]!a}, expected one line of printable text", retry=False)
-    size = guests.chosen_size(unit.properties, settings.size, settings.choices)
+        raise guests.refused("image", image_name, expect_one_of(image_name[:80], settings.images), unit.blame("image"))
+    check_printable(unit.lease, unit.type)
+    size = guests.chosen_size(unit, settings.size, settings.choices)
     whose = f"{settings.prefix}{name}"
     return UnitPlan(
         unit=name,
@@ -44,7 +42,7 @@ def make_plan(unit: UnitContext, settings: XenSettings) -> UnitPlan:
         most=_most(size, settings.choices),
         hostname=guests.host_name(name, settings.domain),
         addresses=guests.unit_addresses(name, settings.network) if settings.network is not None else (),
-        keys=guests.login_keys(unit.properties.get(LOGIN_KEYS, "")),
+        keys=guests.login_keys(unit.chosen.get(LOGIN_KEYS, ""), unit.blame(LOGIN_KEYS)),
         # In the range of Xen's own, and the same for a unit whoever leases it: no switch has to learn anew.
         mac="00:16:3e:" + (blake2b(whose.encode(), digest_size=3).digest()).hex(":"),
         uuid=str(uuid5(_NAMESPACE, f"{whose}\n{unit.lease}\n{unit.number}")),

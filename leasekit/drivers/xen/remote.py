@@ -16,9 +16,9 @@ from typing import IO, Final
 
 import trio
 
-from leasekit.core.drivers import DriverError
+from leasekit.core.drivers import SITE, UNIT, Blame, DriverError, SiteFaultError
 from leasekit.core.time import SECOND, Duration, format_duration
-from leasekit.drivers.names import one_line
+from leasekit.drivers.names import FULL, one_line
 from leasekit.drivers.ssh_login import EXIT_SSH, Login
 from leasekit.drivers.xen.settings import Host, XenSettings
 
@@ -80,7 +80,7 @@ class ControlDomain:
                 )
             except OSError as error:
                 text = f"host {self.name}: {self._settings.ssh} can't be run: {error.strerror}"
-                raise DriverError(text, retry=False) from error
+                raise SiteFaultError(text, retry=False) from error
         if scope.cancelled_caught:
             raise HostLostError(f"host {self.name}: {what}: no answer within {format_duration(limit)}")
         await trio.lowlevel.checkpoint_if_cancelled()
@@ -94,7 +94,10 @@ class ControlDomain:
             where = f"{self.host.user}@{self.host.address} port {self.host.port}"
             raise HostLostError(f"host {self.name}: can't log in to {where}: {said or 'the connection broke'}")
         if done.returncode:
-            raise DriverError(f"host {self.name}: {what}: {said or f'exit status {done.returncode}'}")
+            blame: Blame = SITE if FULL in said else UNIT
+            raise DriverError(
+                f"host {self.name}: {what}: {said or f'exit status {done.returncode}'}", retry=True, blame=blame
+            )
         return done.stdout.decode("utf-8", "replace")
 
     def _command(self) -> list[str]:

@@ -263,6 +263,7 @@ _OVER_GUEST: Final = frozenset({
 _OVER_BROKER: Final = frozenset({"asked", "deadline", "send_at"})
 _OVER_SITE: Final = frozenset({
     "term", "wanted", "properties", "units", "settles", "next", "waiting", "preemptible", "send_at", "receipt",
+    "replaced",
 })  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from leasekit.core.protocol.messages import LeaseUpdate, TicketUpdate
 from leasekit.core.time import INSTANT_MAX, Duration, Instant
+from leasekit.emulation.simulation.blame_book import BlameChecker
 from leasekit.emulation.simulation.checkers import Listening, MemoryChecker, StateChecker
 from leasekit.emulation.simulation.claim_book import ClaimChecker, HonourChecker
 from leasekit.emulation.simulation.end_book import EndChecker
@@ -62,6 +63,7 @@ class Checkers(Hooks):
         self.units = UnitChecker(tuple(sites), clock)
         self.ends = EndChecker(self.units, tuple(sites), clock)
         self.kept = KeptChecker(tuple(sites))
+        self.blames = BlameChecker(tuple(sites))
         self.power = PowerChecker(tuple(sites))
         self.claims = ClaimChecker()
         self.grants = GrantChecker(self.claims, tuple(sites), clock, key, defer_max)
@@ -74,7 +76,7 @@ class Checkers(Hooks):
         self.sites = SiteRefusals(self.units, sites, first_fit, clock)
         self.all: list[Listening] = [
             self.states, self.memory, self.units, self.claims, self.grants, self.honour, self.messages, self.guests,
-            self.orders, self.brokers, self.sites, self.reasons, self.ends, self.kept, self.power,
+            self.orders, self.brokers, self.sites, self.reasons, self.ends, self.kept, self.power, self.blames,
             MapperChecker(wilful),
         ]  # fmt: skip
         self.closes: dict[str, str] = {}
@@ -127,6 +129,7 @@ class Checkers(Hooks):
     def broke(self, site: str, unit: str) -> None:
         """As the workload's."""
         self.units.broke(site, unit)
+        self.blames.broke(site, unit)
         self.sites.disabled(site, unit)  # one that fails again and again goes out of service
 
     def mended(self, site: str, unit: str) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from leasekit.core.claims.ticket import decode_ticket, split_tickets
-from leasekit.core.leases import authority, broker, delegation, plans, power, returns, saved, service_manager
+from leasekit.core.leases import authority, broker, delegation, outage, plans, power, returns, saved, service_manager
 from leasekit.core.leases.machine import TransitionTable
 from leasekit.core.protocol.messages import LeaseUpdate, Message, ReturnTicket, TicketUpdate
 from leasekit.core.schema import Row
@@ -149,12 +149,12 @@ class StateChecker(Listening):
     TABLES: Mapping[str, Sequence[Any]] = {
         "guest": (service_manager.TABLE, returns.TABLE, plans.TOPOLOGY_TABLE),
         "broker": (broker.TABLE, delegation.TABLE, plans.HOLD_TABLE),
-        "authority": (authority.TABLE, delegation.TABLE, saved.TABLE),
+        "authority": (authority.TABLE, delegation.TABLE, saved.TABLE, outage.TABLE),
     }
     NOTES = frozenset({
         "mapper", "joined", "blocked_redeem", "give_back", "request", "redeem", "taken", "delegate", "notice", "report",
         "complaint", "wish", "endorsed", "administer", "maintenance", "plan", "hold", "save",
-        "rest",
+        "rest", "outage", "waiting",
     })  # fmt: skip
 
     def __init__(self, role: Callable[[str], str], *, rogue: bool = False) -> None:

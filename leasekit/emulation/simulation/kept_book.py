@@ -11,10 +11,12 @@ import attrs
 from leasekit.core.claims.claim import Claim
 from leasekit.core.claims.statements import decode_statement
 from leasekit.core.claims.ticket import decode_ticket
+from leasekit.core.drivers import LEASE
 from leasekit.core.errors import TicketError
 from leasekit.core.leases import authority
 from leasekit.core.protocol.messages import Accepted, CloseLease, ErrorReply, LeaseUpdate, Redeem, Relinquish
 from leasekit.core.schema import Row
+from leasekit.core.steps import Action, ActionDone
 from leasekit.core.time import Instant
 from leasekit.emulation.simulation.checkers import Listening, must
 from leasekit.emulation.simulation.scenario import HOSTILE
@@ -37,7 +39,7 @@ class Change:
 @attrs.define
 class Kept:
     """A lease: what it was redeemed by, from that on by which it was last said to be active; how many units it has
-    given up since then; and whether it may end at any time.
+    given up since then; whether it may end at any time; and whether it was ever said to be active.
     """
 
     changes: dict[bytes, Change] = attrs.Factory(dict)
@@ -45,6 +47,7 @@ class Kept:
     asked: dict[tuple[str, int], bytes] = attrs.Factory(dict)
     spent: int = 0
     ends: bool = False
+    active: bool = False
 
     def in_order(self) -> list[Change]:
         """As they were asked for."""
@@ -66,7 +69,8 @@ class Kept:
 
 class KeptChecker(Listening):
     """A lease that goes on keeps its units: a site takes as many as an extend or a modify gives up, when that begins,
-    and no others; or all of them when the lease ends. Those that fail go, of course.
+    and no others; or all of them when the lease ends, or can't be set up by its own fault. Those that fail go, of
+    course.
     """
 
     def __init__(self, sites: Sequence[str]) -> None:
@@ -74,6 +78,7 @@ class KeptChecker(Listening):
         self.sends = {Accepted: self._accepted, ErrorReply: self._error}
         self.receives = {Redeem: self._redeem, CloseLease: self._close, Relinquish: self._relinquish}
         self._leases: dict[str, dict[str, Kept]] = {site: {} for site in sites}
+        self._setups: dict[tuple[str, str, int], str] = {}
 
     def _redeem(self, at: Instant, sender: str, receiver: str, message: Redeem) -> None:
         if not message.ticket or receiver not in self._leases or sender == HOSTILE:
@@ -131,10 +136,23 @@ class KeptChecker(Listening):
                 del kept.changes[found[1]]
                 kept.refused.add(found[1])  # it is written down: repeats are not obeyed
         elif message.state == "active":
+            kept.active = True
             current = kept.changes.get(decode_statement(message.contract).subject)
             if current is not None and len(message.units) <= current.claim.units:
                 current.accepted, kept.spent = True, 0
                 kept.changes = {d: one for d, one in kept.changes.items() if one.number >= current.number}
+
+    def started(self, at: Instant, actor: str, action: Action) -> None:
+        """Remember for which lease a unit is set up."""
+        if actor in self._leases and action.op == "setup":
+            self._setups[actor, action.unit, action.number] = action.lease
+
+    def ended(self, at: Instant, actor: str, done: ActionDone) -> None:
+        """A lease that never was active fails by its own fault."""
+        lease = self._setups.pop((actor, done.unit, done.number), "")
+        kept = self._leases.get(actor, {}).get(lease)
+        if kept is not None and done.blame == LEASE:
+            kept.ends = kept.ends or not kept.active
 
     def restarted(self, at: Instant, actor: str, made: object) -> None:
         """What a site took back it may not have said."""

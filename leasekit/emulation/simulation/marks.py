@@ -30,6 +30,8 @@ FAULTS: Final[Sequence[str]] = (
     "driver: setup fails", "driver: teardown fails", "driver: modify fails", "driver: join fails",
     "driver: leave fails", "driver: power_on fails", "driver: power_off fails", "driver: suspend fails",
     "mapper switches units", "driver: setup hangs", "driver: teardown hangs",
+    "driver: setup fails by the lease's fault", "driver: setup fails by the site's fault",
+    "driver: setup fails by the unit's fault",
     "malice: ticket redeemed twice", "malice: ticket redeemed at another site", "malice: ticket of another guest",
     "malice: ticket redeemed after it was given back", "malice: altered claim", "malice: forged signature",
     "malice: claim of its own making", "malice: others' leases", "malice: nonsense", "malice: garbage bytes",

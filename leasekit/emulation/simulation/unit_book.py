@@ -9,6 +9,7 @@ import attrs
 from leasekit.core.claims.claim import Claim
 from leasekit.core.claims.statements import decode_statement
 from leasekit.core.claims.ticket import decode_ticket
+from leasekit.core.drivers import LEASE
 from leasekit.core.errors import TicketError
 from leasekit.core.leases.power import OPERATIONS
 from leasekit.core.protocol.messages import EXTEND, MODIFY, CloseLease, LeaseUpdate, Redeem, Relinquish
@@ -152,6 +153,8 @@ class UnitChecker(Listening):
             unit.lease, unit.left = "", "" if done.ok else unit.lease
         elif unit.op == "setup" and not unit.failed:
             unit.up, unit.failed = done.ok, not done.ok
+            if done.blame == LEASE:  # what it asks for can't be had: it may give up the rest
+                self._shrinks.add((actor, unit.lease))
 
     def broke(self, site: str, unit: str) -> None:
         """A unit that was up is down: its site may tear it down at any time."""

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any, Final
 
+from leasekit.core.drivers import LEASE, SITE, UNIT, Blame
 from leasekit.core.schema import LOG, StoreError
 from leasekit.core.steps import Action, ActionDone, Command, Connected, Input, Ready, Received, Reply, Tick, TurnDone
 from leasekit.core.time import MINUTE, SECOND, Duration, Instant
@@ -317,7 +318,7 @@ class FaultyWorld(Network):
         if latency >= 20_000:
             self.mark("driver: slow")
         if what == "fails":
-            done = done._replace(ok=False, properties={}, reason="it broke")
+            done = done._replace(ok=False, properties={}, reason="it broke", blame=self._blame(name, action, rng))
         elif what == "hangs":
             # The executor gives up on it; some come to their end all the same, when nobody waits any more.
             latency = self.scenario.timing.driver_timeout
@@ -328,6 +329,15 @@ class FaultyWorld(Network):
                 self.mark("driver: never returns")
             done = done._replace(ok=False, properties={}, reason="timed out")
         self._push(self.now + latency, node.index, INPUTS, (node, [done]))
+
+    def _blame(self, name: str, action: Action, rng: Random) -> Blame:
+        """Whose fault it is that an action fails: mostly the unit's, and always that of a bad one."""
+        blames: tuple[Blame, ...] = (UNIT, UNIT, UNIT, LEASE, SITE)
+        if action.op != "setup" or f"{name}/{action.unit}" in self.scenario.bad_units:
+            return UNIT
+        found = rng.choice(blames)
+        self.mark(f"driver: setup fails by the {found}'s fault")
+        return found
 
     def _driver_fault(self, name: str, action: Action, chance: float) -> str:
         occasion = f"driver {name} {action.number}"

@@ -1,0 +1,140 @@
+"""What is the site's own fault, and no unit's: while its directory is down, or its pool full, none of its units of that
+type is set up (:mod:`leasekit.core.leases.outage`).
+
+Leases wait with the units that they have been given, and their guests are told why. Units are torn down all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from leasekit.actors.site.claims import SiteClaims
+from leasekit.actors.site.units import REASON_MAX
+from leasekit.core.leases import authority as au
+from leasekit.core.leases import outage as out
+from leasekit.core.leases.outage import Outage
+from leasekit.core.leases.records import SiteLease, SiteUnit
+from leasekit.core.protocol.codec import clip
+from leasekit.core.schema import Change, Row
+from leasekit.core.time import MINUTE, SECOND, Duration, Instant
+
+AGAIN_FIRST: Final[Duration] = 10 * SECOND
+"""How long after setups were stopped one is tried; the wait doubles from there."""
+AGAIN_LAST: Final[Duration] = 2 * MINUTE
+"""The longest wait between two tries."""
+
+
+class SiteOutages(SiteClaims):
+    """A site that knows its own faults."""
+
+    def __init__(self, *arguments: Any) -> None:
+        self.outages: dict[str, Outage] = {}
+        super().__init__(*arguments)
+
+    def stop_setups(self, unit: SiteUnit, reason: str) -> None:
+        """A unit could not be set up by the site's fault: no more of its type are, until one can be."""
+        outage = self.outages.get(unit.type)
+        if outage is None:
+            outage = self.outages[unit.type] = Outage(unit.type, reason, self.now, self.now + AGAIN_FIRST)
+            self._note(unit.type, "outage", "", f"{out.STOPPED}/-", reason)
+        elif outage.state == out.TRYING and outage.unit == unit.id:
+            outage.tries += 1
+            outage.reason = reason
+            outage.again = self.now + min(AGAIN_LAST, AGAIN_FIRST << min(outage.tries, 20))
+            self._fire(out.MACHINE, outage, "failed", reason)
+        self._touch(outage)
+        if unit.state == au.FREE:
+            self.units.prepare(unit)
+        else:
+            self._tell_waiting(outage, self.leases.get(unit.promised))
+
+    def _waits(self, unit: SiteUnit) -> bool:
+        outage = self.outages.get(unit.type)
+        if outage is None or (outage.state == out.TRYING and outage.unit == unit.id):
+            return False
+        outage.waiting[unit.id] = unit
+        self._touch(outage)
+        self._tell_waiting(outage, self.leases.get(unit.promised))
+        return True
+
+    def _tell_waiting(self, outage: Outage, lease: SiteLease | None) -> None:
+        """Tell a lease's guest once why it waits."""
+        words = clip(f"{self.name} can't set up units of type {outage.id} for now: {outage.reason}", REASON_MAX)
+        if lease is not None and not lease.reason.startswith(words.partition(": ")[0]):
+            lease.reason = words
+            self._touch(lease)
+            self.publish(lease, "waiting", 0, words)
+
+    def _try(self, outage: Outage) -> None:
+        """Set up the unit that waits the longest; nothing, if none does any more."""
+        while outage.waiting and outage.state == out.STOPPED:
+            unit = outage.waiting.pop(next(iter(outage.waiting)))
+            if _is_held_up(unit):
+                outage.unit = unit.id
+                self._fire(out.MACHINE, outage, "try", unit.id)
+                self.units.prepare(unit)
+        self._touch(outage)
+
+    def _fire_unit(self, unit: SiteUnit, event: str, why: str) -> None:
+        super()._fire_unit(unit, event, why)
+        outage = self.outages.get(unit.type)
+        if outage is None or outage.state != out.TRYING or outage.unit != unit.id:
+            return
+        if event == "up":
+            self._mended(outage)
+        elif unit.state != au.SETUP and not unit.promised:
+            outage.again = self.now
+            self._fire(out.MACHINE, outage, "untold", f"{unit.id} {why}".rstrip())
+
+    def _mended(self, outage: Outage) -> None:
+        self._fire(out.MACHINE, outage, "mended")
+        del self.outages[outage.id]
+        self._dirty.pop(id(outage), None)
+        outage.timer = None
+        self._changes.append(Change(outage.table, outage.id, None))
+        for unit in outage.waiting.values():
+            if _is_held_up(unit):
+                self.units.prepare(unit)
+
+    # -- time and state ----------------------------------------------------------------------------------------
+
+    def _due_at(self, record: Any) -> Instant | None:
+        if isinstance(record, Outage):
+            return record.again if record.state == out.STOPPED and record.waiting else None
+        return super()._due_at(record)
+
+    def _on_due(self, record: Any) -> None:
+        if isinstance(record, Outage):
+            self._try(record)
+        else:
+            super()._on_due(record)
+
+    def restore_leases(self, tables: Mapping[str, Sequence[Row]]) -> None:
+        """As the layer below: what was stopped stays so until it is tried again."""
+        self.outages = {row[0]: Outage.from_row(row) for row in tables.get(Outage.table, ())}
+        super().restore_leases(tables)
+        for outage in self.outages.values():
+            outage.waiting = {unit.id: unit for unit in self.units if unit.type == outage.id and _is_held_up(unit)}
+            self._schedule(outage, self._due_at(outage))
+
+    # -- queries -----------------------------------------------------------------------------------------------
+
+    def _query_units(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
+        found = super()._query_units(arguments)
+        for unit in found:
+            outage = self.outages.get(unit["type"])
+            held_up = outage is not None and unit["unit"] in outage.waiting and _is_held_up(self.units[unit["unit"]])
+            if outage is not None and held_up:
+                unit["reason"] = f"waits until the site is mended: {outage.reason}"
+        return found
+
+    def _query_status(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        names = ("id", "since", "again", "tries", "reason")
+        outages = [{name: getattr(outage, name) for name in names} for outage in self.outages.values()]
+        return {**super()._query_status(arguments), "outages": outages}
+
+
+def _is_held_up(unit: SiteUnit) -> bool:
+    """Whether all that keeps a unit from its lease is that it must wait."""
+    return bool(unit.promised) and unit.state == au.FREE and not unit.action

@@ -1,0 +1,61 @@
+"""What keeps a site from setting up units of one type: its directory is down, its image server, its pool is full.
+
+Theory of operation. A setup that fails by the site's fault is held against no unit: from then on none of the type is
+set up (*stopped*), and leases wait with the units that they were given. After a while one of these is set up, to see
+whether that is mended (*trying*). If it fails in the same way, the next try is later; if it fails by a fault of its
+own, or its lease gives it up, that has told nothing, and another one is tried at once. One that comes up ends it
+(*over*), and all that wait are set up. While nobody waits nothing is tried.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Final, Self
+
+import attrs
+
+from leasekit.core.leases.machine import NONE, Machine
+from leasekit.core.leases.records import SiteUnit, pack_body, unpack_body
+from leasekit.core.schema import Row
+from leasekit.core.time import Instant
+
+STOPPED: Final = "stopped"
+TRYING: Final = "trying"
+OVER: Final = "over"
+
+TABLE: Final = {
+    (STOPPED, NONE): {"try": (TRYING, NONE)},
+    (TRYING, NONE): {"failed": (STOPPED, NONE), "untold": (STOPPED, NONE), "mended": (OVER, NONE)},
+    (OVER, NONE): {},
+}
+
+MACHINE: Final = Machine("outage", TABLE)
+
+
+@attrs.define(slots=True, eq=False)
+class Outage:
+    """Units of type ``id`` can't be set up for ``reason``, which began at ``since``; ``again`` is when it is tried
+    next, ``tries`` how often it was, and ``unit`` the one by which it is tried, or was last. ``waiting`` are units
+    that were held up (some may be free again), the longest first; it is not kept.
+    """
+
+    id: str
+    reason: str
+    since: Instant
+    again: Instant
+    tries: int = 0
+    unit: str = ""
+    state: str = STOPPED
+    pending: str = NONE
+    waiting: dict[str, SiteUnit] = attrs.Factory(dict)
+    timer: Instant | None = None
+
+    table: ClassVar[str] = "outages"
+
+    def row(self) -> Row:
+        return (self.id, self.state, self.since, self.again, self.reason, pack_body((self.tries, self.unit)))
+
+    @classmethod
+    def from_row(cls, row: Row) -> Self:
+        id_, state, since, again, reason, body = row
+        tries, unit = unpack_body(body, 2)
+        return cls(id_, reason, since, again, tries, unit, state)
