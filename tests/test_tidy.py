@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("leasekit", "tests", "benchmarks", "docs", "deploy")
-LINES_MAX = 600
+LINES_MAX = 800
 BIN = Path(sys.executable).parent
 MACHINE_PATH = re.compile(r"(?<![\w.{}$~*-])/(?:home|root|work|Users|mnt|farm)/[A-Za-z0-9]")
 REASON = re.compile(r"#[^\w\n]*\w+")
@@ -58,7 +58,7 @@ def test_tool_finds_nothing(command: Sequence[str]) -> None:
 
 
 def test_long_modules_give_a_reason() -> None:
-    """A module over 600 lines says in its first paragraph why it is so long."""
+    """A module over 800 lines says in its first paragraph why it is so long."""
     unexplained = []
     for path in _modules():
         text = path.read_text()
