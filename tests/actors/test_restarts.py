@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
-from actor_bench import Bench
+from actor_bench import Bench, Fault
 
-from leasekit.core.steps import Action
+from leasekit.core.protocol.messages import ErrorReply
+from leasekit.core.schema import Change
+from leasekit.core.steps import Action, Received
 from leasekit.core.time import MINUTE, SECOND, Instant
 from leasekit.emulation.simulation.checkers import Listening, MemoryChecker, StateChecker
 from leasekit.emulation.simulation.claim_book import ClaimChecker
@@ -78,19 +81,36 @@ def live(bench: Bench) -> None:
     assert bench.query("guest", "returns") == []
 
 
+def close_in_setup(bench: Bench) -> None:
+    """A lease is closed long before its units are up; all must be as if it had never been."""
+    bench.start()
+    bench.latencies["site", "setup"] = 10 * MINUTE
+    made = bench.command("guest", "lease.request", type="vm", units=2, term=[2000, 5 * MINUTE], name="web")
+    bench.run_until(20 * SECOND)
+    assert bench.query("guest", "lease", lease="web")["pending"] == "redeeming"
+    assert not bench.command("guest", "lease.close", lease="web").error
+    bench.run_until(MINUTE)
+    row = bench.nodes["guest"].store.get("leases", made.result["id"])
+    assert row is not None and row[5] == "closed"
+    assert bench.query("broker", "sources")[0]["free_now"] == 4
+    assert [unit["state"] for unit in bench.query("site", "units")] == ["free"] * 4
+    assert bench.query("guest", "returns") == []
+
+
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("victim", ROLES)
-def test_restart_at_each_step(victim: str, place: str) -> None:
+@pytest.mark.parametrize("life", [live, close_in_setup])
+def test_restart_at_each_step(life: Callable[[Bench], None], victim: str, place: str) -> None:
     """A crash at any step changes nothing of what comes of a lease. Drivers are told nothing new: what is done again
     has the number that it had.
     """
     calm = CrashingBench()
-    live(calm)
+    life(calm)
     steps = calm.passed[victim, place]
-    assert steps > 5
+    assert steps > 3
     for count in range(1, steps + 1):
         bench = CrashingBench(victim, place, count)
-        live(bench)
+        life(bench)
         assert bench.passed[victim, place] >= count
         told, expected = sorted(key[2:] for key in bench.drivers.told), sorted(key[2:] for key in calm.drivers.told)
         assert told == expected, f"crash {count} of {victim} {place}"
@@ -107,3 +127,35 @@ def test_two_restarts_of_a_site_keep_its_units() -> None:
         bench.command("site", "unit.disable", unit="vm-3")
         bench.command("site", "unit.enable", unit="vm-3")
     assert [unit["state"] for unit in bench.query("site", "units")] == ["active", "active", "free", "free"]
+
+
+def test_a_close_that_an_earlier_version_held_back_is_sent() -> None:
+    """A store in which a lease that is being redeemed waits to be closed: its site is told at the first start."""
+    bench = Bench().start()
+    made = bench.command("guest", "lease.request", type="vm", units=1, term=[2000, 10 * MINUTE], name="web")
+    bench.run_until(3 * SECOND)
+    lease = bench.actor("guest").leases[made.result["id"]]
+    lease.closing, lease.close_reason = True, "not wanted any more"
+    bench.nodes["guest"].store.commit([Change("leases", lease.id, lease.row())])
+    bench.crash("guest")
+    bench.run_until(3_500)
+    assert bench.query("site", "lease", lease=lease.id)["pending"] == "closing"
+    bench.run_until(10 * SECOND)
+    found = bench.query("guest", "lease", lease="web")
+    assert (found["state"], found["reason"]) == ("closed", "not wanted any more")
+
+
+def test_the_ticket_of_a_lease_whose_close_its_site_refuses_goes_back() -> None:
+    """Whatever a site has against a close: what is left of the ticket is offered back, and the broker has it again."""
+    bench = Bench().start()
+    bench.latencies["site", "setup"] = 10 * MINUTE
+    made = bench.command("guest", "lease.request", type="vm", units=1, term=[2000, 10 * MINUTE], name="web")
+    bench.run_until(3 * SECOND)
+    bench.faults.append(Fault("lose", "guest", "site", "CloseLease", 1))
+    bench.command("guest", "lease.close", lease="web")
+    bench.feed("guest", [Received("site", ErrorReply(made.result["id"], 3, "busy", "come back tomorrow"))])
+    lease = bench.query("guest", "lease", lease="web")
+    assert (lease["state"], lease["reason"]) == ("closed", "site: come back tomorrow")
+    bench.run_until(10 * SECOND)
+    assert [unit["state"] for unit in bench.query("site", "units")] == ["free"] * 4
+    assert bench.query("broker", "sources")[0]["free_now"] == 4

@@ -66,7 +66,8 @@ SPECIFIED = {
         ticketed/- expire failed/-
         ticketed/redeeming lease active/-
         ticketed/redeeming lease_refused failed/-
-        ticketed/redeeming close ticketed/redeeming
+        ticketed/redeeming close ticketed/close_wait
+        ticketed/close_wait closed closed/-
         ticketed/redeeming expire failed/-
         active/- extend active/extending_ticket
         active/- modify active/modifying
@@ -181,7 +182,7 @@ UNNAMED = {
         ("active_ticketed/extending_lease", "changed"), ("active_ticketed/extending_lease", "lost"),
         ("active/modifying", "changed"), ("active/modifying", "lost"), ("active/modifying", "expire"),
         ("active/closing", "changed"), ("active/closing", "lost"), ("active/close_wait", "changed"),
-        ("active/close_wait", "lost"),
+        ("active/close_wait", "lost"), ("ticketed/close_wait", "lost"), ("ticketed/close_wait", "expire"),
     },
     "broker": {
         ("ticketed/extending_ticket", event) for event in ("withdraw", "expire", "return", "returned", "end")

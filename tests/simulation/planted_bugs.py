@@ -107,8 +107,18 @@ BUGS: Final[dict[str, Bug]] = {
         ServiceManager, "_on_no_ticket", "self.advance(lease)",
         "self.close(lease, reason) if lease.state == sm.ACTIVE else self.advance(lease)",
     ),
-    "a close during a redeem is forgotten": Bug(
-        ServiceManager, "advance", "if lease.closing and lease.state == sm.ACTIVE", "if lease.closing and False"
+    "a close is held back while the site sets up": Bug(
+        ServiceManager, "close", "before = (lease.state, lease.pending)",
+        "lease.close_reason = reason; before = (lease.state, lease.pending)\n"
+        "    if lease.pending == sm.REDEEMING:\n        lease.closing = True\n        return",
+        also=Bug(ServiceManager, "advance", "(sm.TICKETED, sm.REDEEMING):", "(sm.ACTIVE, NONE):"),
+    ),
+    "a closing lease gets units in place of those that failed": Bug(
+        SiteLeases, "close_lease", "self._queue.pop(lease.id, None)", NOTHING
+    ),
+    "units that are ready stay when their lease closes in its setup": Bug(
+        SiteLeases, "close_lease", "for name in list(lease.units):",
+        "for name in [n for n in lease.units if lease.state != au.TICKETED or self.units[n].state != au.UP]:",
     ),
     "units are not told to leave before the lease closes": Bug(
         ServiceManager, "_after_close", "self._start_leaves(lease, list(lease.units))", NOTHING

@@ -22,6 +22,8 @@ class GuestLimits(GuestPlans):
         match (lease.state, lease.pending):
             case (sm.NASCENT, sm.TICKETING | sm.CLOSE_WAIT):
                 return lease.ask_deadline
+            case (sm.TICKETED | sm.ACTIVE, sm.CLOSE_WAIT):
+                return self._last_end(lease) + self.settings.close_timeout
             case (sm.TICKETED, sm.REDEEMING):
                 return lease.end + self._base.clock_skew
             case (sm.TICKETED, _):
@@ -40,8 +42,6 @@ class GuestLimits(GuestPlans):
             case (sm.ACTIVE, sm.CLOSING):
                 # The site goes on to the end of an extend that it has accepted, heard of or not.
                 return self._last_end(lease) if lease.op_accepted else lease.end
-            case (sm.ACTIVE, sm.CLOSE_WAIT):
-                return self._last_end(lease) + self.settings.close_timeout
             case (sm.ACTIVE, _):
                 return self._leaves_at(lease, lease.end)
         return None

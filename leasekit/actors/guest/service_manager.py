@@ -384,9 +384,7 @@ class ServiceManager(GuestSuspension):
         elif message.number == lease.op_number and peer == lease.site:
             joint = (lease.state, lease.pending)
             if lease.op == CLOSE and sm.MACHINE.allows(joint, "closed"):
-                lease.reason = reason
-                self._fire(sm.MACHINE, lease, "closed", reason)
-                self._end(lease)
+                self._over(lease, "closed", reason)
             elif lease.op in (EXTEND, MODIFY) and message.code == "unknown_lease" and sm.MACHINE.allows(joint, "lost"):
                 # It was over for so long that the site has forgotten it, and what it said then never came.
                 self._over(lease, "lost", reason)
@@ -420,7 +418,7 @@ class ServiceManager(GuestSuspension):
             self._redeem(lease, CLOSE)
 
     def close(self, lease: GuestLease, reason: str) -> None:
-        """End the lease before its time; what can't be done now is remembered."""
+        """End the lease before its time."""
         if lease.closing:
             return
         before = (lease.state, lease.pending)
@@ -451,6 +449,10 @@ class ServiceManager(GuestSuspension):
             lease.number += 1
             lease.ask_tries = 0
             self._send_ask(lease)
+        elif lease.pending == sm.CLOSE_WAIT:
+            self.give_back_all(lease, lease.further, lease.site)
+            lease.further = ()
+            self._redeem(lease, CLOSE)
         elif lease.state in (sm.CLOSED, sm.FAILED):
             if lease.approved is not None:  # of a lease that was ended early, or not redeemed, its claim may go on
                 self.give_back(lease, lease.approved, lease.site)
@@ -520,6 +522,8 @@ class ServiceManager(GuestSuspension):
         match (lease.state, lease.pending):
             case (sm.NASCENT, _):
                 self._expire(lease, f"no answer from broker {lease.broker} in time")
+            case (_, sm.CLOSE_WAIT):
+                self._expire(lease, f"site {lease.site} never confirmed the close")
             case (sm.TICKETED, sm.REDEEMING):
                 self._expire(lease, f"site {lease.site} did not make the lease before its term ended")
             case (sm.TICKETED, _):
@@ -537,17 +541,15 @@ class ServiceManager(GuestSuspension):
                     unit.action = 0
                 lease.busy = 0
                 self._all_left(lease)
-            case (sm.ACTIVE, sm.CLOSE_WAIT):
-                self._expire(lease, f"site {lease.site} never confirmed the close")
             case (sm.ACTIVE, _):
                 self._expire(lease, "its term ended" if lease.noticed < 0 else lease.reason)
 
     def advance(self, lease: GuestLease) -> None:
-        """Do what the lease's state allows now: join, redeem, or close if that was asked for meanwhile."""
+        """Do what the lease's state allows now: join, or redeem."""
         if lease.join == sm.BLOCKED_JOIN and lease.hold_until <= self.now:
             self._join(lease)
-        if lease.closing and lease.state == sm.ACTIVE and lease.pending == NONE:
-            lease.closing = False
+        if lease.closing and (lease.state, lease.pending) == (sm.TICKETED, sm.REDEEMING):
+            lease.closing = False  # a store of earlier times: closes waited then until the lease was active
             self.close(lease, lease.close_reason)
         elif (lease.state, lease.pending) == (sm.ACTIVE, NONE):
             self.roll_key(lease)

@@ -510,6 +510,7 @@ class Authority(SiteSaved):
         super()._restore(tables)
         self._restore_given(tables.get("delegations", ()), tables.get("wishes", ()))
         self.restore_leases(tables)
+        self._strays = [lease.id for lease in self.leases.values() if not lease.type]
         self._restore_windows(tables.get("maintenance", ()))
 
     # -- commands and queries ----------------------------------------------------------------------------------

@@ -497,6 +497,13 @@ class SiteLease:
 
     table: ClassVar[str] = "leases"
 
+    @property
+    def is_live(self) -> bool:
+        """Whether anything depends on it still: on a close without a lease, which has no type, that no redeem which it
+        has overtaken is carried out.
+        """
+        return self.ended < 0 or bool(self.unacked) or not self.type
+
     def row(self) -> Row:
         body = (
             self.claim, self.term, self.wanted, self.number, self.resource, self.properties, self.units, self.settles,
@@ -505,8 +512,8 @@ class SiteLease:
             self.replaced,
         )  # fmt: skip
         return (
-            self.id, int(self.ended < 0 or bool(self.unacked)), self.slice, self.holder, self.type, self.state,
-            self.pending, self.wanted, self.term.start, self.term.end, self.reason, max(self.ended, 0), pack_body(body),
+            self.id, int(self.is_live), self.slice, self.holder, self.type, self.state, self.pending, self.wanted,
+            self.term.start, self.term.end, self.reason, max(self.ended, 0), pack_body(body),
         )  # fmt: skip
 
     @classmethod

@@ -2,12 +2,14 @@
 
 Theory of operation. A lease begins as a wish (*nascent*). The service manager asks a broker for a ticket; with the
 ticket in hand (*ticketed*) it waits for the term to come near, and for the redeem predecessor if there is one, and
-redeems the ticket at the site. When the site says that the units are there the lease is *active*, and its units are
-joined to the guest's application. Before the term ends the mapper may extend: a ticket for the next term makes the
-lease *active_ticketed*, redeeming that makes it active again; where a term goes on over several tickets, each of them
-does so (*in_hand*). In mid-term it may be modified. At the end, or when it
-is closed early, the units leave the application first (*closing*), then the site is told (*close_wait*), and its last
-word closes the lease. What is left of a ticket's term goes back to the broker by way of the site (:mod:`.returns`).
+redeems the ticket at the site. A close that comes then is told to the site at once, for its teardown ends the set-up;
+the site's last word closes the lease (*ticketed*/*close_wait*), also where the redeem has never arrived. When the
+site says that the units are there the lease is *active*, and its units are joined to the guest's application. Before
+the term ends the mapper may extend: a ticket for the next term makes the lease *active_ticketed*, redeeming that
+makes it active again; where a term goes on over several tickets, each of them does so (*in_hand*). In mid-term it may
+be modified. At the end, or when it is closed early, the units leave the application first (*closing*), then the site
+is told (*close_wait*), and its last word closes the lease. What is left of a ticket's term goes back to the broker by
+way of the site (:mod:`.returns`).
 
 What is due follows from the record: ``ask`` is the request that the broker has not settled, ``claim_op`` that
 at the site; each is sent now, and again with backoff, until it is answered or useless. A reply to any other number
@@ -74,9 +76,14 @@ TABLE: Final = {
     (TICKETED, REDEEMING): {
         "lease": (ACTIVE, NONE),
         "lease_refused": (FAILED, NONE),
-        "close": (TICKETED, REDEEMING),
+        "close": (TICKETED, CLOSE_WAIT),
         "lost": (FAILED, NONE),
         "expire": (FAILED, NONE),
+    },
+    (TICKETED, CLOSE_WAIT): {
+        "closed": (CLOSED, NONE),
+        "lost": (CLOSED, NONE),
+        "expire": (CLOSED, NONE),
     },
     (ACTIVE, NONE): {
         "changed": (ACTIVE, NONE),

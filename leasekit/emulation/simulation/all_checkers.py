@@ -10,6 +10,7 @@ from leasekit.core.time import INSTANT_MAX, Duration, Instant
 from leasekit.emulation.simulation.blame_book import BlameChecker
 from leasekit.emulation.simulation.checkers import Listening, MemoryChecker, StateChecker
 from leasekit.emulation.simulation.claim_book import ClaimChecker, HonourChecker
+from leasekit.emulation.simulation.close_book import CloseChecker
 from leasekit.emulation.simulation.end_book import EndChecker
 from leasekit.emulation.simulation.grant_book import GrantChecker
 from leasekit.emulation.simulation.kept_book import KeptChecker
@@ -62,6 +63,7 @@ class Checkers(Hooks):
         self.memory = MemoryChecker()
         self.units = UnitChecker(tuple(sites), clock)
         self.ends = EndChecker(self.units, tuple(sites), clock)
+        self.closing = CloseChecker(tuple(sites))
         self.kept = KeptChecker(tuple(sites))
         self.blames = BlameChecker(tuple(sites))
         self.power = PowerChecker(tuple(sites))
@@ -77,7 +79,7 @@ class Checkers(Hooks):
         self.all: list[Listening] = [
             self.states, self.memory, self.units, self.claims, self.grants, self.honour, self.messages, self.guests,
             self.orders, self.brokers, self.sites, self.reasons, self.ends, self.kept, self.power, self.blames,
-            MapperChecker(wilful),
+            self.closing, MapperChecker(wilful),
         ]  # fmt: skip
         self.closes: dict[str, str] = {}
         self._now, self._comes_late = now, comes_late
@@ -121,6 +123,7 @@ class Checkers(Hooks):
     def closed(self, guest: str, lease: str) -> None:
         """As the hooks'."""
         self.closes[lease] = guest
+        self.closing.closed(guest, lease)
 
     def disabled(self, site: str, unit: str) -> None:
         """As the hooks'."""

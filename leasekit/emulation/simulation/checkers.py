@@ -3,8 +3,8 @@ no actor.
 
 Each raises :class:`Violated` at the step at which something is wrong. This module has what all of them share, and the
 two that look at states; the others are in :mod:`.unit_book`, :mod:`.kept_book`, :mod:`.end_book`,
-:mod:`.claim_book`, :mod:`.grant_book`, :mod:`.message_book`, :mod:`.order_book`, :mod:`.refusals` and
-:mod:`.reason_book`.
+:mod:`.close_book`, :mod:`.claim_book`, :mod:`.grant_book`, :mod:`.message_book`, :mod:`.order_book`,
+:mod:`.refusals` and :mod:`.reason_book`.
 """
 
 from __future__ import annotations

@@ -387,8 +387,9 @@ def _failure(scenario: Scenario, run: Run | None, error: Exception) -> Failure:
 
 _CHECKERS: Final = {
     "unit_book": "units", "claim_book": "claims", "message_book": "messages", "refusals": "refusals",
-    "reason_book": "refusals", "end_book": "early ends", "kept_book": "units kept", "grant_book": "grants",
-    "blame_book": "blame", "order_book": "order", "mapper_book": "mappers", "checkers": "states and memory",
+    "reason_book": "refusals", "end_book": "early ends", "close_book": "closes", "kept_book": "units kept",
+    "grant_book": "grants", "blame_book": "blame", "order_book": "order", "mapper_book": "mappers",
+    "checkers": "states and memory",
     "stores": "disk", "twins": "restarts", "run": "liveness",
 }  # fmt: skip
 
