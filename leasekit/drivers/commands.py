@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -17,7 +19,7 @@ from leasekit.core.drivers import LEASE, SITE, UNIT, Blame, DriverError
 from leasekit.core.time import SECOND, Duration
 from leasekit.drivers.files import find_executable
 from leasekit.drivers.names import one_line
-from leasekit.drivers.processes import session_members, stop_processes
+from leasekit.drivers.processes import ProcessState, process_state, session_members, stop_processes
 
 Command: TypeAlias = tuple[str, ...]
 
@@ -34,6 +36,8 @@ EXIT_TEMPORARY: Final = 75
 BLAMES: Final[Mapping[int, Blame]] = {65: LEASE, 69: SITE}
 """Whose fault it is that a command has failed: EX_DATAERR of sysexits.h, and EX_UNAVAILABLE. All else is the unit's."""
 
+_MARK: Final = "leasekit-run-"
+"""What the descriptors are called by which commands that run are known (memfd_create(2))."""
 _TEMPORARY_ERRORS: Final = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
 
 
@@ -73,11 +77,46 @@ def resolve_commands(
     return resolved, errors
 
 
+def forsaken() -> dict[str, list[ProcessState]]:
+    """The processes of commands that go on although the daemon which began them is gone, by the mark of their unit;
+    blocks. What a command left running when it had ended well is none of them.
+    """
+    found: dict[str, list[ProcessState]] = {}
+    for process in Path("/proc").iterdir():
+        state = process_state(int(process.name)) if process.name.isdecimal() else None
+        leader = process_state(state.session) if state is not None else None
+        if state is None or not state.alive or (leader is not None and leader.parent == os.getpid()):
+            continue
+        links: list[Path] = []
+        with suppress(OSError):  # it has ended, or is not ours to look at
+            links += (process / "fd").iterdir()
+        for link in links:
+            with suppress(OSError):
+                name = str(link.readlink()).removesuffix(" (deleted)")
+                if name.startswith(f"/memfd:{_MARK}") and not link.read_bytes():
+                    found.setdefault(name.removeprefix("/memfd:"), []).append(state)
+    return found
+
+
+async def end_forsaken(found: Iterable[ProcessState], grace: Duration) -> None:
+    """End what :func:`forsaken` has found, with all of its sessions. Raises ``DriverError``."""
+    now = ((one, process_state(one.pid)) for one in found)
+    sessions = {one.session for one, state in now if state is not None and state.start == one.start}
+    with trio.CancelScope(shield=True):
+        await stop_processes(lambda: [one for session in sessions for one in session_members(session)], grace)
+
+
+def mark_of(unit: str, lease: str) -> str:
+    """By what the commands for a lease's unit are known while they run."""
+    return _MARK + hashlib.sha256(f"{lease}/{unit}".encode("utf-8", "replace")).hexdigest()[:32]
+
+
 @attrs.frozen(kw_only=True)
 class Run:
     """One run of a command: ``given`` goes to its standard input, lines of standard error to ``log``.
 
-    ``grace`` (ms) is the time between SIGTERM and SIGKILL, where it has to be ended.
+    ``grace`` (ms) is the time between SIGTERM and SIGKILL, where it has to be ended. By its ``mark`` a later daemon
+    finds it, should this one be killed: a descriptor that the command inherits, empty until it has ended well.
     """
 
     command: Command
@@ -88,6 +127,7 @@ class Run:
     log: Callable[[str], None]
     what: str
     """What is being done, for errors: ``setup: clone.sh``."""
+    mark: str = _MARK
 
     async def output(self) -> bytes:
         """Runs the command in a session of its own; returns its standard output if it ends with 0.
@@ -95,6 +135,13 @@ class Run:
         What it leaves running goes on then. If it fails, writes too much or is cancelled, its whole session is ended.
         Raises ``DriverError``: retryable after exit status 69 or 75 and after a signal.
         """
+        mark = os.memfd_create(self.mark)
+        try:
+            return await self._output(mark)
+        finally:
+            os.close(mark)
+
+    async def _output(self, mark: int) -> bytes:
         try:
             process = await trio.lowlevel.open_process(
                 list(self.command),
@@ -102,6 +149,7 @@ class Run:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 start_new_session=True,
+                pass_fds=(mark,),
                 cwd=self.directory,
                 env=dict(self.environment),
             )
@@ -115,6 +163,8 @@ class Run:
             await streams.serve(process, self.given, descriptor)
             status = os.waitid(os.P_PIDFD, descriptor, os.WEXITED | os.WNOWAIT | os.WNOHANG)
             succeeded = not streams.overflow and status is not None and status.si_status == 0
+            if succeeded:
+                os.write(mark, b"done")
         finally:
             with trio.CancelScope(shield=True):
                 try:

@@ -37,6 +37,7 @@ class ProcessState(NamedTuple):
     start: int
     cpu: float
     rss: int
+    parent: int
 
     @property
     def alive(self) -> bool:
@@ -58,7 +59,7 @@ def process_state(pid: int) -> ProcessState | None:
     # The name, in parentheses, may hold anything; what follows the last one is numbers.
     fields = text[text.rindex(")") + 2 :].split()
     cpu = sum(map(int, fields[11:15])) / _TICKS
-    return ProcessState(pid, fields[0], int(fields[3]), int(fields[19]), cpu, int(fields[21]) * _PAGE)
+    return ProcessState(pid, fields[0], int(fields[3]), int(fields[19]), cpu, int(fields[21]) * _PAGE, int(fields[1]))
 
 
 def session_members(session: int) -> list[ProcessState]:

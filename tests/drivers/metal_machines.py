@@ -61,7 +61,9 @@ class MetalHarness:
         return driver
 
     def leftovers(self) -> list[str]:
-        return self.nodes.entries() + [name for name, node in self.nodes.nodes.items() if node.is_on()]
+        nodes = self.nodes.nodes
+        imaged = [f"the image of {name}" for name, node in nodes.items() if IMAGE[:8] in node.disk.read_bytes()]
+        return self.nodes.entries() + imaged + [name for name, node in nodes.items() if node.is_on()]
 
     def living(self, daemon: _Daemon) -> BareMetalDriver:
         """The driver of a daemon, which is started for it where another one was asked last."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import time
 
 import pytest
@@ -350,3 +351,18 @@ def test_output_limits_are_those_of_property_lists():
         read_properties(json.dumps({str(n): "x" for n in range(300)}).encode(), "setup: x")
     with pytest.raises(DriverError, match="at most 16384"):
         read_properties(json.dumps({"k": "x" * 20_000}).encode(), "setup: x")
+
+
+async def test_what_an_earlier_daemon_has_set_up_goes_on(script_harness, make_unit):
+    """What a command leaves running when it ends well is the unit's, whichever daemon comes next."""
+    script_harness.write("stays.sh", "#!/bin/sh\nsleep 3600 </dev/null >/dev/null 2>&1 &\n")
+    given = {"setup": ["./stays.sh"], "teardown": ["true"], "probe": ["true"]}
+    await script_harness.make(**given).setup(make_unit("u1"))
+    left = session_processes(str(script_harness.units))
+    assert left
+    try:
+        await script_harness.make(**given).probe(make_unit("u1", "probe", 2))
+        assert session_processes(str(script_harness.units)) == left
+    finally:
+        for pid in left:
+            os.kill(pid, signal.SIGKILL)
