@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 import pytest
+from actor_bench import Bench, Mappers
 
 from leasekit.actors.peering import Peer
 from leasekit.actors.settings import AuthoritySettings, DelegationSpec, UnitGroup
 from leasekit.actors.site.authority import Authority
 from leasekit.core.claims.keys import UNSIGNED, UnsignedIdentity, key_tag
 from leasekit.core.claims.ticket import decode_ticket, delegate
-from leasekit.core.mappers import Assign, Refuse
+from leasekit.core.mappers import Assign, AuthorityCycle, AuthorityDecision, Refuse, Wake
 from leasekit.core.protocol.messages import NEW, LeaseUpdate, Offer, OfferAnswer, Redeem
 from leasekit.core.steps import Action, ActionDone, Command, Input, Message, Ready, Received, Tick, TurnDone
 from leasekit.core.time import Instant, Term
@@ -105,3 +106,28 @@ def test_a_refusal_holds_if_nothing_has_changed_meanwhile(enabled: bool) -> None
         sent = desk.feed(done)
     (update,) = [one for one in sent if isinstance(one, LeaseUpdate)]
     assert update.state == ("active" if enabled else "failed")
+
+
+class Hesitant(FirstFit):
+    """First fit, which puts off for a while which units a lease is to give up."""
+
+    def assign(self, cycle: AuthorityCycle) -> list[AuthorityDecision]:
+        """Nothing of what shrinks, if it was not put off already."""
+        assert all(demand.units for demand in cycle.demands), "a lease that lacks nothing is not asked about"
+        later = [Wake(cycle.now + 10_000)] if any(demand.units < 0 for demand in cycle.demands) else []
+        return [*later, *super().assign(cycle._replace(demands=[one for one in cycle.demands if one.units > 0]))]
+
+
+def test_a_lease_that_loses_the_unit_it_was_to_give_up_is_even() -> None:
+    """A setup fails while the mapper has yet to choose what a shrinking lease gives up: there is nothing to choose."""
+    bench = Bench(mappers=Mappers(site=Hesitant)).start()
+    bench.command("guest", "lease.request", type="vm", units=2, term=[2000, 600_000], name="web")
+    bench.run_until(20_000)
+    bench.latencies["site", "setup"] = 5000
+    bench.failures["site", "setup", "vm-2"] = 1
+    bench.command("site", "unit.fail", unit="vm-0")  # vm-2 comes in its place
+    bench.command("guest", "lease.modify", lease="web", units=1)
+    bench.run_until(60_000)
+    lease = bench.query("guest", "lease", lease="web")
+    assert (lease["state"], lease["pending"], len(lease["units"])) == ("active", "-", 1)
+    assert [unit["state"] for unit in bench.query("site", "units")].count("active") == 1

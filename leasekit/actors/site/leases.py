@@ -379,11 +379,8 @@ class SiteLeases(SiteTurns):
                 f"lease {lease.id} needs {lease.wanted - len(lease.units)} units, each once; got {names!r:.120}"
             )
         for name in names:
-            if (
-                name not in self.units
-                or self.units[name].type != lease.type
-                or not self.units.is_available(self.units[name])
-            ):
+            is_of_type = name in self.units and self.units[name].type == lease.type
+            if not is_of_type or not self.units.is_available(self.units[name]):
                 raise CommandError(f"unit {name!r} is not a free unit of type {lease.type!r}")
         del self._queue[lease.id]
         missing = lease.wanted - len(lease.units)
