@@ -34,22 +34,22 @@ class CloseChecker(Listening):
     def committed(self, at: Instant, actor: str, rows: Sequence[Row]) -> None:
         """Check what has become of leases that are being closed."""
         ends = []
-        for _, subject, event, before, after, why in rows:
+        for _, subject, event, _, after, why in rows:
             lease = actor, subject
             if event.startswith("unit "):
-                self._unit(lease, why.partition(" ")[0], before, after)
+                self._unit(lease, why.partition(" ")[0], after)
             elif actor not in self._sites:
                 over = "/" not in after or after.endswith(ENDING)
                 must(over or lease not in self._agreed, f"{actor}: {subject} is being closed, and becomes {after}")
             elif after.endswith(ENDING):
                 ends.append(lease)
+                self._ended.add(lease)
             elif event == "redeem":
                 self._ended.discard(lease)  # it has forgotten the lease of that name
         for lease in ends:
-            self._ended.add(lease)
             must(not self._has.get(lease), f"{actor} ends {lease[1]}, and keeps {sorted(self._has.get(lease, ()))}")
 
-    def _unit(self, lease: tuple[str, str], name: str, before: str, after: str) -> None:
+    def _unit(self, lease: tuple[str, str], name: str, after: str) -> None:
         if after == authority.SETUP:
             must(lease not in self._ended, f"{lease[0]}: {name} is set up for {lease[1]}, which is being closed")
             self._has.setdefault(lease, {})[name] = None
