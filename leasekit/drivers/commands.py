@@ -7,7 +7,7 @@ import hashlib
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -84,8 +84,7 @@ def forsaken() -> dict[str, list[ProcessState]]:
     found: dict[str, list[ProcessState]] = {}
     for process in Path("/proc").iterdir():
         state = process_state(int(process.name)) if process.name.isdecimal() else None
-        leader = process_state(state.session) if state is not None else None
-        if state is None or not state.alive or (leader is not None and leader.parent == os.getpid()):
+        if state is None or not state.alive:
             continue
         links: list[Path] = []
         with suppress(OSError):  # it has ended, or is not ours to look at
@@ -93,9 +92,17 @@ def forsaken() -> dict[str, list[ProcessState]]:
         for link in links:
             with suppress(OSError):
                 name = str(link.readlink()).removesuffix(" (deleted)")
-                if name.startswith(f"/memfd:{_MARK}") and not link.read_bytes():
-                    found.setdefault(name.removeprefix("/memfd:"), []).append(state)
+                mark, *owner = name.removeprefix("/memfd:").split(".")
+                if mark.startswith(_MARK) and not link.read_bytes() and not _runs(owner):
+                    found.setdefault(mark, []).append(state)
     return found
+
+
+def _runs(owner: Sequence[str]) -> bool:
+    """Whether the daemon with this id and start time is there still: what it runs is its own business."""
+    pid, start = (int(word) if word.isdecimal() else 0 for word in (*owner, "", "")[:2])
+    state = process_state(pid)
+    return state is not None and state.alive and state.start == start
 
 
 async def end_forsaken(found: Iterable[ProcessState], grace: Duration) -> None:
@@ -116,7 +123,8 @@ class Run:
     """One run of a command: ``given`` goes to its standard input, lines of standard error to ``log``.
 
     ``grace`` (ms) is the time between SIGTERM and SIGKILL, where it has to be ended. By its ``mark`` a later daemon
-    finds it, should this one be killed: a descriptor that the command inherits, empty until it has ended well.
+    finds it, should this one be killed: a descriptor that the command inherits, named by the mark and by this daemon,
+    empty until it has ended well.
     """
 
     command: Command
@@ -135,7 +143,9 @@ class Run:
         What it leaves running goes on then. If it fails, writes too much or is cancelled, its whole session is ended.
         Raises ``DriverError``: retryable after exit status 69 or 75 and after a signal.
         """
-        mark = os.memfd_create(self.mark)
+        owner = process_state(os.getpid())
+        assert owner is not None, "this process is there"
+        mark = os.memfd_create(f"{self.mark}.{owner.pid}.{owner.start}")
         try:
             return await self._output(mark)
         finally:
