@@ -18,7 +18,7 @@ BRIDGE = "br0"
 POOL = "/var/lib/libvirt/images"
 MODULES = ("virtio_pci", "virtio_net", "virtio_blk", "virtio_rng", "bridge", "tun")
 PROGRAMS = (
-    "/usr/sbin/libvirtd", "/usr/bin/virt-ssh-helper", "/usr/lib/libvirt/libvirt_iohelper",
+    "/usr/sbin/libvirtd", "/usr/sbin/virtlogd", "/usr/bin/virt-ssh-helper", "/usr/lib/libvirt/libvirt_iohelper",
     "/usr/bin/qemu-system-x86_64", "/usr/bin/qemu-img", "/usr/sbin/dropbear", "/usr/bin/dropbearconvert",
 )  # fmt: skip
 LIBVIRT = Path("/usr/lib/x86_64-linux-gnu/libvirt")
@@ -58,7 +58,9 @@ while read -r address; do ip addr add "$address" dev {BRIDGE}; done </leasekit/a
 cp /leasekit/authorized_keys /root/.ssh/authorized_keys
 chmod -R go= /root /leasekit
 printf 'host_uuid = "%s"\\n' "$(cat /proc/sys/kernel/random/uuid)" >>/etc/libvirt/libvirtd.conf
-HOME=/root libvirtd -d
+export HOME=/root
+virtlogd -d
+libvirtd -d
 until [ -S /run/libvirt/libvirt-sock ]; do sleep 0.2; done
 dropbearconvert openssh dropbear /leasekit/ssh_host_ed25519_key /etc/dropbear/key
 dropbear -s -r /etc/dropbear/key
@@ -72,8 +74,7 @@ FILES = {
     "etc/group": "root:x:0:\nlibvirt-qemu:x:64055:\nkvm:x:64056:\n",
     "etc/libvirt/libvirtd.conf": 'auth_unix_rw = "none"\nunix_sock_group = "root"\n',
     "etc/libvirt/qemu.conf": (
-        'user = "root"\ngroup = "root"\nsecurity_driver = "none"\nstdio_handler = "file"\nnamespaces = []\n'
-        "cgroup_controllers = []\n"
+        'user = "root"\ngroup = "root"\nsecurity_driver = "none"\nnamespaces = []\ncgroup_controllers = []\n'
     ),
 }
 

@@ -1,7 +1,8 @@
-"""A hypervisor of the test's own: libvirtd with all its folders in a private one, and a bridge.
+"""A hypervisor of the test's own: libvirtd and virtlogd as Debian ships them, with all their folders in a private one,
+and a bridge.
 
-The daemon runs in a mount namespace of its own, where /etc/libvirt, /var/lib/libvirt and so on are folders of the test,
-and in a UTS namespace, so that two of them on one machine take each other for different hosts.
+The daemons run in a mount namespace of their own, where /etc/libvirt, /var/lib/libvirt and so on are the test's. Their
+settings are those of the packages. docs/libvirt.md lists what differs from a host, and why.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ import signal
 import subprocess
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Self
 
 from leasekit.drivers.libvirt.connection import start_events
@@ -33,13 +34,18 @@ STARTED_WITHIN = 120.0
 POOL = "/var/lib/libvirt/images"
 
 
+def another_host() -> dict[str, str]:
+    """What a second libvirtd of one machine needs to be another host to the first: this machine has but one UUID."""
+    return {"libvirtd.conf": f'host_uuid = "{uuid.uuid4()}"'}
+
+
 class LibvirtHost:
     """One libvirtd. ``cache`` is shared by daemons of one test run: what QEMU can do takes seconds to find out.
 
-    With ``console_size`` a virtlogd beside it writes consoles, and begins a new file after so many bytes.
+    ``more`` are lines for the ends of files in /etc/libvirt.
     """
 
-    def __init__(self, folder: Path, name: str, cache: Path, console_size: int = 0) -> None:
+    def __init__(self, folder: Path, name: str, cache: Path, more: Mapping[str, str] = MappingProxyType({})) -> None:
         self.name = name
         self.root = folder / name
         self._cache = cache
@@ -50,13 +56,9 @@ class LibvirtHost:
             each.chmod(0o755)
         shutil.copytree("/etc/libvirt", self.root / "etc", dirs_exist_ok=True)
         shutil.rmtree(self.root / "etc/qemu", ignore_errors=True)
-        self._logs = bool(console_size)
-        (self.root / "virtlogd.conf").write_text(f"max_size = {console_size}\n")
-        handler = "logd" if self._logs else "file"
-        (self.root / "etc/qemu.conf").write_text(f'stdio_handler = "{handler}"\nnamespaces = []\n')
-        (self.root / "libvirtd.conf").write_text(
-            f'auth_unix_rw = "none"\nunix_sock_rw_perms = "0700"\nhost_uuid = "{uuid.uuid4()}"\n'
-        )
+        for file, lines in more.items():
+            with (self.root / "etc" / file).open("a") as opened:
+                opened.write(f"\n{lines}\n")
 
     @property
     def images(self) -> Path:
@@ -82,8 +84,12 @@ class LibvirtHost:
         finally:
             self.kill()
             self._kill_guests()
-            if self._logs:
-                os.kill(int((self.root / "run/virtlogd.pid").read_text()), signal.SIGKILL)
+            if self._virtlogd.exists():
+                os.kill(int(self._virtlogd.read_text()), signal.SIGKILL)
+
+    @property
+    def _virtlogd(self) -> Path:
+        return self.root / "run/virtlogd.pid"
 
     def start(self) -> None:
         """Start the daemon, and wait until it answers."""
@@ -91,9 +97,9 @@ class LibvirtHost:
             f"mkdir -p {target}; mount --rbind {self._cache if name == 'cache' else self.root / name} {target}"
             for name, target in FOLDERS.items()
         )
-        daemon = f"exec libvirtd -f {self.root}/libvirtd.conf -p {self.root}/run/libvirtd.pid"
-        if self._logs:
-            daemon = f"virtlogd -d -f {self.root}/virtlogd.conf -p {self.root}/run/virtlogd.pid; {daemon}"
+        daemon = f"exec libvirtd -p {self.root}/run/libvirtd.pid"
+        if not self._virtlogd.exists():
+            daemon = f"virtlogd -d -p {self._virtlogd}; {daemon}"
         with (self.root / "libvirtd.log").open("ab") as log:
             self._process = subprocess.Popen(
                 ["unshare", "-m", "-u", "sh", "-e", "-c", f"hostname {self.name}; {mounts}; {daemon}"],
@@ -111,7 +117,7 @@ class LibvirtHost:
                 time.sleep(0.02)
 
     def kill(self) -> None:
-        """SIGKILL to the daemon; guests go on."""
+        """SIGKILL to libvirtd; guests go on, and so does what writes their consoles."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()

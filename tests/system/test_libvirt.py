@@ -13,7 +13,7 @@ from typing import Any
 import attrs
 import pytest
 import trio
-from system.libvirt_host import POOL, LibvirtHost
+from system.libvirt_host import POOL, LibvirtHost, another_host
 from system.libvirt_world import NET, V4, V6, World, kill, open_world, start_child
 from system.system_waits import soon, wait_until
 
@@ -22,7 +22,9 @@ from leasekit.core.properties import Properties
 from leasekit.drivers.libvirt.driver import LibvirtDriver
 from leasekit.drivers.libvirt.images import read_artifact
 from leasekit.drivers.libvirt.kvm import WORD, boot_sector
+from leasekit.drivers.libvirt.readiness import Console
 from leasekit.drivers.libvirt.settings import Artifact
+from leasekit.drivers.libvirt.volumes import Volumes
 
 # Bridges, control groups and libvirt's own numbers belong to the machine: one after the other.
 pytestmark = pytest.mark.xdist_group("libvirt")
@@ -126,7 +128,7 @@ async def test_another_daemon_adopts_what_runs(world, pair):
         assert await driver.setup(world.unit(unit, image=image)) == pair[unit]
         assert (await driver.probe(world.unit(unit, "probe"))).state == "up"
     assert world.host.guests() == before
-    assert [orphan.unit for orphan in await driver.orphans({"vm-1"})] == ["vm-2"] * 7
+    assert [orphan.unit for orphan in await driver.orphans({"vm-1"})] == ["vm-2"] * 4
     assert await driver.orphans({"vm-1", "vm-2"}) == []
 
 
@@ -249,7 +251,7 @@ async def test_a_libvirtd_that_is_killed_and_comes_back(world, pair):
 
 async def test_a_guest_moves_to_another_host_while_it_runs(world, pair):
     """A guest moves with its disk, goes on where it was, is found there by another daemon, and moves back."""
-    with LibvirtHost(world.folder, "two", world.folder / "cache") as two:
+    with LibvirtHost(world.folder, "two", world.folder / "cache", another_host()) as two:
         two.count_up()
         hosts = {"one": world.host.settings(migration="tcp://127.0.0.1"), "two": two.settings(units=["other-*"])}
         hosts["two"]["migration"] = "tcp://127.0.0.1"
@@ -438,16 +440,54 @@ async def test_an_image_that_an_operator_removed(world, monkeypatch):
     assert world.left("anew-") == []
 
 
-async def test_no_console_is_left(world):
-    """What virtlogd put beside a guest's console, when that had grown large, goes with the unit."""
-    with LibvirtHost(world.folder, "three", world.folder / "cache", console_size=64 * 1024) as three:
+LOUD = "yes a line of text on the console | head -c {size} >/dev/console; echo {last} >/dev/console"
+"""What a guest runs to fill its console; virtlogd begins a new file after 2 MiB (``max_size`` in virtlogd.conf)."""
+
+
+async def test_a_console_that_virtlogd_has_begun_anew(world):
+    """What a guest writes after virtlogd has put its console aside is read from the new file's beginning. All that it
+    put aside goes with the unit, also where a refresh has had the pool forget of it, or know what is gone.
+    """
+    driver, images = world.driver(), world.host.images
+    properties = await driver.setup(world.unit("loud-35"))
+    pool = world.host.connect().storagePoolLookupByName("units")
+    console = Console(Volumes(driver._places["one"].host), "leasekit-loud-35.console")
+    await console.more()
+    world.ssh(properties, LOUD.format(size=3 * 2**19, last="the first file"))
+    assert b"the first file" in await console.more()
+    pool.refresh(0)
+    world.ssh(properties, LOUD.format(size=2**20, last="the second file"))
+    rolled = images / "leasekit-loud-35.console.0"
+    wait_until("a new file", lambda: "" if rolled.exists() else "not yet")
+    wait_until("its end", lambda: "" if b"the second file" in (images / console.name).read_bytes() else "not yet")
+    assert b"the second file" in await console.more()
+    assert rolled.name not in pool.listVolumes()
+    (images / "leasekit-loud-35.console.1").touch()
+    pool.refresh(0)
+    (images / "leasekit-loud-35.console.1").unlink()
+    await driver.teardown(world.unit("loud-35", "teardown", 2))
+    assert world.left("leasekit-loud-") == []
+
+
+async def test_volumes_whose_files_are_gone(world):
+    """A teardown is done where somebody else has removed a unit's files, whatever the pool still knows of them."""
+    driver = world.driver()
+    await driver.setup(world.unit("gone-36", image="disk"))
+    for suffix in ("disk", "seed", "console"):
+        (world.host.images / f"leasekit-gone-36.{suffix}").unlink()
+    await driver.teardown(world.unit("gone-36", "teardown", 2))
+    assert world.left("leasekit-gone-") == []
+    assert not [name for name in world.host.connect().storagePoolLookupByName("units").listVolumes() if "gone" in name]
+
+
+async def test_consoles_that_qemu_writes_itself(world):
+    """Where a host's administrator has set ``stdio_handler = "file"`` nothing is left either."""
+    more = {"qemu.conf": 'stdio_handler = "file"'}
+    with LibvirtHost(world.folder, "three", world.folder / "cache", more) as three:
         driver = world.driver(hosts={"three": three.settings()})
-        properties = await driver.setup(world.unit("loud-35"))
-        world.ssh(properties, "yes a line of text on the console | head -c 400000 >/dev/console")
-        rolled = [three.images / f"leasekit-loud-35.console.{number}" for number in range(3)]
-        wait_until("consoles", lambda: [path for path in rolled if not path.stat().st_size])
-        await driver.teardown(world.unit("loud-35", "teardown", 2))
-        assert [path.name for path in three.images.iterdir() if "loud" in path.name] == []
+        await driver.setup(world.unit("file-37", image="disk"))
+        await driver.teardown(world.unit("file-37", "teardown", 2))
+        assert [path.name for path in three.images.iterdir() if "file-37" in path.name] == []
 
 
 class _served:

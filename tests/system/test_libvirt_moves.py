@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 import pytest
 import trio
-from system.libvirt_host import LibvirtHost
+from system.libvirt_host import LibvirtHost, another_host
 from system.libvirt_world import World, kill, open_world, start_child
 from system.system_waits import soon, wait_until
 
@@ -51,7 +51,7 @@ class Hosts:
 
 @pytest.fixture(scope="module")
 def hosts() -> Iterator[Hosts]:
-    with open_world() as world, LibvirtHost(world.folder, "two", world.folder / "cache") as two:
+    with open_world() as world, LibvirtHost(world.folder, "two", world.folder / "cache", another_host()) as two:
         two.count_up()
         settings = {
             "one": world.host.settings(migration="tcp://127.0.0.1"),

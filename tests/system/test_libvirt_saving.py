@@ -13,7 +13,7 @@ from typing import Any
 import attrs
 import pytest
 import trio
-from system.libvirt_host import LibvirtHost
+from system.libvirt_host import LibvirtHost, another_host
 from system.libvirt_site import Site, open_site
 from system.libvirt_world import World, kill, open_world, start_child
 from system.system_waits import soon, wait_until
@@ -213,7 +213,7 @@ def _writers(name: str) -> list[int]:
 
 async def test_a_guest_goes_on_at_another_host(world):
     """What is kept on one host is brought to the one where the unit is now at home: disk, memory and all."""
-    with LibvirtHost(world.folder, "two", world.folder / "cache") as two:
+    with LibvirtHost(world.folder, "two", world.folder / "cache", another_host()) as two:
         hosts = {"one": world.host.settings(), "two": two.settings(units=["none"])}
         turned = {"one": world.host.settings(units=["none"]), "two": two.settings()}
         driver, image = world.driver(hosts=hosts), {"image": "disk"}

@@ -11,10 +11,9 @@ from typing import Any, Final
 from leasekit.core.drivers import DriverError
 from leasekit.drivers.libvirt.connection import HostConnection
 from leasekit.drivers.libvirt.domains import Domains
-from leasekit.drivers.libvirt.place import ROLLED
 from leasekit.drivers.libvirt.volumes import Volumes
 
-COPIED: Final = (".seed", ".initrd", ".console", *ROLLED)
+COPIED: Final = (".seed", ".initrd", ".console")
 """The volumes of a unit that are copied whole; the disk is copied by the hypervisor, while the guest writes to it."""
 COPY_PIECE: Final = 16 * 1024 * 1024
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Awaitable, Callable
 from typing import Final, Self
@@ -19,10 +20,13 @@ from leasekit.drivers.libvirt.kvm import kvm_runs
 from leasekit.drivers.libvirt.settings import Host, LibvirtSettings
 from leasekit.drivers.libvirt.volumes import Volumes
 
-SUFFIXES: Final = (".disk", ".seed", ".initrd", ".console")
+CONSOLE: Final = ".console"
+SUFFIXES: Final = (".disk", ".seed", ".initrd", CONSOLE)
 """What follows a unit's name in the names of its volumes."""
-ROLLED: Final = (".console.0", ".console.1", ".console.2")
+_ROLLED: Final = re.compile(r"(\.console)\.[0-9]+$")
 """And in those where libvirt's virtlogd puts what a console held before, each time that it has grown large."""
+SECRET: Final = (".seed", ".initrd")
+"""Volumes of units that hold keys."""
 NOTE: Final = "~moved-"
 """And in that of a volume at its home, before the name of another host: something of it may be there."""
 QUIET: Final = 60.0
@@ -75,7 +79,7 @@ class Place:
         """Whether there is a domain of a unit, or one of its ``volumes``. Raises ``DriverError``."""
         if await self.find(unit) is not None:
             return True
-        return volumes and await self.volumes.any([self.name_of(unit) + suffix for suffix in (*SUFFIXES, *ROLLED)])
+        return volumes and await self.volumes.any([self.name_of(unit) + suffix for suffix in SUFFIXES])
 
     async def glance(self, look: Callable[[Self], Awaitable[object]]) -> bool:
         """Whether ``look`` finds something here. A host that does not answer soon, or was silent a moment ago, or has
@@ -94,12 +98,18 @@ class Place:
         return False
 
     async def make_console(self, unit: str) -> str:
-        """Makes the volumes for what a unit's guest writes to its console, and returns the path of the first. The
-        others libvirt would not know otherwise, nor remove. Raises ``DriverError``.
+        """Makes the volume for what a unit's guest writes to its console, and returns its path. Raises
+        ``DriverError``.
         """
-        for suffix in ROLLED:
-            await self.volumes.create(self.name_of(unit) + suffix, 0)
-        return await self.volumes.create(f"{self.name_of(unit)}.console", 0)
+        return await self.volumes.create(self.name_of(unit) + CONSOLE, 0)
+
+    async def remove_volumes(self, unit: str, *, wipe: bool) -> None:
+        """Removes the volumes of a unit whose domain has ended; what holds keys is always wiped. Raises
+        ``DriverError``.
+        """
+        for suffix in SUFFIXES:
+            remove = self.volumes.remove_console if suffix == CONSOLE else self.volumes.remove
+            await remove(self.name_of(unit) + suffix, wipe=wipe or suffix in SECRET)
 
     async def moves(self, unit: str) -> list[str]:
         """Which hosts may have something of a unit whose home is here, as is noted. Raises ``DriverError``."""
@@ -129,7 +139,8 @@ class Place:
                 continue
             unit, tilde, _ = name.removeprefix(prefix).partition(NOTE)
             if not tilde:
-                suffix = next((suffix for suffix in (*SUFFIXES, *ROLLED) if name.endswith(suffix)), "")
+                unit = _ROLLED.sub(r"\1", unit)
+                suffix = next((suffix for suffix in SUFFIXES if unit.endswith(suffix)), "")
                 unit = unit.removesuffix(suffix) if suffix else ""
             if unit and not unit.startswith("~"):
                 found.append((unit, "volume", name))

@@ -37,7 +37,9 @@ REPLY_MAX: Final = 300
 
 @attrs.define
 class Console:
-    """What a guest has written to its console, as far as it was read. A new start of the domain empties the file."""
+    """What a guest has written to its console, as far as it was read. A new start of the domain empties the file; when
+    it has grown large virtlogd begins a new one.
+    """
 
     volumes: Volumes
     name: str
@@ -46,6 +48,8 @@ class Console:
 
     async def more(self) -> bytes:
         """The end of what is known after reading on: enough of it to find a marker that came in pieces."""
+        if self.offset and await self.volumes.capacity(self.name) < self.offset:
+            self.offset = 0
         while piece := await self.volumes.read(self.name, self.offset, CONSOLE_PIECE):
             self.offset += len(piece)
             self.tail = (self.tail + piece)[-CONSOLE_PIECE:]

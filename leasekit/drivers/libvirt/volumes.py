@@ -119,17 +119,33 @@ class Volumes:
         else:
             await self._host.call(what, self._remove, name, wipe)
 
+    async def remove_console(self, name: str, *, wipe: bool) -> None:
+        """The same for what a console is written to, and for what virtlogd has put beside it: ``NAME.0``, ``NAME.1``
+        and so on, older ones with higher numbers. Its domain must have ended.
+        """
+        await self._host.work(
+            f"can't remove volume {name}", lambda connection: self._remove_console(connection, name, wipe)
+        )
+
     # In threads
 
     def _pool(self, connection: Any) -> Any:
         return connection.storagePoolLookupByName(self._host.host.pool)
 
     def _get(self, connection: Any, name: str) -> Any:
-        return self._pool(connection).storageVolLookupByName(name)
+        """A volume that must be there. A pool that was refreshed while virtlogd changed one file for another, which any
+        upload to the pool has libvirt do, does not know it until it is refreshed again.
+        """
+        volume = self._lookup(connection, name)
+        if volume is None:
+            pool = self._pool(connection)
+            self._quietly(pool.refresh, 0)  # a pool that is busy can't be
+            volume = pool.storageVolLookupByName(name)
+        return volume
 
     def _lookup(self, connection: Any, name: str) -> Any:
         try:
-            return self._get(connection, name)
+            return self._pool(connection).storageVolLookupByName(name)
         except self._libvirt.libvirtError as error:
             if error.get_error_code() == self._libvirt.VIR_ERR_NO_STORAGE_VOL:
                 return None
@@ -177,16 +193,64 @@ class Volumes:
         if volume is None:
             return
         libvirt = self._libvirt
-        if wipe:
-            volume.info()  # which has libvirt look how long the file is by now: it overwrites no more than it knows of
-        gone = (libvirt.VIR_ERR_NO_STORAGE_VOL, libvirt.VIR_ERR_NO_SUPPORT)
-        for act in [volume.wipe] * wipe + [volume.delete]:
+        # Libvirt overwrites no more of a file than it knows of: it is to look how long the file is by now.
+        if wipe and self._has_file(volume):
             try:
-                act(0)
+                volume.wipe(0)
             except libvirt.libvirtError as error:
                 # Volumes that exist in name only can't be wiped, and need not be.
-                if error.get_error_code() not in gone:
+                if error.get_error_code() != libvirt.VIR_ERR_NO_SUPPORT and self._has_file(volume):
                     raise
+        self._delete(volume)
+
+    def _remove_console(self, connection: Any, name: str, wipe: bool) -> None:
+        for _look in range(2):  # virtlogd may have gone on for a moment after the domain's end
+            older = 0
+            while self._is_there(connection, f"{name}.{older}"):
+                older += 1
+            # The oldest first: who goes on with this later finds those that are left.
+            for number in reversed(range(older)):
+                self._remove(connection, f"{name}.{number}", wipe)
+            if self._is_there(connection, name):
+                self._remove(connection, name, wipe)
+
+    def _is_there(self, connection: Any, name: str) -> bool:
+        """Whether the pool's folder has a file of that name, whatever the pool knows; it knows of it afterwards."""
+        libvirt, volume = self._libvirt, self._lookup(connection, name)
+        if volume is None:
+            pool = self._pool(connection)
+            try:
+                # Of all that can be asked only this looks for a file; what it makes where there is none goes below.
+                volume = pool.createXML(volume_xml(name, 0), 0)
+            except libvirt.libvirtError as error:
+                # It is there; or the pool has come to know it in this moment.
+                if error.get_error_code() == libvirt.VIR_ERR_OPERATION_INVALID:
+                    pool.refresh(0)
+                elif error.get_error_code() != libvirt.VIR_ERR_STORAGE_VOL_EXIST:
+                    raise
+                return self._lookup(connection, name) is not None
+        elif self._has_file(volume):
+            return True
+        self._delete(volume)
+        return False
+
+    def _delete(self, volume: Any) -> None:
+        """Removes a volume, also one without a file, which its pool knows until then."""
+        try:
+            volume.delete(0)
+        except self._libvirt.libvirtError as error:
+            if error.get_error_code() != self._libvirt.VIR_ERR_NO_STORAGE_VOL:
+                raise
+
+    def _has_file(self, volume: Any) -> bool:
+        """Whether there is something of a volume beside its name, which its pool may have kept for longer."""
+        try:
+            volume.info()
+        except self._libvirt.libvirtError as error:
+            if error.get_error_code() != self._libvirt.VIR_ERR_NO_STORAGE_VOL:
+                raise
+            return False
+        return True
 
     def _quietly(self, function: Callable[..., Any], *args: Any) -> None:
         """Takes back what failed anyway: why it failed is the reason to tell."""

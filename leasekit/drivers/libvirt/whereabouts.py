@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import Final
 
 import trio
 
@@ -17,11 +16,8 @@ from leasekit.core.drivers import DriverError
 from leasekit.core.settings import expect_one_of
 from leasekit.drivers.libvirt.connection import HostAbsentError, HostLostError
 from leasekit.drivers.libvirt.domains import DomainState
-from leasekit.drivers.libvirt.place import NOTE, ROLLED, SUFFIXES, Place
+from leasekit.drivers.libvirt.place import NOTE, Place
 from leasekit.drivers.libvirt.settings import LibvirtSettings
-
-SECRET: Final = (".seed", ".initrd")
-"""Volumes of units that hold keys."""
 
 
 class Whereabouts:
@@ -84,7 +80,7 @@ class Whereabouts:
                 await place.domains.remove(place.name_of(unit))
         for place in places:
             with suppress(HostAbsentError):
-                await self._remove_volumes(place, unit)
+                await place.remove_volumes(unit, wipe=self._settings.wipe)
             if place is not home:
                 with suppress(HostAbsentError):
                     await home.forget_move(unit, place.name)
@@ -94,7 +90,7 @@ class Whereabouts:
         if await place.find(unit) is not None:
             return
         if not self._settings.shared_pool:
-            await self._remove_volumes(place, unit)
+            await place.remove_volumes(unit, wipe=self._settings.wipe)
         home = self.home(unit)
         if place is not home:
             await home.forget_move(unit, place.name)
@@ -131,8 +127,3 @@ class Whereabouts:
             for place in places:
                 nursery.start_soon(glance, place)
         return [found[name] for name in self._places if name in found]
-
-    async def _remove_volumes(self, place: Place, unit: str) -> None:
-        for suffix in (*SUFFIXES, *ROLLED):
-            wipe = self._settings.wipe or suffix in SECRET
-            await place.volumes.remove(place.name_of(unit) + suffix, wipe=wipe)
