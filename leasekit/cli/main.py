@@ -61,7 +61,8 @@ def cli() -> None:
     """Lease computers and other units from sites, through brokers.
 
     Daemons are started with `leasekit up FILE`, or the same file is run in virtual time with `leasekit emulate FILE`.
-    All other commands find the daemon they talk to by --file (or LEASEKIT_FILE, or ./leasekit.toml) and --actor.
+    All commands find their deploy file by --file (or LEASEKIT_FILE, or ./leasekit.toml), and the daemon that they talk
+    to by --actor.
 
     Times are ISO 8601 (UTC where no zone is named), `now`, or `+2h`; durations are `90s`, `12h`, `1d`.
     """

@@ -129,3 +129,19 @@ daemon_options = _place_options("file", "state", "actor", "control")
 """Options of commands that talk to one daemon, which get a :class:`Place` as ``place``."""
 file_options = _place_options("file", "state")
 """Options of commands that need a deploy file, and perhaps several of its daemons."""
+
+
+def file_and_actors(function: Callable[..., T]) -> Callable[..., T]:
+    """The same for commands that are about actors of the file, which get their names as ``actors``. The file may come
+    before them without ``--file``: a word with a slash, or that ends in ``.toml``.
+    """
+
+    @click.argument("words", metavar="[FILE] [ACTOR]...", nargs=-1)
+    @file_options
+    @functools.wraps(function)
+    def command(place: Place, words: tuple[str, ...], **arguments: Any) -> T:
+        if place.file is None and words and ("/" in words[0] or words[0].endswith(".toml")):
+            place, words = attrs.evolve(place, file=Path(words[0])), words[1:]
+        return function(place=place, actors=words, **arguments)
+
+    return command

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import attrs
 import click
 
 from leasekit.cli.output import example, json_option, note, print_json, print_table
+from leasekit.cli.places import Place, file_and_actors
 from leasekit.core.errors import LeasekitError
 
 if TYPE_CHECKING:
@@ -19,27 +19,23 @@ if TYPE_CHECKING:
 COLUMNS = ("at", "what", "is", "found", "what to do")
 
 
-@click.command(epilog=example("leasekit site doctor deploy/libvirt/vms.toml", "leasekit site doctor vms.toml site"))
-@click.argument("file", type=click.Path(path_type=Path))
-@click.argument("actors", metavar="[ACTOR]...", nargs=-1)
-@click.option(
-    "--state", type=click.Path(path_type=Path), metavar="DIR", help="State folder, where it is not the file's."
-)
+@click.command(epilog=example("leasekit site doctor deploy/libvirt/vms.toml", "leasekit site doctor site"))
+@file_and_actors
 @json_option
-def doctor(file: Path, actors: tuple[str, ...], state: Path | None, as_json: bool) -> int:
-    """Look whether this host has what a deploy file needs, and say what to do about the rest.
+def doctor(place: Place, actors: tuple[str, ...], as_json: bool) -> int:
+    """Look whether this host has what a deploy file (or those ACTORs of it) needs, and say what to do about the rest.
 
     Looks at folders, keys, ports and databases, and lets each driver look at programs, hosts, networks and images. Run
     it as the user that the daemon will have. Exits with 1 if anything is missing.
     """
     import trio
 
-    from leasekit.config.load import load
-
-    deployment = load(file, state)
+    deployment = place.deployment()
     for name in actors:
         if name not in deployment.actors:
-            raise LeasekitError(f"{file}: found no actor {name!r}, expected one of: {', '.join(deployment.actors)}")
+            raise LeasekitError(
+                f"{deployment.file}: found no actor {name!r}, expected one of: {', '.join(deployment.actors)}"
+            )
     found = trio.run(_all, deployment, actors or tuple(deployment.actors))
     if as_json:
         print_json([{"at": one.where, **attrs.asdict(one.finding)} for one in found])

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from leasekit.cli.output import example, note
-from leasekit.cli.places import Place, file_options
+from leasekit.cli.places import Place, file_and_actors, file_options
 from leasekit.core.errors import LeasekitError
 
 
@@ -18,11 +18,7 @@ from leasekit.core.errors import LeasekitError
         "leasekit up deploy/quickstart/all.toml site --state run/site",
     )
 )
-@click.argument("file", type=click.Path(path_type=Path))
-@click.argument("actors", metavar="[ACTOR]...", nargs=-1)
-@click.option(
-    "--state", type=click.Path(path_type=Path), metavar="DIR", help="State folder, where it is not the file's."
-)
+@file_and_actors
 @click.option(
     "--data", type=click.Path(path_type=Path), metavar="DIR", help="Where the traces are that mappers follow."
 )
@@ -30,23 +26,16 @@ from leasekit.core.errors import LeasekitError
 @click.option("--accept-clock", is_flag=True, help="Believe this machine's clock, although it was set.")
 @click.option("--ready-fd", type=int, metavar="N", help="Write the ready lines to this descriptor as well.")
 def up(
-    file: Path,
-    actors: tuple[str, ...],
-    state: Path | None,
-    data: Path | None,
-    synthetic: bool,
-    accept_clock: bool,
-    ready_fd: int | None,
+    place: Place, actors: tuple[str, ...], data: Path | None, synthetic: bool, accept_clock: bool, ready_fd: int | None
 ) -> int:
     """Run the daemons of a deploy file (or those ACTORs of it) in this process until they are stopped.
 
     Prints a line for each actor as soon as it listens, and stops in good order on Ctrl-C, SIGTERM or `leasekit down`.
     """
-    from leasekit.config.load import load
     from leasekit.runtime.daemon import run
 
     return run(
-        load(file, state), actors, ready_fd=ready_fd, data_dir=data, synthetic=synthetic, accept_clock=accept_clock
+        place.deployment(), actors, ready_fd=ready_fd, data_dir=data, synthetic=synthetic, accept_clock=accept_clock
     )
 
 

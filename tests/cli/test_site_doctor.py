@@ -106,6 +106,24 @@ def test_a_database_that_is_none(tmp_path: Path, capfd: pytest.CaptureFixture[st
     assert database.read_bytes() == before
 
 
+def test_the_deploy_file_is_found_as_other_commands_find_it(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is named first, by --file or by the environment, or it is the one in this folder."""
+    file = written(tmp_path)
+    monkeypatch.delenv("LEASEKIT_FILE", raising=False)
+    monkeypatch.chdir(tmp_path)
+    assert main.run(["site", "doctor"]) == 1
+    assert "no deploy file: name one with --file or LEASEKIT_FILE" in capfd.readouterr().err
+    for words in ([str(file)], ["host.toml"], ["--file", str(file)]):
+        assert {at for at, _ in findings(capfd, 0, *words, "broker")} == {"broker"}
+    monkeypatch.setenv("LEASEKIT_FILE", str(file))
+    assert {at for at, _ in findings(capfd, 0)} == {"site", "site.steps", "broker"}
+    monkeypatch.delenv("LEASEKIT_FILE")
+    file.rename(tmp_path / "leasekit.toml")
+    assert {at for at, _ in findings(capfd, 0, "broker")} == {"broker"}
+
+
 def test_an_actor_that_is_not_in_the_file(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """A name that the file doesn't have is refused with those that it has."""
     assert main.run(["site", "doctor", str(written(tmp_path)), "sitr"]) == 1
