@@ -1,13 +1,11 @@
 """What keeps an actor of a deploy file from running well on this host, looked at before it is started.
 
-Nothing is started or changed but what starting a daemon would make anyway: folders are looked at, ports are bound for a
-moment, and drivers say what they lack (:func:`leasekit.drivers.registry.examine`).
+Nothing is left that was not there, but what starting a daemon would make anyway: folders are looked at, ports are bound
+for a moment, and drivers say what they lack (:func:`leasekit.drivers.registry.examine`).
 """
 
 from __future__ import annotations
 
-import errno
-import socket
 import sqlite3
 from collections.abc import AsyncIterator, Iterator
 from contextlib import closing
@@ -20,10 +18,10 @@ import trio
 from leasekit.config.deployment import ActorSpec, Deployment, DriverSpec
 from leasekit.core.drivers import Finding
 from leasekit.core.settings import SettingsError
-from leasekit.drivers.examining import room
+from leasekit.drivers.examining import free_port, room
 from leasekit.drivers.registry import examine as examine_driver
 from leasekit.runtime.client import ControlClient, ControlError
-from leasekit.runtime.frames import Endpoint, parse_endpoint
+from leasekit.runtime.frames import parse_endpoint
 
 ROOM_MIN: Final = 256 * 2**20
 """Bytes that an actor's database and logs should have."""
@@ -60,7 +58,7 @@ def _actor(deployment: Deployment, spec: ActorSpec, running: bool) -> Iterator[F
         for address in spec.listen:
             endpoint = parse_endpoint(address)
             if not endpoint.path:
-                yield _port(endpoint)
+                yield free_port(f"port {endpoint.port}", endpoint.host, endpoint.port)
 
 
 def _runs(control: Path) -> bool:
@@ -95,23 +93,6 @@ def _store(path: Path) -> Finding:
     if said != "ok":
         return Finding("database", "missing", f"{path}: {said}", advice)
     return Finding("database", "ok", f"{path} is sound")
-
-
-def _port(endpoint: Endpoint) -> Finding:
-    what = f"port {endpoint.port}"
-    family, kind, protocol, _, address = socket.getaddrinfo(
-        endpoint.host, endpoint.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )[0]
-    with closing(socket.socket(family, kind, protocol)) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(address)
-        except OSError as error:
-            advice = "give listen an address of this host"
-            if error.errno == errno.EADDRINUSE:
-                advice = f"find who has it: ss -ltnp sport = :{endpoint.port}"
-            return Finding(what, "missing", f"{endpoint.host}: {error.strerror}", advice)
-    return Finding(what, "ok", f"is free at {endpoint.host}")
 
 
 async def _driver(deployment: Deployment, entry: DriverSpec) -> AsyncIterator[Finding]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import tempfile
 from hashlib import sha256
 from pathlib import Path
 
@@ -57,6 +59,32 @@ def test_capabilities_that_are_missing_are_named() -> None:
     assert examining.missing_capabilities({0: "CAP_CHOWN", 63: "CAP_NONE"}) == ["CAP_NONE"]
     done = subprocess.run([sys.executable, "-c", child], capture_output=True, text=True, check=True)
     assert "dnsmasq of its own needs CAP_NET_BIND_SERVICE and CAP_NET_ADMIN for DHCP and TFTP" in done.stdout
+
+
+def test_a_folder_that_another_process_is_to_read(tmp_path: Path) -> None:
+    """A folder that its mode, or that of one above it, closes to the user of the process that reads it is missing."""
+    if os.geteuid() != 0:
+        pytest.skip("needs the superuser's rights, for a process of another user's")
+    with tempfile.TemporaryDirectory() as above, subprocess.Popen(["sleep", "60"], user=65534, group=65534) as reader:
+        folder = Path(above) / "names"
+        folder.mkdir(mode=0o755)
+        found = examining.shared_folder("names", folder, reader.pid)
+        assert found.verdict == "missing" and found.found.endswith(f"reads {folder}, can't get into {above}")
+        Path(above).chmod(0o711)
+        assert examining.shared_folder("names", folder, reader.pid).verdict == "ok"
+        folder.chmod(0o711)
+        assert examining.shared_folder("names", folder, reader.pid).found.endswith(f"can't get into {folder}")
+        os.chown(folder, 0, 65534)
+        folder.chmod(0o750)
+        assert examining.shared_folder("names", folder, reader.pid).verdict == "ok"
+        assert examining.shared_folder("names", folder, os.getpid()).verdict == "ok"
+        child = (
+            f"from leasekit.drivers.examining import may_signal\nimport os; os.setuid(65534); "
+            f"print(may_signal('dnsmasq', {os.getpid()}))"
+        )
+        done = subprocess.run([sys.executable, "-c", child], capture_output=True, text=True, check=True)
+        assert "may not be sent SIGHUP" in done.stdout
+        reader.kill()
 
 
 def test_programs_and_room(tmp_path: Path) -> None:

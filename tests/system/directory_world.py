@@ -22,6 +22,8 @@ from leasekit.drivers.directory.ldap import LdapExport, LdapSettings
 
 BASE = "dc=example,dc=org"
 ADMIN = f"cn=admin,{BASE}"
+WRITER = f"cn=leasekit,{BASE}"
+READER = f"cn=reader,{BASE}"
 PASSWORD = "s3cret $(id) 'x'"
 SLAPD = """
 include /etc/ldap/schema/core.schema
@@ -38,7 +40,11 @@ suffix "{base}"
 rootdn "{admin}"
 rootpw "{password}"
 directory {folder}/data
+access to attrs=userPassword by anonymous auth
+access to dn.subtree="{base}" by dn.exact="{writer}" write by users read
+limits dn.exact="{writer}" size=unlimited
 """
+"""The two lines that docs/names.md has a site add are the last; passwords are closed to readers, as Debian does it."""
 
 
 @attrs.frozen
@@ -55,7 +61,7 @@ class Slapd:
         return self.of()
 
     def of(self, site: str = "one", **changes: Any) -> dict[str, Any]:
-        plain = {"url": f"ldap://127.0.0.1:{self.port}", "base": BASE, "bind": ADMIN, "homes": "/people"}
+        plain = {"url": f"ldap://127.0.0.1:{self.port}", "base": BASE, "bind": WRITER, "homes": "/people"}
         return {"ldap": {**plain, "password_file": str(self.folder / "password"), "site": site, **changes}}
 
     def export(self, site: str, host: str = "127.0.0.1") -> LdapExport:
@@ -112,7 +118,7 @@ def running_slapd(folder: Path) -> Iterator[Slapd]:
     """A server whose files are in the folder."""
     (folder / "data").mkdir()
     certificate(folder, "localhost")
-    words = {"folder": folder, "base": BASE, "admin": ADMIN, "password": PASSWORD}
+    words = {"folder": folder, "base": BASE, "admin": ADMIN, "writer": WRITER, "password": PASSWORD}
     (folder / "slapd.conf").write_text(SLAPD.format(**words))
     (folder / "password").touch(mode=0o600)
     (folder / "password").write_text(f"{PASSWORD}\n")
@@ -127,6 +133,9 @@ def running_slapd(folder: Path) -> Iterator[Slapd]:
                 ldap.Server(f"ldap://127.0.0.1:{found.port}"), ADMIN, PASSWORD, auto_bind=True
             ) as link:
                 assert link.add(BASE, ["dcObject", "organization"], {"dc": "example", "o": "example"}), link.result
+                for name in (WRITER, READER):
+                    classes = ["organizationalRole", "simpleSecurityObject"]
+                    assert link.add(name, classes, {"userPassword": PASSWORD}), link.result
             yield found
         finally:
             process.kill()

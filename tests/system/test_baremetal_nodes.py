@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -329,14 +330,24 @@ async def test_dnsmasq_is_looked_after(nodes):
         )
 
 
-async def test_a_dnsmasq_that_runs_anyway(nodes):
-    """With a dnsmasq of the site's the driver writes its files, and tells it of what is gone."""
-    folder = nodes.folder / "site"
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that dnsmasq's user can get into, unlike pytest's."""
+    with tempfile.TemporaryDirectory(prefix="leasekit-site-") as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
+async def test_a_dnsmasq_that_runs_anyway(nodes, open_folder):
+    """With a dnsmasq of the site's, which runs as a user of its own, the driver writes its files, and tells it of what
+    is gone.
+    """
+    folder = open_folder
     for name in ("hosts.d", "names.d"):
         (folder / name).mkdir(parents=True)
     subprocess.run(["kill", (nodes.folder / "driver/dnsmasq/pid").read_text().strip()], check=True)
     lines = [
-        "no-hosts", "no-resolv", "bind-interfaces", "except-interface=lo", f"interface={nodes.interface}", "user=root",
+        "no-hosts", "no-resolv", "bind-interfaces", "except-interface=lo", f"interface={nodes.interface}",
         f"pid-file={folder}/pid", f"dhcp-leasefile={folder}/leases", f"log-facility={folder}/log", "dhcp-authoritative",
         "dhcp-ignore=tag:!known", f"dhcp-range={V4}.0,static,10m", f"dhcp-hostsdir={folder}/hosts.d",
         f"hostsdir={folder}/names.d", "enable-tftp", f"tftp-root={folder}", "dhcp-boot=boot.ipxe",
@@ -356,8 +367,9 @@ async def test_a_dnsmasq_that_runs_anyway(nodes):
             wait_until("the end of its lease", lambda: (folder / "leases").read_text().count("node-1"))
         assert [path.name for name in ("hosts.d", "names.d") for path in (folder / name).iterdir()] == []
     finally:
-        os.kill(int((folder / "pid").read_text()), signal.SIGTERM)
-    wait_until("its end", lambda: "still there" if (folder / "pid").exists() else "")
+        site = int((folder / "pid").read_text())
+        os.kill(site, signal.SIGTERM)
+    wait_until("its end", lambda: "still there" if Path(f"/proc/{site}").exists() else "")
     gone = pytest.raises(DriverError, match="dnsmasq does not run, as its pid_file")
     with nodes.driving(network=network) as driver, gone:
         await driver.setup(nodes.unit("node-1", number=21, image="net"))

@@ -8,6 +8,7 @@ import signal
 import socket
 import struct
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 import attrs
 import pytest
 import trio
-from system.directory_world import ADMIN, BASE, PASSWORD, Slapd, certificate, running_slapd
+from system.directory_world import ADMIN, BASE, PASSWORD, READER, WRITER, Slapd, certificate, running_slapd
 from system.packages import DIRECTORY, require, require_root
 from system.system_waits import wait_until
 
@@ -119,9 +120,19 @@ async def test_names_come_and_go_with_units(tmp_path, dns):
     assert list((tmp_path / "names").iterdir()) == []
 
 
-async def test_a_dnsmasq_of_the_sites_own(tmp_path):
-    """Where the site runs dnsmasq the driver writes files and tells it; one that does not run is told as such."""
-    port = free_port(socket.SOCK_DGRAM)
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that dnsmasq's user can get into, unlike pytest's."""
+    with tempfile.TemporaryDirectory(prefix="leasekit-names-") as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
+async def test_a_dnsmasq_of_the_sites_own(open_folder):
+    """Where the site runs dnsmasq, as a user of its own, the driver writes files and tells it; one that does not run is
+    told as such.
+    """
+    tmp_path, port = open_folder, free_port(socket.SOCK_DGRAM)
     (tmp_path / "names").mkdir()
     command = [
         "dnsmasq",
@@ -132,12 +143,14 @@ async def test_a_dnsmasq_of_the_sites_own(tmp_path):
         "--port",
         str(port),
     ]
-    command += ["--listen-address=127.0.0.1", "--bind-interfaces", f"--hostsdir={tmp_path}/names", "--user=root"]
+    command += ["--listen-address=127.0.0.1", "--bind-interfaces", f"--hostsdir={tmp_path}/names"]
     with subprocess.Popen([*command, f"--pid-file={tmp_path}/pid"]) as process:
         try:
             wait_until("dnsmasq", lambda: None if (tmp_path / "pid").exists() else "no pid file")
             publish = {"dnsmasq": {"folder": "names", "pid_file": "pid"}}
             driver = make(tmp_path, publish, hostname="vm-3", addresses="10.7.0.9")
+            found = {one.what: one.verdict for one in await examine("null", {"publish": publish}, "", base=tmp_path)}
+            assert found == {"publish: dnsmasq": "ok", "publish: names": "ok"}
             await driver.setup(make_unit("vm-3"))
             wait_until("the name", lambda: None if look_up("vm-3", port) else "nothing")
             await driver.teardown(make_unit("vm-3", "teardown"))
@@ -221,7 +234,16 @@ async def test_the_doctor_looks_where_units_are_told_of(tmp_path, slapd):
     assert await look() == {
         "publish: directory": f"ok: {slapd.settings['ldap']['url']} answers; it has 0 units",
     }
-    assert slapd.entries("hosts") == {}, "nothing is written"
+    assert slapd.all() == [{}, {}, {}], "nothing is left"
+    base = "ou=none,dc=example,dc=org"
+    nowhere = (await look(ldap={**slapd.settings["ldap"], "base": base}))["publish: directory"]
+    assert f"found no entry {base} (base), or none that {WRITER} may see" in nowhere
+    reader = {**slapd.settings["ldap"], "bind": READER}
+    barred = (await look(ldap=reader))["publish: directory"]
+    assert barred.startswith("missing: ") and "insufficientAccessRights" in barred
+    assert f"({READER} writes ou=leasekit-trial,{BASE})" in barred
+    slapd.add("ou=hosts", ["organizationalUnit"])
+    assert f"({READER} writes ou=leasekit-trial,ou=hosts,{BASE})" in (await look(ldap=reader))["publish: directory"]
     (tmp_path / "password").chmod(0o644)
     assert "mode 0644" in (await look())["publish: directory"]
     (tmp_path / "password").write_text("another")

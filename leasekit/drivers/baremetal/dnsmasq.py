@@ -222,6 +222,10 @@ class OwnedDnsmasq:
             self._closed = True
             os.eventfd_write(self._wake, 1)
 
+    def runs(self) -> bool:
+        """Whether it does."""
+        return self._running() is not None
+
     def stop(self) -> None:
         """Ends it."""
         self.close()

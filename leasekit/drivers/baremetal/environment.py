@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
@@ -30,18 +30,18 @@ def make_environment(settings: Environment, folder: Path) -> None:
 
     Raises ``DriverError`` that says what is missing on this machine, and which package brings it.
     """
-    kernel = settings.kernel or newest_kernel()
+    kernel = find_kernel(settings)
     busybox, sfdisk = _program("busybox", "busybox-static"), _program("sfdisk", "fdisk")
     try:
         sources = [kernel, busybox, sfdisk]
         told = [f"{path} {path.stat().st_mtime_ns} {path.stat().st_size}" for path in sources]
-        mark = sha256("\n".join([*told, *settings.modules, INIT, AGENT]).encode()).hexdigest()
+        mark = sha256("\n".join([*told, *settings.loaded, INIT, AGENT]).encode()).hexdigest()
         made = folder / "made"
         if made.is_file() and made.read_text() == mark:
             return
         made.unlink(missing_ok=True)
         folder.mkdir(parents=True, exist_ok=True)
-        content = _initramfs(kernel, busybox, sfdisk, settings.modules)
+        content = _initramfs(kernel, busybox, sfdisk, settings.loaded)
         for name, data in ((KERNEL, kernel.read_bytes()), (INITRD, content)):
             beside = folder / f"{name}.new"
             beside.write_bytes(data)
@@ -53,13 +53,49 @@ def make_environment(settings: Environment, folder: Path) -> None:
         raise SiteFaultError(text, retry=False) from error
 
 
-def newest_kernel() -> Path:
-    """The kernel that was installed last, of those that have modules. Raises ``DriverError``."""
-    found = [path for path in KERNELS.glob(f"{_PREFIX}*") if (MODULES / _release(path)).is_dir()]
-    if not found:
+def find_kernel(settings: Environment) -> Path:
+    """The kernel that is named, or of those installed the one that lacks the fewest modules; of several the one with
+    the highest version. Raises ``DriverError`` where none has all that nodes need, with what each lacks.
+    """
+    kernels = [settings.kernel] if settings.kernel is not None else installed_kernels()
+    if not kernels:
         text = f"the imaging environment needs a kernel: none in {KERNELS} has modules (install linux-image-amd64)"
         raise SiteFaultError(text, retry=False)
-    return max(found, key=lambda path: path.stat().st_mtime)
+    lacking = {kernel: lacks(kernel, settings.loaded) or () for kernel in kernels}
+    found = min(kernels, key=lambda kernel: len(lacking[kernel]))
+    if settings.modules and lacking[found]:
+        told = "; ".join(f"{kernel} lacks {', '.join(names)}" for kernel, names in lacking.items())
+        text = f"the imaging environment needs a kernel with all of environment.modules: {told}"
+        raise SiteFaultError(text, retry=False)
+    return found
+
+
+def installed_kernels() -> list[Path]:
+    """The kernels of this machine that have modules, highest version first."""
+    found = [path for path in KERNELS.glob(f"{_PREFIX}*") if (MODULES / _release(path) / "modules.dep").is_file()]
+    return sorted(found, key=lambda path: [int(n) for n in re.findall(r"\d+", _release(path))], reverse=True)
+
+
+def lacks(kernel: Path, modules: Iterable[str]) -> list[str] | None:
+    """Which of ``modules`` a kernel neither has built in nor beside it; None where nothing is beside it that says so.
+    Raises ``DriverError``.
+    """
+    folder = MODULES / _release(kernel)
+    there: set[str] = set()
+    try:
+        for name in ("modules.dep", "modules.builtin"):
+            lines = (folder / name).read_text("utf-8").splitlines()
+            there |= {_module(Path(line.partition(":")[0]).name.partition(".ko")[0]) for line in lines}
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise SiteFaultError(f"can't read {error.filename}: {error.strerror}", retry=False) from error
+    return [name for name in modules if _module(name) not in there]
+
+
+def _module(name: str) -> str:
+    """To the kernel dashes and underscores in the names of modules are one."""
+    return name.replace("-", "_")
 
 
 def _release(kernel: Path) -> str:
@@ -94,7 +130,7 @@ def _initramfs(kernel: Path, busybox: Path, sfdisk: Path, modules: tuple[str, ..
 
 
 def _module_files(release: str, names: tuple[str, ...]) -> Iterator[Path]:
-    """What has to be loaded, in that order; modules that a kernel has built in, or not at all, are left out."""
+    """What has to be loaded, in that order; modules that the kernel has built in, or not at all, are left out."""
     found: dict[Path, None] = {}
     modprobe = _program("modprobe", "kmod")
     for name in names:

@@ -3,35 +3,49 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator
+from http.client import HTTPException
 from pathlib import Path
 from typing import Final
+from urllib.request import urlopen
 
 import trio
 
 from leasekit.core.drivers import DriverError, Finding
-from leasekit.drivers.baremetal.dnsmasq import FIRMWARE
-from leasekit.drivers.baremetal.environment import newest_kernel
+from leasekit.drivers.baremetal.dnsmasq import FIRMWARE, OwnedDnsmasq, boot_script
+from leasekit.drivers.baremetal.environment import find_kernel, lacks
 from leasekit.drivers.baremetal.server import is_here
 from leasekit.drivers.baremetal.settings import (
     Artifact,
     BareMetalSettings,
     BootNetwork,
     DiskImage,
+    Environment,
     External,
     NetbootImage,
     Owned,
 )  # fmt: skip
 from leasekit.drivers.dnsmasq import dnsmasq_of
-from leasekit.drivers.examining import checksummed, interface, missing_capabilities, program
-from leasekit.drivers.libvirt.seed import ISO_MAKERS
+from leasekit.drivers.examining import (
+    checksummed,
+    free_port,
+    interface,
+    iso_maker,
+    may_signal,
+    missing_capabilities,
+    program,
+    shared_folder,
+    writable,
+)  # fmt: skip
 from leasekit.drivers.names import one_line
 from leasekit.drivers.power.examining import examine_controllers
 
 SEARCH: Final = "/usr/sbin:/usr/bin:/sbin:/bin"
-PROGRAMS: Final = {"busybox": "busybox-static", "sfdisk": "fdisk"}
+PROGRAMS: Final = {"busybox": "busybox-static", "sfdisk": "fdisk", "modprobe": "kmod"}
 """What the imaging environment is made of, and the packages that have it."""
+DHCP_PORT: Final = 67
+SERVED_WITHIN: Final = 5
+"""Seconds for the answer of a daemon that has the port."""
 RIGHTS: Final = {10: "CAP_NET_BIND_SERVICE", 12: "CAP_NET_ADMIN"}
 """What dnsmasq may not do without (``man 7 capabilities``)."""
 
@@ -40,12 +54,14 @@ async def examine(settings: BareMetalSettings) -> list[Finding]:
     """What there is of what nodes need; nothing is started or switched."""
     found = [program(name, package, SEARCH) for name, package in PROGRAMS.items()]
     if any(isinstance(image, DiskImage) and image.seed == "nocloud" for image in settings.images.values()):
-        found.append(_iso_maker())
-    found += [_kernel(settings), _writable("directory", settings.directory, make=True)]
+        found.append(iso_maker())
+    found += [_kernel(settings.environment), writable("directory", settings.directory, make=True)]
     found += [interface(settings.network.interface, "the boot network"), _address(settings.network)]
+    found.append(await trio.to_thread.run_sync(_served, settings.network))
     dnsmasq = settings.network.dnsmasq
     if isinstance(dnsmasq, Owned):
         found += [program("dnsmasq", "dnsmasq-base", SEARCH), _rights(), *_firmware(dnsmasq)]
+        found.append(_dhcp(OwnedDnsmasq(dnsmasq, settings.network, settings.directory / "dnsmasq"), settings.network))
     else:
         found += _external(dnsmasq)
     for what, artifact in _artifacts(settings):
@@ -53,17 +69,24 @@ async def examine(settings: BareMetalSettings) -> list[Finding]:
     return found + await examine_controllers({name: node.power for name, node in settings.nodes.items()})
 
 
-def _kernel(settings: BareMetalSettings) -> Finding:
-    what, kernel = "kernel of the imaging environment", settings.environment.kernel
+def _kernel(environment: Environment) -> Finding:
+    what = "kernel of the imaging environment"
+    if environment.kernel is not None and not environment.kernel.is_file():
+        return Finding(what, "missing", f"there is no {environment.kernel}", "correct environment.kernel")
     try:
-        found = kernel or newest_kernel()
+        kernel = find_kernel(environment)
+        missing = lacks(kernel, environment.loaded)
     except DriverError as error:
-        return Finding(
-            what, "missing", str(error), "apt-get install linux-image-amd64, or name one: environment.kernel"
-        )
-    if not found.is_file():
-        return Finding(what, "missing", f"there is no {found}", "correct environment.kernel")
-    return Finding(what, "ok", str(found))
+        advice = "apt-get install linux-image-amd64, which has most modules, or name one: environment.kernel"
+        return Finding(what, "missing", str(error), advice)
+    if missing is None:
+        text = f"{kernel} has no modules here: what nodes need must be built in"
+        return Finding(what, "doubtful", text, "look whether it has the drivers of the nodes' cards and disks")
+    if missing:
+        text = f"{kernel} lacks {', '.join(missing)}"
+        advice = "say which modules the nodes' cards and disks need (environment.modules), or apt-get install "
+        return Finding(what, "doubtful", text, f"{advice}linux-image-amd64, which has all of these")
+    return Finding(what, "ok", f"{kernel} has {', '.join(environment.modules) or 'all usual network cards and disks'}")
 
 
 def _rights() -> Finding:
@@ -74,15 +97,6 @@ def _rights() -> Finding:
     return Finding("rights", "missing", text, "run the authority as root, or with these, inherited and ambient")
 
 
-def _iso_maker() -> Finding:
-    what = "program for CD-ROM images"
-    found = next(filter(None, (shutil.which(name) for name in ISO_MAKERS)), None)
-    if found is None:
-        text = f'none of {", ".join(ISO_MAKERS)}, which images with seed = "nocloud" need'
-        return Finding(what, "missing", text, "apt-get install genisoimage")
-    return Finding(what, "ok", found)
-
-
 def _address(network: BootNetwork) -> Finding:
     what = f"address {network.address} of the boot network"
     if is_here(network.address):
@@ -90,6 +104,30 @@ def _address(network: BootNetwork) -> Finding:
     prefix = network.networks()[0].prefixlen
     advice = f"ip addr add {network.address}/{prefix} dev {network.interface}, or correct network.address"
     return Finding(what, "missing", "this machine does not have it", advice)
+
+
+def _dhcp(dnsmasq: OwnedDnsmasq, network: BootNetwork) -> Finding:
+    what = f"DHCP on {network.interface}"
+    try:
+        if dnsmasq.runs():
+            return Finding(what, "ok", "the driver's dnsmasq runs")
+    except DriverError as error:
+        return Finding(what, "missing", str(error), "let the authority's user read it")
+    return free_port(what, "0.0.0.0", DHCP_PORT, udp=True, device=network.interface)
+
+
+def _served(network: BootNetwork) -> Finding:
+    """Whether nodes can be served at the driver's port, or are already; blocks."""
+    found = free_port("port for nodes", network.address, network.port)
+    if found.verdict == "ok":
+        return found
+    try:
+        with urlopen(f"{network.url}/boot.ipxe", timeout=SERVED_WITHIN) as answer:
+            if answer.read() == boot_script(network.url).encode():
+                return Finding(found.what, "ok", f"the authority's daemon serves nodes at {network.address}")
+    except (OSError, HTTPException):
+        return found
+    return found
 
 
 def _firmware(dnsmasq: Owned) -> Iterator[Finding]:
@@ -105,20 +143,9 @@ def _firmware(dnsmasq: Owned) -> Iterator[Finding]:
             yield Finding(f"firmware {name}", "missing", f"can't read {path}", advice)
 
 
-def _writable(what: str, folder: Path, *, make: bool = False) -> Finding:
-    """Whether this process can write to a folder; with ``make`` it may still have to be made."""
-    there = folder
-    while make and not there.exists() and there != there.parent:
-        there = there.parent
-    if not there.is_dir():
-        return Finding(what, "missing", f"{there} is no folder", "make it, or correct the path")
-    if not os.access(there, os.W_OK | os.X_OK):
-        return Finding(what, "missing", f"{there} can't be written to", "let the authority's user write there")
-    return Finding(what, "ok", f"{folder} can be written to" if there == folder else f"{folder} can be made")
-
-
 def _external(dnsmasq: External) -> Iterator[Finding]:
     advice = "start that dnsmasq, and let the authority's user read its pid file"
+    state = None
     try:
         state = dnsmasq_of(dnsmasq.pid_file)
         name = "" if state is None else Path(f"/proc/{state.pid}/comm").read_text("utf-8").strip()
@@ -131,10 +158,11 @@ def _external(dnsmasq: External) -> Iterator[Finding]:
             text = f"{dnsmasq.pid_file} names the process {state.pid}, which is {one_line(name, 40)!r}"
             yield Finding("dnsmasq", "missing", text, advice)
         else:
-            yield Finding("dnsmasq", "ok", f"runs with the process id {state.pid}")
-    yield _writable("dnsmasq's hosts", dnsmasq.hosts)
+            yield may_signal("dnsmasq", state.pid)
+    reader = os.getpid() if state is None else state.pid
+    yield shared_folder("dnsmasq's hosts", dnsmasq.hosts, reader)
     if dnsmasq.names is not None:
-        yield _writable("dnsmasq's names", dnsmasq.names)
+        yield shared_folder("dnsmasq's names", dnsmasq.names, reader)
     if dnsmasq.leases is not None and not os.access(dnsmasq.leases, os.R_OK):
         yield Finding("dnsmasq's leases", "missing", f"can't read {dnsmasq.leases}", "correct network.dnsmasq.leases")
 

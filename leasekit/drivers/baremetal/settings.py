@@ -33,7 +33,9 @@ MODULES: Final = (
     "tg3", "bnx2", "bnx2x", "bnxt_en", "mlx4_en", "mlx5_core", "r8169", "ahci", "ata_piix", "sd_mod", "nvme",
     "megaraid_sas", "mpt3sas", "hpsa", "smartpqi",
 )  # fmt: skip
-"""What the imaging environment loads of its kernel's modules, where the kernel has them: network cards and disks."""
+"""Usual network cards and disks: what the imaging environment loads of these, where its kernel has them, unless it is
+told what nodes need.
+"""
 
 
 def _one_line(_: object, __: attrs.Attribute[str], value: str) -> None:
@@ -204,18 +206,26 @@ class BootNetwork:
 
 @attrs.frozen(kw_only=True)
 class Environment:
-    """What a node runs while its disk is erased and written: a ``kernel`` (by default the newest in /boot that has
-    modules), a busybox and the driver's own script, which the driver puts together itself.
+    """What a node runs while its disk is erased and written: a ``kernel``, a busybox and the driver's own script, which
+    the driver puts together itself.
+
+    ``modules`` are what the kernel must have for the nodes' network cards and disks. Where none is named it is that in
+    /boot which has the most of these, or else of :data:`MODULES`.
     """
 
     kernel: Path | None = None
-    modules: tuple[str, ...] = attrs.field(default=MODULES)
+    modules: tuple[str, ...] = attrs.field(default=())
     command_line: str = attrs.field(default="console=tty0 console=ttyS0 quiet", validator=_one_line)
 
     @modules.validator
     def _names(self, _: attrs.Attribute[Any], value: tuple[str, ...]) -> None:
         if not all(re.fullmatch(r"[A-Za-z0-9_-]+", name) for name in value):
             raise ValueError("expected names of kernel modules")
+
+    @property
+    def loaded(self) -> tuple[str, ...]:
+        """The modules that are loaded, where they are not built in."""
+        return self.modules or MODULES
 
 
 @attrs.frozen(kw_only=True)

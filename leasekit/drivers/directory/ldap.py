@@ -38,6 +38,8 @@ TIMEOUT: Final = 10
 """Seconds for a connection, and for each answer."""
 OURS: Final = "leasekit"
 """The mark of a user or group that leasekit has made; behind a colon, each site that needs it."""
+TRIAL: Final = "leasekit-trial"
+"""What is made and removed to see whether entries can be."""
 ATTEMPTS: Final = 5
 """How often an entry is asked for that others remove meanwhile."""
 UNLESS_NEEDED: Final = ("1.3.6.1.1.12", True, b"\xa2\x1c\xa4\x1a\x04\x0bdescription0\x0b\x80\x09leasekit:")
@@ -140,6 +142,27 @@ class LdapExport:
         """The units of this site that have an entry."""
         with self._connected() as link:
             return {unit for _, found in self._hosts(link) for unit in self._units_of(found)}
+
+    def check(self) -> None:
+        """Raises ``DriverError`` where who binds does not see ``base``, or may not write where entries go: one is made
+        there, and removed.
+        """
+        base = self._settings.base
+        with self._connected() as link:
+            if self._read(link, base) is None:
+                text = f"found no entry {one_line(base, 200)} (base), or none that {self._who} may see"
+                raise SiteFaultError(f"LDAP at {self._settings.url}: {text}", retry=False)
+            for below in map(self._folder, (HOSTS, USERS, SLICES)):
+                name = f"ou={TRIAL},{base if self._read(link, below) is None else below}"
+                try:
+                    self._added(link, name, ["organizationalUnit"], {"ou": TRIAL})
+                    self._do(link, lambda name=name: link.delete(name), ("noSuchObject",))  # type: ignore[misc]
+                except DriverError as error:
+                    raise DriverError(f"{error} ({self._who} writes {one_line(name, 200)})", retry=False) from error
+
+    @property
+    def _who(self) -> str:
+        return self._settings.bind or "nobody"
 
     # What is this site's
 
@@ -257,9 +280,7 @@ class LdapExport:
             with self._turn:
                 if not link.bind():
                     told = one_line(str(link.result.get("description")))
-                    raise SiteFaultError(
-                        f"LDAP at {settings.url}: {settings.bind or 'nobody'} can't log in: {told}", retry=False
-                    )
+                    raise SiteFaultError(f"LDAP at {settings.url}: {self._who} can't log in: {told}", retry=False)
                 try:
                     yield link
                 finally:

@@ -100,6 +100,10 @@ class HostNames:
         except OSError as error:
             raise SiteFaultError(f"can't read {self._folder}: {error.strerror}") from error
 
+    def runs(self) -> bool:
+        """Whether the dnsmasq does."""
+        return self._running() is not None
+
     def stop(self) -> None:
         """End the dnsmasq that the driver has started, if it runs."""
         running = self._running()

@@ -44,6 +44,10 @@ class HostAbsentError(HostLostError):
     """No machine is leased for the host: nothing of anybody's is there, for machines are erased between leases."""
 
 
+class PoolLostError(HostLostError):
+    """The host answers, and its pool can't be made or started."""
+
+
 def binding() -> Any:
     """The Python binding of libvirt. Raises ``SettingsError`` where it is not installed."""
     try:
@@ -202,7 +206,11 @@ class HostConnection:
         connection.domainEventRegisterAny(None, libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE, changed("lifecycle"), None)
         with suppress(libvirt.libvirtError):  # only QEMU has an agent
             connection.domainEventRegisterAny(None, libvirt.VIR_DOMAIN_EVENT_ID_AGENT_LIFECYCLE, changed("agent"), None)
-        self._prepare_pool(connection)
+        try:
+            self._prepare_pool(connection)
+        except libvirt.libvirtError as error:
+            said = one_line(error.get_error_message() or str(error))
+            raise PoolLostError(f"host {self.name}: can't start pool {self.host.pool}: {said}") from error
         return connection
 
     def _prepare_pool(self, connection: Any) -> None:

@@ -1,8 +1,10 @@
-"""What `leasekit site doctor` looks at for virtual machines: the binding, each host, its pool, network and images."""
+"""What `leasekit site doctor` looks at for virtual machines: programs, images, and each host, its pool and network."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import os
+from collections.abc import AsyncIterator, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -11,10 +13,12 @@ import trio
 
 from leasekit.core.drivers import DriverError, Finding
 from leasekit.core.settings import SettingsError
-from leasekit.drivers.examining import bridge, checksummed, program
-from leasekit.drivers.libvirt.connection import HostAbsentError, binding
+from leasekit.drivers.examining import bridge, checksummed, iso_maker, program
+from leasekit.drivers.libvirt.connection import HostAbsentError, PoolLostError, binding
+from leasekit.drivers.libvirt.images import QCOW2_MAGIC, qcow2_size, read_artifact
 from leasekit.drivers.libvirt.place import Place
-from leasekit.drivers.libvirt.settings import Artifact, LibvirtSettings
+from leasekit.drivers.libvirt.settings import Artifact, Image, LibvirtSettings
+from leasekit.drivers.libvirt.trial import start_trial
 
 MEBI: Final = 2**20
 SEARCH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -25,19 +29,28 @@ DAEMON_ADVICE: Final = (
     "apt-get install libvirt-daemon-system qemu-system-x86, start libvirtd, and let the authority's user into the "
     "group libvirt; for a host over ssh, log in to it by hand once"
 )
-
+POOL_ADVICE: Final = (
+    "set pool_path to have the pool made there, or define it with virsh pool-define-as; virsh pool-start"
+)
 LEASED_ADVICE: Final = "lease a machine for it, whose join runs: leasekit site host add"
 
 
 async def examine(settings: LibvirtSettings) -> list[Finding]:
-    """What there is of what units need. A tiny guest is started on each host whose KVM is to be probed."""
+    """What there is of what units need. A guest that never runs is started on each host, and a tiny one where KVM is to
+    be probed.
+    """
     try:
         binding()
     except SettingsError as error:
         return [Finding("libvirt-python", "missing", str(error), BINDING_ADVICE)]
     findings = [Finding("libvirt-python", "ok", "can be loaded")]
+    images = settings.images.values()
+    if any(image.seed == "nocloud" for image in images):
+        findings.append(iso_maker())
+    if settings.leased is not None or any(image.ready == "ssh" for image in images):
+        findings.append(program("ssh", "openssh-client", SEARCH))
     if settings.leased is not None:
-        findings += [program("ssh", "openssh-client", SEARCH), _key(settings.leased.key)]
+        findings.append(_key(settings.leased.key))
     findings += [finding async for finding in _images(settings)]
     for name, host in settings.hosts.items():
         findings += [finding async for finding in _host(Place(name, host, settings), settings)]
@@ -51,14 +64,22 @@ async def _host(place: Place, settings: LibvirtSettings) -> AsyncIterator[Findin
     except HostAbsentError as error:
         yield Finding(what, "doubtful", str(error), LEASED_ADVICE)
         return
+    except PoolLostError as error:
+        yield Finding(f"{what}: pool {place.host.host.pool}", "missing", str(error), POOL_ADVICE)
+        return
     except DriverError as error:
         yield Finding(what, "missing", str(error), DAEMON_ADVICE)
         return
     major, minor = version // 1_000_000, version // 1000 % 1000
     uri = place.host.uri
     yield Finding(what, "ok", f"{uri}, libvirt {major}.{minor}")
-    yield await _pool(place)
-    yield await _acceleration(place)
+    pool = await _pool(place)
+    yield pool
+    if pool.verdict != "missing":
+        async for finding in _volumes(place, settings):
+            yield finding
+    acceleration = await _acceleration(place)
+    yield acceleration
     if settings.network is not None:
         if settings.network.network:
             yield await _network(place, settings.network.network)
@@ -69,6 +90,8 @@ async def _host(place: Place, settings: LibvirtSettings) -> AsyncIterator[Findin
             text = "a bridge of another host can't be seen from here"
             yield Finding(f"bridge {name}", "doubtful", text, f"look at it there: ip link show {name}")
         yield await _filter(place, settings.network.filter)
+    if "missing" not in (pool.verdict, acceleration.verdict) and (await place.machine()).qemu:
+        yield await _trial(place, settings)
 
 
 def _key(path: Path) -> Finding:
@@ -76,6 +99,8 @@ def _key(path: Path) -> Finding:
     if not path.is_file():
         advice = f"ssh-keygen -t ed25519 -N '' -f {path}; its public half is the key of the slice that leases them"
         return Finding(what, "missing", f"there is no {path}", advice)
+    if not os.access(path, os.R_OK):
+        return Finding(what, "missing", f"can't read {path}", "let the authority's user read it: chown")
     if path.stat().st_mode & 0o077:
         return Finding(what, "missing", f"{path} can be read by others, so ssh does not use it", f"chmod 600 {path}")
     return Finding(what, "ok", str(path))
@@ -87,8 +112,7 @@ async def _pool(place: Place) -> Finding:
         folder = await place.volumes.folder()
         free = await place.volumes.free()
     except DriverError as error:
-        advice = "set pool_path to have the pool made there, or define it with virsh pool-define-as"
-        return Finding(what, "missing", str(error), advice)
+        return Finding(what, "missing", str(error), POOL_ADVICE)
     text = f"{folder}, {free // MEBI} MiB free"
     if free < ROOM_MIN:
         return Finding(what, "doubtful", text, "make room: disks of units grow there")
@@ -105,6 +129,8 @@ async def _acceleration(place: Place) -> Finding:
         return Finding(what, "ok", f"{machine.kind} is a hypervisor of its own")
     if machine.kind == "kvm":
         return Finding(what, "ok", "KVM runs guests here")
+    if place.host.host.acceleration == "tcg":
+        return Finding(what, "ok", "units are emulated, as is set")
     advice = "load kvm_intel or kvm_amd, and switch virtualization on in the firmware, if units are to be fast"
     return Finding(what, "doubtful", "KVM runs no guest here: units are emulated, ten times slower", advice)
 
@@ -136,14 +162,77 @@ async def _filter(place: Place, name: str) -> Finding:
 
 
 async def _images(settings: LibvirtSettings) -> AsyncIterator[Finding]:
+    for name, image, part, artifact in _artifacts(settings):
+        if not artifact.volume:
+            looked = await trio.to_thread.run_sync(_artifact, name, image, part, artifact, abandon_on_cancel=True)
+            yield looked
+
+
+def _artifacts(settings: LibvirtSettings) -> Iterator[tuple[str, Image, str, Artifact]]:
     for name, image in settings.images.items():
         for part, artifact in (("disk", image.disk), ("kernel", image.kernel), ("initrd", image.initrd)):
-            if artifact is not None and not artifact.volume:
-                yield await _artifact(f"image {name}: {part}", artifact)
+            if artifact is not None:
+                yield name, image, part, artifact
 
 
-async def _artifact(what: str, artifact: Artifact) -> Finding:
-    if artifact.file is None:
-        return Finding(what, "ok", f"is fetched from {artifact.url} when it is first needed")
-    file: Path = artifact.file
-    return await trio.to_thread.run_sync(lambda: checksummed(what, file, artifact.sha256), abandon_on_cancel=True)
+def _artifact(name: str, image: Image, part: str, artifact: Artifact) -> Finding:
+    """Whether a file or URL can be read, and is what it is said to be; blocks."""
+    what = f"image {name}: {part}"
+    if artifact.file is not None:
+        found = checksummed(what, artifact.file, artifact.sha256)
+    else:
+        found = Finding(what, "ok", f"is fetched from {artifact.url} when it is first needed")
+    if found.verdict != "ok":
+        return found
+    try:
+        with closing(read_artifact(name, artifact)) as pieces:
+            head = next(pieces, b"")
+    except DriverError as error:
+        return Finding(what, "missing", str(error), "start its server, or correct the url")
+    try:
+        if part == "disk" and (image.format == "qcow2" or head.startswith(QCOW2_MAGIC)):
+            qcow2_size(name, head)
+            if image.format == "raw":
+                return Finding(
+                    what, "missing", "found a qcow2 file, expected a raw one", 'correct it: format = "qcow2"'
+                )
+    except DriverError as error:
+        return Finding(what, "missing", str(error), "correct format, or convert the file: qemu-img convert -O qcow2")
+    return found
+
+
+async def _volumes(place: Place, settings: LibvirtSettings) -> AsyncIterator[Finding]:
+    """Whether the host has the images that are to be there already, and room for those that are brought there."""
+    wanted = 0
+    for name, _, part, artifact in _artifacts(settings):
+        what = f"host {place.name}: image {name}: {part}"
+        try:
+            if artifact.volume:
+                await place.images.path(name, artifact)
+                yield Finding(what, "ok", f"volume {artifact.volume} is in the pool")
+            elif artifact.file is not None and not await place.images.has(artifact):
+                wanted += artifact.file.stat().st_size
+        except (DriverError, OSError) as error:
+            yield Finding(what, "missing", str(error), "virsh vol-list says what is there: bring it, or correct volume")
+    what = f"host {place.name}: room for images"
+    try:
+        free = await place.volumes.free()
+    except DriverError as error:
+        yield Finding(what, "missing", str(error), POOL_ADVICE)
+        return
+    if free < wanted:
+        text = f"{free // MEBI} MiB free, and images of {wanted // MEBI} MiB are to come"
+        yield Finding(what, "missing", text, "make room, or name another pool")
+
+
+async def _trial(place: Place, settings: LibvirtSettings) -> Finding:
+    """Whether QEMU starts a guest with all that a unit has: a disk and a console in the pool, and a card. Its
+    processors stand still.
+    """
+    what = f"host {place.name}: a guest"
+    try:
+        await start_trial(place, settings)
+    except DriverError as error:
+        advice = "virtlogd must run (systemctl start virtlogd.socket), and QEMU's user get at the pool: journalctl -u "
+        return Finding(what, "missing", str(error), f"{advice}libvirtd says more")
+    return Finding(what, "ok", "starts, with disk, console and network card")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import urllib.error
 import urllib.request
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from hashlib import sha256
 from typing import Final
 
@@ -51,7 +51,7 @@ class ImageCache:
                 text = f"image {image}: host {self._host_name} has no volume {artifact.volume!r} in its pool"
                 raise SiteFaultError(text, retry=False)
             return found
-        name, mark = f"{self._prefix}{artifact.sha256}.image", f"{self._prefix}{artifact.sha256}.whole"
+        name, mark = self._names(artifact)
         # Twenty units that start at once bring the image once.
         async with self._locks.setdefault(name, trio.Lock()):
             found = await self._volumes.path(name)
@@ -66,13 +66,21 @@ class ImageCache:
             assert found is not None
             return found
 
+    async def has(self, artifact: Artifact) -> bool:
+        """Whether a file or URL has been brought to the host. Raises ``DriverError``."""
+        name, mark = self._names(artifact)
+        return await self._volumes.path(name) is not None and await self._volumes.path(mark) is not None
+
+    def _names(self, artifact: Artifact) -> tuple[str, str]:
+        return f"{self._prefix}{artifact.sha256}.image", f"{self._prefix}{artifact.sha256}.whole"
+
     async def disk(self, image: str, artifact: Artifact, format: str) -> CachedImage:
         """The same for a disk, whose ``format`` must be what the site says. Raises ``DriverError``."""
         path = await self.path(image, artifact)
         name = artifact.volume or f"{self._prefix}{artifact.sha256}.image"
         size = await self._volumes.capacity(name)
         if format == "qcow2" and not artifact.volume:
-            size = _qcow2_size(image, await self._volumes.read(name, 0, QCOW2_HEAD))
+            size = qcow2_size(image, await self._volumes.read(name, 0, QCOW2_HEAD))
         return CachedImage(path=path, size=size)
 
     async def _bring(self, image: str, artifact: Artifact, name: str) -> None:
@@ -89,7 +97,7 @@ def wrong_checksum(image: str, artifact: Artifact, found: str) -> DriverError:
     return SiteFaultError(text, retry=False)
 
 
-def read_artifact(image: str, artifact: Artifact) -> Iterator[bytes]:
+def read_artifact(image: str, artifact: Artifact) -> Generator[bytes, None, None]:
     """The bytes of a file or URL, in pieces; blocks. Raises ``DriverError`` naming it."""
     try:
         if artifact.file is not None:
@@ -122,7 +130,7 @@ def checked_with(image: str, artifact: Artifact, more: bytes) -> Iterable[bytes]
     yield bytes(-length % 4) + more
 
 
-def _qcow2_size(image: str, head: bytes) -> int:
+def qcow2_size(image: str, head: bytes) -> int:
     """The size of the disk in a qcow2 file (docs/interop/qcow2.txt in QEMU: offset 24), which must stand alone."""
     if not head.startswith(QCOW2_MAGIC) or len(head) < QCOW2_HEAD:
         raise SiteFaultError(f"image {image}: found no qcow2 file, expected one (format)", retry=False)

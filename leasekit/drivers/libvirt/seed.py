@@ -6,7 +6,7 @@ import json
 import shutil
 import tempfile
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import attrs
 import trio
@@ -14,13 +14,11 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from leasekit.core.drivers import SiteFaultError
+from leasekit.drivers.examining import ISO_MAKERS
 from leasekit.drivers.libvirt.cpio import archive, directory, file
 from leasekit.drivers.libvirt.plan import UnitPlan
 from leasekit.drivers.libvirt.settings import NetworkSettings
 from leasekit.drivers.names import one_line
-
-ISO_MAKERS: Final = ("genisoimage", "mkisofs", "xorrisofs")
-"""Programs that make CD-ROM images and take the same arguments; the first that is there is used."""
 
 
 @attrs.frozen(kw_only=True)

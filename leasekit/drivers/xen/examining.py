@@ -9,7 +9,7 @@ from typing import Final
 import trio
 
 from leasekit.core.drivers import DriverError, Finding
-from leasekit.drivers.examining import any_missing, checksummed, program
+from leasekit.drivers.examining import any_missing, checksummed, iso_maker, program
 from leasekit.drivers.names import one_line
 from leasekit.drivers.xen import scripts
 from leasekit.drivers.xen.listing import read_facts
@@ -36,6 +36,8 @@ async def examine(settings: XenSettings) -> list[Finding]:
     findings = [program(settings.ssh, "openssh-client", os.environ.get("PATH", os.defpath))]
     if any_missing(findings):
         return findings
+    if any(image.seed == "nocloud" for image in settings.images.values()):
+        findings.append(iso_maker())
     for name, image in settings.images.items():
         for part, artifact in image.artifacts().items():
             what = f"image {name}: {part}"
