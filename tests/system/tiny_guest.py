@@ -36,7 +36,7 @@ if [ ! -d /leasekit ]; then
     mkdir -m 700 /leasekit
     cd /leasekit
     sed -n 's/.*"local-hostname": "\\(.*\\)".*/\\1/p' /mnt/meta-data >hostname
-    sed -n '/"addresses"/,/]/s/^ *"\\([0-9a-f.:/]*\\)",*$/\\1/p' /mnt/network-config >addresses
+    sed -n '/"addresses"/,/]/s/^ *"\\([0-9a-f.:]*\\/[0-9]*\\)",*$/\\1/p' /mnt/network-config >addresses
     sed -n '/"ssh_authorized_keys"/,/]/s/^ *"\\(.* .*\\)",*$/\\1/p' /mnt/user-data >authorized_keys
     printf '%b' "$(sed -n 's/.*"ed25519_private": "\\(.*\\)",*$/\\1/p' /mnt/user-data)" >ssh_host_ed25519_key
     cd /
