@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -12,7 +12,7 @@ from click.core import ParameterSource
 
 from leasekit.actors.settings import GuestSettings
 from leasekit.cli.lease_units import add_unit_commands
-from leasekit.cli.lease_views import list_leases, show_history, show_lease, transition_line
+from leasekit.cli.lease_views import last_end, list_leases, show_history, show_lease, transition_line
 from leasekit.cli.output import clean, example, json_option, print_json, print_json_line
 from leasekit.cli.places import Place, daemon_options
 from leasekit.cli.times import PAIR, SPAN, WHEN, Count, now, to_second
@@ -126,7 +126,7 @@ def request(
     doesn't refuse it. With --start it begins then, or by --deferrable-until.
     """
     if topology is not None:
-        _only_with_topology(context)
+        _only(context, _WITH_TOPOLOGY, "--topology: the file says all of the request")
         return request_topology(
             place, topology, broker=broker, tries=tries or TRIES, dry_run=dry_run, wait=wait, as_json=as_json
         )
@@ -196,13 +196,16 @@ _WITH_TOPOLOGY: Final = {
 }  # fmt: skip
 
 
-def _only_with_topology(context: click.Context) -> None:
-    """Refuses what a topology file says itself. Raises ``UsageError``."""
+_WITH_UNDO: Final = {"name", "undo", "wait", "as_json", "file", "state", "actor", "control"}
+
+
+def _only(context: click.Context, allowed: Collection[str], why: str) -> None:
+    """Refuses what an option goes without. Raises ``UsageError``."""
     for param in context.command.params:
         name = param.name or ""
-        if name not in _WITH_TOPOLOGY and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+        if name not in allowed and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             found = param.opts[0] if isinstance(param, click.Option) else param.human_readable_name
-            raise click.UsageError(f"{found} goes without --topology: the file says all of the request")
+            raise click.UsageError(f"{found} goes without {why}")
 
 
 def _try(
@@ -249,11 +252,13 @@ def _answer(answer: Mapping[str, Any], *, as_json: bool, latest: Instant | None 
         "leasekit lease extend web --for 2h --units 6",
         "leasekit lease extend web --for 2h --dry-run",
         "leasekit lease extend web --until 2027-03-01T20:00Z --units 3 --victim vm-0 --victim vm-4",
+        "leasekit lease extend web --undo",
     )
 )
 @click.argument("name", metavar="LEASE")
-@click.option("--for", "span", type=SPAN, help="How much longer than its end.")
+@click.option("--for", "span", type=SPAN, help="How much longer than its end, or that of its last extension.")
 @click.option("--until", type=WHEN, help="The new end.")
+@click.option("--undo", is_flag=True, help="Take back its last extension, which has not begun.")
 @units_option
 @victims_option
 @click.option(
@@ -263,11 +268,15 @@ def _answer(answer: Mapping[str, Any], *, as_json: bool, latest: Instant | None 
 @wait_option
 @daemon_options
 @json_option
+@click.pass_context
 def extend(
+    context: click.Context,
+    /,
     place: Place,
     name: str,
     span: Duration | None,
     until: Instant | None,
+    undo: bool,
     units: int | None,
     victims: Sequence[str],
     properties: Sequence[tuple[str, str]],
@@ -277,13 +286,18 @@ def extend(
 ) -> int:
     """Renew a lease beyond its end, with as many units as now, or more, or fewer.
 
-    The new number of units holds from the old end on, and --wait waits until then.
+    The new number of units holds from the old end on, and --wait waits until then. It may be extended further before
+    that, and be modified: what was granted to go on from its term stands, in number and time. Each --undo takes the
+    last extension back, until it begins: its units and its time go back to the broker.
     """
+    if undo:
+        _only(context, _WITH_UNDO, "--undo: it takes the whole of the last extension back")
+        return _change(place, "lease.undo_extend", {"lease": name}, name=name, wait=wait, as_json=as_json)
     if (span is None) == (until is None):
-        raise click.UsageError("give either --for or --until")
+        raise click.UsageError("give either --for or --until, or --undo")
 
     def arguments(query: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
-        end = until if until is not None else query()["end"] + span
+        end = until if until is not None else last_end(query()) + (span or 0)
         return {
             "lease": name,
             "end": end,
@@ -324,7 +338,11 @@ def modify(
     wait: bool,
     as_json: bool,
 ) -> int:
-    """Change a lease in mid-term: its units, its end, its configuration."""
+    """Change a lease in mid-term: its units, its end, its configuration.
+
+    A lease that was extended is changed in its running term: the extension stands as it was granted, so that the end
+    can't be changed, and begins with the configuration that the lease has by then.
+    """
     arguments = {
         "lease": name,
         "units": units,
@@ -372,8 +390,7 @@ def _change(
                 arguments = arguments(lambda: _query(client, name))
             changed = client.request("command", command, arguments)
             if following is not None:
-                follow = following.until_closed if command == "lease.close" else following.until_active
-                outcome = follow(changed["id"])
+                outcome = _follow_change(following, command, arguments, changed["id"])
                 changed = client.query("lease", lease=changed["id"])
     finally:
         if following is not None:
@@ -385,6 +402,14 @@ def _change(
     if outcome is not None and not outcome.ok:
         raise LeasekitError(f"lease {changed['id']}: {outcome.reason}")
     return 0
+
+
+def _follow_change(following: Following, command: str, arguments: Mapping[str, Any], lease: str) -> Outcome:
+    if command == "lease.close":
+        return following.until_closed(lease)
+    if command == "lease.undo_extend":
+        return following.until_undone(lease)
+    return following.until_active(lease, arguments["end"] if command == "lease.extend" else 0)
 
 
 def _query(client: Any, name: str) -> Mapping[str, Any]:

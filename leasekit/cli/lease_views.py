@@ -33,8 +33,10 @@ def _fields(lease: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
     before = lease.get("resumes")
     yield "resumes", f"{before['lease']}, suspended {show_when(before['suspended'], instant)}" if before else ""
     yield "suspended", "at its end" if lease.get("suspends") else ""
-    for key in ("requested", "approved", "renewal", "granted", "next"):
+    for key in ("requested", "approved", "granted", "next"):
         yield key, _holding(lease.get(key))
+    for extension in (lease.get("renewal"), *lease.get("further", ())):
+        yield "goes on", _goes_on(extension, lease.get("name") or lease["id"])
     for claim in lease.get("claims", ()):
         yield "claim", f"{_holding(claim)} of {claim['source']}"
     if lease.get("wanted") is not None:
@@ -58,6 +60,19 @@ def _holding(holding: Mapping[str, Any] | None) -> str:
     op = f"{holding['op']}: " if "op" in holding else ""
     extra = pairs(holding.get("properties") or {})
     return f"{op}{counted(holding['units'])} over {_term(holding['term'])}{f' ({extra})' if extra else ''}"
+
+
+def _goes_on(extension: Mapping[str, Any] | None, name: str) -> str:
+    if not extension:
+        return ""
+    how = f" (`leasekit lease extend {name} --undo` takes it back)" if extension["undo"] else ""
+    return f"{_holding(extension)}{how}"
+
+
+def last_end(lease: Mapping[str, Any]) -> int:
+    """When it ends after all that it was extended by."""
+    extensions = [one for one in (lease["renewal"], *lease["further"]) if one]
+    return int(extensions[-1]["term"][1] if extensions else lease["end"])
 
 
 def _term(term: Sequence[int]) -> str:

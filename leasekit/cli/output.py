@@ -42,7 +42,7 @@ STYLES: Final[Mapping[str, str]] = {
 """Colours of the words that say how something is."""
 
 PROSE: Final = frozenset(
-    {"detail", "reason", "requested", "approved", "renewal", "granted", "next", "problem", "refused", "why", "words"}
+    {"detail", "reason", "requested", "approved", "goes on", "granted", "next", "problem", "refused", "why", "words"}
 )
 """Columns and fields in which actors speak: instants in them are shown as dates."""
 

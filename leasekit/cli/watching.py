@@ -48,15 +48,17 @@ class Following:
         self._watcher.close()
         self._client.close()
 
-    def until_active(self, lease: str) -> Outcome:
-        """Wait until a request, extend or modify is in force and the units have joined, or until it has failed."""
+    def until_active(self, lease: str, end: int = 0) -> Outcome:
+        """Wait until a request, modify, or extend to ``end`` is in force and the units have joined, or until it has
+        failed.
+        """
         in_force = False
         with _spinner(lease) as show:
             for event in self._concerning(lease, show):
                 outcome = self._judge(lease, event, closing=False)
                 if outcome is not None and not outcome.ok:
                     return outcome
-                in_force = in_force or outcome is not None
+                in_force = in_force or (outcome is not None and self._reaches(lease, end))
                 if in_force and not self._is_joining(lease):
                     return Outcome(True)
         raise AssertionError("a watch ends with an error only")
@@ -69,6 +71,21 @@ class Following:
                 if outcome is not None:
                     return outcome
         raise AssertionError("a watch ends with an error only")
+
+    def until_undone(self, lease: str) -> Outcome:
+        """Wait until the last extension of a lease is taken back, or has begun."""
+        with _spinner(lease) as show:
+            for event in self._concerning(lease, show):
+                if "missed" in event or event["to_state"].partition("/")[2] == NONE:
+                    found = self._client.query("lease", lease=lease)
+                    begun = event.get("event") == "lease" or found["state"] in _OVER
+                    if begun or found["pending"] not in (sm.UNDOING, sm.WITHDRAWING):
+                        return Outcome(not begun, found["reason"])
+        raise AssertionError("a watch ends with an error only")
+
+    def _reaches(self, lease: str, end: int) -> bool:
+        granted = self._client.query("lease", lease=lease)["granted"]
+        return granted is not None and granted["term"][1] >= end
 
     def until_all_closed(self, leases: Iterable[str]) -> None:
         """Wait until all of these leases are closed."""
@@ -108,9 +125,9 @@ def _judge_event(event: Mapping[str, Any], closing: bool) -> Outcome | None:
         return Outcome(closing, event["why"] or "it has failed")
     if closing:
         return None
-    if event["event"] in _REFUSALS:
+    if event["event"] in _REFUSALS or event["event"] == "undone":
         return Outcome(False, event["why"])
-    if event["event"] == "lease" and (state, pending) == (sm.ACTIVE, NONE):
+    if event["event"] == "lease" and pending == NONE:
         return Outcome(True)
     return None
 
@@ -119,7 +136,7 @@ def _judge_state(lease: Mapping[str, Any], closing: bool) -> Outcome | None:
     """The same from the lease itself, where transitions came too fast to be heard."""
     if lease["state"] in _OVER:
         return Outcome(closing, lease["reason"])
-    if not closing and (lease["state"], lease["pending"]) == (sm.ACTIVE, NONE):
+    if not closing and lease["state"] in (sm.ACTIVE, sm.ACTIVE_TICKETED) and lease["pending"] == NONE:
         return Outcome(True)
     return None
 

@@ -11,11 +11,11 @@ from itertools import chain
 from typing import Any
 
 from leasekit.actors.base import earliest
-from leasekit.actors.broker.claims import constraints_of
+from leasekit.actors.broker.claims import concerned, constraints_of, place_of
 from leasekit.actors.broker.plans import BrokerPlans
 from leasekit.actors.broker.suspension import ends_suspended, is_part, note_suspend, with_suspend
 from leasekit.actors.broker.usage import UsageBook
-from leasekit.actors.served import OLD
+from leasekit.actors.served import FRESH, OLD
 from leasekit.actors.settings import REQUEST, BrokerSettings, Peer
 from leasekit.actors.turns import is_inline
 from leasekit.core.claims.keys import Scheme, Signer
@@ -86,12 +86,7 @@ class Broker(BrokerPlans):
         if getattr(mapper, "wants_usage", False):
             self.usage = UsageBook(getattr(mapper, "usage_kept", 0))
         self._needs[RequestTicket] = REQUEST
-        self._handlers.update(
-            {
-                RequestTicket: self._on_request,
-                Withdraw: self._on_withdraw,
-            }
-        )
+        self._handlers.update({RequestTicket: self._on_request, Withdraw: self._on_withdraw})
 
     # -- requests ----------------------------------------------------------------------------------------------
 
@@ -195,9 +190,14 @@ class Broker(BrokerPlans):
     def _reopen(self, lease: BrokerLease | None, message: RequestTicket, asked: Asked) -> BrokerLease:
         if lease is None or not lease.claims:
             raise RemoteError("unknown_lease", f"{self.name} has granted no lease {message.lease}")
-        if lease.cut < 0 and message.claim != lease.claims[-1].digest:
-            raise RemoteError("wrong_claim", f"lease {lease.id}'s last claim is another one than the request names")
+        claim = lease.claims[place_of(lease, message.op, message.term)]
+        if lease.cut < 0 and message.claim != claim.digest:
+            last = "last claim" if message.op == EXTEND else f"claim at {message.term.start}"
+            raise RemoteError("wrong_claim", f"lease {lease.id}'s {last} is another one than the request names")
         deadline = self._goes_on_until(lease, message.op, message.term)
+        if lease.request:  # or it would not ask for something else
+            self._fire(br.MACHINE, lease, "withdraw", "its guest gave the request up")
+            self._settle_request(lease, "closed", "a later request was made")
         self._fire(br.MACHINE, lease, message.op)
         lease.asked, lease.number, lease.request, lease.arrived = asked, message.number, message.number, self.now
         lease.deadline = deadline
@@ -205,7 +205,7 @@ class Broker(BrokerPlans):
 
     def _goes_on_until(self, lease: BrokerLease, op: str, term: Term) -> Instant:
         """Until when an extend or modify of a lease waits. Raises ``RemoteError`` where it can't be asked for."""
-        last = lease.claims[-1]
+        last, claim = lease.claims[-1], lease.claims[place_of(lease, op, term)]
         if lease.cut >= 0:
             raise RemoteError("preempted", f"lease {lease.id} was preempted, it ends at {lease.cut}")
         if last.saving:
@@ -214,9 +214,15 @@ class Broker(BrokerPlans):
             raise RemoteError("past", f"lease {lease.id} ended at {last.until}")
         if op == EXTEND and term.start != last.until:
             raise RemoteError("wrong_term", f"an extend starts where the lease ends: at {last.until}, not {term.start}")
-        if op == MODIFY and not last.term.start <= term.start < last.until:
-            raise RemoteError("wrong_term", f"a modify starts within the term, before {last.until}")
-        return last.until if op == EXTEND else min(last.until, term.end, self.now + self.settings.request_timeout)
+        if op == EXTEND:
+            return last.until
+        if not claim.term.start <= term.start < claim.until:
+            raise RemoteError("wrong_term", f"a modify starts within the term, before {claim.until}")
+        if claim is not last and term.end != claim.until:
+            raise RemoteError(
+                "wrong_term", f"the lease goes on from {claim.until}: a modify ends there, not {term.end}"
+            )
+        return min(claim.until, term.end, self.now + self.settings.request_timeout)
 
     def _on_withdraw(self, peer: str, message: Withdraw) -> None:
         lease = self.leases.get(message.lease)
@@ -228,7 +234,12 @@ class Broker(BrokerPlans):
         lease.number = message.number
         self._touch(lease)
         if lease.request != message.request or lease.pending == NONE:
-            self._repeat(lease, message.number)
+            told = any(update.message.number == message.request for update in lease.unacked)
+            if fresh == FRESH and lease.pending == NONE and lease.ended < 0 and not told:
+                lease.request = message.request  # it was overtaken: when it comes it is dropped
+                self._settle_request(lease, "closed", "the request was withdrawn")
+            else:
+                self._repeat(lease, message.number)
             return
         self._fire(br.MACHINE, lease, "withdraw", "its guest gave the request up")
         self._settle_request(lease, "closed", "the request was withdrawn")
@@ -312,7 +323,7 @@ class Broker(BrokerPlans):
 
     def _view(self, lease: BrokerLease) -> PendingRequest:
         asked, options = lease.asked, self._options[lease.id]
-        last = lease.claims[-1] if lease.claims else None
+        last = concerned(lease) if lease.claims else None
         # What is past is not given: the book knows nothing of it any more.
         start = max(asked.term.start, self.now) if asked.op != EXTEND else asked.term.start
         later = options.deferrable and asked.op == NEW
@@ -344,7 +355,7 @@ class Broker(BrokerPlans):
         """Whether a request continues what can be ended early, and does not ask for a firm claim by that name."""
         if lease.asked.op == NEW or not lease.claims:
             return False
-        return lease.claims[-1].preemptible and (
+        return concerned(lease).preemptible and (
             lease.asked.op == MODIFY or "preemptible" not in lease.asked.properties
         )
 
@@ -450,7 +461,7 @@ class Broker(BrokerPlans):
         # Not by the request's number: one whose record is long forgotten may come again.
         key = f"{lease.id}#{self._next('serial')}"
         if lease.asked.op == MODIFY:
-            table.replace(lease.claims[-1].key, key, grant.units, grant.booked)
+            table.replace(concerned(lease).key, key, grant.units, grant.booked)
         else:
             table.reserve(key, grant.units, grant.booked)
         return key
@@ -459,15 +470,16 @@ class Broker(BrokerPlans):
         note_suspend(lease, grant, self._options[lease.id])
         parts = self._cut_claims(lease, grant, key)
         first, further = parts[0][0], join_tickets([ticket.encode() for ticket, _ in parts[1:]])
-        truncation = b""
+        truncation, place = b"", place_of(lease, lease.asked.op, lease.asked.term)
+        before, after = lease.claims[: place + 1], lease.claims[place + 1 :]
         if lease.asked.op == MODIFY:
-            last = lease.claims[-1]
-            signer = self.signer_from(last.source)
-            truncation = state(signer, TRUNCATION, last.digest, grant.booked.start, lease.id).encode()
-            self.set_claims(lease, (*lease.claims[:-1], last._replace(until=grant.booked.start, held=True)))
-            self.book.hold_rest(lease.claims[-1], parts[0][1])
-            self._cut_off[lease.claims[-1].digest.hex()] = lease.id
-        self.set_claims(lease, (*self._going_on(lease), *(granted for _, granted in parts)))
+            old = before[-1]._replace(until=grant.booked.start, held=True)
+            signer = self.signer_from(old.source)
+            truncation = state(signer, TRUNCATION, old.digest, grant.booked.start, lease.id).encode()
+            before = (*before[:-1], old)
+            self.book.hold_rest(old, parts[0][1])
+            self._cut_off[old.digest.hex()] = lease.id
+        self.set_claims(lease, (*self._going_on(before), *(granted for _, granted in parts), *after))
         lease.suspended = bool(lease.claims[-1].saving)
         lease.reason = ""
         start, end = grant.booked

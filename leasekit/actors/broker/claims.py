@@ -7,7 +7,7 @@ booked. Receipts are kept: they show anybody that the units were not given away 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from leasekit.actors.broker.sources import TRUNCATE, BrokerSources
 from leasekit.actors.settings import DELEGATE, BrokerSettings, Peer
@@ -20,7 +20,7 @@ from leasekit.core.leases import broker as br
 from leasekit.core.leases.records import BrokerLease, Granted
 from leasekit.core.leases.relations import Notice
 from leasekit.core.properties import Properties
-from leasekit.core.protocol.messages import Accepted, ClaimReport, ReturnTicket, Truncated
+from leasekit.core.protocol.messages import MODIFY, Accepted, ClaimReport, ReturnTicket, Truncated
 from leasekit.core.steps import Outgoing
 from leasekit.core.time import Duration, Instant, Term
 from leasekit.core.words import counted
@@ -38,6 +38,17 @@ def constraints_of(preemptible: bool, ready_at: Instant = -1, saving: Duration =
     if saving:
         said[SAVING] = str(saving)
     return said if ready_at < 0 else {**said, READY_AT: str(ready_at)}
+
+
+def place_of(lease: BrokerLease, op: str, term: Term) -> int:
+    """Which of a lease's claims a request is about: the one that a modify begins in, else the last."""
+    within = (n for n, one in enumerate(lease.claims) if one.term.start <= term.start < one.until and op == MODIFY)
+    return next(within, len(lease.claims) - 1)
+
+
+def concerned(lease: BrokerLease) -> Granted:
+    """The claim that a lease's request is about."""
+    return lease.claims[place_of(lease, lease.asked.op, lease.asked.term)]
 
 
 class BrokerClaims(BrokerSources):
@@ -119,20 +130,20 @@ class BrokerClaims(BrokerSources):
             rest = tuple(left if c is before else c for c in rest)
         self.set_claims(lease, rest)
 
-    def _going_on(self, lease: BrokerLease) -> list[Granted]:
-        """The claims of a lease without those that are over. What a modify left of one that was cut off is known by
-        the claim after it: both stay as long as that may be booked.
+    def _going_on(self, claims: Sequence[Granted]) -> list[Granted]:
+        """The claims without those that are over, but for the last. What a modify left of one that was cut off is known
+        by the claim after it: both stay as long as that may be booked.
         """
         kept: list[Granted] = []
         follows = False
-        for claim in lease.claims[:-1]:
+        for claim in claims[:-1]:
             if claim.held and claim.term.end <= self.now:
                 self._free_rest(claim)
                 claim = claim._replace(held=False)
             if claim.until > self.now or claim.held or follows:
                 kept.append(claim)
             follows = claim.held
-        return [*kept, *lease.claims[-1:]]
+        return [*kept, *claims[-1:]]
 
     @staticmethod
     def _booked_until(lease: BrokerLease) -> Instant:

@@ -14,7 +14,7 @@ from typing import Final
 
 import attrs
 
-from leasekit.actors.broker.claims import BrokerClaims
+from leasekit.actors.broker.claims import BrokerClaims, concerned
 from leasekit.actors.settings import REQUEST, BrokerSettings, Peer
 from leasekit.actors.turns import FAILED, NOT_CARRIED_OUT, check_decision, run_turn
 from leasekit.core.claims.keys import Scheme, Signer
@@ -203,7 +203,7 @@ class BrokerProbes(BrokerClaims):
             table = self.book.table_of(decision.source)
             if lease.asked.op == MODIFY:  # it gives up the rest of what it holds
                 table = table.overlay()
-                table.end(lease.claims[-1].key, decision.booked.start)
+                table.end(concerned(lease).key, decision.booked.start)
             free = table.available(decision.booked)
             if free < decision.units:
                 raise CommandError(f"it would overbook: {free} units are free over {tuple(decision.booked)}")

@@ -86,6 +86,10 @@ class GuestDesk(GuestGroups):
         """Have ``lease.asked`` sent to the broker; ``event`` is ``ask``, ``extend`` or ``modify``."""
         raise NotImplementedError
 
+    def redeem_by(self, lease: GuestLease) -> Instant:
+        """When a lease with tickets in hand must ask its site to go on."""
+        raise NotImplementedError
+
     def _redeem(self, lease: GuestLease, op: str) -> None:
         raise NotImplementedError
 
@@ -282,16 +286,24 @@ class GuestDesk(GuestGroups):
         """The lease, what its broker is asked, and when the answer comes too late."""
         lease = self.find(wish.lease)
         self._must_allow(lease, "extend")
-        units = self._new_units(lease, wish.units, wish.victims)
-        if wish.end <= lease.end:
-            raise CommandError(f"end: found {wish.end}, it must be later than the lease's end, {lease.end}")
-        give_up = lease.end - self.settings.leave_time
+        units = self._new_units(lease, wish.units, wish.victims, further=True)
+        end = lease.further[-1].term.end if lease.further else lease.end
+        if wish.end <= end:
+            raise CommandError(f"end: found {wish.end}, it must be later than the lease's end, {end}")
+        give_up = self._answer_by(lease)
         if give_up <= self.now:
             raise CommandError(f"lease {lease.id} ends at {lease.end}: too late to extend it")
-        return lease, Asked(EXTEND, units, Term(lease.end, wish.end), lease.site, dict(wish.properties)), give_up
+        self.check_returned(lease)
+        return lease, Asked(EXTEND, units, Term(end, wish.end), lease.site, dict(wish.properties)), give_up
+
+    def _answer_by(self, lease: GuestLease) -> Instant:
+        """When an answer about an active lease comes too late."""
+        return self.redeem_by(lease) if lease.further else lease.end - self.settings.leave_time
 
     def modify_lease(self, wish: ModifyLease) -> GuestLease:
-        """Change a lease in mid-term: by a replacement ticket if units or end change, at the site alone otherwise."""
+        """Change a lease in mid-term: by a replacement ticket if units or end change, at the site alone otherwise. What
+        was granted to go on from its term stands.
+        """
         lease, asked = self._modification(wish)
         lease.next_configuration = None if wish.configuration is None else {**lease.configuration, **wish.configuration}
         lease.victims = wish.victims
@@ -300,7 +312,7 @@ class GuestDesk(GuestGroups):
             self._redeem(lease, MODIFY)
         else:
             lease.asked = asked
-            self.ask(lease, "modify", lease.end - self.settings.leave_time)
+            self.ask(lease, "modify", self._answer_by(lease))
         return lease
 
     def _modification(self, wish: ModifyLease) -> tuple[GuestLease, Asked | None]:
@@ -316,6 +328,13 @@ class GuestDesk(GuestGroups):
         start = max(self.now, held.term.start)
         if end <= start:
             raise CommandError(f"end: found {end}, it must be later than the start of the lease's term, {start}")
+        if end != lease.end and lease.further:
+            raise CommandError(
+                f"end: lease {lease.id} goes on from {lease.end} to {lease.further[-1].term.end}, so its end can't be "
+                f"modified; `leasekit lease extend {lease.name or lease.id} --undo` takes an extension back first"
+            )
+        if end != lease.end:
+            self.check_returned(lease)
         if wish.configuration is None and units == held.units and end == lease.end:
             raise CommandError("nothing to modify: give configuration, units or end")
         if units == held.units and end == lease.end:
@@ -333,13 +352,23 @@ class GuestDesk(GuestGroups):
         return lease
 
     def _must_allow(self, lease: GuestLease, event: str) -> None:
-        if not sm.MACHINE.allows((lease.state, lease.pending), event) or lease.closing:
-            now = lease.state if lease.pending == NONE else f"{lease.state}, {lease.pending}"
-            raise CommandError(f"lease {lease.id} is {now}: only an active lease with nothing pending can {event}")
+        if sm.MACHINE.allows((lease.state, lease.pending), event) and not lease.closing:
+            return
+        if lease.pending == sm.EXTENDING_LEASE and not lease.closing:
+            raise CommandError(
+                f"lease {lease.id} is about to go on by its extension, at {lease.end}: {event} it from then on, or "
+                "undo the extension first"
+            )
+        raise CommandError(f"lease {lease.id} is {joint(lease)}: only an active lease with nothing pending can {event}")
 
-    def _new_units(self, lease: GuestLease, units: int | None, victims: tuple[str, ...]) -> int:
+    def _new_units(
+        self, lease: GuestLease, units: int | None, victims: tuple[str, ...], *, further: bool = False
+    ) -> int:
+        """How many units are wanted; ``further``: from the end of the tickets in hand on."""
         assert lease.approved is not None, "an active lease has a ticket"
-        held = lease.approved.units
+        later = lease.further[-1] if further and lease.further else None
+        held = (later or lease.approved).units
+        have = len(lease.units) if later is None else later.units
         if units is None:
             units = held - len(victims) if victims else held
         _check_units(units)
@@ -348,10 +377,10 @@ class GuestDesk(GuestGroups):
             raise CommandError(
                 f"victims: {unknown[0]!r} is no unit of lease {lease.id}; it has {', '.join(lease.units)}"
             )
-        if len(set(victims)) != len(victims) or len(victims) > max(0, len(lease.units) - units):
+        if len(set(victims)) != len(victims) or len(victims) > max(0, have - units):
             raise CommandError(
-                f"victims: {len(victims)} units are named, going from {len(lease.units)} to {units} units gives up "
-                f"{max(0, len(lease.units) - units)}, each named once"
+                f"victims: {len(victims)} units are named, going from {have} to {units} units gives up "
+                f"{max(0, have - units)}, each named once"
             )
         return units
 
@@ -394,7 +423,7 @@ class GuestDesk(GuestGroups):
             return
         if lease.state == sm.TICKETED:
             lease.configuration = {**lease.configuration, SLICE_KEY: key}
-        elif (lease.state, lease.pending) == (sm.ACTIVE, NONE) and not lease.closing and lease.end > self.now:
+        elif sm.MACHINE.allows((lease.state, lease.pending), "modify") and not lease.closing and lease.end > self.now:
             lease.key_tried = key
             lease.next_configuration, lease.victims = {**lease.configuration, SLICE_KEY: key}, ()
             self._fire(sm.MACHINE, lease, "modify", "the slice's key")
@@ -414,6 +443,11 @@ class GuestDesk(GuestGroups):
                 self.close(lease, reason or "its slice was closed")
                 closed.append(lease.id)
         return {"slice": name, "closed": closed}
+
+
+def joint(lease: GuestLease) -> str:
+    """Its state, and what is pending in it, for an operator."""
+    return lease.state if lease.pending == NONE else f"{lease.state}, {lease.pending}"
 
 
 def _key_text(arguments: Mapping[str, Any]) -> str:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from leasekit.actors.guest.returns import GuestReturns
+from leasekit.actors.guest.tickets import GuestTickets
 from leasekit.core.leases import service_manager as sm
 from leasekit.core.leases.machine import NONE
 from leasekit.core.leases.records import GuestLease
 from leasekit.core.mappers import Go, Hold
 
 
-class GuestGroups(GuestReturns):
+class GuestGroups(GuestTickets):
     """Lease groups."""
 
     def _upcall(self, lease: GuestLease, predecessor: GuestLease) -> Go | Hold:

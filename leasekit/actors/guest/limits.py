@@ -33,10 +33,17 @@ class GuestLimits(GuestPlans):
                 assert lease.renewal is not None
                 goes_on = lease.op_accepted and not self._leaving_victims(lease)
                 return self._leaves_at(lease, lease.renewal.term.end if goes_on else lease.end)
+            case (sm.ACTIVE_TICKETED, sm.UNDOING):
+                assert lease.renewal is not None
+                # A site that only accepts it goes on by the extension already, and says so when its units are up.
+                return self._leaves_at(lease, lease.renewal.term.end if lease.op_accepted else lease.end)
+            case (sm.ACTIVE_TICKETED, sm.MODIFYING) if lease.op_number:
+                leaves = self._leaves_at(lease, lease.end)
+                return min(max(self.redeem_by(lease), self._changed_by(lease)), leaves) if lease.op_accepted else leaves
             case (sm.ACTIVE_TICKETED, _) if lease.noticed >= 0:
                 return 0  # its site will refuse the renewal: the sooner, the sooner its units can leave
             case (sm.ACTIVE_TICKETED, _):
-                return lease.end - max(self.settings.extend_lead, self.settings.leave_time)
+                return self.redeem_by(lease)
             case (sm.ACTIVE, sm.MODIFYING) if lease.op_accepted and lease.renewal is not None:
                 return self._leaves_at(lease, lease.renewal.term.end)
             case (sm.ACTIVE, sm.CLOSING):
@@ -45,6 +52,15 @@ class GuestLimits(GuestPlans):
             case (sm.ACTIVE, _):
                 return self._leaves_at(lease, lease.end)
         return None
+
+    def redeem_by(self, lease: GuestLease) -> Instant:
+        """When a lease with tickets in hand must ask its site to go on, milliseconds."""
+        return lease.end - max(self.settings.extend_lead, self.settings.leave_time)
+
+    def _changed_by(self, lease: GuestLease) -> Instant:
+        """From when on a modify that the site has accepted is in force there, whose clock may be behind."""
+        start = lease.renewal.term.start if lease.renewal is not None else lease.op_since
+        return start + self._base.clock_skew
 
     def _leaves_at(self, lease: GuestLease, end: Instant) -> Instant:
         """When units are to leave a lease that ends at ``end``, if its site does not end it before."""

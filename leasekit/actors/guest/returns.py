@@ -10,18 +10,15 @@ from contextlib import suppress
 from typing import Final
 
 from leasekit.actors.guest.units import GuestUnits
-from leasekit.core.claims.statements import RELINQUISHMENT, decode_statement, state
+from leasekit.core.claims.statements import RELINQUISHMENT, state
 from leasekit.core.claims.ticket import decode_ticket, split_tickets
 from leasekit.core.errors import TicketError
 from leasekit.core.leases import returns
-from leasekit.core.leases import service_manager as sm
-from leasekit.core.leases.machine import NONE
 from leasekit.core.leases.records import GuestLease, Held, Return
 from leasekit.core.protocol.messages import Message, Relinquish, Relinquished, ReturnTicket, TicketUpdate
 from leasekit.core.schema import Change
 from leasekit.core.steps import Outgoing
 from leasekit.core.time import Instant
-from leasekit.core.words import counted
 
 STRAYS_FROM: Final = 2**32
 """Returns of tickets whose leases are over here are numbered from here on: no lease has so many requests."""
@@ -109,52 +106,7 @@ class GuestReturns(GuestUnits):
         self._begin_return(giving)
         self._send_return(giving)
 
-    # -- tickets that go on from each other --------------------------------------------------------------------
-
-    def further_of(self, broker: str, message: TicketUpdate, held: Held) -> tuple[Held, ...]:
-        """The tickets that go on from ``held``: for as many units of the same, at the same site. Raises
-        ``TicketError``.
-        """
-        first = decode_ticket(message.ticket)
-        found: list[Held] = []
-        for data in split_tickets(message.further):
-            ticket = decode_ticket(data)
-            leaf = self.verifier.check(
-                ticket, root=None, holder=self._own_among(ticket.leaf.holder), now=self.now,
-                skew=self._base.clock_skew, issuer=self._key_among(broker, ticket.leaf.issuer),
-            )  # fmt: skip
-            if self.sites_by_key.get(ticket.root.issuer) != self.sites_by_key.get(first.root.issuer):
-                raise TicketError("wrong_site", "the tickets are of different sites")
-            end = found[-1].term.end if found else held.term.end
-            same = (leaf.type, leaf.properties, leaf.units) == (first.leaf.type, first.leaf.properties, held.units)
-            if not same or leaf.term.start != end:
-                raise TicketError(
-                    "wrong_terms",
-                    f"{leaf.units} {leaf.type!r} from {leaf.term.start} on don't go on from {held.units} until {end}",
-                )  # fmt: skip
-            found.append(Held(data, leaf.digest, leaf.units, leaf.term))
-        return tuple(found)
-
-    def take_next(self, lease: GuestLease) -> bool:
-        """The next of a lease's tickets is its renewal now, if there is one; whether it is."""
-        if (lease.state, lease.pending) != (sm.ACTIVE, NONE) or not lease.further:
-            return False
-        lease.renewal, lease.further = lease.further[0], lease.further[1:]
-        held = lease.renewal
-        self._fire(sm.MACHINE, lease, "in_hand", f"{counted(held.units)} from {held.term.start} to {held.term.end}")
-        return True
-
-    def drop_further(self, lease: GuestLease, message: TicketUpdate) -> bool:
-        """The broker ends what goes on from a lease's ticket: whether it is that and no more."""
-        held = lease.renewal or lease.approved
-        if held is None or not lease.further or not message.truncation:
-            return False
-        at = decode_statement(message.truncation).at
-        if at < held.term.end:
-            return False
-        self.give_back_all(lease, [one for one in lease.further if one.term.end > at], lease.site)
-        lease.further = tuple(one for one in lease.further if one.term.end <= at)
-        return True
+    # -- on their way ------------------------------------------------------------------------------------------
 
     def _send_return(self, giving: Return) -> None:
         if giving.state == returns.RELINQUISHING:

@@ -10,22 +10,20 @@ from collections.abc import Iterable
 from typing import Any
 
 from leasekit.actors.base import earliest
-from leasekit.actors.guest.suspension import GuestSuspension
+from leasekit.actors.guest.extensions import GuestExtensions
 from leasekit.actors.settings import ENDORSE, GuestSettings, Peer
 from leasekit.core.claims.keys import Scheme, Signer
-from leasekit.core.claims.statements import CONTRACT, check_statement
-from leasekit.core.claims.ticket import decode_ticket
 from leasekit.core.errors import RemoteError, TicketError
 from leasekit.core.leases import returns
 from leasekit.core.leases import service_manager as sm
 from leasekit.core.leases.machine import NONE
-from leasekit.core.leases.records import GuestLease, Held, Return
+from leasekit.core.leases.records import GuestLease, Return
 from leasekit.core.mappers import GuestMapper
-from leasekit.core.properties import digest_properties
 from leasekit.core.protocol.messages import (
     EXTEND,
     MODIFY,
     NEW,
+    UNDO,
     Accepted,
     CloseLease,
     ErrorReply,
@@ -45,7 +43,7 @@ from leasekit.core.words import counted
 CLOSE = "close"
 
 
-class ServiceManager(GuestSuspension):
+class ServiceManager(GuestExtensions):
     """A guest's actor."""
 
     def __init__(
@@ -80,10 +78,11 @@ class ServiceManager(GuestSuspension):
     def _send_ask(self, lease: GuestLease) -> None:
         asked = lease.asked
         message: Message
-        if lease.pending == sm.CLOSE_WAIT and lease.state == sm.NASCENT:
+        if lease.pending == sm.WITHDRAWING or (lease.state, lease.pending) == (sm.NASCENT, sm.CLOSE_WAIT):
             message = Withdraw(lease.id, lease.number, lease.ask)
         else:
-            claim = lease.approved.digest if asked.op != NEW and lease.approved is not None else b""
+            held = lease.further[-1] if asked.op == EXTEND and lease.further else lease.approved
+            claim = held.digest if asked.op != NEW and held is not None else b""
             message = RequestTicket(
                 lease.id, lease.ask, asked.op, lease.slice, lease.type, asked.units, asked.term, asked.site,
                 asked.properties, claim,
@@ -141,8 +140,7 @@ class ServiceManager(GuestSuspension):
             self._give_back_those_good(lease.broker, message)
             return
         try:
-            held, site = self._check_ticket(lease, message)
-            further = self.further_of(lease.broker, message, held)
+            held, further, site = self.check_tickets(lease, message)
         except TicketError as error:
             self._on_no_ticket(lease, f"the broker's ticket can't be believed: {error.text}", -1)
             self._give_back_those_good(lease.broker, message)
@@ -153,16 +151,19 @@ class ServiceManager(GuestSuspension):
             lease.site = site
             self.give_back_all(lease, (held, *further), site)
             self._end(lease)
+        elif before[1] == sm.WITHDRAWING:
+            self.give_back_all(lease, (held, *further), site)
         elif op == NEW:
             lease.site, lease.approved, lease.resource = site, held, dict(message.properties)
             lease.began = (message.number, held.digest)
             lease.further = further
             self._settle_hold(lease)
+        elif op == EXTEND:
+            lease.further, lease.victims, lease.reason = (*lease.further, held, *further), (), ""
         else:
-            lease.further = further
+            lease.further = (*further, *lease.further)
             lease.renewal, lease.truncation, lease.reason = held, message.truncation, ""
-            if op == MODIFY:
-                self._redeem(lease, MODIFY)
+            self._redeem(lease, MODIFY)
         self.advance(lease)
 
     def _on_ticket_noticed(self, lease: GuestLease, message: TicketUpdate) -> None:
@@ -175,26 +176,6 @@ class ServiceManager(GuestSuspension):
         elif lease.state == sm.ACTIVE_TICKETED and lease.pending == NONE:
             lease.reason = reason
 
-    def _check_ticket(self, lease: GuestLease, message: TicketUpdate) -> tuple[Held, str]:
-        ticket = decode_ticket(message.ticket)
-        site = self.sites_by_key.get(ticket.root.issuer, "")
-        if not site:
-            raise TicketError("unknown_site", f"its root is no site known here (the broker calls it {message.site!r})")
-        leaf = self.verifier.check(
-            ticket, root=None, holder=self._own_among(ticket.leaf.holder), now=self.now, skew=self._base.clock_skew,
-            issuer=self._key_among(lease.broker, ticket.leaf.issuer),
-        )  # fmt: skip
-        asked = lease.asked
-        if leaf.type != lease.type:
-            raise TicketError("wrong_type", f"it is for {leaf.type!r}, not {lease.type!r}")
-        if leaf.properties != digest_properties(message.properties):
-            raise TicketError("wrong_properties", "the resource properties are not those that its claims name")
-        if asked.op != NEW and lease.approved is not None and (leaf.units > asked.units or site != lease.site):
-            raise TicketError("wrong_terms", f"{leaf.units} units at {site} were not asked for")
-        if asked.op == EXTEND and leaf.term.start != lease.end:
-            raise TicketError("wrong_terms", f"its term starts at {leaf.term.start}, the lease ends at {lease.end}")
-        return Held(message.ticket, leaf.digest, leaf.units, leaf.term), site
-
     def _on_no_ticket(self, lease: GuestLease, reason: str, fits: Instant) -> None:
         if not sm.MACHINE.allows((lease.state, lease.pending), "ticket_refused"):
             return
@@ -202,6 +183,7 @@ class ServiceManager(GuestSuspension):
             lease.reason = lease.close_reason
         else:
             lease.reason = reason if fits < 0 or str(fits) in reason else f"{reason}; it would fit at {fits}"
+        lease.next_configuration, lease.victims = None, ()
         self._fire(sm.MACHINE, lease, "ticket_refused", lease.reason)
         if lease.state in (sm.FAILED, sm.CLOSED):
             self._end(lease)
@@ -254,7 +236,7 @@ class ServiceManager(GuestSuspension):
     def _take_update(self, lease: GuestLease, message: LeaseUpdate) -> None:
         settles = lease.op_number != 0 and message.number >= lease.op_number
         if message.state == "active" and lease.ended < 0:
-            self._check_contract(lease, message)
+            self.check_contract(lease, message)
         lease.site_seen = message.update
         self._touch(lease)
         if settles:
@@ -264,6 +246,9 @@ class ServiceManager(GuestSuspension):
         elif message.state == "refused":
             if settles:
                 self._on_op_refused(lease, message.reason)
+        elif message.state == "undone":
+            if settles:
+                self._on_undone(lease, message.reason)
         elif message.state == "noticed":
             lease.noticed, lease.reason = message.term.end, message.reason
             lease.suspends = lease.suspends if lease.op == CLOSE else message.saved >= 0
@@ -279,24 +264,13 @@ class ServiceManager(GuestSuspension):
             self._join(lease)
         self.advance(lease)
 
-    def _check_contract(self, lease: GuestLease, message: LeaseUpdate) -> None:
-        """The site's signed lease must name one of the tickets in hand."""
-        contract = check_statement(
-            self.scheme, message.contract, CONTRACT, signer=self._said_by(lease.site, message.contract)
-        )
-        known = {held.digest for held in (lease.approved, lease.renewal) if held is not None}
-        if contract.subject not in known or not contract.detail.startswith(f"{lease.id} "):
-            raise TicketError("wrong_contract", "the site's contract is for another claim or lease")
-
     def _on_lease(self, lease: GuestLease, message: LeaseUpdate) -> None:
         if not sm.MACHINE.allows((lease.state, lease.pending), "lease"):
             return
-        op, lease.op, lease.op_number = lease.op, "", 0
-        if lease.renewal is not None and op != NEW:
-            lease.approved, lease.renewal, lease.truncation = lease.renewal, None, b""
-        if lease.next_configuration is not None:
-            lease.configuration, lease.next_configuration = lease.next_configuration, None
-        lease.granted, lease.contract, lease.victims, lease.reason = message.term, message.contract, (), message.reason
+        late = "the extension had begun, and was not undone" if lease.op == UNDO else ""
+        self.go_over(lease)
+        lease.op, lease.op_number = "", 0
+        lease.granted, lease.contract, lease.reason = message.term, message.contract, message.reason or late
         self._fire(sm.MACHINE, lease, "lease", f"{counted(len(message.units))} to {message.term.end}")
         self._take_units(lease, message.units)
         self._join(lease)
@@ -306,11 +280,15 @@ class ServiceManager(GuestSuspension):
         if not sm.MACHINE.allows((lease.state, lease.pending), "lease_refused"):
             return
         renewal = lease.renewal
+        # What was granted to go on from the running term, which a modify has not moved, stands.
+        stands = lease.op == MODIFY and (renewal is None or lease.asked.term.end == lease.end)
         lease.op, lease.op_number, lease.renewal, lease.truncation = "", 0, None, b""
         lease.next_configuration, lease.victims, lease.reason = None, (), reason
         self._fire(sm.MACHINE, lease, "lease_refused", reason)
-        if renewal is not None or lease.state == sm.FAILED:
-            self.give_back_all(lease, (*((renewal,) if renewal is not None else ()), *lease.further), lease.site)
+        if renewal is not None:
+            self.give_back(lease, renewal, lease.site)
+        if not stands:
+            self.give_back_all(lease, lease.further, lease.site)
             lease.further = ()
         if lease.state == sm.FAILED:
             if lease.approved is not None:
@@ -378,14 +356,20 @@ class ServiceManager(GuestSuspension):
             if message.number == lease.number and peer == lease.broker and message.code == "unknown_lease":
                 self._fire(sm.MACHINE, lease, "closed", reason)
                 self._end(lease)
-        elif message.number == lease.ask and peer == lease.broker:
+        elif peer == lease.broker and (
+            message.number == lease.ask or (lease.pending == sm.WITHDRAWING and message.number == lease.number)
+        ):
             lease.ask = 0
             self._on_no_ticket(lease, reason, -1)
         elif message.number == lease.op_number and peer == lease.site:
             joint = (lease.state, lease.pending)
             if lease.op == CLOSE and sm.MACHINE.allows(joint, "closed"):
                 self._over(lease, "closed", reason)
-            elif lease.op in (EXTEND, MODIFY) and message.code == "unknown_lease" and sm.MACHINE.allows(joint, "lost"):
+            elif (
+                lease.op in (EXTEND, MODIFY, UNDO)
+                and message.code == "unknown_lease"
+                and sm.MACHINE.allows(joint, "lost")
+            ):
                 # It was over for so long that the site has forgotten it, and what it said then never came.
                 self._over(lease, "lost", reason)
             else:
@@ -438,10 +422,7 @@ class ServiceManager(GuestSuspension):
                 self._forget_owed(lease, lease.broker)
                 lease.ask = 0
             self.give_back_all(lease, lease.further, lease.site)
-            lease.further = ()
-            if lease.renewal is not None and not lease.op_number:
-                self.give_back(lease, lease.renewal, lease.site)
-                lease.renewal = None  # one that was redeemed already goes back when the site has closed the lease
+            lease.further = ()  # a ticket that was redeemed already goes back when the site has closed the lease
             lease.op, lease.op_number, lease.join = "", 0, sm.LEAVING
             self._start_leaves(lease, list(lease.units))
             self._check_left(lease)
@@ -536,6 +517,20 @@ class ServiceManager(GuestSuspension):
                 else:
                     late = f"site {lease.site} did not extend the lease in time"
                     self._expire(lease, late if lease.noticed < 0 else lease.reason)
+            case (sm.ACTIVE_TICKETED, _) if lease.ask:
+                late = f"no answer from broker {lease.broker} before the lease is to go on"
+                lease.ask = 0
+                self._forget_owed(lease, lease.broker)
+                self._on_no_ticket(lease, late if lease.pending != sm.WITHDRAWING else "", -1)
+            case (sm.ACTIVE_TICKETED, sm.UNDOING):
+                self._expire(lease, f"its extension was taken back, which site {lease.site} has not confirmed in time")
+            case (sm.ACTIVE_TICKETED, sm.MODIFYING):
+                if lease.op_accepted:  # its site goes by it: what comes of it is told in time
+                    lease.before = lease.approved.digest if lease.approved is not None else b""
+                    self.go_over(lease)
+                    self._go_on(lease)
+                else:
+                    self._expire(lease, f"site {lease.site} did not modify the lease in time")
             case (sm.ACTIVE, sm.CLOSING):
                 for unit in lease.units.values():
                     unit.action = 0
@@ -553,13 +548,15 @@ class ServiceManager(GuestSuspension):
             self.close(lease, lease.close_reason)
         elif (lease.state, lease.pending) == (sm.ACTIVE, NONE):
             self.roll_key(lease)
-            if self.take_next(lease):
+            if self.in_hand(lease):
                 self.advance(lease)
         elif (lease.state, lease.pending) == (sm.TICKETED, NONE):
             self._advance_ticketed(lease)
-        elif (lease.state, lease.pending) == (sm.ACTIVE_TICKETED, NONE) and self._limit_passed(lease):
-            self._fire(sm.MACHINE, lease, "redeem")
-            self._redeem(lease, EXTEND)
+        elif (lease.state, lease.pending) == (sm.ACTIVE_TICKETED, NONE):
+            if self._limit_passed(lease):
+                self._go_on(lease)
+            else:
+                self.roll_key(lease)
 
     def _advance_ticketed(self, lease: GuestLease) -> None:
         record = self.slices.get(lease.slice)

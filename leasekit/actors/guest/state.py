@@ -14,7 +14,7 @@ from leasekit.actors.settings import GuestSettings, Peer
 from leasekit.core.claims.keys import Scheme, Signer
 from leasekit.core.errors import CommandError
 from leasekit.core.leases import service_manager as sm
-from leasekit.core.leases.records import GuestLease, GuestUnit, Return, Slice
+from leasekit.core.leases.records import GuestLease, GuestUnit, Held, Return, Slice
 from leasekit.core.mappers import GuestUnitView, LeaseView
 from leasekit.core.schema import Change, Row
 from leasekit.core.time import Instant, Term
@@ -135,8 +135,7 @@ class GuestState(Peering):
 
         fixed = members() if snapshot else None
         held = lease.approved
-        renewal = lease.renewal
-        following = [held for held in (renewal, *lease.further) if held is not None]
+        following = lease.following
         return LeaseView(
             id=lease.id,
             name=lease.name,
@@ -163,7 +162,10 @@ class GuestState(Peering):
 
     def describe(self, lease: GuestLease) -> dict[str, Any]:
         """The lease as plain data for an operator."""
-        held, renewal, asked = lease.approved, lease.renewal, lease.asked
+        held, asked = lease.approved, lease.asked
+        following = [
+            {"units": one.units, "term": list(one.term), "undo": _may_undo(lease, one)} for one in lease.following
+        ]
         return {
             "id": lease.id,
             "name": lease.name,
@@ -185,8 +187,8 @@ class GuestState(Peering):
             "approved": None
             if held is None
             else {"units": held.units, "term": list(held.term), "claim": held.digest.hex()},
-            "renewal": None if renewal is None else {"units": renewal.units, "term": list(renewal.term)},
-            "further": [{"units": held.units, "term": list(held.term)} for held in lease.further],
+            "renewal": following[0] if following else None,
+            "further": following[1:],
             "granted": None if lease.granted is None else {"term": list(lease.granted), "units": len(lease.units)},
             "end": _end(lease),
             "configuration": dict(lease.configuration),
@@ -246,6 +248,12 @@ class GuestState(Peering):
             }
             for r in self.returns.values()
         ]
+
+
+def _may_undo(lease: GuestLease, held: Held) -> bool:
+    """Whether a ticket goes back when the last extension of its lease is undone."""
+    running = lease.approved.extends if lease.approved is not None else 0
+    return lease.following[-1].extends == held.extends not in (0, running)
 
 
 def _end(lease: GuestLease) -> Instant:

@@ -41,6 +41,7 @@ from leasekit.core.protocol.messages import (
     EXTEND,
     MODIFY,
     NEW,
+    UNDO,
     Accepted,
     CloseLease,
     Redeem,
@@ -89,8 +90,8 @@ class Authority(SiteSaved):
         lease = self.leases.get(message.lease)
         if not self._is_news(lease, peer, message.number):
             return
-        if message.op not in (NEW, EXTEND, MODIFY):
-            raise RemoteError("bad_op", f"op: found {message.op!r}, allowed are {NEW}, {EXTEND}, {MODIFY}")
+        if message.op not in (NEW, EXTEND, MODIFY, UNDO):
+            raise RemoteError("bad_op", f"op: found {message.op!r}, allowed are {NEW}, {EXTEND}, {MODIFY}, {UNDO}")
         if message.op == NEW:
             lease = self._redeem_new(lease, peer, message)
         elif lease is None:
@@ -109,6 +110,9 @@ class Authority(SiteSaved):
 
     def _continue(self, lease: SiteLease, peer: str, message: Redeem) -> None:
         _check_words(message)
+        if message.op == UNDO:
+            self._undo_extend(lease, message)
+            return
         if lease.next is not None:
             raise RemoteError("out_of_turn", f"lease {lease.id} has an extend or modify waiting already")
         au.MACHINE.next((lease.state, lease.pending), message.op)  # raises before anything is reserved
@@ -168,6 +172,24 @@ class Authority(SiteSaved):
             )
         until = self.admit(ticket)
         self._take_next(lease, message, leaf, until)
+
+    def _undo_extend(self, lease: SiteLease, message: Redeem) -> None:
+        """Too late if the lease goes on by that ticket already: then the answer is how it stands. One that has not come
+        yet is out of date when it comes.
+        """
+        digest = decode_ticket(message.ticket).leaf.digest
+        lease.number = message.number
+        if lease.ended >= 0 or lease.pending == au.CLOSING:
+            return  # its last word is the answer
+        if lease.claim == digest:
+            lease.settles = message.number
+            if lease.pending != au.PRIMING:
+                self.publish(lease, "active", message.number)
+            return
+        if lease.next is not None and lease.next.claim == digest:
+            self.withdraw_next(lease)
+            self.disuse(digest)
+        self.publish(lease, "undone", message.number)
 
     def _take_next(self, lease: SiteLease, message: Redeem, leaf: Claim, until: Instant) -> None:
         """The extend or modify of ``message`` is good, up to ``until``: it is applied when its term begins."""
@@ -342,7 +364,7 @@ class Authority(SiteSaved):
             later = lease.next
             if later is not None and later.claim == leaf.digest and later.op == EXTEND:
                 self.withdraw_next(lease)
-                known.lease = ""  # nothing was used of it: its receipt says so
+                self.disuse(leaf.digest)
             elif lease.claim == leaf.digest and lease.pending != au.CLOSING and lease.number < number:
                 # Its guest was told no, and gives the claim back; then a late repeat of its redeem made the lease.
                 self.close_lease(lease, "close", "its claim was given back")

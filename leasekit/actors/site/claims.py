@@ -294,6 +294,13 @@ class SiteClaims(SiteLeases):
             raise TicketError("busy", f"{self.name} remembers {count} unused claims of {fingerprint(claim.issuer)}")
         return self.remember(claim, "", state_, at)
 
+    def disuse(self, claim: bytes) -> None:
+        """The lease that a claim was redeemed for does not go on by it: nothing was used of it, as its receipt says."""
+        known = self.claims[claim]
+        self._unused[known.issuer] += bool(known.lease)
+        known.lease = ""
+        self._touch(known)
+
     def leases_of(self, claim: bytes) -> list[SiteLease]:
         """The leases that use a claim, or one below it, now or in a renewal."""
         known = self.claims.get(claim)

@@ -22,7 +22,7 @@ from leasekit.core.leases.machine import NONE
 from leasekit.core.leases.power import ON
 from leasekit.core.properties import EMPTY, Properties
 from leasekit.core.protocol.codec import decode_message, encode_message
-from leasekit.core.protocol.messages import LeaseUpdate, TicketUpdate
+from leasekit.core.protocol.messages import EXTEND, UNDO, LeaseUpdate, TicketUpdate
 from leasekit.core.schema import Row
 from leasekit.core.time import Duration, Instant, Term
 
@@ -40,12 +40,16 @@ def unpack_body(body: bytes, count: int, *defaults: Any) -> tuple[Any, ...]:
 
 
 class Held(NamedTuple):
-    """A ticket that a guest holds: its encoded chain, its leaf's digest, and what it gives."""
+    """A ticket that a guest holds: its encoded chain, its leaf's digest, and what it gives. ``extends`` is the number
+    of the extend that brought it (0: none did), ``victims`` the units that its lease then gives up.
+    """
 
     ticket: bytes
     digest: bytes
     units: int
     term: Term
+    extends: int = 0
+    victims: tuple[str, ...] = ()
 
 
 class Asked(NamedTuple):
@@ -59,7 +63,7 @@ class Asked(NamedTuple):
 
 
 def _held(value: Any) -> Held | None:
-    return None if value is None else Held(value[0], value[1], value[2], Term(*value[3]))
+    return None if value is None else Held(value[0], value[1], value[2], Term(*value[3]), *value[4:6])
 
 
 def _asked(value: Any) -> Asked:
@@ -106,15 +110,17 @@ class GuestUnit:
 class GuestLease:
     """The service manager's record of a lease (:mod:`.service_manager`).
 
-    Three slots never overwrite each other: ``asked`` (requested), ``approved`` with ``renewal`` (tickets in hand), and
+    Three slots never overwrite each other: ``asked`` (requested), ``approved`` with ``further`` (tickets in hand), and
     ``granted`` (what the site gave). ``ask`` numbers the request that the broker owes an answer to, ``op_number`` the
     site's (``op`` says what kind), 0 for none; ``number`` is the last one used. ``key_tried`` is the slice's key that
     its site was last told. ``op_configuration`` and ``op_since`` (when it was first sent) are what the site's request
     says as often as it is sent, whatever becomes of the lease meanwhile: one number stands for one content.
-    ``further`` are tickets that go on from the one in hand: each becomes the renewal when its time comes.
+    ``renewal`` is the ticket that the site was asked to go on by; ``further`` are those in hand that go on from the
+    running term, one after the other: each becomes the renewal when its time comes.
     ``suspends``: its site has said that it is suspended; ``resumes`` is the suspended lease that it goes on from, which
     ended at ``resumes_from``. ``first_asked`` is kept of a lease that can be suspended: its rest asks likewise.
-    ``began`` is the number of its first request, and the digest of the ticket that answered it.
+    ``began`` is the number of its first request, and the digest of the ticket that answered it. ``before`` is the
+    digest of the ticket before ``approved``, if its site was asked to go on before it said that it goes by that.
     """
 
     id: str
@@ -162,6 +168,7 @@ class GuestLease:
     resumes_from: Instant = -1
     first_asked: Asked | None = None
     began: tuple[int, bytes] = (0, b"")
+    before: bytes = b""
 
     units: dict[str, GuestUnit] = attrs.Factory(dict)
     timer: Instant | None = None
@@ -181,6 +188,12 @@ class GuestLease:
             return self.granted.end
         return self.approved.term.end if self.approved is not None else self.asked.term.end
 
+    @property
+    def following(self) -> tuple[Held, ...]:
+        """The tickets that go on from the one that the lease runs on: one that is being redeemed, those in hand."""
+        redeemed = self.renewal if self.op in (EXTEND, UNDO) else None
+        return self.further if redeemed is None else (redeemed, *self.further)
+
     def row(self) -> Row:
         term = self.granted or (self.approved.term if self.approved is not None else self.asked.term)
         units = self.approved.units if self.approved is not None else self.asked.units
@@ -198,10 +211,19 @@ class GuestLease:
         for field, value in zip(_GUEST_NAMES[6:], fields[6:], strict=False):
             setattr(lease, field, value)
         lease.approved, lease.renewal = _held(lease.approved), _held(lease.renewal)
-        lease.further = tuple(Held(one[0], one[1], one[2], Term(*one[3])) for one in lease.further)
+        lease.further = tuple(one for one in map(_held, lease.further) if one is not None)
+        if (lease.state, lease.pending) == (guest.ACTIVE_TICKETED, NONE) and lease.renewal is not None:
+            lease._take_in_hand(lease.renewal)
         lease.first_asked = None if lease.first_asked is None else _asked(lease.first_asked)
         lease.granted = Term(*lease.granted) if lease.granted is not None else None
         return lease
+
+    def _take_in_hand(self, first: Held) -> None:
+        """An old row has the first of the tickets in hand as its renewal, and its victims in a place of their own."""
+        extends = self.number if self.asked.op == EXTEND else 0
+        tickets = (first._replace(victims=tuple(self.victims)), *self.further)
+        self.renewal, self.victims = None, ()
+        self.further = tuple(one._replace(extends=extends) for one in tickets)
 
 
 _GUEST_NAMES = tuple(field.name for field in attrs.fields(GuestLease))

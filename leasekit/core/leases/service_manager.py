@@ -7,9 +7,13 @@ the site's last word closes the lease (*ticketed*/*close_wait*), also where the 
 site says that the units are there the lease is *active*, and its units are joined to the guest's application. Before
 the term ends the mapper may extend: a ticket for the next term makes the lease *active_ticketed*, redeeming that
 makes it active again; where a term goes on over several tickets, each of them does so (*in_hand*). In mid-term it may
-be modified. At the end, or when it is closed early, the units leave the application first (*closing*), then the site
-is told (*close_wait*), and its last word closes the lease. What is left of a ticket's term goes back to the broker by
-way of the site (:mod:`.returns`).
+be modified, which changes the running term only: tickets in hand stand. With them in hand it may be extended further,
+from their end on, until the first of them is redeemed: what is still asked for by then is given up. An extension that
+has not begun can be taken back: one that is only asked for is withdrawn (*withdrawing*; if its ticket comes all the
+same it goes back), one in hand goes back as it is, and of one that was redeemed the site is told first (*undoing*),
+whose answer says whether it had begun. At the end, or when it is closed early, the units leave the application first
+(*closing*), then the site is told (*close_wait*), and its last word closes the lease. What is left of a ticket's term
+goes back to the broker by way of the site (:mod:`.returns`).
 
 What is due follows from the record: ``ask`` is the request that the broker has not settled, ``claim_op`` that
 at the site; each is sent now, and again with backoff, until it is answered or useless. A reply to any other number
@@ -17,8 +21,9 @@ changes nothing. A refused extend or modify never harms the lease.
 
 Events: *ask* (the mapper wants it), *ticket*, *ticket_refused* (from the broker), *redeem* (due), *lease*,
 *lease_refused* (the site settled what was asked of it), *changed* (the site changed something by itself), *lost* (the
-site or broker ended it), *extend*, *modify*, *close* (the mapper or operator), *left* (every unit has left, or its
-time is up), *closed* (the site's last word), *expire* (too late to be useful).
+site or broker ended it), *extend*, *modify*, *undo* (the last extension is taken back), *let_go* (the same, of one in
+hand while another is redeemed), *undone* (the site does not go on), *close* (the mapper or operator), *left* (every
+unit has left, or its time is up), *closed* (the site's last word), *expire* (too late to be useful).
 """
 
 from __future__ import annotations
@@ -39,6 +44,8 @@ REDEEMING: Final = "redeeming"
 EXTENDING_TICKET: Final = "extending_ticket"
 EXTENDING_LEASE: Final = "extending_lease"
 MODIFYING: Final = "modifying"
+WITHDRAWING: Final = "withdrawing"
+UNDOING: Final = "undoing"
 CLOSING: Final = "closing"
 CLOSE_WAIT: Final = "close_wait"
 
@@ -98,20 +105,68 @@ TABLE: Final = {
         "changed": (ACTIVE, EXTENDING_TICKET),
         "ticket": (ACTIVE_TICKETED, NONE),
         "ticket_refused": (ACTIVE, NONE),
+        "undo": (ACTIVE, WITHDRAWING),
+        "close": (ACTIVE, CLOSING),
+        "lost": (CLOSED, NONE),
+        "expire": (ACTIVE, CLOSING),
+    },
+    (ACTIVE, WITHDRAWING): {
+        "changed": (ACTIVE, WITHDRAWING),
+        "ticket": (ACTIVE, NONE),
+        "ticket_refused": (ACTIVE, NONE),
         "close": (ACTIVE, CLOSING),
         "lost": (CLOSED, NONE),
         "expire": (ACTIVE, CLOSING),
     },
     (ACTIVE_TICKETED, NONE): {
         "changed": (ACTIVE_TICKETED, NONE),
+        "extend": (ACTIVE_TICKETED, EXTENDING_TICKET),
+        "modify": (ACTIVE_TICKETED, MODIFYING),
+        "undo": (ACTIVE, NONE),
         "redeem": (ACTIVE_TICKETED, EXTENDING_LEASE),
         "close": (ACTIVE, CLOSING),
         "lost": (CLOSED, NONE),
+    },
+    (ACTIVE_TICKETED, EXTENDING_TICKET): {
+        "changed": (ACTIVE_TICKETED, EXTENDING_TICKET),
+        "ticket": (ACTIVE_TICKETED, NONE),
+        "ticket_refused": (ACTIVE_TICKETED, NONE),
+        "undo": (ACTIVE_TICKETED, WITHDRAWING),
+        "close": (ACTIVE, CLOSING),
+        "lost": (CLOSED, NONE),
+    },
+    (ACTIVE_TICKETED, WITHDRAWING): {
+        "changed": (ACTIVE_TICKETED, WITHDRAWING),
+        "ticket": (ACTIVE_TICKETED, NONE),
+        "ticket_refused": (ACTIVE_TICKETED, NONE),
+        "close": (ACTIVE, CLOSING),
+        "lost": (CLOSED, NONE),
+    },
+    (ACTIVE_TICKETED, MODIFYING): {
+        "changed": (ACTIVE_TICKETED, MODIFYING),
+        "ticket": (ACTIVE_TICKETED, MODIFYING),
+        "ticket_refused": (ACTIVE_TICKETED, NONE),
+        "lease": (ACTIVE_TICKETED, NONE),
+        "lease_refused": (ACTIVE_TICKETED, NONE),
+        "redeem": (ACTIVE_TICKETED, EXTENDING_LEASE),
+        "close": (ACTIVE, CLOSING),
+        "lost": (CLOSED, NONE),
+        "expire": (ACTIVE, CLOSING),
     },
     (ACTIVE_TICKETED, EXTENDING_LEASE): {
         "changed": (ACTIVE_TICKETED, EXTENDING_LEASE),
         "lease": (ACTIVE, NONE),
         "lease_refused": (ACTIVE, NONE),
+        "undo": (ACTIVE_TICKETED, UNDOING),
+        "let_go": (ACTIVE_TICKETED, EXTENDING_LEASE),
+        "close": (ACTIVE, CLOSING),
+        "lost": (CLOSED, NONE),
+        "expire": (ACTIVE, CLOSING),
+    },
+    (ACTIVE_TICKETED, UNDOING): {
+        "changed": (ACTIVE_TICKETED, UNDOING),
+        "undone": (ACTIVE, NONE),
+        "lease": (ACTIVE, NONE),
         "close": (ACTIVE, CLOSING),
         "lost": (CLOSED, NONE),
         "expire": (ACTIVE, CLOSING),

@@ -47,6 +47,7 @@ from leasekit.core.time import Duration, Instant, Term
 NEW = "new"
 EXTEND = "extend"
 MODIFY = "modify"
+UNDO = "undo"
 
 
 class RequestTicket(NamedTuple):
@@ -114,7 +115,8 @@ class TicketUpdate(NamedTuple):
 
 
 class Redeem(NamedTuple):
-    """Turn a ticket into a lease (``new``), continue one (``extend``), or change one now (``modify``).
+    """Turn a ticket into a lease (``new``), continue one (``extend``), change one now (``modify``), or take back an
+    extend by this ``ticket`` that has not begun (``undo``).
 
     ``properties`` are the configuration properties. ``victims`` names the units that a shrinking lease gives up
     (those not named are the authority's choice). ``truncation`` is the broker's end of the old claim when the ticket
@@ -177,7 +179,8 @@ class UnitState(NamedTuple):
 class LeaseUpdate(NamedTuple):
     """How the lease stands at the site. ``number`` is the latest request that this settles (0: none).
 
-    ``state`` is ``active``, ``refused`` (the request is; the lease stays as it was), ``noticed`` (it will end at
+    ``state`` is ``active``, ``refused`` (the request is; the lease stays as it was), ``undone`` (it does not go on by
+    the ticket of the undo; if it does already, the answer to an undo is ``active``), ``noticed`` (it will end at
     ``term.end``), ``waiting`` (nothing has changed: its site can't set up units for now), ``closed`` or ``failed``.
     ``units`` are all that it has now. ``contract`` is the site's signed
     lease, ``receipt`` confirms what a closed lease gave back. ``saved`` is how many of its units were saved, of a lease
@@ -509,7 +512,7 @@ Message: TypeAlias = (
 )  # fmt: skip
 
 __all__ = [
-    "EMPTY", "EXTEND", "MODIFY", "NEW", "Accepted", "Ack", "Administer", "Administered", "ClaimReport",
+    "EMPTY", "EXTEND", "MODIFY", "NEW", "UNDO", "Accepted", "Ack", "Administer", "Administered", "ClaimReport",
     "CloseLease", "ErrorReply", "Held", "HeldClaim", "Hold", "Introduce", "LeaseUpdate", "LetGo", "Message",
     "Offer", "OfferAnswer", "Plan", "PlanPart", "Planned", "Probe", "ProbeAnswer", "Quote", "Quoted", "QuotedOffer",
     "Reclaim", "Redeem", "Release", "Relinquish", "Relinquished", "RequestTicket", "ReturnTicket", "TicketUpdate",

@@ -1,0 +1,98 @@
+"""Which tickets a guest's lease can run on, and go on by."""
+
+from __future__ import annotations
+
+from leasekit.actors.guest.returns import GuestReturns
+from leasekit.core.claims.statements import CONTRACT, check_statement, decode_statement
+from leasekit.core.claims.ticket import decode_ticket, split_tickets
+from leasekit.core.errors import CommandError, TicketError
+from leasekit.core.leases import service_manager as sm
+from leasekit.core.leases.records import GuestLease, Held
+from leasekit.core.properties import digest_properties
+from leasekit.core.protocol.messages import EXTEND, MODIFY, NEW, LeaseUpdate, TicketUpdate
+
+
+class GuestTickets(GuestReturns):
+    """What leases run on."""
+
+    def check_tickets(self, lease: GuestLease, message: TicketUpdate) -> tuple[Held, tuple[Held, ...], str]:
+        """The ticket that was asked for, those that go on from it, and their site. Raises ``TicketError``."""
+        ticket = decode_ticket(message.ticket)
+        site = self.sites_by_key.get(ticket.root.issuer, "")
+        if not site:
+            raise TicketError("unknown_site", f"its root is no site known here (the broker calls it {message.site!r})")
+        leaf = self.verifier.check(
+            ticket, root=None, holder=self._own_among(ticket.leaf.holder), now=self.now, skew=self._base.clock_skew,
+            issuer=self._key_among(lease.broker, ticket.leaf.issuer),
+        )  # fmt: skip
+        asked, running = lease.asked, lease.approved
+        if leaf.type != lease.type:
+            raise TicketError("wrong_type", f"it is for {leaf.type!r}, not {lease.type!r}")
+        if leaf.properties != digest_properties(message.properties):
+            raise TicketError("wrong_properties", "the resource properties are not those that its claims name")
+        if asked.op != NEW and running is not None and (leaf.units > asked.units or site != lease.site):
+            raise TicketError("wrong_terms", f"{leaf.units} units at {site} were not asked for")
+        end = lease.further[-1].term.end if lease.further else lease.end
+        if asked.op == EXTEND and leaf.term.start != end:
+            raise TicketError("wrong_terms", f"its term starts at {leaf.term.start}, the lease ends at {end}")
+        victims = lease.victims if asked.op == EXTEND else ()
+        extends = message.number if asked.op == EXTEND else running.extends if running is not None else 0
+        held = Held(message.ticket, leaf.digest, leaf.units, leaf.term, extends, victims)
+        rest = tuple(one._replace(extends=extends) for one in self.further_of(lease.broker, message, held))
+        last = (held, *rest)[-1].term.end
+        if asked.op == MODIFY and lease.further and last != lease.further[0].term.start:
+            raise TicketError("wrong_terms", f"it ends at {last}, the lease goes on from {lease.further[0].term.start}")
+        return held, rest, site
+
+    def further_of(self, broker: str, message: TicketUpdate, held: Held) -> tuple[Held, ...]:
+        """The tickets that go on from ``held``: for as many units of the same, at the same site. Raises
+        ``TicketError``.
+        """
+        first = decode_ticket(message.ticket)
+        found: list[Held] = []
+        for data in split_tickets(message.further):
+            ticket = decode_ticket(data)
+            leaf = self.verifier.check(
+                ticket, root=None, holder=self._own_among(ticket.leaf.holder), now=self.now,
+                skew=self._base.clock_skew, issuer=self._key_among(broker, ticket.leaf.issuer),
+            )  # fmt: skip
+            if self.sites_by_key.get(ticket.root.issuer) != self.sites_by_key.get(first.root.issuer):
+                raise TicketError("wrong_site", "the tickets are of different sites")
+            end = found[-1].term.end if found else held.term.end
+            same = (leaf.type, leaf.properties, leaf.units) == (first.leaf.type, first.leaf.properties, held.units)
+            if not same or leaf.term.start != end:
+                raise TicketError(
+                    "wrong_terms",
+                    f"{leaf.units} {leaf.type!r} from {leaf.term.start} on don't go on from {held.units} until {end}",
+                )  # fmt: skip
+            found.append(Held(data, leaf.digest, leaf.units, leaf.term))
+        return tuple(found)
+
+    def drop_further(self, lease: GuestLease, message: TicketUpdate) -> bool:
+        """The broker ends what goes on from a lease's ticket: whether it is that and no more."""
+        held = lease.following[0] if lease.state == sm.ACTIVE_TICKETED else lease.approved
+        if held is None or not lease.further or not message.truncation:
+            return False
+        at = decode_statement(message.truncation).at
+        if at < held.term.end:
+            return False
+        self.give_back_all(lease, [one for one in lease.further if one.term.end > at], lease.site)
+        lease.further = tuple(one for one in lease.further if one.term.end <= at)
+        return True
+
+    def check_returned(self, lease: GuestLease) -> None:
+        """A broker grants nothing from a lease's end on while that is granted already. Raises ``CommandError``."""
+        if any(one.lease == lease.id and one.held.term.start >= lease.end for one in self.returns.values()):
+            raise CommandError(
+                f"the extension of lease {lease.id} that was taken back is still on its way to {lease.broker}: try "
+                "again when it has arrived"
+            )
+
+    def check_contract(self, lease: GuestLease, message: LeaseUpdate) -> None:
+        """The site's signed lease must name one of the tickets in hand."""
+        contract = check_statement(
+            self.scheme, message.contract, CONTRACT, signer=self._said_by(lease.site, message.contract)
+        )
+        known = {lease.before, *(held.digest for held in (lease.approved, lease.renewal) if held is not None)}
+        if contract.subject not in known or not contract.detail.startswith(f"{lease.id} "):
+            raise TicketError("wrong_contract", "the site's contract is for another claim or lease")
