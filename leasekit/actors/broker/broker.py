@@ -15,7 +15,7 @@ from leasekit.actors.broker.claims import concerned, constraints_of, place_of
 from leasekit.actors.broker.plans import BrokerPlans
 from leasekit.actors.broker.suspension import ends_suspended, is_part, note_suspend, with_suspend
 from leasekit.actors.broker.usage import UsageBook
-from leasekit.actors.served import FRESH, OLD
+from leasekit.actors.served import OLD
 from leasekit.actors.settings import REQUEST, BrokerSettings, Peer
 from leasekit.actors.turns import is_inline
 from leasekit.core.claims.keys import Scheme, Signer
@@ -231,12 +231,11 @@ class Broker(BrokerPlans):
         fresh = self._freshness(lease, peer, message.number)
         if fresh == OLD:
             return
-        lease.number = message.number
+        overtaken, lease.number = message.request > lease.number, message.number
         self._touch(lease)
         if lease.request != message.request or lease.pending == NONE:
-            told = any(update.message.number == message.request for update in lease.unacked)
-            if fresh == FRESH and lease.pending == NONE and lease.ended < 0 and not told:
-                lease.request = message.request  # it was overtaken: when it comes it is dropped
+            if overtaken and lease.pending == NONE and lease.ended < 0:
+                lease.request = message.request  # when it comes it is dropped
                 self._settle_request(lease, "closed", "the request was withdrawn")
             else:
                 self._repeat(lease, message.number)

@@ -45,7 +45,7 @@ def _explore(chosen: list[str], faults: int, audit: int, jobs: int) -> list[Repo
         if jobs > 1:
             task = bar.add_task("exploring", found=f"{len(chosen)} flows")
             with ProcessPoolExecutor(jobs) as pool:
-                waiting = [pool.submit(explore, name, faults, audit=audit) for name in chosen]
+                waiting = [pool.submit(explore, name, min(faults, FLOWS[name].most), audit=audit) for name in chosen]
                 for done, future in enumerate(waiting, start=1):
                     reports.append(future.result())
                     bar.console.print(reports[-1].text(), soft_wrap=True)
@@ -58,7 +58,7 @@ def _explore(chosen: list[str], faults: int, audit: int, jobs: int) -> list[Repo
                 text = f"{found} joint states, {waiting} to go through, {most} faults"
                 bar.update(task, found=text)  # type: ignore[arg-type]
 
-            reports.append(explore(name, faults, tell, audit=audit))
+            reports.append(explore(name, min(faults, FLOWS[name].most), tell, audit=audit))
             bar.remove_task(task)
             click.echo(reports[-1].text())
     return reports

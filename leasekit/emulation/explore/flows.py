@@ -1,4 +1,4 @@
-"""What the guest wants, one flow for each exploration: the leases that it asks for, and one change to a running one."""
+"""What the guest wants, one flow for each exploration: the leases that it asks for, and changes to a running one."""
 
 from __future__ import annotations
 
@@ -15,21 +15,27 @@ LENGTH: Final[Duration] = 73 * SECOND
 APART: Final[Duration] = 3 * SECOND
 """How much earlier the term of a second lease starts and ends than that of the first, so that it waits for it."""
 
+FURTHER: Final[Duration] = 40 * SECOND
+"""How long a second extension is: soon enough over for what is known of it to be forgotten like all else."""
+
 Wish: TypeAlias = Mapping[str, Any]
+Change: TypeAlias = tuple[str, Callable[[Instant], Wish]]
+"""A command's name, and its arguments, by the lease's end."""
 
 
 @attrs.frozen(kw_only=True)
 class Flow:
     """One exploration: a site with ``units`` units, a guest that asks for ``leases`` (arguments of ``lease.request``)
-    and, once its first lease is active, may at any time give the command ``change`` (a name and its arguments, by the
-    lease's end).
+    and, once its first lease is active, may give each of the commands ``changes`` at any time, one after the other.
+    With more than ``most`` faults it would take hours.
     """
 
     name: str
     what: str
     units: int = 1
     leases: tuple[Wish, ...] = ({"units": 1},)
-    change: tuple[str, Callable[[Instant], Wish]] | None = None
+    changes: tuple[Change, ...] = ()
+    most: int = 9
 
 
 _ALL: Final = (
@@ -37,31 +43,52 @@ _ALL: Final = (
     Flow(
         name="extend",
         what="one lease, extended once with the same unit",
-        change=("lease.extend", lambda end: {"end": end + LENGTH}),
+        changes=(("lease.extend", lambda end: {"end": end + LENGTH}),),
     ),
     Flow(
         name="grow",
         what="one lease, extended once from one unit to two",
         units=2,
-        change=("lease.extend", lambda end: {"end": end + LENGTH, "units": 2}),
+        changes=(("lease.extend", lambda end: {"end": end + LENGTH, "units": 2}),),
     ),
     Flow(
         name="shrink",
         what="one lease, extended once from two units to one, with a named victim",
         units=2,
         leases=({"units": 2},),
-        change=("lease.extend", lambda end: {"end": end + LENGTH, "units": 1, "victims": ["vm-0"]}),
+        changes=(("lease.extend", lambda end: {"end": end + LENGTH, "units": 1, "victims": ["vm-0"]}),),
     ),
     Flow(
         name="modify",
         what="one lease, changed in mid-term from one unit to two by a replacement ticket",
         units=2,
-        change=("lease.modify", lambda end: {"units": 2}),
+        changes=(("lease.modify", lambda end: {"units": 2}),),
     ),
     Flow(
         name="configure",
         what="one lease, whose configuration changes in mid-term, at the site alone",
-        change=("lease.modify", lambda end: {"configuration": {"size": "2"}}),
+        changes=(("lease.modify", lambda end: {"configuration": {"size": "2"}}),),
+    ),
+    Flow(
+        name="undo",
+        what="one lease, extended once, and the extension is taken back",
+        changes=(("lease.extend", lambda end: {"end": end + LENGTH}), ("lease.undo_extend", lambda end: {})),
+    ),
+    Flow(
+        name="further",
+        most=1,
+        what="one lease, extended twice, and the second extension is taken back",
+        changes=(
+            ("lease.extend", lambda end: {"end": end + LENGTH}),
+            ("lease.extend", lambda end: {"end": end + LENGTH + FURTHER}),
+            ("lease.undo_extend", lambda end: {}),
+        ),
+    ),
+    Flow(
+        name="extend_and_modify",
+        what="one lease, extended once, and changed from one unit to two before that or after it",
+        units=2,
+        changes=(("lease.extend", lambda end: {"end": end + LENGTH}), ("lease.modify", lambda end: {"units": 2})),
     ),
     Flow(
         name="redeem_predecessor",

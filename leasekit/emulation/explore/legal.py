@@ -138,6 +138,62 @@ GROUPS: Final[Mapping[str, Mapping[str, _Lines]]] = {
             ("ticketed", "active, priming", "the old end has come, and more units are being set up"),
         ),
     },
+    "Extending further, or taking an extension back, before it begins": {
+        "active_ticketed, extending_ticket, joining": (
+            ("ticketed", "active", "the request, the ticket or the refusal is on its way; units still join"),
+            ("ticketed", "active, priming", "the same, while a unit that failed is replaced"),
+            ("ticketed, extending_ticket", "active", "the broker's mapper has not decided yet; units still join"),
+        ),
+        "active_ticketed, extending_ticket, joined": (
+            ("ticketed", "active", "the request, the ticket or the refusal is on its way"),
+            ("ticketed", "active, priming", "the same, while a unit that failed is replaced"),
+            ("ticketed, extending_ticket", "active", "the broker's mapper has not decided yet"),
+        ),
+        "active, withdrawing, joining": (
+            ("ticketed", "active", "the withdrawal, or its answer, or the ticket is on its way; units still join"),
+            ("ticketed", "active, priming", "the same, while a unit that failed is replaced"),
+            ("ticketed, extending_ticket", "active", "the broker has yet to hear of it; units still join"),
+            ("ticketed, extending_ticket", "active, priming", "the same, while a unit that failed is replaced"),
+        ),
+        "active, withdrawing, joined": (
+            ("ticketed", "active", "the withdrawal, or its answer, or the ticket is on its way"),
+            ("ticketed", "active, priming", "the same, while a unit that failed is replaced"),
+            ("ticketed, extending_ticket", "active", "the broker has yet to hear of it"),
+            ("ticketed, extending_ticket", "active, priming", "the same, while a unit that failed is replaced"),
+        ),
+        "active_ticketed, withdrawing, joining": (
+            ("ticketed", "active", "the withdrawal, or its answer, or the ticket is on its way; units still join"),
+            ("ticketed", "active, priming", "the same, while a unit that failed is replaced"),
+            ("ticketed, extending_ticket", "active", "the broker has yet to hear of it; units still join"),
+        ),
+        "active_ticketed, withdrawing, joined": (
+            ("ticketed", "active", "the withdrawal, or its answer, or the ticket is on its way"),
+            ("ticketed", "active, priming", "the same, while a unit that failed is replaced"),
+            ("ticketed, extending_ticket", "active", "the broker has yet to hear of it"),
+        ),
+        "active_ticketed, undoing, joining": (
+            ("ticketed", "active", "the redeem, the undo or its answer is on its way; units still join"),
+            ("ticketed", "active, extending", "the site has accepted the extend, and has yet to hear of the undo"),
+            ("ticketed", "active, priming", "a unit that failed is replaced; units still join"),
+        ),
+        "active_ticketed, undoing, joined": (
+            ("ticketed", "active", "the redeem, the undo or its answer is on its way"),
+            ("ticketed", "active, extending", "the site has accepted the extend, and has yet to hear of the undo"),
+            ("ticketed", "active, priming", "a unit that failed is replaced"),
+        ),
+        "active_ticketed, modifying, joining": (
+            ("ticketed", "active", "request, ticket, redeem or answer is on its way; units still join"),
+            ("ticketed", "active, priming", "the site carries the change out; units still join"),
+            ("ticketed, modifying", "active", "the broker's mapper has not decided yet; units still join"),
+            ("ticketed, modifying", "active, priming", "the same, while a unit that failed is replaced"),
+        ),
+        "active_ticketed, modifying, joined": (
+            ("ticketed", "active", "request, ticket, redeem or answer is on its way"),
+            ("ticketed", "active, priming", "the site carries the change out"),
+            ("ticketed, modifying", "active", "the broker's mapper has not decided yet"),
+            ("ticketed, modifying", "active, priming", "the same, while a unit that failed is replaced"),
+        ),
+    },
     "Changing in mid-term": {
         "active, modifying, joining": (
             ("ticketed", "active", "request, ticket, redeem or answer is on its way; units still join"),

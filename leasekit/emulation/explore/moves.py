@@ -127,7 +127,7 @@ class Mover:
         if joint.idle and joint.time_passes:
             yield Move(TIME)
         first = next(iter(joint.actors[GUEST].leases))
-        if self.flow.change is not None and not joint.issued and first in joint.actors[GUEST].ends:
+        if joint.issued < len(self.flow.changes) and first in joint.actors[GUEST].ends:
             yield Move(CHANGE, first)
 
     def faults(self, joint: Joint) -> Iterator[Move]:
@@ -244,8 +244,8 @@ class Mover:
             return self._command(joint, SITE, "unit.disable", {"unit": move.on})
         if move.what == BREAK:
             return self._command(joint, SITE, "unit.fail", {"unit": move.on})
-        assert move.what == CHANGE and self.flow.change is not None, move
-        command, arguments = self.flow.change
+        assert move.what == CHANGE, move
+        command, arguments = self.flow.changes[joint.issued]
         end = joint.actors[GUEST].ends[move.on]
         after = self._command(joint, GUEST, command, {"lease": move.on, **arguments(end)})
         return None if after is None else attrs.evolve(after, issued=joint.issued + 1)

@@ -46,7 +46,7 @@ _IGNORED: Final[Mapping[str, frozenset[str]]] = {
         "holder", "slice", "type", "reason", "tries", "resource", "root", "origin", "notice", "ended",
     }),
     "SiteUnit": frozenset({"type", "reason", "index", "pending", "setup"}),
-    "SiteClaim": frozenset({"parent", "issuer", "holder", "type", "body", "signature", "lease"}),
+    "SiteClaim": frozenset({"parent", "issuer", "holder", "type", "body", "signature"}),
     "ClaimReport": frozenset({"reason"}),
     "TicketUpdate": frozenset({"reason", "site", "properties", "earliest"}),
     "LeaseUpdate": frozenset({"reason"}),
@@ -223,6 +223,8 @@ def _update_number(value: int, scope: Scope, out: list[Any]) -> None:
 _SPECIAL: Final[Mapping[tuple[str, str], Reader]] = {
     ("Return", "id"): _digest,
     ("SiteClaim", "id"): _digest,
+    ("SiteClaim", "lease"): _truth,
+    ("Held", "extends"): _number,
     ("Update", "number"): _update_number,
     ("Action", "number"): _action,
     ("ClaimReport", "number"): _skip,

@@ -29,7 +29,6 @@ from leasekit.actors.settings import (
 from leasekit.actors.site.authority import Authority
 from leasekit.core.claims.keys import UNSIGNED, UnsignedIdentity
 from leasekit.core.leases import service_manager as sm
-from leasekit.core.leases.machine import NONE
 from leasekit.core.mappers import AuthorityCycle, AuthorityDecision, BrokerCycle, BrokerDecision, Refuse, Reject, Wake
 from leasekit.core.protocol.codec import UnknownKind, decode_batch, encode_batch
 from leasekit.core.protocol.messages import Message
@@ -363,5 +362,5 @@ def _ends(actor: Any) -> dict[str, Instant]:
     return {
         lease.id: lease.end
         for lease in actor.open_leases()
-        if (lease.state, lease.pending) == (sm.ACTIVE, NONE) and not lease.closing
+        if lease.state in (sm.ACTIVE, sm.ACTIVE_TICKETED) and not lease.closing
     }

@@ -11,7 +11,16 @@ from leasekit.core.claims.statements import decode_statement, reclaim_deadline
 from leasekit.core.claims.ticket import decode_ticket
 from leasekit.core.errors import TicketError
 from leasekit.core.leases import authority
-from leasekit.core.protocol.messages import NEW, Accepted, LeaseUpdate, Reclaim, Redeem, Relinquished, Truncated
+from leasekit.core.protocol.messages import (
+    NEW,
+    UNDO,
+    Accepted,
+    LeaseUpdate,
+    Reclaim,
+    Redeem,
+    Relinquished,
+    Truncated,
+)
 from leasekit.core.schema import Row
 from leasekit.core.time import INSTANT_MAX, Instant, Term
 from leasekit.emulation.simulation.checkers import Listening, must
@@ -55,7 +64,7 @@ class EndChecker(Listening):
     # -- what was agreed ---------------------------------------------------------------------------------------
 
     def _redeem(self, at: Instant, sender: str, receiver: str, message: Redeem) -> None:
-        if message.ticket and receiver in self._redeemed:
+        if message.ticket and message.op != UNDO and receiver in self._redeemed:
             try:
                 chain = decode_ticket(message.ticket).chain
             except TicketError:

@@ -14,7 +14,7 @@ from leasekit.core.claims.ticket import decode_ticket
 from leasekit.core.drivers import LEASE
 from leasekit.core.errors import TicketError
 from leasekit.core.leases import authority
-from leasekit.core.protocol.messages import Accepted, CloseLease, ErrorReply, LeaseUpdate, Redeem, Relinquish
+from leasekit.core.protocol.messages import UNDO, Accepted, CloseLease, ErrorReply, LeaseUpdate, Redeem, Relinquish
 from leasekit.core.schema import Row
 from leasekit.core.steps import Action, ActionDone
 from leasekit.core.time import Instant
@@ -88,7 +88,10 @@ class KeptChecker(Listening):
         except TicketError:
             return
         kept = self._leases[receiver].setdefault(message.lease, Kept())
-        if leaf.digest not in kept.refused:
+        if message.op == UNDO:
+            if leaf.digest in kept.changes:
+                kept.changes[leaf.digest].accepted = False
+        elif leaf.digest not in kept.refused:
             kept.changes.setdefault(leaf.digest, Change(message.number, leaf)).heard += 1
         kept.asked[sender, message.number] = leaf.digest
 
@@ -131,7 +134,7 @@ class KeptChecker(Listening):
             return
         if message.state in ("closed", "failed"):
             del leases[message.lease]
-        elif message.state == "refused":
+        elif message.state in ("refused", "undone"):
             if found := self._change(site, receiver, message.lease, message.number):
                 del kept.changes[found[1]]
                 kept.refused.add(found[1])  # it is written down: repeats are not obeyed

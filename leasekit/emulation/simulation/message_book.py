@@ -80,6 +80,7 @@ class MessageChecker(Listening):
             Ack: self._ack_sent,
             Accepted: self._accepted_sent,
             Truncated: self._truncated_sent,
+            Relinquish: self._relinquish_sent,
         }
         self.receives = {
             **dict.fromkeys(UPDATES, self._update_received),
@@ -95,6 +96,8 @@ class MessageChecker(Listening):
         self._asked: dict[str, int] = {}
         self._tickets: dict[bytes, int] = {}
         self._further: set[bytes] = set()
+        self._back: set[bytes] = set()
+        self._extended: dict[str, int] = {}
         self.answers = 0
 
     # -- updates -----------------------------------------------------------------------------------------------
@@ -168,7 +171,7 @@ class MessageChecker(Listening):
             stream.until = end if message.truncation else max(stream.until, end)
 
     def _lease_update(self, stream: Stream, sender: str, message: LeaseUpdate) -> None:
-        if message.state in ("active", "refused") and message.number:
+        if message.state in ("active", "refused", "undone") and message.number:
             first = stream.answered.setdefault(message.number, message.update)
             must(
                 first == message.update,
@@ -229,17 +232,27 @@ class MessageChecker(Listening):
         if isinstance(message, RequestTicket):
             self._asked[message.lease] = message.number
         elif isinstance(message, Redeem) and message.ticket and message.op in (EXTEND, MODIFY):
+            must(message.ticket not in self._back, f"{sender} redeems for {message.lease} a ticket that it gave back")
             if message.ticket in self._further:
                 return  # it came with the one before it, maybe long ago
             answers, asked = self._tickets.get(message.ticket), self._asked.get(message.lease)
+            if message.op == EXTEND and answers is not None:  # it may have been in hand for long
+                asked = max(answers, self._extended.get(message.lease, 0))
+                self._extended[message.lease] = answers
             must(
                 answers == asked,
                 f"{sender} redeems for {message.lease} a ticket that answers request {answers}, its last is {asked}",
             )
 
+    def _relinquish_sent(self, at: Instant, sender: str, receiver: str, message: Relinquish) -> None:
+        self._back.add(message.ticket)
+
     def _request_received(self, at: Instant, sender: str, receiver: str, message: Any) -> None:
         if sender != HOSTILE or message.lease.startswith(self._tag):
-            self._arrived.setdefault((receiver, message.lease), set()).add(message.number)
+            arrived = self._arrived.setdefault((receiver, message.lease), set())
+            arrived.add(message.number)
+            if isinstance(message, Withdraw):  # it says which request is not wanted, should that never come
+                arrived.add(message.request)
         if isinstance(message, ReturnTicket) and (receiver, message.lease) in self._streams:
             stream = self._streams[receiver, message.lease]
             stream.until = min(stream.until, self._clock(receiver))

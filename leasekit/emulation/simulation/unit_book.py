@@ -12,7 +12,7 @@ from leasekit.core.claims.ticket import decode_ticket
 from leasekit.core.drivers import LEASE
 from leasekit.core.errors import TicketError
 from leasekit.core.leases.power import OPERATIONS
-from leasekit.core.protocol.messages import EXTEND, MODIFY, CloseLease, LeaseUpdate, Redeem, Relinquish
+from leasekit.core.protocol.messages import EXTEND, MODIFY, UNDO, CloseLease, LeaseUpdate, Redeem, Relinquish
 from leasekit.core.schema import Row
 from leasekit.core.steps import Action, ActionDone
 from leasekit.core.time import Instant
@@ -62,7 +62,7 @@ class UnitChecker(Listening):
 
     def _redeem(self, at: Instant, sender: str, receiver: str, message: Redeem) -> None:
         """Remember what a lease may have at most."""
-        if message.ticket:
+        if message.ticket and message.op != UNDO:
             try:
                 leaf = decode_ticket(message.ticket).leaf
             except TicketError:

@@ -200,10 +200,19 @@ class Workload:
         lease = self._lease(guest, rng)
         if lease is not None:
             units = rng.randint(1, 6)
+            end = lease.following[-1].term.end if lease.following else lease.end
             self._command(
-                guest, "lease.extend", None, lease=lease.id, end=lease.end + rng.choice((5000, MINUTE, 200_000)),
+                guest, "lease.extend", None, lease=lease.id, end=end + rng.choice((5000, MINUTE, 200_000)),
                 units=units, victims=self._victims(lease, units, rng),
             )  # fmt: skip
+            if rng.random() < 0.4:
+                self._think_again(guest, lease.id, rng)
+
+    def _think_again(self, guest: str, lease: str, rng: Random) -> None:
+        """Take an extension back, while it is asked for, when it is granted, or when it is redeemed."""
+        world = self.world
+        at = world.now + rng.choice((0, 20, 500, 10 * SECOND, MINUTE))
+        world.call_at(at, guest, lambda: self._command(guest, "lease.undo_extend", None, lease=lease))
 
     def _modify(self, guest: str, rng: Random) -> None:
         lease = self._lease(guest, rng)
@@ -213,7 +222,7 @@ class Workload:
         if rng.random() < 0.6:
             change["units"] = rng.randint(1, 6)
             change["victims"] = self._victims(lease, change["units"], rng)
-        if rng.random() < 0.4:
+        if rng.random() < 0.4 and not lease.following:
             change["end"] = lease.end + rng.choice((-20_000, 50_000))
         if rng.random() < 0.4:
             change["configuration"] = {"size": str(rng.randint(1, 9))}
