@@ -19,6 +19,7 @@ import pytest
 from cli_daemons import running
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+from system.system_waits import wait_until
 
 from leasekit.cli import main
 from leasekit.core.claims.evidence import Evidence, decode_evidence, encode_evidence
@@ -184,13 +185,54 @@ def test_dry_run_of_a_change(cli: Cli) -> None:
 
 
 def test_extend_grows_and_shrinks(cli: Cli) -> None:
-    """An extend is counted from the lease's end, with other units if wanted; a second one has to wait its turn."""
+    """An extend is counted from the lease's end, with other units if wanted."""
     before = cli.json("lease request vm 2 --for 20m --name web --wait")
     lease = cli.json("lease extend web --for 10m --units 4")
     assert lease["requested"]["term"] == [before["end"], before["end"] + 10 * 60_000]
     assert lease["requested"]["units"] == 4
-    _, err = cli("lease extend web --for 10m", 1)
-    assert "only an active lease with nothing pending can extend" in err
+
+
+def test_extend_further_modify_and_undo(cli: Cli) -> None:
+    """A lease that was extended is modified, extended further from there, and goes back step by step to its old end."""
+
+    def granted(extensions: int) -> dict[str, Any]:
+        wait_until("the ticket", lambda: None if goes_on(cli.json("lease show web")) == extensions else "not yet")
+        found: dict[str, Any] = cli.json("lease show web")
+        return found
+
+    def goes_on(lease: dict[str, Any]) -> int:
+        return -1 if lease["pending"] != "-" else len([lease["renewal"], *lease["further"]] if lease["renewal"] else [])
+
+    before = cli.json("lease request vm 2 --for 20m --name web --wait")
+    _, err = cli("lease extend web --undo", 1)
+    assert "has no extension that could be undone" in err
+    cli("lease extend web --for 10m")
+    assert granted(1)["renewal"]["term"] == [before["end"], before["end"] + 10 * 60_000]
+    assert len(cli.json("lease modify web --units 3 --config size=big --wait")["units"]) == 3
+    _, err = cli("lease modify web --until +5m", 1)
+    assert "`leasekit lease extend web --undo` takes an extension back first" in err
+    assert cli.json("lease extend web --for 10m --units 1 --dry-run")["term"][0] == before["end"] + 10 * 60_000
+    cli("lease extend web --for 10m --units 1")
+    lease = granted(2)
+    assert [one["units"] for one in (lease["renewal"], *lease["further"])] == [2, 1]
+    assert lease["end"] == before["end"]
+    out, _ = cli("lease show web")
+    (line,) = [line for line in out.splitlines() if "--undo" in line]
+    assert "1 unit over" in line
+    assert "--for goes without --undo" in cli("lease extend web --undo --for 1h", 2)[1]
+    cli("lease extend web --undo --wait")
+    assert granted(1)["renewal"]["units"] == 2
+    cli("lease extend web --undo")
+    lease = granted(0)
+    assert (lease["state"], lease["end"], len(lease["units"])) == ("active", before["end"], 3)
+    wait_until("the claims", lambda: [c for c in claims(cli, lease) if c["term"][1] > before["end"]])
+    assert claims(cli, lease)[-1]["units"] == 3
+
+
+def claims(cli: Cli, lease: dict[str, Any]) -> list[dict[str, Any]]:
+    """What its broker has given to a lease."""
+    found: list[dict[str, Any]] = cli.json(f"lease show {lease['id']} --actor broker")["claims"]
+    return found
 
 
 def test_extend_in_force(cli: Cli) -> None:

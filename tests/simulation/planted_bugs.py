@@ -30,6 +30,7 @@ from leasekit.actors.broker.claims import BrokerClaims
 from leasekit.actors.broker.probes import BrokerProbes
 from leasekit.actors.broker.sources import BrokerSources
 from leasekit.actors.broker.state import BrokerState
+from leasekit.actors.guest.extensions import GuestExtensions
 from leasekit.actors.guest.groups import GuestGroups
 from leasekit.actors.guest.returns import GuestReturns
 from leasekit.actors.guest.service_manager import ServiceManager
@@ -293,6 +294,13 @@ BUGS: Final[dict[str, Bug]] = {
     "a deferred start is later than is of use": Bug(
         Broker, "_view", "(max(lease.deadline, start) if options.deferrable else start)",
         "(start + 10 * lease.asked.term.length if options.deferrable else start)",
+    ),
+    # -- what goes on from a term
+    "a broker forgets an extension when it modifies the term before": Bug(
+        Broker, "_cut", "*(granted for _, granted in parts), *after", "*(granted for _, granted in parts)"
+    ),
+    "an extension that is undone does not go back": Bug(
+        GuestExtensions, "undo_extend", "self.give_back_all(lease, tickets, lease.site)", NOTHING
     ),
     # -- preemption, maintenance, questions, peers
     "preempted units are granted before their site has agreed": Bug(

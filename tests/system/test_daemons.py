@@ -210,6 +210,81 @@ def test_units_outlive_the_daemon(tmp_path: Path) -> None:
         wait_until("members", world.members)
 
 
+def test_an_extended_lease_is_changed_while_daemons_are_killed(tmp_path: Path) -> None:
+    """It is modified, extended further, and goes back to its old end, with a SIGKILL of each daemon in between; then it
+    goes on into an extension of another size.
+    """
+    with quickstart(tmp_path) as world:
+
+        def killed(name: str) -> None:
+            world.up[name].end(signal.SIGKILL)
+            world.start(name)
+
+        def tell(command: str, **arguments: Any) -> None:
+            with world.client() as guest:
+                guest.command(command, lease="web", **arguments)
+
+        def goes_on(*extensions: tuple[int, int]) -> dict[str, Any]:
+            """The lease, when it goes on by these: units, and seconds after its old end."""
+            wanted = [(units, old + after * SECOND) for units, after in extensions]
+
+            def wrong() -> Any:
+                lease = world.lease("web")
+                tickets = [one for one in (lease["renewal"], *lease["further"]) if one]
+                found = [(one["units"], one["term"][1]) for one in tickets]
+                return None if (found, lease["pending"]) == (wanted, "-") else lease
+
+            wait_until(f"{wanted}", wrong, WITHIN)
+            return world.lease("web")
+
+        def last_claim() -> tuple[int, int]:
+            last = world.query("broker", "lease", lease=id_)["claims"][-1]
+            return last["units"], last["term"][1]
+
+        start = now()
+        with world.client() as guest:
+            guest.command("lease.request", type="vm", units=2, term=[start, start + 900 * SECOND], name="web",
+                          properties={"deferrable": "true"})  # fmt: skip
+        lease = world.wait_joined("web", 2)
+        id_, old, first = lease["id"], lease["end"], world.joined(lease)
+        tell("lease.extend", end=old + 900 * SECOND)
+        killed("broker")
+        goes_on((2, 900))
+        tell("lease.modify", units=3, configuration={"colour": "blue"})
+        killed("site")
+        lease = world.wait_joined("web", 3)
+        assert (lease["end"], lease["configuration"]["colour"]) == (old, "blue")
+        assert set(first) < set(world.joined(lease))
+        tell("lease.extend", end=old + 1800 * SECOND, units=4)
+        killed("guest")
+        goes_on((2, 900), (4, 1800))
+        assert last_claim() == (4, old + 1800 * SECOND)
+
+        tell("lease.undo_extend")
+        killed("guest")
+        goes_on((2, 900))
+        wait_until("the return", lambda: last_claim() if last_claim() != (2, old + 900 * SECOND) else None, WITHIN)
+        tell("lease.undo_extend")
+        killed("site")
+        assert goes_on()["state"] == "active"
+        wait_until("the return", lambda: last_claim() if last_claim() != (3, old) else None, WITHIN)
+        assert world.lease("web")["end"] == world.query("site", "lease", lease=id_)["end"] == old
+        assert len(world.joined(world.lease("web"))) == 3
+
+        old = now() + 25 * SECOND
+        wait_until("no return", lambda: world.query("guest", "returns"), WITHIN)
+        tell("lease.modify", end=old)
+        world.wait_joined("web", 3, end=old)
+        tell("lease.extend", end=old + 900 * SECOND, units=1, victims=first)
+        killed("broker")
+        goes_on((1, 900))
+        lease = world.wait_joined("web", 1, end=old + 900 * SECOND)
+        assert not set(first) & set(world.joined(lease))
+        assert world.query("site", "lease", lease=id_)["units"] == world.joined(lease)
+        tell("lease.close")
+        wait_until("the close", lambda: None if world.lease("web")["state"] == "closed" else world.lease("web"))
+
+
 def test_what_can_not_be_had_is_refused_in_words(tmp_path: Path) -> None:
     """Too many units, an unknown type, a term in the past: each gets its own reason, and the daemons live on."""
     with quickstart(tmp_path) as world, world.client() as guest:
