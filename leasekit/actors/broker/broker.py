@@ -500,7 +500,7 @@ class Broker(BrokerPlans):
             prepare = grant.prepare if number == 0 else 0
             saving = ends_suspended(lease, grant, options, source.properties) if number == len(parts) - 1 else 0
             part_key, serial = f"{key}.{number}" if number else key, self._next("serial")
-            replaces = lease.claims[-1].digest.hex() if lease.asked.op == MODIFY and number == 0 else ""
+            replaces = concerned(lease).digest.hex() if lease.asked.op == MODIFY and number == 0 else ""
             if len(parts) > 1:
                 table.reserve(part_key, grant.units, term, force=True)
             ticket = delegate(
