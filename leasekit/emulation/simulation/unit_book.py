@@ -57,6 +57,7 @@ class UnitChecker(Listening):
         self._set_up: set[str] = set()
         self._lost: set[tuple[str, str]] = set()
         self._victims: dict[tuple[str, int], tuple[str, ...]] = {}
+        self._modified: dict[tuple[str, str], int] = {}
 
     # -- what leases may have ----------------------------------------------------------------------------------
 
@@ -71,6 +72,8 @@ class UnitChecker(Listening):
 
     def _redeemed(self, at: Instant, sender: str, receiver: str, message: Redeem) -> None:
         self._victims[message.lease, message.number] = message.victims
+        if message.op == MODIFY and message.ticket:
+            self._modified[receiver, message.lease] = message.number
         if message.op in (EXTEND, MODIFY) and sender != HOSTILE:
             self._shrinks.add((receiver, message.lease))
 
@@ -190,9 +193,11 @@ class UnitChecker(Listening):
                 )
 
     def _is_spared(self, site: str, message: LeaseUpdate) -> bool:
-        """Whether a lease has lost a unit, so that it needs what its guest would have given up."""
+        """Whether a lease has lost a unit, or given one up, so that it needs what its guest would have given up."""
+        key = (site, message.lease)
         claim = self._redeemed_claims.get(message.lease, {}).get(decode_statement(message.contract).subject)
-        return (site, message.lease) in self._lost and claim is not None and len(message.units) <= claim.units
+        fewer = key in self._lost or self._modified.get(key, message.number) < message.number
+        return fewer and claim is not None and len(message.units) <= claim.units
 
     # -- at the end --------------------------------------------------------------------------------------------
 
