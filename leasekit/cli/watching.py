@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
+from leasekit.cli.lease_views import last_end
 from leasekit.cli.output import console
 from leasekit.config.instants import dated
 from leasekit.core.leases import service_manager as sm
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from leasekit.runtime.client import ControlClient
 
 _OVER: Final = (sm.CLOSED, sm.FAILED)
+_UNDONE: Final = frozenset({"undo", "let_go", "undone"})
 _REFUSALS: Final = frozenset({"ticket_refused", "lease_refused"})
 
 
@@ -56,6 +58,8 @@ class Following:
         with _spinner(lease) as show:
             for event in self._concerning(lease, show):
                 outcome = self._judge(lease, event, closing=False)
+                if event.get("event") in _UNDONE and last_end(self._client.query("lease", lease=lease)) < end:
+                    return Outcome(False, "the extension was taken back")
                 if outcome is not None and not outcome.ok:
                     return outcome
                 in_force = in_force or (outcome is not None and self._reaches(lease, end))
@@ -125,7 +129,7 @@ def _judge_event(event: Mapping[str, Any], closing: bool) -> Outcome | None:
         return Outcome(closing, event["why"] or "it has failed")
     if closing:
         return None
-    if event["event"] in _REFUSALS or event["event"] == "undone":
+    if event["event"] in _REFUSALS:
         return Outcome(False, event["why"])
     if event["event"] == "lease" and pending == NONE:
         return Outcome(True)
