@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from deployed_world import CHAIN, DeployedWorld
 
-from leasekit.core.time import MINUTE, SECOND
+from leasekit.core.leases.records import Asked, GuestLease, Held
+from leasekit.core.time import MINUTE, SECOND, Term
 
 
 @pytest.fixture
@@ -102,3 +103,17 @@ def test_what_an_ended_lease_left_is_free_when_its_site_says_so(world: DeployedW
     assert world.query("upper", "lease", lease=lease)["state"] == "closed"
     world.restart("upper")
     assert free(world) == [2] * 60
+
+
+def test_old_rows_have_their_extension_in_hand() -> None:
+    """A lease that was extended before its tickets in hand were kept together goes on by them, and can be undone."""
+    first, second = (Held(b"t", bytes([n]), 2, Term(n * MINUTE, (n + 1) * MINUTE)) for n in (1, 2))
+    asked = Asked("extend", 2, Term(MINUTE, 3 * MINUTE), "site", {})
+    old = GuestLease(
+        "g-1", "web", "default", "vm", "broker", asked, state="active_ticketed", number=3, renewal=first,
+        further=(second,), victims=("vm-0",),
+    )  # fmt: skip
+    lease = GuestLease.from_row(old.row())
+    assert lease.renewal is None
+    assert [(one.digest, one.extends) for one in lease.further] == [(b"\x01", 3), (b"\x02", 3)]
+    assert lease.further[0].victims == ("vm-0",)
