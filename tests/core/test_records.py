@@ -57,7 +57,15 @@ DERIVED = {
 
 maybe = st.booleans()
 endings = st.integers(-1, 2**53 - 1)
-held = st.builds(Held, st.binary(max_size=40), st.binary(min_size=32, max_size=32), units, terms())
+held = st.builds(
+    Held,
+    st.binary(max_size=40),
+    st.binary(min_size=32, max_size=32),
+    units,
+    terms(),
+    numbers,
+    st.lists(names).map(tuple),
+)  # fmt: skip
 asked = st.builds(Asked, st.sampled_from(("new", "extend", "modify")), units, terms(), names, properties)
 granted = st.builds(
     Granted, st.binary(min_size=32, max_size=32), names, names, units, terms(), instants, maybe, numbers, maybe,

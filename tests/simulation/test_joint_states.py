@@ -16,6 +16,7 @@ from leasekit.actors.broker.book import Book
 from leasekit.actors.broker.broker import Broker
 from leasekit.actors.guest.service_manager import ServiceManager
 from leasekit.actors.served import Server
+from leasekit.actors.site.failures import SiteFailures
 from leasekit.actors.site.leases import SiteLeases
 from leasekit.actors.site.units import Units
 from leasekit.core.leases import authority, broker
@@ -87,7 +88,7 @@ PLANTED: dict[str, tuple[type[Any], str, Callable[..., Any]]] = {
     "what is given back is not taken back": (Broker, "_take_back", nothing),
     "a broker forgets at a restart what it has booked": (Book, "reserve_again", nothing),
     "a site forgets at a restart what it has booked": (SiteLeases, "_reserve_again", nothing),
-    "a unit that failed stays in its lease": (SiteLeases, "_replace", nothing),
+    "a unit that failed stays in its lease": (SiteFailures, "_replace", nothing),
     "a lease that is torn down is not over": (SiteLeases, "_check_down", nothing),
     "deadlines are not kept": (ServiceManager, "_check_limit", nothing),
 }
