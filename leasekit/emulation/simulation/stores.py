@@ -123,6 +123,7 @@ class KilledSqlite(FaultyStore):
         self._place().mkdir()
         for name, data in before.items():
             (self._place() / name).write_bytes(data)
+            (self._place() / name).chmod(0o600)
         self.inner.close()
         shutil.rmtree(old)
         self.inner = SqliteStore(self._place() / FILE)
