@@ -71,6 +71,7 @@ _ALL: Final = (
     ),
     Flow(
         name="undo",
+        most=1,
         what="one lease, extended once, and the extension is taken back",
         changes=(("lease.extend", lambda end: {"end": end + LENGTH}), ("lease.undo_extend", lambda end: {})),
     ),
@@ -86,6 +87,7 @@ _ALL: Final = (
     ),
     Flow(
         name="extend_and_modify",
+        most=1,
         what="one lease, extended once, and changed from one unit to two before that or after it",
         units=2,
         changes=(("lease.extend", lambda end: {"end": end + LENGTH}), ("lease.modify", lambda end: {"units": 2})),
