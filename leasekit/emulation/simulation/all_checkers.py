@@ -132,7 +132,6 @@ class Checkers(Hooks):
     def broke(self, site: str, unit: str) -> None:
         """As the workload's."""
         self.units.broke(site, unit)
-        self.blames.broke(site, unit)
         self.sites.disabled(site, unit)  # one that fails again and again goes out of service
 
     def mended(self, site: str, unit: str) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 from leasekit.core.drivers import LEASE, SITE
+from leasekit.core.leases.authority import UP
 from leasekit.core.leases.outage import OVER, TRYING
 from leasekit.core.schema import Row
 from leasekit.core.steps import Action, ActionDone
@@ -23,41 +25,43 @@ class BlameChecker(Listening):
 
     def __init__(self, sites: Sequence[str]) -> None:
         super().__init__()
-        self._failed: dict[str, dict[str, int]] = {site: {} for site in sites}
+        self._sites = frozenset(sites)
         self._setups: dict[tuple[str, str], int] = {}
+        self._own: set[tuple[str, str]] = set()
+        self._failed: Counter[tuple[str, str]] = Counter()
         self._outages: dict[tuple[str, str], str] = {}
         self._tried: dict[tuple[str, str], str] = {}
 
     def started(self, at: Instant, actor: str, action: Action) -> None:
         """Remember which actions are setups."""
-        if actor in self._failed and action.op == "setup":
+        if actor in self._sites and action.op == "setup":
             self._setups[actor, action.unit] = action.number
 
     def ended(self, at: Instant, actor: str, done: ActionDone) -> None:
-        """Count what is a unit's own fault, since it was last up. One that is counted twice harms nobody."""
-        if self._setups.get((actor, done.unit)) == done.number:
-            failed = self._failed[actor]
-            own = not done.ok and done.blame not in (LEASE, SITE)
-            failed[done.unit] = 0 if done.ok else failed.get(done.unit, 0) + own
-
-    def broke(self, site: str, unit: str) -> None:
-        """A unit that was up is down."""
-        self._failed[site][unit] = self._failed[site].get(unit, 0) + 1
-
-    def restarted(self, at: Instant, actor: str, made: Any) -> None:
-        """What was heard before a crash may not have been kept: a success is heard again, and does not count yet."""
-        for unit in list(self._failed.get(actor, ())):
-            if made.units[unit].failures > self._failed[actor][unit]:
-                self._failed[actor][unit] = made.units[unit].failures
+        """Remember whose fault it is that a setup failed. It ends once: what a driver says after its timeout is not
+        heard.
+        """
+        unit = actor, done.unit
+        if self._setups.get(unit) == done.number:
+            del self._setups[unit]
+            self._own.discard(unit)
+            if not done.ok and done.blame not in (LEASE, SITE):
+                self._own.add(unit)
 
     def committed(self, at: Instant, actor: str, rows: Sequence[Row]) -> None:
-        """Look at what a site has decided, in order."""
-        if actor not in self._failed:
+        """Look at what a site has decided, in order. A failure counts when it is durable, as a success does: what was
+        heard before a crash may be forgotten.
+        """
+        if actor not in self._sites:
             return
-        for _, subject, event, _, after, why in rows:
+        for _, subject, event, before, after, why in rows:
             unit = why.partition(" ")[0]
-            if event == "unit out" and (found := IN_A_ROW.search(why)):
-                own = self._failed[actor].get(unit, 0)
+            if event == "unit up":
+                self._failed[actor, unit] = 0
+            elif event == "unit failed":
+                self._failed[actor, unit] += before == UP or (actor, unit) in self._own
+            elif event == "unit out" and (found := IN_A_ROW.search(why)):
+                own = self._failed[actor, unit]
                 must(int(found[1]) <= own, f"{actor}: {why}; {own} of its failures were its own")
             elif event == "unit setup":
                 self._check_setup(actor, unit)
