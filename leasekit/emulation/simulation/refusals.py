@@ -170,6 +170,7 @@ class SiteRefusals(Listening):
         self._redeemed: dict[str, dict[bytes, _Redeemed]] = {site: {} for site in inventory}
         self._last: dict[tuple[str, str, int], Claim] = {}
         self._given: dict[tuple[str, str], Instant] = {}
+        self._ends: dict[tuple[str, str], Instant] = {}
         self._out: dict[str, set[str]] = {site: set() for site in inventory}
         self._windows: dict[str, dict[str, tuple[set[str], Term]]] = {site: {} for site in inventory}
         self._stepped: set[str] = set()
@@ -252,9 +253,11 @@ class SiteRefusals(Listening):
             self._drop(sender, message.lease, message.number)
             if leaf is not None and SHORT in message.reason and "were wanted" in message.reason:
                 self._check_short(sender, leaf, message.lease, message.reason)
-        elif message.state == "noticed":  # it has its units until then, and nobody knows when others may count on them
+        elif message.state in ("noticed", "waiting"):  # it goes on, to the notice's end; which units it has may change
             self._live[sender].pop(message.lease, None)
-        else:
+            if message.state == "noticed":
+                self._ends[sender, message.lease] = message.term.end
+        elif message.state != "undone":  # the lease goes on as it was
             self._live[sender].pop(message.lease, None)
             if message.state == "failed":
                 self._check_failed(at, sender, message)
@@ -287,7 +290,8 @@ class SiteRefusals(Listening):
             for entry in self._redeemed[sender].values()
             if entry.lease == message.lease and entry.claim.units >= leaf.units and entry.claim.digest != leaf.digest
         ]
-        needs = Term(max(leaf.term.start, *has), leaf.term.end) if has else leaf.term
+        start, end = leaf.term
+        needs = Term(max((start, *has)), min(end, self._ends.get((sender, message.lease), end)))
         if needs.start >= needs.end:
             return
         instant, most = fullest(self._sure(sender, leaf.type, message.lease), needs)
