@@ -6,9 +6,11 @@ gives its units free when the site has accepted that the claim ends early: until
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
+from leasekit.actors.broker.book import rest_of
 from leasekit.actors.broker.state import BrokerState, delegation_key
 from leasekit.actors.giver import replaced_by, taken_back
 from leasekit.actors.settings import DELEGATE, BrokerSettings, DelegationSpec, Peer
@@ -48,6 +50,7 @@ from leasekit.core.protocol.messages import (
 from leasekit.core.schema import Change
 from leasekit.core.steps import Outgoing, Tick
 from leasekit.core.time import DAY, Instant, Term
+from leasekit.core.timetable.profile import Profile
 from leasekit.core.words import with_article
 
 TRUNCATE = "truncate:"
@@ -274,14 +277,27 @@ class BrokerSources(BrokerState):
         for source, term in parts:
             if self.book.table(source.id).available(term) >= 0:
                 continue
-            cut = [(one.units, one.term.start, one.booked_until, lease.id)
-                   for lease in self.leases.values() for one in lease.claims if one.source == source.id]  # fmt: skip
-            cut += [(one.units, *one.term, "") for one in self.given.values() if one.source == source.id]
-            own = sum(c[0] for c in cut if c[1] < term.end and term.start < c[2] and c[3] != grant.lease)
-            if own + grant.units > self.book.ticket(source.id).leaf.capacity:
+            used = Profile()
+            for units, start, end in self._cut_from(source, but=grant.lease):
+                if start < end:
+                    used.add(start, end, units)
+            most = self.book.ticket(source.id).leaf.capacity - grant.units
+            if used.first_at_least(term.start, most + 1) < term.end:
                 raise CommandError(
                     f"{source.id} has {source.units} units, and more are in use of what was there before"
                 )
+
+    def _cut_from(self, source: Delegation, *, but: str) -> Iterator[tuple[int, Instant, Instant]]:
+        """What is cut from a delegation, but for the lease ``but``: units, from when, until when they are booked."""
+        for lease in self.leases.values():
+            claims = lease.claims if lease.id != but else ()
+            yield from ((one.units, one.term.start, one.until) for one in claims if one.source == source.id)
+            for old, new in pairwise(claims):
+                if old.held and old.source == source.id:
+                    yield from ((units, *term) for _, units, term in rest_of(old, new))
+        for one in self.given.values():
+            if one.source == source.id:
+                yield one.units, one.term.start, one.term.end if one.freed < 0 else one.freed
 
     def _release(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Let go of what is held, as if its giver had taken it back: for one that is gone."""
