@@ -10,6 +10,7 @@ import pytest
 from actor_bench import LATENCIES, Bench, Mappers, Plan
 
 from leasekit.actors.settings import GuestSettings
+from leasekit.core.drivers import SITE, UNIT
 from leasekit.core.leases import power as pw
 from leasekit.core.leases.records import SiteUnit
 from leasekit.core.mappers import AuthorityCycle, Demand, Power, Wake
@@ -206,6 +207,44 @@ def test_a_unit_that_does_not_come_on_goes_out_of_service() -> None:
     assert (broken["state"], broken["power"]) == ("out", "unknown")
     assert broken["reason"] == "power_on failed: no such image"
     assert bench.actor("site").calendar("vm").capacity_at(bench.now) == 2
+
+
+def stopped(units: int) -> PowerBench:
+    """A site that sets nothing up for now, by a fault of its own, and nobody waits for it."""
+    bench = PowerBench(units=units)
+    bench.blames["site"] = SITE
+    bench.failures["site", "setup", "vm-0"] = 1
+    id_ = bench.lease()
+    bench.run_until(bench.now + 5 * SECOND)
+    bench.command("guest", "lease.close", lease=id_)
+    bench.run_until(bench.now + MINUTE)
+    bench.blames["site"] = UNIT
+    assert [outage["id"] for outage in bench.query("site", "status")["outages"]] == ["vm"]
+    return bench
+
+
+def test_a_unit_that_is_going_off_is_tried_after_a_fault_of_the_site() -> None:
+    """A lease gets it while nothing is set up: it comes on again, and its setup shows that the site is mended."""
+    bench = stopped(1)
+    bench.latencies["site", "power_off"] = BOOT
+    bench.tell(Power("vm-0", "off"))
+    id_ = bench.lease()
+    bench.run_until(bench.now + 2 * BOOT + MINUTE)
+    assert bench.site_lease(id_).state == "active"
+    assert not bench.query("site", "status")["outages"]
+
+
+def test_another_unit_is_tried_where_one_does_not_come_on() -> None:
+    """That one goes out of service has told nothing of the site: its lease gets the other, by which it is tried."""
+    bench = stopped(2)
+    for name in ("vm-0", "vm-1"):
+        bench.tell(Power(name, "off"))
+    bench.run_until(bench.now + MINUTE)
+    bench.failures["site", "power_on", "vm-0"] = 1
+    id_ = bench.lease()
+    bench.run_until(bench.now + 2 * BOOT + MINUTE)
+    assert (bench.unit("vm-0").state, bench.site_lease(id_).units) == ("out", ["vm-1"])
+    assert bench.site_lease(id_).state == "active"
 
 
 def test_a_unit_that_is_brought_back_is_switched_on_before_its_use() -> None:

@@ -83,7 +83,7 @@ class SiteOutages(SiteClaims):
             return
         if event == "up":
             self._mended(outage)
-        elif unit.state != au.SETUP and not unit.promised:
+        elif unit.state == au.OUT or (unit.state != au.SETUP and not unit.promised):
             outage.again = self.now
             self._fire(out.MACHINE, outage, "untold", f"{unit.id} {why}".rstrip())
 
@@ -136,5 +136,5 @@ class SiteOutages(SiteClaims):
 
 
 def _is_held_up(unit: SiteUnit) -> bool:
-    """Whether all that keeps a unit from its lease is that it must wait."""
-    return bool(unit.promised) and unit.state == au.FREE and not unit.action
+    """Whether a unit waits for its setup. One that is being switched off meanwhile is to come on all the same."""
+    return bool(unit.promised) and unit.state == au.FREE
