@@ -285,6 +285,14 @@ def test_a_unit_that_two_reservations_hold_is_switched_on_once() -> None:
     assert powers(made.assign(cycle(0, units, booked=booked))) == [("b", "on")]
 
 
+def test_a_unit_that_waits_with_its_lease_is_left_alone() -> None:
+    """The site sets nothing up for now, so that a unit that is given stays off; a reservation after it needs it too."""
+    units = [unit("a", "off", lease="l")]
+    held = need("l", 0, Term(0, 5 * MINUTE), op="held", held=("a",))
+    decisions = mapper().assign(cycle(0, units, booked=[held, need("r", 1, Term(5 * MINUTE, HOUR))]))
+    assert powers(decisions) == []
+
+
 def test_a_lease_that_ends_makes_room_for_a_reservation() -> None:
     """Units that are free again by then need no others to be switched on."""
     made = mapper()

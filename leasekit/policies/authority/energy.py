@@ -247,8 +247,9 @@ class _Type:
         elif (missing := self.holds.peak(now, soon) - self._on(taken)) > 0:
             switching = self._manager.wake(missing, self._fleet(now, taken))
         # Those that a filter has picked for a reservation are needed whatever the number of those that are on; two that
-        # follow each other may hold one unit.
-        held = [name for name in self.holds.before(soon) if self._is_dark(name, taken)]
+        # follow each other may hold one unit. One that is given comes on with its lease, which may have to wait.
+        given = taken.union(unit.id for unit in self._units if unit.lease)
+        held = [name for name in self.holds.before(soon) if self._is_dark(name, given)]
         on: list[AuthorityDecision] = [Power(name, "on", "needed") for name in dict.fromkeys((*switching.on, *held))]
         to = "suspend" if switching.suspend else "off"
         off = [Power(name, to, "idle") for name in switching.off]
