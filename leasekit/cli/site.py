@@ -140,7 +140,10 @@ def word(place: Place, source: Path, out: Path, as_json: bool) -> None:
     claims that it has not seen. From then on no receipt for them bears an earlier date.
     """
     with place.connect(SITE) as client:
-        said = client.command("evidence.word", file=source.read_text("utf-8"))
+        try:
+            said = client.command("evidence.word", file=source.read_text("utf-8"))
+        except LeasekitError as error:
+            raise LeasekitError(f"{source}: {error}") from error
     out.write_text(said["file"], "utf-8")
     if as_json:
         print_json({"file": str(out), "at": said["at"]})

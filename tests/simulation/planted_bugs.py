@@ -85,9 +85,6 @@ BUGS: Final[dict[str, Bug]] = {
     "a broker does not check what its mapper grants": Bug(
         Broker, "_grant_all", "self._check_grant(lease, grant)", NOTHING
     ),
-    "a site gives units that are not free": Bug(
-        SiteLeases, "_assign", "or not self.units.is_available(self.units[name])", ""
-    ),
     "an old update of a broker is taken for news": Bug(
         ServiceManager, "_on_ticket_update", "if message.update <= lease.broker_seen:", "if False:"
     ),
@@ -235,7 +232,7 @@ BUGS: Final[dict[str, Bug]] = {
         BrokerClaims, "_ended_at", "self.book.end_early(claim, at)\n        ended =", "ended ="
     ),
     "a modify does not end the claim that it replaces": Bug(
-        Broker, "_reserve", "table.replace(lease.claims[-1].key, key, ", "table.reserve(key, "
+        Broker, "_reserve", "table.replace(concerned(lease).key, key, ", "table.reserve(key, "
     ),
     "a site keeps what a modify replaced": Bug(
         SiteClaims, "replace", "table.replace(old, leaf.digest, ", "table.reserve(leaf.digest, "

@@ -153,13 +153,11 @@ GROUPS: Final[Mapping[str, Mapping[str, _Lines]]] = {
             ("ticketed", "active", "the withdrawal, or its answer, or the ticket is on its way; units still join"),
             ("ticketed", "active, priming", "the same, while a unit that failed is replaced"),
             ("ticketed, extending_ticket", "active", "the broker has yet to hear of it; units still join"),
-            ("ticketed, extending_ticket", "active, priming", "the same, while a unit that failed is replaced"),
         ),
         "active, withdrawing, joined": (
             ("ticketed", "active", "the withdrawal, or its answer, or the ticket is on its way"),
             ("ticketed", "active, priming", "the same, while a unit that failed is replaced"),
             ("ticketed, extending_ticket", "active", "the broker has yet to hear of it"),
-            ("ticketed, extending_ticket", "active, priming", "the same, while a unit that failed is replaced"),
         ),
         "active_ticketed, withdrawing, joining": (
             ("ticketed", "active", "the withdrawal, or its answer, or the ticket is on its way; units still join"),
@@ -174,7 +172,6 @@ GROUPS: Final[Mapping[str, Mapping[str, _Lines]]] = {
         "active_ticketed, undoing, joining": (
             ("ticketed", "active", "the redeem, the undo or its answer is on its way; units still join"),
             ("ticketed", "active, extending", "the site has accepted the extend, and has yet to hear of the undo"),
-            ("ticketed", "active, priming", "a unit that failed is replaced; units still join"),
         ),
         "active_ticketed, undoing, joined": (
             ("ticketed", "active", "the redeem, the undo or its answer is on its way"),
@@ -185,13 +182,11 @@ GROUPS: Final[Mapping[str, Mapping[str, _Lines]]] = {
             ("ticketed", "active", "request, ticket, redeem or answer is on its way; units still join"),
             ("ticketed", "active, priming", "the site carries the change out; units still join"),
             ("ticketed, modifying", "active", "the broker's mapper has not decided yet; units still join"),
-            ("ticketed, modifying", "active, priming", "the same, while a unit that failed is replaced"),
         ),
         "active_ticketed, modifying, joined": (
             ("ticketed", "active", "request, ticket, redeem or answer is on its way"),
             ("ticketed", "active, priming", "the site carries the change out"),
             ("ticketed, modifying", "active", "the broker's mapper has not decided yet"),
-            ("ticketed, modifying", "active, priming", "the same, while a unit that failed is replaced"),
         ),
     },
     "Changing in mid-term": {
