@@ -129,11 +129,13 @@ def test_emulate_prints_its_summary(elsewhere: Path, capfd: pytest.CaptureFixtur
 
 
 def test_emulate_for_a_person(elsewhere: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Without --json the summary is a table with a line for each guest, and says what it was run with."""
+    """Without --json the summary has a line for each guest, one for each site and type, and says what it was run with."""
     (elsewhere / "tiny.toml").write_text(EMULATION)
     assert main.run(["emulate", "tiny.toml"]) == 0
     out, err = capfd.readouterr()
-    header, line = out.splitlines()
-    assert header.split()[:4] == ["run", "guest", "demand", "leased"]
+    guests, line, sites, node = (line.split() for line in out.splitlines() if line)
+    assert guests[:4] == ["run", "guest", "demand", "leased"]
     assert "web" in line
+    assert sites[:3] == ["run", "site", "type"]
+    assert "node" in node
     assert "seed 1; signatures off" in err

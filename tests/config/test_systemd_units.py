@@ -45,8 +45,7 @@ def test_the_start_takes_one_actor_of_the_file(tmp_path: Path) -> None:
     """The start's command line is one that `leasekit up` takes: the file, the instance's actor and the state folder."""
     command, *arguments = words(unit("leasekit@.service")["Service"]["ExecStart"], tmp_path)
     context = main.cli.commands[command].make_context("up", arguments)
-    assert context.params["file"] == QUICKSTART
-    assert context.params["actors"] == ("site",)
+    assert context.params["words"] == (str(QUICKSTART), "site")
     assert context.params["state"] == tmp_path
 
 
