@@ -129,7 +129,7 @@ def test_emulate_prints_its_summary(elsewhere: Path, capfd: pytest.CaptureFixtur
 
 
 def test_emulate_for_a_person(elsewhere: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Without --json the summary has a line for each guest, one for each site and type, and says what it was run with."""
+    """Without --json there is a line for each guest, one for each site and type, and what it was run with."""
     (elsewhere / "tiny.toml").write_text(EMULATION)
     assert main.run(["emulate", "tiny.toml"]) == 0
     out, err = capfd.readouterr()
