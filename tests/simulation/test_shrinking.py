@@ -26,7 +26,7 @@ def test_a_failure_is_made_small(tmp_path: Path) -> None:
         assert failure is not None
         shrinker = Shrinker(scenario, failure, runs_max=150)
         small = shrinker.go()
-        assert len(small.deeds) < len(scenario.deeds) / 10
+        assert len(small.deeds) < len(scenario.deeds) / 8
         assert small.faults is not None
         write_scenario(tmp_path / "small.json", small)
         again = simulate(read_scenario(tmp_path / "small.json")).failure

@@ -537,7 +537,7 @@ class Broker(BrokerPlans):
         site, properties, endorsement = "", EMPTY, b""
         if source is not None:
             site, properties = source.site, source.properties
-            endorsement = self.introduce(lease.holder, site, lease.claims[-1].term.end)
+            endorsement = self.introduce(lease.holder, source, lease.claims[-1].term.end)
         self._publish(
             lease,
             TicketUpdate(

@@ -351,8 +351,11 @@ class BrokerSources(BrokerState):
 
     # -- introductions -----------------------------------------------------------------------------------------
 
-    def introduce(self, guest: str, site: str, until: Instant) -> bytes:
-        """If the settings say so, make a guest known at a site; returns the endorsement of the site for the guest."""
+    def introduce(self, guest: str, source: Delegation, until: Instant) -> bytes:
+        """If the settings say so, make a guest, whose lease ends at ``until``, known at the site of ``source``. Returns
+        the site's endorsement for the guest.
+        """
+        site = source.site
         holder, place = self.peers.get(guest), self.peers.get(site)
         if not self.settings.endorse or holder is None or place is None:
             return b""
@@ -361,7 +364,8 @@ class BrokerSources(BrokerState):
             self._introduced[guest, site] = self.now, max(told, until)
             number = self._next("serial")
             message = Introduce(guest, number, self.endorsement(holder), until)
-            self.notify(f"introduce:{guest}@{site}", site, guest, number, message, until)
+            # Due for longer than the lease is: the guest's next one may not be introduced anew.
+            self.notify(f"introduce:{guest}@{site}", site, guest, number, message, max(until, source.term.end))
         if site not in self._endorsements:
             self._endorsements[site] = self.endorsement(place)
         return self._endorsements[site]
