@@ -51,7 +51,6 @@ UNREACHABLE: Final[Mapping[str, str]] = {
     "guest: ticketed/- lost": "a broker does not take back a ticket by itself",
     "guest: ticketed/redeeming lost": "a redeem that comes to nothing is refused, or expires",
     "broker: ticketed/modifying withdraw": "a guest withdraws new requests only",
-    "authority: ticketed/closing close": "a guest sends no close before its lease is active",
     "message Administer": "no actor commands another here",
     "message Administered": "as above",
 }
@@ -120,6 +119,7 @@ RARE: Final = frozenset({
     "authority: ticketed/redeeming close",
     "authority: ticketed/redeeming refuse",
     "authority: ticketed/priming close",
+    "authority: ticketed/closing close",
     "authority: saving/- saved",
     "authority: saving/- failed",
     "authority: saved/- claim",
