@@ -82,7 +82,8 @@ class Swallows:
     def allocate(self, cycle):
         while True:
             try:
-                os.getpid()
+                pid = os.getpid()  # the loop's jump back is looked up at the instruction before the loop: also inside
+                while True: os.getpid()
             except BaseException:
                 pass
 
