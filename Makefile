@@ -1,5 +1,5 @@
 # What can be made here. `make` alone says so.
-# Everything runs in .venv, which `make setup` makes and keeps up to date with pyproject.toml.
+# Everything runs in .venv, which `make setup` makes and keeps up to date with both pyproject.toml files.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -17,7 +17,7 @@ PYTEST := $(BIN)/python -m pytest -q -n 2 --dist loadgroup
 help:  ## say what can be made
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/^([a-z-]+):.*## (.*)/make \1|\2/' | column -t -s '|'
 
-setup: system $(STAMP)  ## make .venv and install leasekit and its tools into it
+setup: system $(STAMP)  ## make .venv and install leasekit, its simulation and their tools into it
 
 system:
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed; none of $(CANDIDATES) is" >&2; exit 1; }
@@ -33,16 +33,16 @@ system:
 			libvirt-dev pkg-config gcc >/dev/null || echo "libvirt-dev can't be installed: the libvirt driver's tests will fail" >&2; \
 	fi
 
-$(STAMP): pyproject.toml
+$(STAMP): pyproject.toml simulation/pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]' --editable ./simulation
 	@if pkg-config --exists libvirt 2>/dev/null; then \
 		$(BIN)/python -m pip install --quiet --disable-pip-version-check 'libvirt-python>=9.0'; \
 	fi
 	@touch $@
 
 demo: setup  ## run three daemons and an emulated month, and check each step (under two minutes)
-	@$(BIN)/python -m leasekit.cli.demo --folder demo-run
+	@$(BIN)/python deploy/demo.py --folder demo-run
 
 test: setup  ## run all tests; the last lines are pytest's summary
 	@$(PYTEST)
@@ -83,5 +83,5 @@ docs: setup  ## write docs/cli.md and the diagrams in docs/architecture.md anew
 	@$(BIN)/python docs/generate.py
 
 clean:  ## remove what was made, the virtual environment too
-	rm -rf $(VENV) build demo-run *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) {.,simulation}/{build,*.egg-info} demo-run .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -16,9 +16,9 @@ from _bench_world import tune_gc
 from _report import Result, emit, result
 
 from leasekit.core.time import HOUR
-from leasekit.emulation.simulation.checkers import Violated
-from leasekit.emulation.simulation.run import Run
-from leasekit.emulation.simulation.scenario import Scenario, draw
+from leasekit_simulation.faults.checkers import Violated
+from leasekit_simulation.faults.run import Run
+from leasekit_simulation.faults.scenario import Scenario, draw
 
 TARGET = 20_000
 FIRST = 100_000

@@ -1,4 +1,4 @@
-"""``python -m leasekit.cli.demo``: everything that a new user would try, each step checked.
+"""``python deploy/demo.py``: everything that a new user would try, each step checked.
 
 Three daemons run as separate processes from the files in deploy/quickstart, with keys, databases and sockets of their
 own. The demo drives them as a user does, with the command ``leasekit``, and asks the units themselves (a unit of the
@@ -28,6 +28,7 @@ from typing import Any, Final
 import attrs
 from rich.console import Console
 
+HERE: Final = Path(__file__).resolve().parent
 ACTORS: Final = ("site", "broker", "guest")
 MARKER: Final = ".leasekit-demo"
 UNITS: Final = 12
@@ -383,8 +384,8 @@ def _is_locked(path: Path) -> bool:
 
 def main() -> int:
     """Run the demo; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m leasekit.cli.demo", description=(__doc__ or "").split("\n\n")[1])
-    parser.add_argument("--deploy", type=Path, default=Path("deploy"), help="where the deploy files are [deploy]")
+    parser = argparse.ArgumentParser(prog="python deploy/demo.py", description=(__doc__ or "").split("\n\n")[1])
+    parser.add_argument("--deploy", type=Path, default=HERE, help="where the deploy files are [beside this program]")
     parser.add_argument("--folder", type=Path, default=Path("demo-run"), help="where all it makes goes [demo-run]")
     parser.add_argument("--term", default=TERM, help=f"how long the lease is at first [{TERM}]")
     options = parser.parse_args()

@@ -180,7 +180,10 @@ def command_line() -> str:
 def _commands(command: click.Command, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], click.Command]]:
     yield path, command
     if isinstance(command, click.Group):
-        for name, member in command.commands.items():
+        context = click.Context(command)
+        for name in dict.fromkeys((*command.commands, *command.list_commands(context))):
+            member = command.get_command(context, name)
+            assert member is not None, "it is listed"
             yield from _commands(member, (*path, name))
 
 

@@ -19,8 +19,11 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from hashlib import blake2b
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, NamedTuple
+
+import leasekit
 
 HERE: Final = Path(__file__).resolve().parent
 SCRIPTS: Final = HERE / "actors" / "scripts"
@@ -83,14 +86,19 @@ def play(name: str, take: Callable[[Done], None]) -> None:
     """Run a script, or a seed."""
     with heard(take):
         if name.isdecimal():
-            from leasekit.emulation.simulation.run import simulate
-            from leasekit.emulation.simulation.scenario import draw
-
-            simulate(draw(int(name)))
+            home = _home_of_simulation()
+            scenario = import_module(f"{home}.scenario").draw(int(name))
+            import_module(f"{home}.run").simulate(scenario)
         else:
             from actor_script import run_script
 
             run_script((SCRIPTS / f"{name}.txt").read_text("utf-8"))
+
+
+def _home_of_simulation() -> str:
+    """Its package, which is inside leasekit in older revisions."""
+    inside = Path(leasekit.__file__).parent / "emulation" / "simulation" / "run.py"
+    return "leasekit.emulation.simulation" if inside.exists() else "leasekit_simulation.faults"
 
 
 def digest(name: str) -> str:
@@ -116,9 +124,11 @@ def digests_of(revision: str, names: list[str], jobs: int) -> list[str]:
         tree = Path(folder) / "tree"
         _git("worktree", "add", "--quiet", "--detach", str(tree), revision)
         try:
-            env = {**os.environ, "PYTHONPATH": os.pathsep.join((str(tree), str(tree / "tests")))}
+            path = os.pathsep.join(str(tree / folder) for folder in (".", "simulation", "tests"))
             line = [sys.executable, "-P", str(HERE / "behaviour.py"), "--jobs", str(jobs), "--names", *names]
-            made = subprocess.run(line, env=env, cwd=tree, capture_output=True, text=True, check=False)
+            made = subprocess.run(
+                line, env={**os.environ, "PYTHONPATH": path}, cwd=tree, capture_output=True, text=True, check=False
+            )
             if made.returncode:
                 raise SystemExit(f"{revision}: {made.stderr.strip()[-2000:]}")
             return made.stdout.splitlines()

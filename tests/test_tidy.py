@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-FOLDERS = ("leasekit", "tests", "benchmarks", "docs", "deploy")
+FOLDERS = ("leasekit", "simulation", "tests", "benchmarks", "docs", "deploy")
 LINES_MAX = 800
 BIN = Path(sys.executable).parent
 MACHINE_PATH = re.compile(r"(?<![\w.{}$~*-])/(?:home|root|work|Users|mnt|farm)/[A-Za-z0-9]")

@@ -20,7 +20,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
-from importlib.metadata import version
+from importlib.metadata import entry_points, version
 from typing import Final
 
 import click
@@ -39,7 +39,6 @@ from leasekit.cli.output import clean
 from leasekit.cli.peer import peer
 from leasekit.cli.plan import plan
 from leasekit.cli.plan_coallocate import coallocate
-from leasekit.cli.simulate import simulate
 from leasekit.cli.site import site
 from leasekit.cli.slice import slice_
 from leasekit.cli.status import status
@@ -55,7 +54,31 @@ EXIT_INTERRUPTED: Final = 130
 TRACEBACK_VARIABLE: Final = "LEASEKIT_TRACEBACK"
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+COMMANDS: Final = "leasekit.commands"
+"""The group of entry points by which other distributions add commands."""
+ELSEWHERE: Final = {"simulate": "leasekit-simulation, the folder simulation/ of leasekit's sources"}
+"""Commands of which we know the distribution, also where it is not installed."""
+
+
+class CommandLine(click.Group):
+    """The commands of leasekit itself, and those that other distributions add, loaded when they are asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names of all commands."""
+        return sorted({*self.commands, *entry_points(group=COMMANDS).names})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """A command by its name; raises :class:`click.ClickException` if its distribution is not installed."""
+        if cmd_name not in self.commands:
+            for entry in entry_points(group=COMMANDS, name=cmd_name):
+                self.add_command(entry.load(), cmd_name)
+        command = super().get_command(ctx, cmd_name)
+        if command is None and cmd_name in ELSEWHERE:
+            raise click.ClickException(f"{cmd_name} is not installed: it comes with {ELSEWHERE[cmd_name]}")
+        return command
+
+
+@click.group(cls=CommandLine, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(version("leasekit"), message="leasekit %(version)s")
 def cli() -> None:
     """Lease computers and other units from sites, through brokers.
@@ -83,7 +106,6 @@ for _command in (
     keys,
     config,
     emulate,
-    simulate,
     plan,
     mapper,
     completion,

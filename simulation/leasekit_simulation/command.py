@@ -17,10 +17,10 @@ from leasekit.core.settings import expect_one_of
 if TYPE_CHECKING:
     from rich.status import Status
 
-    from leasekit.emulation.explore import Report
-    from leasekit.emulation.simulation.campaign import Progress, Summary
-    from leasekit.emulation.simulation.run import Failure
-    from leasekit.emulation.simulation.scenario import Scenario
+    from leasekit_simulation.explore import Report
+    from leasekit_simulation.faults.campaign import Progress, Summary
+    from leasekit_simulation.faults.run import Failure
+    from leasekit_simulation.faults.scenario import Scenario
 
 SEEDS_DEFAULT: Final = 100
 SHOWN_MAX: Final = 3
@@ -119,9 +119,9 @@ def _check_usage(
 
 
 def _one(seed: int | None, file: Path | None, shrink: bool, write: Path | None, as_json: bool) -> int:
-    from leasekit.emulation.simulation.campaign import Summary
-    from leasekit.emulation.simulation.run import simulate as run
-    from leasekit.emulation.simulation.scenario import draw, read_scenario, write_scenario
+    from leasekit_simulation.faults.campaign import Summary
+    from leasekit_simulation.faults.run import simulate as run
+    from leasekit_simulation.faults.scenario import draw, read_scenario, write_scenario
 
     scenario = draw(seed or 0) if file is None else read_scenario(file, seed)
     result = run(scenario)
@@ -148,7 +148,7 @@ def _one(seed: int | None, file: Path | None, shrink: bool, write: Path | None, 
 
 
 def _shrunk(scenario: Scenario, failure: Failure) -> Scenario:
-    from leasekit.emulation.simulation.shrink import Shrinker
+    from leasekit_simulation.faults.shrink import Shrinker
 
     where = console(stderr=True)
     with where.status("shrinking ...") as status:
@@ -167,7 +167,7 @@ def _shrunk(scenario: Scenario, failure: Failure) -> Scenario:
 
 
 def _tell(scenario: Scenario, failure: Failure, replay: str) -> None:
-    from leasekit.emulation.simulation.run import explain
+    from leasekit_simulation.faults.run import explain
 
     for line in explain(scenario, failure, replay).splitlines():
         note(line)
@@ -177,8 +177,8 @@ def _tell(scenario: Scenario, failure: Failure, replay: str) -> None:
 
 
 def _many(first: int, last: int | None, jobs: int, minutes: float | None, as_json: bool) -> int:
-    from leasekit.emulation.simulation.campaign import campaign
-    from leasekit.emulation.simulation.scenario import draw
+    from leasekit_simulation.faults.campaign import campaign
+    from leasekit_simulation.faults.scenario import draw
 
     with _progress(first, last, minutes) as progress:
         summary = campaign(first, last, jobs=jobs, minutes=minutes, progress=progress)
@@ -218,7 +218,7 @@ def _progress(first: int, last: int | None, minutes: float | None) -> Iterator[P
 
 
 def _print_figures(summary: Summary) -> None:
-    from leasekit.emulation.simulation import marks
+    from leasekit_simulation.faults import marks
 
     figures = summary.as_dict()
     every = marks.declared()
@@ -243,7 +243,7 @@ def _print_figures(summary: Summary) -> None:
 
 def _explore(flow: tuple[str, ...], faults: int, as_json: bool) -> int:
     """Explore the named flows, all if none is named."""
-    from leasekit.emulation.explore import FLOWS, explore
+    from leasekit_simulation.explore import FLOWS, explore
 
     for name in flow:
         if name not in FLOWS:

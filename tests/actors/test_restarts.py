@@ -12,10 +12,10 @@ from leasekit.core.protocol.messages import ErrorReply
 from leasekit.core.schema import Change
 from leasekit.core.steps import Action, Received
 from leasekit.core.time import MINUTE, SECOND, Instant
-from leasekit.emulation.simulation.checkers import Listening, MemoryChecker, StateChecker
-from leasekit.emulation.simulation.claim_book import ClaimChecker
-from leasekit.emulation.simulation.unit_book import UnitChecker
 from leasekit.emulation.world import Node
+from leasekit_simulation.faults.checkers import Listening, MemoryChecker, StateChecker
+from leasekit_simulation.faults.claim_book import ClaimChecker
+from leasekit_simulation.faults.unit_book import UnitChecker
 
 ROLES = {"guest": "guest", "broker": "broker", "site": "authority"}
 PLACES = ("before commit", "before send", "before action")

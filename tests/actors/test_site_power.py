@@ -16,12 +16,12 @@ from leasekit.core.leases.records import SiteUnit
 from leasekit.core.mappers import AuthorityCycle, Demand, Power, Wake
 from leasekit.core.steps import Action, ActionDone
 from leasekit.core.time import HOUR, MINUTE, SECOND, Instant, Term
-from leasekit.emulation.simulation.checkers import Listening, StateChecker
-from leasekit.emulation.simulation.power_book import PowerChecker
-from leasekit.emulation.simulation.unit_book import UnitChecker
 from leasekit.emulation.world import Node
 from leasekit.policies.authority.energy import EnergyManager, EnergySettings
 from leasekit.policies.authority.first_fit import FirstFit
+from leasekit_simulation.faults.checkers import Listening, StateChecker
+from leasekit_simulation.faults.power_book import PowerChecker
+from leasekit_simulation.faults.unit_book import UnitChecker
 
 ROLES = {"guest": "guest", "broker": "broker", "site": "authority"}
 BOOT, RESUME = LATENCIES["power_on"], LATENCIES["resume"]

@@ -27,7 +27,7 @@ from leasekit.core.protocol.messages import (
 )
 from leasekit.core.steps import Connected, Received, Tick
 from leasekit.core.time import HOUR, MINUTE, SECOND, Term
-from leasekit.emulation.simulation.checkers import StateChecker
+from leasekit_simulation.faults.checkers import StateChecker
 
 M = TypeVar("M")
 ROLES = {"guest": "guest", "broker": "broker", "site": "authority"}

@@ -15,7 +15,9 @@ PRINT_NO_DATA = {("up",), ("down",), ("completion",), ("mapper", "new"), ("mappe
 
 
 def _commands(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    for name, command in group.commands.items():
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
         if isinstance(command, click.Group):
             yield from _commands(command, (*path, name))
         else:

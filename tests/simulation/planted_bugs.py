@@ -46,9 +46,9 @@ from leasekit.actors.site.units import Units
 from leasekit.core.claims.keys import Ed25519
 from leasekit.core.steps import ActionDone
 from leasekit.core.time import Term
-from leasekit.emulation.simulation.run import simulate
-from leasekit.emulation.simulation.scenario import draw
 from leasekit.policies.broker.turn import Turn as MapperTurn
+from leasekit_simulation.faults.run import simulate
+from leasekit_simulation.faults.scenario import draw
 
 SEEDS_MAX: Final = 500
 PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "simulation.md"

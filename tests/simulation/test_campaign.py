@@ -10,10 +10,10 @@ from collections import Counter
 
 import pytest
 
-from leasekit.emulation.simulation import marks
-from leasekit.emulation.simulation.campaign import Summary, campaign, run_seed
-from leasekit.emulation.simulation.run import Failure, Result, explain, simulate
-from leasekit.emulation.simulation.scenario import draw
+from leasekit_simulation.faults import marks
+from leasekit_simulation.faults.campaign import Summary, campaign, run_seed
+from leasekit_simulation.faults.run import Failure, Result, explain, simulate
+from leasekit_simulation.faults.scenario import draw
 
 FIRST = int(os.environ.get("LEASEKIT_FIRST_SEED", "710000"))
 SEEDS = int(os.environ.get("LEASEKIT_SEEDS", "300"))
@@ -56,7 +56,7 @@ def test_campaign_stops_at_failures(monkeypatch: pytest.MonkeyPatch) -> None:
     """After as many failures as are asked for, no more seeds are run."""
     failure = Failure(seed=0, kind="units", text="broken", at=1, step=2, phase="safety")
     monkeypatch.setattr(
-        "leasekit.emulation.simulation.campaign.simulate", lambda scenario: Result(seed=scenario.seed, failure=failure)
+        "leasekit_simulation.faults.campaign.simulate", lambda scenario: Result(seed=scenario.seed, failure=failure)
     )
     summary = campaign(0, 99, failures_max=2)
     assert (summary.seeds, len(summary.failures), summary.fine) == (2, 2, False)

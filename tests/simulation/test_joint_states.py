@@ -22,12 +22,12 @@ from leasekit.actors.site.units import Units
 from leasekit.core.leases import authority, broker
 from leasekit.core.leases import service_manager as sm
 from leasekit.core.leases.machine import NONE
-from leasekit.emulation.explore import FLOWS, explore
-from leasekit.emulation.explore.legal import LEGAL
+from leasekit_simulation.explore import FLOWS, explore
+from leasekit_simulation.explore.legal import LEGAL
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "states.md"
 TWICE = "plain"
-"""The flow that is gone through with two faults here; ``python -m leasekit.emulation.explore`` does it with all."""
+"""The flow that is gone through with two faults here; ``python -m leasekit_simulation.explore`` does it with all."""
 
 
 @pytest.mark.parametrize("flow", [name for name in FLOWS if name != TWICE])

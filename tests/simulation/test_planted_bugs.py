@@ -7,8 +7,8 @@ from __future__ import annotations
 import pytest
 from planted_bugs import BEGIN, BUGS, END, PAGE, SEEDS_MAX, known, planted, table
 
-from leasekit.emulation.simulation.run import simulate
-from leasekit.emulation.simulation.scenario import draw
+from leasekit_simulation.faults.run import simulate
+from leasekit_simulation.faults.scenario import draw
 
 
 @pytest.mark.parametrize("name", BUGS)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from leasekit.emulation.simulation.run import explain, simulate
-from leasekit.emulation.simulation.scenario import read_scenario
+from leasekit_simulation.faults.run import explain, simulate
+from leasekit_simulation.faults.scenario import read_scenario
 
 HERE = Path(__file__).parent
 LIST = HERE / "regressions.txt"

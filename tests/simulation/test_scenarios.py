@@ -8,8 +8,8 @@ from pathlib import Path
 import attrs
 import pytest
 
-from leasekit.emulation.simulation.run import simulate
-from leasekit.emulation.simulation.scenario import (
+from leasekit_simulation.faults.run import simulate
+from leasekit_simulation.faults.scenario import (
     DEEDS,
     FORGERY,
     MALICE,

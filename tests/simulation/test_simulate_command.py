@@ -6,15 +6,16 @@ import json
 import os
 import subprocess
 import sys
+from importlib.metadata import EntryPoints
 from pathlib import Path
 from typing import Any
 
 import pytest
 from planted_bugs import BUGS, known, planted
 
-from leasekit.cli.main import EXIT_ERROR, EXIT_USAGE, run
-from leasekit.emulation.simulation.run import simulate
-from leasekit.emulation.simulation.scenario import draw, read_scenario
+from leasekit.cli.main import EXIT_ERROR, EXIT_USAGE, cli, run
+from leasekit_simulation.faults.run import simulate
+from leasekit_simulation.faults.scenario import draw, read_scenario
 
 NAME = "a unit that can't be torn down is used again"
 BUG, SEED = BUGS[NAME], known()[NAME].seed
@@ -120,3 +121,17 @@ def test_a_wrong_scenario_file(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "tick: found 'soon'" in capsys.readouterr().err
     assert run(["simulate", "--scenario", str(tmp_path / "none.json")]) == EXIT_ERROR
     assert "none.json" in capsys.readouterr().err
+
+
+def test_without_the_distribution(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where the simulation is not installed its command says in one line what to install, and help leaves it out."""
+    monkeypatch.setattr("leasekit.cli.main.entry_points", lambda **chosen: EntryPoints())
+    monkeypatch.delitem(cli.commands, "simulate", raising=False)
+    assert run(["simulate", "--seed", "7"]) == EXIT_ERROR
+    said = capsys.readouterr().err.splitlines()
+    assert said == [
+        "leasekit: simulate is not installed: it comes with leasekit-simulation, the folder simulation/ of leasekit's "
+        "sources"
+    ]
+    assert run(["--help"]) == 0
+    assert "simulate" not in capsys.readouterr().out

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from leasekit.core.schema import LOG, Change, StoreError
-from leasekit.emulation.simulation.checkers import Violated
-from leasekit.emulation.simulation.stores import KilledSqlite, memory_store
+from leasekit_simulation.faults.checkers import Violated
+from leasekit_simulation.faults.stores import KilledSqlite, memory_store
 
 
 def row(key: str, value: int) -> Change:

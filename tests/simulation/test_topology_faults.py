@@ -11,8 +11,8 @@ from leasekit.actors.broker.holds import BrokerHolds
 from leasekit.actors.broker.plans import BrokerPlans
 from leasekit.actors.guest.plans import GuestPlans
 from leasekit.core.leases.plans import PlanHold
-from leasekit.emulation.simulation.run import simulate
-from leasekit.emulation.simulation.scenario import Scenario, draw
+from leasekit_simulation.faults.run import simulate
+from leasekit_simulation.faults.scenario import Scenario, draw
 
 ENOUGH = 45
 """Worlds in which a planted fault must show."""

@@ -24,8 +24,8 @@ from leasekit.core.protocol.messages import Message
 from leasekit.core.schema import LOG_COLUMNS, Row
 from leasekit.core.steps import Action, ActionDone
 from leasekit.core.time import SECOND, Instant
-from leasekit.emulation.simulation.all_checkers import AGAIN, Checkers
-from leasekit.emulation.simulation.checkers import must
+from leasekit_simulation.faults.all_checkers import AGAIN, Checkers
+from leasekit_simulation.faults.checkers import must
 
 Change = Callable[[Iterator[Record]], Iterator[Record]]
 RETENTION = 20 * SECOND

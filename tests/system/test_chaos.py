@@ -23,8 +23,8 @@ from system.chaos_world import BELOW, BROKERS, GUESTS, ROLES, SITES, UNITS, Worl
 from system.system_waits import no_units_left, unit_processes, wait_until
 
 from leasekit.core.time import MINUTE, SECOND
-from leasekit.emulation.simulation.checkers import Violated
 from leasekit.runtime.client import RequestError
+from leasekit_simulation.faults.checkers import Violated
 
 SETTLED = ("active", "active_ticketed", *OVER)
 

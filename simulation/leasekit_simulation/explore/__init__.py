@@ -5,8 +5,8 @@ says what can happen next, :mod:`.canonical` when two joint states are the same;
 them breadth first, :mod:`.legal` declares which are legal, :mod:`.report` and :mod:`.page` say what came of it.
 """
 
-from leasekit.emulation.explore.flows import FLOWS, Flow
-from leasekit.emulation.explore.page import page
-from leasekit.emulation.explore.report import Report, explore, never_reached
+from leasekit_simulation.explore.flows import FLOWS, Flow
+from leasekit_simulation.explore.page import page
+from leasekit_simulation.explore.report import Report, explore, never_reached
 
 __all__ = ["FLOWS", "Flow", "Report", "explore", "never_reached", "page"]

@@ -1,4 +1,4 @@
-"""Explores, and writes docs/states.md: ``python -m leasekit.emulation.explore --faults 2 --write docs/states.md``."""
+"""Explores, and writes docs/states.md: ``python -m leasekit_simulation.explore --faults 2 --write docs/states.md``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 from rich.console import Console
 from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
-from leasekit.emulation.explore import FLOWS, Report, explore, never_reached, page
+from leasekit_simulation.explore import FLOWS, Report, explore, never_reached, page
 
 
 @click.command()

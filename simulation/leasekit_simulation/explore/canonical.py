@@ -1,6 +1,6 @@
 """When two joint states are the same.
 
-Marked values of :mod:`leasekit.emulation.explore.pieces` are counted relative to each other:
+Marked values of :mod:`leasekit_simulation.explore.pieces` are counted relative to each other:
 
 - instants: how far off those to come are; those that are past are all the same;
 - request numbers of a lease, update numbers of a server: their order, and whether one follows another directly;
@@ -8,7 +8,7 @@ Marked values of :mod:`leasekit.emulation.explore.pieces` are counted relative t
 - digests of claims: which are equal.
 
 That states which count as the same do behave alike is checked while exploring (``audit`` of
-:func:`leasekit.emulation.explore.search.explore`).
+:func:`leasekit_simulation.explore.search.explore`).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from hashlib import blake2b
 from typing import Any, Final
 
 from leasekit.core.time import DAY, Duration
-from leasekit.emulation.explore.joint import Joint
-from leasekit.emulation.explore.pieces import ACTION, UPDATE, Mark
+from leasekit_simulation.explore.joint import Joint
+from leasekit_simulation.explore.pieces import ACTION, UPDATE, Mark
 
 PAST: Final = -1
 FAR: Final[Duration] = DAY

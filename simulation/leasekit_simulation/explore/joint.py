@@ -9,9 +9,9 @@ import attrs
 
 from leasekit.core.steps import Action
 from leasekit.core.time import DAY, Duration, Instant
-from leasekit.emulation.explore.checks import Holder, check_joined, check_units, must
-from leasekit.emulation.explore.pieces import Piece, read_action
-from leasekit.emulation.explore.rig import BROKER, GUEST, NAMES, SITE, Effect, Frozen, Parcel
+from leasekit_simulation.explore.checks import Holder, check_joined, check_units, must
+from leasekit_simulation.explore.pieces import Piece, read_action
+from leasekit_simulation.explore.rig import BROKER, GUEST, NAMES, SITE, Effect, Frozen, Parcel
 
 HORIZON: Duration = DAY
 """No lease of an exploration has a timer beyond this; the delegation to the broker has."""

@@ -10,11 +10,11 @@ import attrs
 
 from leasekit.core.leases import service_manager as sm
 from leasekit.core.steps import ActionDone, Command, Connected, Input, Received
-from leasekit.emulation.explore.checks import Violated, must
-from leasekit.emulation.explore.flows import APART, LEAD, LENGTH, Flow
-from leasekit.emulation.explore.joint import Joint, Running, without
-from leasekit.emulation.explore.pieces import read_action
-from leasekit.emulation.explore.rig import BEGIN, BROKER, GUEST, NAMES, REFUSE, SITE, TYPE, WAIT, Parcel, Rig
+from leasekit_simulation.explore.checks import Violated, must
+from leasekit_simulation.explore.flows import APART, LEAD, LENGTH, Flow
+from leasekit_simulation.explore.joint import Joint, Running, without
+from leasekit_simulation.explore.pieces import read_action
+from leasekit_simulation.explore.rig import BEGIN, BROKER, GUEST, NAMES, REFUSE, SITE, TYPE, WAIT, Parcel, Rig
 
 DELIVER, LATE, END, TIME, CHANGE = "deliver", "deliver late", "end", "time", "change"
 LOSE, REPEAT, HOLD_UP, SLOW, FAIL, CRASH, CLOSE, DISABLE, BREAK, OUTAGE, RECONNECT = (

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, TypeAlias
 
 from leasekit.core.leases import authority, broker, service_manager
-from leasekit.emulation.explore.flows import FLOWS
-from leasekit.emulation.explore.legal import GROUPS, LEGAL
-from leasekit.emulation.explore.moves import FAULTS
-from leasekit.emulation.explore.report import Report, never_reached
-from leasekit.emulation.explore.search import Level
+from leasekit_simulation.explore.flows import FLOWS
+from leasekit_simulation.explore.legal import GROUPS, LEGAL
+from leasekit_simulation.explore.moves import FAULTS
+from leasekit_simulation.explore.report import Report, never_reached
+from leasekit_simulation.explore.search import Level
 
 Away: TypeAlias = dict[Level, dict[Level, dict[str, None]]]
 
@@ -20,8 +20,8 @@ JOINS: Final = frozenset({"joining", "joined", "leaving", "blocked_join", "block
 HEAD: Final = """\
 # Joint states of a lease
 
-Written by `python -m leasekit.emulation.explore --faults 2 --write docs/states.md`; the reasons are declared in
-`leasekit/emulation/explore/legal.py`.
+Written by `python -m leasekit_simulation.explore --faults 2 --write docs/states.md`; the reasons are declared in
+`simulation/leasekit_simulation/explore/legal.py`.
 
 A lease is a state at its guest, one at the broker and one at the site. Which of their combinations there can be is
 found by exploration: the three production actors with their stores, mappers (FCFS, first fit, a guest that is told

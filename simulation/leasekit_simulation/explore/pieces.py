@@ -1,7 +1,7 @@
 """What of actors, messages and actions matters when two joint states are compared.
 
 Everything that can influence what happens next is read into *atoms*: plain values, and marked ones whose size means
-nothing by itself, which :mod:`leasekit.emulation.explore.canonical` counts relative to each other.
+nothing by itself, which :mod:`leasekit_simulation.explore.canonical` counts relative to each other.
 
 Texts that are for people (reasons), counters, and what is derived from records are left out; fields that a record does
 not use in the state it is in, too. An attribute that is not known here is taken as it is: a new one makes too many

@@ -7,9 +7,9 @@ from typing import Final
 
 import attrs
 
-from leasekit.emulation.explore.flows import FLOWS, Flow
-from leasekit.emulation.explore.legal import LEGAL
-from leasekit.emulation.explore.search import Failure, Level, Progress, search
+from leasekit_simulation.explore.flows import FLOWS, Flow
+from leasekit_simulation.explore.legal import LEGAL
+from leasekit_simulation.explore.search import Failure, Level, Progress, search
 
 SHOWN: Final = 5
 """How many failures are told in full."""

@@ -35,12 +35,12 @@ from leasekit.core.protocol.messages import Message
 from leasekit.core.schema import LOG
 from leasekit.core.steps import Action, Input, Ready, Tick
 from leasekit.core.time import SECOND, Duration, Instant
-from leasekit.emulation.explore.checks import Violated, check_actor, check_log, check_stored, must, said_of_units
-from leasekit.emulation.explore.pieces import Piece, by_lease, read_actor, read_parcel
 from leasekit.policies.authority.first_fit import FirstFit
 from leasekit.policies.broker.fcfs import Fcfs
 from leasekit.policies.guest.manual import Manual
 from leasekit.stores.memory import MemoryStore
+from leasekit_simulation.explore.checks import Violated, check_actor, check_log, check_stored, must, said_of_units
+from leasekit_simulation.explore.pieces import Piece, by_lease, read_actor, read_parcel
 
 GUEST: Final = "guest"
 BROKER: Final = "broker"

@@ -16,13 +16,13 @@ from typing import Final
 import attrs
 
 from leasekit.core.time import Duration, Instant
-from leasekit.emulation.explore.canonical import canonical
-from leasekit.emulation.explore.checks import Violated
-from leasekit.emulation.explore.flows import Flow
-from leasekit.emulation.explore.joint import Joint
-from leasekit.emulation.explore.legal import LASTING
-from leasekit.emulation.explore.moves import Move, Mover
-from leasekit.emulation.explore.rig import NAMES, RETRY
+from leasekit_simulation.explore.canonical import canonical
+from leasekit_simulation.explore.checks import Violated
+from leasekit_simulation.explore.flows import Flow
+from leasekit_simulation.explore.joint import Joint
+from leasekit_simulation.explore.legal import LASTING
+from leasekit_simulation.explore.moves import Move, Mover
+from leasekit_simulation.explore.rig import NAMES, RETRY
 
 Level = tuple[str, str, str]
 """A lease's state at guest, broker and site."""

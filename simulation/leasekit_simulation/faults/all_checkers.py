@@ -7,21 +7,21 @@ from typing import Any, Final
 
 from leasekit.core.protocol.messages import LeaseUpdate, TicketUpdate
 from leasekit.core.time import INSTANT_MAX, Duration, Instant
-from leasekit.emulation.simulation.blame_book import BlameChecker
-from leasekit.emulation.simulation.checkers import Listening, MemoryChecker, StateChecker
-from leasekit.emulation.simulation.claim_book import ClaimChecker, HonourChecker
-from leasekit.emulation.simulation.close_book import CloseChecker
-from leasekit.emulation.simulation.end_book import EndChecker
-from leasekit.emulation.simulation.grant_book import GrantChecker
-from leasekit.emulation.simulation.kept_book import KeptChecker
-from leasekit.emulation.simulation.mapper_book import MapperChecker
-from leasekit.emulation.simulation.message_book import GuestChecker, MessageChecker
-from leasekit.emulation.simulation.order_book import OrderChecker
-from leasekit.emulation.simulation.power_book import PowerChecker
-from leasekit.emulation.simulation.reason_book import ReasonChecker
-from leasekit.emulation.simulation.refusals import BrokerRefusals, SiteRefusals
-from leasekit.emulation.simulation.unit_book import UnitChecker
-from leasekit.emulation.simulation.workload import Hooks
+from leasekit_simulation.faults.blame_book import BlameChecker
+from leasekit_simulation.faults.checkers import Listening, MemoryChecker, StateChecker
+from leasekit_simulation.faults.claim_book import ClaimChecker, HonourChecker
+from leasekit_simulation.faults.close_book import CloseChecker
+from leasekit_simulation.faults.end_book import EndChecker
+from leasekit_simulation.faults.grant_book import GrantChecker
+from leasekit_simulation.faults.kept_book import KeptChecker
+from leasekit_simulation.faults.mapper_book import MapperChecker
+from leasekit_simulation.faults.message_book import GuestChecker, MessageChecker
+from leasekit_simulation.faults.order_book import OrderChecker
+from leasekit_simulation.faults.power_book import PowerChecker
+from leasekit_simulation.faults.reason_book import ReasonChecker
+from leasekit_simulation.faults.refusals import BrokerRefusals, SiteRefusals
+from leasekit_simulation.faults.unit_book import UnitChecker
+from leasekit_simulation.faults.workload import Hooks
 
 AGAIN: Final = "again"
 WAITED: Final = "waited"

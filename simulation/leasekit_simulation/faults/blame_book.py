@@ -13,7 +13,7 @@ from leasekit.core.leases.outage import OVER, TRYING
 from leasekit.core.schema import Row
 from leasekit.core.steps import Action, ActionDone
 from leasekit.core.time import Instant
-from leasekit.emulation.simulation.checkers import Listening, must
+from leasekit_simulation.faults.checkers import Listening, must
 
 IN_A_ROW: Final = re.compile(r"failed (\d+) times in a row")
 

@@ -12,9 +12,9 @@ from typing import Any, Final
 import attrs
 
 from leasekit.core.time import HOUR
-from leasekit.emulation.simulation import marks
-from leasekit.emulation.simulation.run import Failure, Result, simulate
-from leasekit.emulation.simulation.scenario import draw
+from leasekit_simulation.faults import marks
+from leasekit_simulation.faults.run import Failure, Result, simulate
+from leasekit_simulation.faults.scenario import draw
 
 AHEAD: Final = 4
 """How many seeds are handed out for each process beyond the one that it runs."""

@@ -28,8 +28,8 @@ from leasekit.core.protocol.messages import (
     Withhold,
 )
 from leasekit.core.time import Instant, Term
-from leasekit.emulation.simulation.checkers import Listening, must
-from leasekit.emulation.simulation.scenario import HOSTILE
+from leasekit_simulation.faults.checkers import Listening, must
+from leasekit_simulation.faults.scenario import HOSTILE
 
 OLD: Final = 64
 """From how many children on those that are long over are forgotten."""

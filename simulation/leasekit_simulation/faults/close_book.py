@@ -8,7 +8,7 @@ from typing import Final
 from leasekit.core.leases import authority
 from leasekit.core.schema import Row
 from leasekit.core.time import Instant
-from leasekit.emulation.simulation.checkers import Listening, must
+from leasekit_simulation.faults.checkers import Listening, must
 
 ENDING: Final = ("/closing", "/close_wait", "closed/-", "failed/-")
 """How the states of a lease end that only gets rid of what it has."""

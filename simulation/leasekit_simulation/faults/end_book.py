@@ -23,9 +23,9 @@ from leasekit.core.protocol.messages import (
 )
 from leasekit.core.schema import Row
 from leasekit.core.time import INSTANT_MAX, Instant, Term
-from leasekit.emulation.simulation.checkers import Listening, must
-from leasekit.emulation.simulation.scenario import HOSTILE
-from leasekit.emulation.simulation.unit_book import UnitChecker
+from leasekit_simulation.faults.checkers import Listening, must
+from leasekit_simulation.faults.scenario import HOSTILE
+from leasekit_simulation.faults.unit_book import UnitChecker
 
 
 @attrs.frozen

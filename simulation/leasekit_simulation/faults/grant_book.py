@@ -13,8 +13,8 @@ from leasekit.core.protocol.messages import MODIFY, NEW, RequestTicket, TicketUp
 from leasekit.core.requests import Options, parse_options
 from leasekit.core.schema import Row
 from leasekit.core.time import INSTANT_MAX, Duration, Instant
-from leasekit.emulation.simulation.checkers import Listening, must
-from leasekit.emulation.simulation.claim_book import ClaimChecker, chains_of
+from leasekit_simulation.faults.checkers import Listening, must
+from leasekit_simulation.faults.claim_book import ClaimChecker, chains_of
 
 PREEMPTIBLE: Final = "preemptible"
 KNOWN: Final = frozenset({PREEMPTIBLE, READY_AT, REPLACES, SAVING})

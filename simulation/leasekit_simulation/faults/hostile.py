@@ -40,9 +40,9 @@ from leasekit.core.protocol.messages import (
 )
 from leasekit.core.steps import Received
 from leasekit.core.time import MINUTE, Term
-from leasekit.emulation.simulation.checkers import Listening
-from leasekit.emulation.simulation.scenario import HOSTILE, ROGUE, Do
-from leasekit.emulation.simulation.world import FaultyWorld
+from leasekit_simulation.faults.checkers import Listening
+from leasekit_simulation.faults.scenario import HOSTILE, ROGUE, Do
+from leasekit_simulation.faults.world import FaultyWorld
 
 KEPT: Final = 12
 

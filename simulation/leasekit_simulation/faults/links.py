@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, Protocol
 from leasekit.core.claims.keys import Scheme, Signer
 from leasekit.core.protocol.channel import Batch, Channel, Closed, Established, Heartbeat
 from leasekit.core.time import SECOND, Duration, Instant
-from leasekit.emulation.simulation.scenario import Scenario
+from leasekit_simulation.faults.scenario import Scenario
 
 REDIAL: Final[tuple[Duration, ...]] = (100, SECOND, 5 * SECOND, 30 * SECOND)
 KEPT_FRAMES: Final = 4

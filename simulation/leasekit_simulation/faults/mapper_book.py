@@ -8,7 +8,7 @@ from typing import Final
 
 from leasekit.core.schema import Row
 from leasekit.core.time import Instant
-from leasekit.emulation.simulation.checkers import Listening, must
+from leasekit_simulation.faults.checkers import Listening, must
 
 BAD_DAY: Final = "a mapper's bad day"
 """What a mapper says that raises on purpose."""

@@ -25,12 +25,12 @@ from leasekit.core.mappers import (
     Wake,
 )
 from leasekit.core.time import HOUR, MINUTE, SECOND, Duration, Term
-from leasekit.emulation.simulation.mapper_book import BAD_DAY
 from leasekit.policies.authority.energy import EnergyManager, EnergySettings
 from leasekit.policies.authority.first_fit import FirstFit
 from leasekit.policies.broker.coallocate import Coallocation, CoallocationSettings
 from leasekit.policies.broker.fcfs import Fcfs, FcfsSettings
 from leasekit.policies.guest.manual import Manual
+from leasekit_simulation.faults.mapper_book import BAD_DAY
 
 WILFUL: Final = frozenset({"mischief", "preempting", "restless", "switching", "wrong_site"})
 """Kinds of mappers whose decisions can't all be carried out."""

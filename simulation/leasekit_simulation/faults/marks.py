@@ -11,8 +11,8 @@ from typing import Final
 
 from leasekit.core.leases import authority, power
 from leasekit.core.protocol.codec import KINDS
-from leasekit.emulation.simulation.checkers import StateChecker
-from leasekit.emulation.simulation.run import transition
+from leasekit_simulation.faults.checkers import StateChecker
+from leasekit_simulation.faults.run import transition
 
 ENOUGH: Final = 300
 """From how many seeds on every mark but the rare ones must have been met."""

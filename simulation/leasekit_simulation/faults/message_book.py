@@ -34,8 +34,8 @@ from leasekit.core.protocol.messages import (
 from leasekit.core.schema import Row
 from leasekit.core.steps import Action
 from leasekit.core.time import Instant
-from leasekit.emulation.simulation.checkers import Listening, must
-from leasekit.emulation.simulation.scenario import HOSTILE
+from leasekit_simulation.faults.checkers import Listening, must
+from leasekit_simulation.faults.scenario import HOSTILE
 
 UPDATES = (TicketUpdate, LeaseUpdate)
 NUMBERED = (RequestTicket, Withdraw, Redeem, CloseLease)

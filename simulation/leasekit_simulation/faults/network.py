@@ -10,10 +10,10 @@ from leasekit.core.protocol.codec import UnknownKind, decode_batch, encode_batch
 from leasekit.core.protocol.messages import Message
 from leasekit.core.steps import Connected, Received
 from leasekit.core.time import MINUTE, SECOND, Duration, Instant
-from leasekit.emulation.simulation.links import Fate, Link
-from leasekit.emulation.simulation.population import Population
-from leasekit.emulation.simulation.scenario import Scenario
 from leasekit.emulation.world import INPUTS
+from leasekit_simulation.faults.links import Fate, Link
+from leasekit_simulation.faults.population import Population
+from leasekit_simulation.faults.scenario import Scenario
 
 BYTES: Final = 2
 """A kind of event: bytes arrive on a connection."""

@@ -9,7 +9,7 @@ from typing import Any, Final
 from leasekit.actors.settings import MAY, REQUEST
 from leasekit.core.drivers import SAVES
 from leasekit.core.time import HOUR, MINUTE, SECOND, Duration
-from leasekit.emulation.simulation.scenario import NETWORK, Scenario
+from leasekit_simulation.faults.scenario import NETWORK, Scenario
 
 WINDOWS: Final[tuple[Duration, ...]] = (0, 0, MINUTE, 10 * MINUTE)
 LENGTHS: Final[tuple[Duration, ...]] = (20 * SECOND, MINUTE, 5 * MINUTE, 15 * MINUTE, HOUR)

@@ -11,9 +11,9 @@ from leasekit.core.protocol.messages import NEW, LeaseUpdate, Redeem, RequestTic
 from leasekit.core.schema import Row
 from leasekit.core.steps import Action, ActionDone
 from leasekit.core.time import Instant
-from leasekit.emulation.simulation.checkers import Listening, must
-from leasekit.emulation.simulation.message_book import OVER
-from leasekit.emulation.simulation.scenario import HOSTILE
+from leasekit_simulation.faults.checkers import Listening, must
+from leasekit_simulation.faults.message_book import OVER
+from leasekit_simulation.faults.scenario import HOSTILE
 
 
 class After(NamedTuple):

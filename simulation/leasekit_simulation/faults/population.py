@@ -29,14 +29,14 @@ from leasekit.core.claims.keys import ED25519, UNSIGNED, Keypair, Scheme, Signer
 from leasekit.core.protocol.messages import Message
 from leasekit.core.steps import ActorLike, Ready
 from leasekit.core.time import MINUTE, Duration, Instant
-from leasekit.emulation.simulation.checkers import Heard, Listening
-from leasekit.emulation.simulation.clocks import Clock, Clocked
-from leasekit.emulation.simulation.mappers import Mood, make_mapper
-from leasekit.emulation.simulation.networks import link_properties, may_plan, planning
-from leasekit.emulation.simulation.scenario import HOSTILE, POWER_MAPPERS, ROGUE, Scenario, Share
-from leasekit.emulation.simulation.stores import FaultyStore, KilledSqlite, memory_store
 from leasekit.emulation.world import Node, World, instant
 from leasekit.policies.broker.fcfs import FcfsSettings
+from leasekit_simulation.faults.checkers import Heard, Listening
+from leasekit_simulation.faults.clocks import Clock, Clocked
+from leasekit_simulation.faults.mappers import Mood, make_mapper
+from leasekit_simulation.faults.networks import link_properties, may_plan, planning
+from leasekit_simulation.faults.scenario import HOSTILE, POWER_MAPPERS, ROGUE, Scenario, Share
+from leasekit_simulation.faults.stores import FaultyStore, KilledSqlite, memory_store
 
 HEARINGS: Final = ("committed", "started", "ended", "restarted")
 SHARED_MEMORY: Final = Path("/dev/shm")

@@ -9,7 +9,7 @@ import attrs
 from leasekit.core.leases.power import OPERATIONS, POWER_ON, RESUME
 from leasekit.core.steps import Action, ActionDone
 from leasekit.core.time import Instant
-from leasekit.emulation.simulation.checkers import Listening, must
+from leasekit_simulation.faults.checkers import Listening, must
 
 
 @attrs.define

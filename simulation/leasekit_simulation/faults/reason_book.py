@@ -15,9 +15,9 @@ from leasekit.core.errors import TicketError
 from leasekit.core.protocol.messages import CloseLease, ErrorReply, LeaseUpdate, Reclaim, Redeem, Relinquish, Truncated
 from leasekit.core.schema import Row
 from leasekit.core.time import SECOND, Duration, Instant
-from leasekit.emulation.simulation.checkers import Listening, must
-from leasekit.emulation.simulation.claim_book import ClaimChecker
-from leasekit.emulation.simulation.message_book import OVER
+from leasekit_simulation.faults.checkers import Listening, must
+from leasekit_simulation.faults.claim_book import ClaimChecker
+from leasekit_simulation.faults.message_book import OVER
 
 STEPS: Final[Duration] = 3 * SECOND
 """By how much a clock that is right may have been ahead of what it shows now."""

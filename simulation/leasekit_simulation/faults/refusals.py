@@ -35,9 +35,9 @@ from leasekit.core.protocol.messages import (
 from leasekit.core.schema import Row
 from leasekit.core.steps import ActionDone
 from leasekit.core.time import Instant, Term
-from leasekit.emulation.simulation.checkers import Listening, must
-from leasekit.emulation.simulation.claim_book import ClaimChecker, fullest
-from leasekit.emulation.simulation.unit_book import UnitChecker
+from leasekit_simulation.faults.checkers import Listening, must
+from leasekit_simulation.faults.claim_book import ClaimChecker, fullest
+from leasekit_simulation.faults.unit_book import UnitChecker
 
 SHORT: Final = " units of "
 """What a site's words for a want of units have in them."""

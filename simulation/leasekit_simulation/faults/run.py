@@ -20,15 +20,15 @@ from leasekit.core.leases import service_manager as sm
 from leasekit.core.schema import Row
 from leasekit.core.steps import Action, ActionDone
 from leasekit.core.time import HOUR, MINUTE, SECOND, Duration, Instant
-from leasekit.emulation.simulation.all_checkers import AGAIN, WAITED, Checkers
-from leasekit.emulation.simulation.checkers import Listening, Violated, must
-from leasekit.emulation.simulation.hostile import HostileGuest
-from leasekit.emulation.simulation.mappers import WILFUL
-from leasekit.emulation.simulation.scenario import ROGUE, Scenario
-from leasekit.emulation.simulation.topology_book import TopologyChecker
-from leasekit.emulation.simulation.twins import check_twin
-from leasekit.emulation.simulation.workload import Workload
-from leasekit.emulation.simulation.world import FaultyWorld, LivelockError
+from leasekit_simulation.faults.all_checkers import AGAIN, WAITED, Checkers
+from leasekit_simulation.faults.checkers import Listening, Violated, must
+from leasekit_simulation.faults.hostile import HostileGuest
+from leasekit_simulation.faults.mappers import WILFUL
+from leasekit_simulation.faults.scenario import ROGUE, Scenario
+from leasekit_simulation.faults.topology_book import TopologyChecker
+from leasekit_simulation.faults.twins import check_twin
+from leasekit_simulation.faults.workload import Workload
+from leasekit_simulation.faults.world import FaultyWorld, LivelockError
 
 SETTLED_WITHIN: Final[Duration] = 5 * MINUTE
 """How long after the last fault a lease may still be on its way to somewhere."""

@@ -13,8 +13,8 @@ from typing import Any, Final, TypeVar
 
 import attrs
 
-from leasekit.emulation.simulation.run import Failure, simulate
-from leasekit.emulation.simulation.scenario import Deed, Rates, Scenario
+from leasekit_simulation.faults.run import Failure, simulate
+from leasekit_simulation.faults.scenario import Deed, Rates, Scenario
 
 RUNS_MAX: Final = 600
 _VARYING: Final = re.compile(r"\b[0-9a-f]{16}-\d+\b|\b[0-9a-f]{8}\b|'[^']*'|\d+")

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from leasekit.core.schema import LOG, TABLES, Change, LogRow, Row, Store, StoreError
-from leasekit.emulation.simulation.checkers import must
 from leasekit.stores.memory import MemoryStore
 from leasekit.stores.sqlite import SqliteStore
+from leasekit_simulation.faults.checkers import must
 
 FILE = "state.db"
 

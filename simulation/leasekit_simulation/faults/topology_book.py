@@ -12,9 +12,9 @@ from typing import Any, Final
 from leasekit.core.leases.plans import ASKING, COMMITTING, USED
 from leasekit.core.protocol.messages import NEW, Planned, Redeem, Release, RequestTicket, TicketUpdate
 from leasekit.core.time import MINUTE, SECOND, Instant
-from leasekit.emulation.simulation.checkers import Listening, must
-from leasekit.emulation.simulation.networks import draw_request
-from leasekit.emulation.simulation.population import Population
+from leasekit_simulation.faults.checkers import Listening, must
+from leasekit_simulation.faults.networks import draw_request
+from leasekit_simulation.faults.population import Population
 
 SLACK: Final = 2 * SECOND
 """How much longer than its store's clock a hold must last to be looked for."""

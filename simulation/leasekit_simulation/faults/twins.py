@@ -16,7 +16,7 @@ from leasekit.core.leases.plans import HOLDING
 from leasekit.core.schema import Row
 from leasekit.core.time import INSTANT_MAX, Instant, Term
 from leasekit.core.timetable import Timetable
-from leasekit.emulation.simulation.checkers import must
+from leasekit_simulation.faults.checkers import must
 
 RECORDS: Final = ("leases", "given", "holds")
 """Where brokers and authorities keep what they have promised."""

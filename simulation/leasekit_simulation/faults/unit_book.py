@@ -16,8 +16,8 @@ from leasekit.core.protocol.messages import EXTEND, MODIFY, UNDO, CloseLease, Le
 from leasekit.core.schema import Row
 from leasekit.core.steps import Action, ActionDone
 from leasekit.core.time import Instant
-from leasekit.emulation.simulation.checkers import Listening, must
-from leasekit.emulation.simulation.scenario import HOSTILE
+from leasekit_simulation.faults.checkers import Listening, must
+from leasekit_simulation.faults.scenario import HOSTILE
 
 
 @attrs.define

@@ -11,10 +11,10 @@ from leasekit.core.leases import service_manager as sm
 from leasekit.core.leases.plans import ASKING
 from leasekit.core.steps import Reply
 from leasekit.core.time import HOUR, MINUTE, SECOND, Duration, Instant
-from leasekit.emulation.simulation.hostile import HostileGuest
-from leasekit.emulation.simulation.scenario import ROGUE, Deed, Do
-from leasekit.emulation.simulation.topology_book import draw_topology
-from leasekit.emulation.simulation.world import FaultyWorld
+from leasekit_simulation.faults.hostile import HostileGuest
+from leasekit_simulation.faults.scenario import ROGUE, Deed, Do
+from leasekit_simulation.faults.topology_book import draw_topology
+from leasekit_simulation.faults.world import FaultyWorld
 
 LENGTHS: Final[tuple[Duration, ...]] = (SECOND, MINUTE, MINUTE, 5 * MINUTE, 5 * MINUTE, 15 * MINUTE)
 LONG: Final[tuple[Duration, ...]] = (HOUR, 3 * HOUR)

@@ -17,11 +17,11 @@ from leasekit.core.drivers import LEASE, SITE, UNIT, Blame
 from leasekit.core.schema import LOG, StoreError
 from leasekit.core.steps import Action, ActionDone, Command, Connected, Input, Ready, Received, Reply, Tick, TurnDone
 from leasekit.core.time import MINUTE, SECOND, Duration, Instant
-from leasekit.emulation.simulation.links import make_links
-from leasekit.emulation.simulation.network import BYTES, Network
-from leasekit.emulation.simulation.population import FaultyNode
-from leasekit.emulation.simulation.scenario import Scenario
 from leasekit.emulation.world import INPUTS, WAKE, Node
+from leasekit_simulation.faults.links import make_links
+from leasekit_simulation.faults.network import BYTES, Network
+from leasekit_simulation.faults.population import FaultyNode
+from leasekit_simulation.faults.scenario import Scenario
 
 CALL: Final = 3
 """A kind of event: something is done in an actor's turn."""

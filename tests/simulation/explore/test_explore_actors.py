@@ -12,11 +12,11 @@ import pytest
 from leasekit.core.schema import TABLES
 from leasekit.core.steps import Tick
 from leasekit.core.time import SECOND
-from leasekit.emulation.explore.canonical import _ranks, canonical
-from leasekit.emulation.explore.checks import Holder, Violated
-from leasekit.emulation.explore.flows import FLOWS
-from leasekit.emulation.explore.joint import Joint
-from leasekit.emulation.explore.moves import (
+from leasekit_simulation.explore.canonical import _ranks, canonical
+from leasekit_simulation.explore.checks import Holder, Violated
+from leasekit_simulation.explore.flows import FLOWS
+from leasekit_simulation.explore.joint import Joint
+from leasekit_simulation.explore.moves import (
     CHANGE,
     CLOSE,
     CRASH,
@@ -28,8 +28,8 @@ from leasekit.emulation.explore.moves import (
     Move,
     Mover,
 )
-from leasekit.emulation.explore.pieces import Scope, _number, _plain
-from leasekit.emulation.explore.rig import BEGIN, NAMES, RETRY, SITE, Rig
+from leasekit_simulation.explore.pieces import Scope, _number, _plain
+from leasekit_simulation.explore.rig import BEGIN, NAMES, RETRY, SITE, Rig
 
 
 def walk(mover: Mover, joint: Joint, steps: int) -> Joint:
@@ -101,7 +101,7 @@ def test_instants_count_from_now(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same exploration at another time of day is the same; a lease that waits for something nearer is another."""
     early, late = Mover(FLOWS["plain"]), Mover(FLOWS["plain"])
     one = walk(early, early.begin(), 7)
-    monkeypatch.setattr("leasekit.emulation.explore.moves.BEGIN", BEGIN + 12_345)
+    monkeypatch.setattr("leasekit_simulation.explore.moves.BEGIN", BEGIN + 12_345)
     two = walk(late, late.begin(), 7)
     assert one.now != two.now
     assert canonical(one) == canonical(two)

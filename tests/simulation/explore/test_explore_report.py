@@ -9,11 +9,11 @@ import attrs
 import pytest
 from click.testing import CliRunner
 
-from leasekit.emulation.explore import FLOWS, Report, explore, never_reached, page
-from leasekit.emulation.explore.__main__ import main
-from leasekit.emulation.explore.legal import GROUPS, LASTING, LEGAL
-from leasekit.emulation.explore.report import Found
-from leasekit.emulation.explore.search import Failure, search
+from leasekit_simulation.explore import FLOWS, Report, explore, never_reached, page
+from leasekit_simulation.explore.__main__ import main
+from leasekit_simulation.explore.legal import GROUPS, LASTING, LEGAL
+from leasekit_simulation.explore.report import Found
+from leasekit_simulation.explore.search import Failure, search
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +105,7 @@ def test_command_writes_the_page_and_says_what_is_wrong(tmp_path: Path, monkeypa
     def nothing_legal(*arguments: Any, **options: Any) -> Report:
         return attrs.evolve(explore(*arguments, **options), failures=(Failure("planted", ()),))
 
-    monkeypatch.setattr("leasekit.emulation.explore.__main__.explore", nothing_legal)
+    monkeypatch.setattr("leasekit_simulation.explore.__main__.explore", nothing_legal)
     done = CliRunner().invoke(main, ["plain", "--faults", "0"])
     assert done.exit_code == 1
     assert "WRONG: planted" in done.output
