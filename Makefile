@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup system demo test test-libvirt test-xen test-baremetal test-command check bench soak docs clean
+.PHONY: help setup system demo test test-libvirt test-xen test-baremetal test-command check bench size soak docs clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -58,6 +58,9 @@ check: setup  ## lint, formatting, types, and which room may import which
 
 bench: setup  ## run every benchmark, print one table, and fail where a target is missed
 	@$(BIN)/python benchmarks/run.py
+
+size: setup  ## lines of code by room, how large each class of the actors is, and names that are used twice
+	@$(BIN)/python tests/size.py
 
 soak: setup  ## what takes hours: 20,000 seeds, 1,000 kills of real daemons, all joint states, fuzzing
 	$(BIN)/leasekit simulate --seeds 0..$${LEASEKIT_SEEDS:-19999} --jobs 2
