@@ -76,7 +76,10 @@ async def connect(address: Endpoint) -> trio.SocketStream:
     """A connection to ``address``. Raises ``OSError``."""
     if address.path:
         return await trio.open_unix_socket(address.path)
-    return await trio.open_tcp_stream(address.host, address.port)
+    try:
+        return await trio.open_tcp_stream(address.host, address.port)
+    except UnicodeError as error:  # a label of a name that is empty or too long
+        raise OSError(f"no host can have the name {address.host!r}") from error
 
 
 def readable(stream: trio.SocketStream) -> bool:

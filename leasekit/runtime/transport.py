@@ -64,7 +64,7 @@ class Transport:
     calls. ``clock`` gives Unix milliseconds, ``stalls`` for how long this process was not there to hear. ``key`` is
     what errors call the setting that holds ``listen``.
 
-    Raises ``ValueError`` for a peer that can't be dialled, or that has the actor's own name.
+    Raises ``ValueError`` for two peers of one name, or one that has the actor's own.
     """
 
     def __init__(
@@ -186,8 +186,6 @@ class Transport:
         """Know one more peer, and dial it if it has an address. Raises ``ValueError`` as the class does."""
         if peer.name == self._name or peer.name in self._peers:
             raise ValueError(f"peer {peer.name!r}: the name is taken, each actor needs its own")
-        if peer.address and not peer.address.path and peer.address.port == 0:
-            raise ValueError(f"peer {peer.name!r}: found {peer.address}, a port to dial is 1 to 65535")
         made = self._peers[peer.name] = Peer(peer, self._settings)
         if self._server_context is not None:
             self._own_tls.trust(self._server_context, peer.key)

@@ -85,12 +85,6 @@ def test_names_are_unique(peers: list[str], text: str) -> None:
         Transport("alice", KEYS["alice"], ED25519, addresses, [], clock=lambda: 0, on_receive=nothing)
 
 
-def test_port_zero_can_not_be_dialled() -> None:
-    """A peer's address needs a port."""
-    with pytest.raises(ValueError, match=r"found tcp://127.0.0.1:0, a port to dial is 1 to 65535"):
-        Node("alice", {"bob": TCP}, [])
-
-
 async def nothing(peer: str, messages: list[Message]) -> None:
     """Hear nothing."""
 

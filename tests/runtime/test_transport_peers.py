@@ -11,6 +11,7 @@ from transport_nodes import KEYS, TCP, Node, Raw, couple, poll, unix
 from leasekit.core.claims.keys import Keypair
 from leasekit.core.protocol import codec
 from leasekit.core.protocol.messages import Ack
+from leasekit.runtime.frames import parse_endpoint
 from leasekit.runtime.tls import Tls
 from leasekit.runtime.transport import Endpoint, PeerAddress
 
@@ -102,13 +103,23 @@ async def test_one_more_peer_is_one_more_anchor(nursery: trio.Nursery, monkeypat
     assert (len(made), len(trusted)) == (2, 21)
 
 
+@pytest.mark.parametrize(
+    ("where", "problem"), [("tcp://127.0.0.1:0", "failed"), ("tcp://no..host:7000", "no host can have the name")]
+)
+async def test_an_address_where_nobody_can_be(nursery: trio.Nursery, tmp_path: Path, where: str, problem: str) -> None:
+    """It is a stranger's to say, by a broker's introduction: it is the peer's problem, and nobody else's."""
+    alice, bob = await couple(nursery, tmp_path)
+    alice.transport.add_peer(address("carol", parse_endpoint(where)))
+    await poll(lambda: problem in alice.transport.status()[1].problem)
+    alice.transport.send("bob", [Ack("L", 1)])
+    await bob.until(lambda: bob.heard == [Ack("L", 1)])
+
+
 def test_peers_that_can_not_be() -> None:
-    """A name that is taken, the actor's own name and a port that can't be dialled change nothing."""
+    """A name that is taken, and the actor's own, change nothing."""
     node = Node("alice", {"bob": None}, [])
     with pytest.raises(ValueError, match="peer 'bob': the name is taken"):
         node.transport.add_peer(address("bob"))
     with pytest.raises(ValueError, match="peer 'alice': the name is taken"):
         node.transport.add_peer(address("alice"))
-    with pytest.raises(ValueError, match="a port to dial is 1 to 65535"):
-        node.transport.add_peer(address("carol", TCP))
     assert [status.name for status in node.transport.status()] == ["bob"]

@@ -181,6 +181,10 @@ def _connected(lab: Lab, actor: str, peer: str) -> bool:
     return bool(peers.get(peer, {}).get("connected"))
 
 
+UNDIALLED = {0: "tcp://127.0.0.1:0", 1: "tcp://no..host:7000"}
+"""Addresses at which no machine can ever be, of some of those who are introduced by the usurper."""
+
+
 class Usurper:
     """One who has the broker's key, and says what it likes to the site."""
 
@@ -197,6 +201,7 @@ class Usurper:
 
     async def _introduce(self, count: int) -> None:
         async with trio.open_nursery() as nursery:
+            nursery.cancel_scope.deadline = trio.current_time() + 30
             connected = trio.Event()
             transport = Transport(
                 "broker", self._signer, ED25519, [self._site], [], clock=RealClock().now, on_receive=self._hear,
@@ -206,7 +211,8 @@ class Usurper:
             await connected.wait()
             for number in range(count):
                 key = Keypair(number.to_bytes(32, "big")).public
-                note = endorse(self._signer, key, RealClock().now(), name=f"no-{number}", role="guest")
+                place = UNDIALLED.get(number, "")
+                note = endorse(self._signer, key, RealClock().now(), name=f"no-{number}", role="guest", address=place)
                 transport.send("site", [Introduce(f"no-{number}", number + 1, note.encode())])
             while len([one for one in self.answers if isinstance(one, Accepted | ErrorReply)]) < count:
                 await trio.sleep(0.01)
