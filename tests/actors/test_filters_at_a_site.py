@@ -13,6 +13,7 @@ from leasekit.actors.site.turns import FILTERS_MAX
 from leasekit.core.claims.keys import UNSIGNED, UnsignedIdentity, key_tag
 from leasekit.core.claims.ticket import decode_ticket, delegate
 from leasekit.core.filters import COMPARISONS_MAX, parse_filter
+from leasekit.core.mappers import AuthorityCycle, AuthorityDecision
 from leasekit.core.protocol.messages import NEW, Offer, OfferAnswer, Redeem
 from leasekit.core.steps import Received, Tick
 from leasekit.core.time import Term
@@ -35,14 +36,14 @@ def of_kinds(units: int, kinds: int) -> tuple[UnitGroup, ...]:
 class Desk:
     """A site, fed by hand; it has given its units to a broker."""
 
-    def __init__(self, units: int, kinds: int) -> None:
+    def __init__(self, units: int, kinds: int, mapper: FirstFit | None = None) -> None:
         peers = [
             Peer(name="broker", key=BROKER.public, role="broker"),
             Peer(name="guest", key=GUEST.public, role="guest"),
         ]
         given = (DelegationSpec(broker="broker", type="vm", units=units),)
         settings = AuthoritySettings(inventory=of_kinds(units, kinds), delegations=given)
-        self.site = Authority("site", SITE, UNSIGNED, peers, FirstFit(), settings)
+        self.site = Authority("site", SITE, UNSIGNED, peers, mapper or FirstFit(), settings)
         self.site.step(Tick(0))
         ready = self.site.ready()
         assert ready is not None
@@ -120,6 +121,26 @@ def test_few_different_filters_are_shown_at_once() -> None:
     leases = [desk.redeem(number, {"filter": f"a1 > {100 + number}"}) for number in range(1, 3 * FILTERS_MAX)]
     assert desk.turns() == [True, True, False]
     assert all(reason.startswith("no free unit") for reason in desk.reasons(leases))
+
+
+class Hesitant(FirstFit):
+    """Leaves who has a filter as it is, but for one."""
+
+    def assign(self, cycle: AuthorityCycle) -> list[AuthorityDecision]:
+        wanted = [one for one in cycle.demands if one.properties["filter"] == "a0 == 3"]
+        return super().assign(cycle._replace(demands=wanted))
+
+
+def test_leases_that_are_left_waiting_keep_nobody_from_the_mapper() -> None:
+    """Where there are more filters than are shown at once, others are shown the next time."""
+    desk = Desk(2 * FILTERS_MAX, 10, Hesitant())
+    for number in range(FILTERS_MAX):
+        desk.redeem(1 + number, {"filter": f"a1 > {100 + number}"})
+    lease = desk.redeem(50, {"filter": "a0 == 3"})
+    desk.turns()
+    desk.redeem(51, {"filter": "a1 > 100"})
+    desk.turns()
+    assert desk.site.leases[lease].units == ["u-3"]
 
 
 def test_what_filters_said_is_not_kept_for_ever() -> None:

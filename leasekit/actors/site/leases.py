@@ -355,8 +355,10 @@ class SiteLeases(SiteTurns):
         """As the layer below. What has changed while the mapper was at it, it is shown in a turn that is due."""
         self._stale = self._look
         super()._turn_done(done)
-        # What is still there was left, or could not be carried out: it is not shown again for what comes after it.
-        self._more = self._more and not any(lease in self._queue for lease in self._shown)
+        if self._more and (left := [lease for lease in self._shown if lease in self._queue]):
+            # They are not shown again for what comes after them, which is shown before them the next time.
+            self._more = False
+            self._queue.update({lease: self._queue.pop(lease) for lease in left})
 
     def _carry_out(self, decision: AuthorityDecision) -> None:
         assert not isinstance(decision, Wake | Power), "other layers take those"
