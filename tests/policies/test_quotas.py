@@ -9,6 +9,7 @@ from broker_cycles import FAR, Books, grants, request
 from hypothesis import given
 from hypothesis import strategies as st
 
+from leasekit.core import filters
 from leasekit.core.mappers import BrokerDecision, Defer, Grant, GrantGroup, Reject, Source
 from leasekit.core.settings import SettingsError, structure
 from leasekit.core.time import HOUR, WEEK, Term
@@ -244,6 +245,23 @@ def test_a_refusal_says_which_sites_the_filter_left_out() -> None:
         "the earliest fit is at 10 at b; the filter leaves out a: memory_mb is 8192, wanted >= 16000, "
         "c: memory_mb is 10240, wanted >= 16000"
     )
+
+
+@pytest.mark.parametrize("mapper", [Fcfs, Backfill])
+def test_the_filters_of_those_who_wait_are_read_once(
+    mapper: type[Fcfs | Backfill], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not in every turn again, however many wait; nor by a mapper that is made to answer a question."""
+    others = [request(site, 4, site=site) for site in "abc"]
+    texts = [f"site != {mapper.__name__} and memory_mb != {number}" for number in range(2 * filters.KEPT_MAX)]
+    wishes = [request(f"l{n}", latest_start=5, properties={"filter": text}) for n, text in enumerate(texts)]
+    read: list[str] = []
+    parser = filters.Parser
+    monkeypatch.setattr(filters, "Parser", lambda text: read.append(text) or parser(text))
+    lasting = mapper()
+    for asked in (lasting, lasting, mapper()):
+        assert len(list(grants(asked.allocate(varied(*others, *wishes))))) == 3
+        assert sorted(read) == sorted(texts)
 
 
 # -- preparation -------------------------------------------------------------------------------------------------

@@ -41,8 +41,8 @@ LENGTH_MAX: Final = 4_096
 COMPARISONS_MAX: Final = 128
 """The most comparisons in a filter: each operator, flag, ``not``, bound of a range and attribute on the right counts as
 one, a set of literals as one in all."""
-KEPT_MAX: Final = 1024
-"""How many filters are kept once they are read, with those that could not be."""
+KEPT_MAX: Final = 256
+"""How many filters are kept once they are read, with those that could not be: each takes up to 200 kB."""
 
 
 class Filter:
@@ -73,14 +73,6 @@ class Filter:
         for name, position in self._names.items():
             if name not in there:
                 raise FilterError(self.text, position, f"unknown attribute {name!r:.80}, {_known(name, there)}")
-
-    def fault(self, known: Iterable[str]) -> str:
-        """What :meth:`check` would raise, as text; empty where nothing is wrong."""
-        try:
-            self.check(known)
-        except FilterError as error:
-            return str(error)
-        return ""
 
     def misses(self, attributes: Attributes) -> str:
         """Why these attributes won't do, such as ``memory_mb is 1024, wanted >= 2048``; empty where they do."""

@@ -32,7 +32,6 @@ class Value(NamedTuple):
 
     text: str
     attribute: bool
-    position: int
 
     def reader(self) -> Callable[[Seen], Read | None]:
         """What reads it."""

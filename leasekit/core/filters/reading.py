@@ -169,15 +169,15 @@ class Parser:
             raise self.fault("a number, text, or $attribute")
         self._take()
         if token.kind == "string":
-            return Value(self._unquoted(token), False, token.position)
+            return Value(self._unquoted(token), False)
         if token.text.startswith("$"):
             return self._attribute(token)
-        return Value(token.text, False, token.position)
+        return Value(token.text, False)
 
     def _attribute(self, token: _Token) -> Value:
         name = token.text.removeprefix("$")
         self.names.setdefault(name, token.position)
-        return Value(name, True, token.position)
+        return Value(name, True)
 
     def _unquoted(self, token: _Token) -> str:
         body = token.text[1:-1]
@@ -237,12 +237,12 @@ class Parser:
         token = self.token
         if token.kind == "name" and token.text in ("true", "false"):
             self._take()
-            return Value(token.text, False, token.position)
+            return Value(token.text, False)
         if token.kind not in ("number", "string"):
             raise self.fault("a number or text in quotes")
         self._take()
         text = self._unquoted(token) if token.kind == "string" else token.text
         if token.kind == "string" and len(text) > 1 and text.startswith("$"):
             self.names.setdefault(text[1:], token.position)
-            return Value(text[1:], True, token.position)
-        return Value(text, False, token.position)
+            return Value(text[1:], True)
+        return Value(text, False)

@@ -6,13 +6,16 @@ site, a filter that no site passes, and a delegation that ends too soon are diff
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from leasekit.core.mappers import PendingRequest
 from leasekit.core.time import Instant, Term, format_duration
 from leasekit.core.words import counted
 from leasekit.policies.broker.rooms import Place, Room, Shape
+from leasekit.policies.broker.wishes import misses
 
+T = TypeVar("T")
 SHOWN_MAX = 5
 """The most sites that a reason lists."""
 
@@ -85,7 +88,7 @@ def _nowhere(request: PendingRequest, shape: Shape) -> str:
     if not sites:
         return f"no site here offers type {request.type!r}"
     if shape.left_out:
-        return f"no site passes the filter: {_listed(shape.left_out)}"
+        return f"no site passes the filter: {_missing(shape)}"
     if request.site in request.exclude_sites:
         return f"site {request.site!r} is both asked for and excluded"
     if request.site:
@@ -108,7 +111,11 @@ def _wanted(request: PendingRequest, least: int) -> str:
 
 
 def _left_out(shape: Shape) -> str:
-    return f"the filter leaves out {_listed(shape.left_out)}"
+    return f"the filter leaves out {_missing(shape)}"
+
+
+def _missing(shape: Shape) -> str:
+    return _listed(shape.left_out, lambda room: f"{room.site}: {misses(shape.filter, room.source)}")
 
 
 def _later(request: PendingRequest) -> str:
@@ -119,6 +126,6 @@ def _span(term: Term) -> str:
     return f"[{term.start}, {term.end})"
 
 
-def _listed(words: Sequence[str]) -> str:
-    rest = len(words) - SHOWN_MAX
-    return ", ".join(words[:SHOWN_MAX]) + (f" and {rest} more" if rest > 0 else "")
+def _listed(found: Sequence[T], words: Callable[[T], str] = str) -> str:
+    rest = len(found) - SHOWN_MAX
+    return ", ".join(map(words, found[:SHOWN_MAX])) + (f" and {rest} more" if rest > 0 else "")

@@ -14,7 +14,7 @@ from typing import Protocol, TypeAlias
 from leasekit.core.mappers import BrokerCycle, PendingRequest, Source
 from leasekit.core.time import Duration, Instant, Term
 from leasekit.core.timetable import Timetable
-from leasekit.policies.broker.wishes import PLAIN, Wish, described
+from leasekit.policies.broker.wishes import PLAIN, Seen, Wish, ask, seen
 
 FLATTEN_FROM = 64
 """From how many different terms of one type on a turn considers working on a flat copy instead of the view.
@@ -248,15 +248,23 @@ ShapeKey: TypeAlias = tuple[str, str, frozenset[str], Wish]
 
 class Shape:
     """Where requests that want the same type, sites and properties can be filled from. ``fault`` says why nowhere,
-    where the wish itself is to blame; ``left_out`` what each room lacks that the filter doesn't accept.
+    where the wish itself is to blame; ``left_out`` are the rooms that its ``filter`` doesn't accept.
     """
 
-    __slots__ = ("fault", "left_out", "offered", "places")
+    __slots__ = ("fault", "filter", "left_out", "offered", "places")
 
-    def __init__(self, offered: Sequence[Room], places: Sequence[Place], fault: str, left_out: Sequence[str]) -> None:
+    def __init__(
+        self,
+        offered: Sequence[Room],
+        places: Sequence[Place],
+        fault: str = "",
+        filter_: str = "",
+        left_out: Sequence[Room] = (),
+    ) -> None:
         self.offered = offered
         self.places = places
         self.fault = fault
+        self.filter = filter_
         self.left_out = left_out
 
 
@@ -274,6 +282,7 @@ class Rooms:
         self._rooms: dict[str, list[Room]] = {}
         self._shapes: dict[ShapeKey, Shape] = {}
         self._prepared: dict[tuple[str, Duration], Prepared] = {}
+        self._seen: dict[str, tuple[dict[str, Seen], frozenset[Seen]]] = {}
         self._terms = _distinct_terms(cycle.requests if bulk is None else bulk)
 
     def of_type(self, type_: str) -> Sequence[Room]:
@@ -313,15 +322,18 @@ class Rooms:
         if exclude:
             rooms = [room for room in rooms if room.site not in exclude]
         if wish == PLAIN:
-            return Shape(offered, rooms, "", ())
+            return Shape(offered, rooms)
         fault, left_out = wish.fault, []
-        if wish.filter is not None and not fault:
-            known = {name for room in offered for name in described(room.source)}
-            fault = wish.filter.fault(known) if offered else ""
-            left_out = [f"{room.site}: {why}" for room in rooms if (why := wish.filter.misses(described(room.source)))]
-            rooms = [room for room in rooms if wish.filter(described(room.source))]
+        if wish.filter:
+            if type_ not in self._seen:
+                each = {room.id: seen(room.source) for room in offered}
+                self._seen[type_] = each, frozenset(each.values())
+            each, several = self._seen[type_]
+            fault, accepted = ask(wish.filter, several)
+            left_out = [room for room in rooms if each[room.id] not in accepted]
+            rooms = [room for room in rooms if each[room.id] in accepted]
         places = [self.prepared(room, wish.ahead(room.source)) for room in rooms]
-        return Shape(offered, places, fault, left_out)
+        return Shape(offered, places, fault, wish.filter, left_out)
 
 
 def _distinct_terms(requests: Sequence[PendingRequest]) -> dict[str, set[Term]]:

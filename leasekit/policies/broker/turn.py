@@ -237,7 +237,7 @@ class Turn:
             return Reject(request.lease, f"the delegation {request.source!r} that the lease is from is over")
         if (request.site and room.site != request.site) or room.site in request.exclude_sites:
             return Reject(request.lease, f"the lease is at site {room.site!r} and can't go on anywhere else")
-        reason = reasons.never(request, Shape([room], [room], "", ()), request.min_units, self.now)
+        reason = reasons.never(request, Shape([room], [room]), request.min_units, self.now)
         return Reject(request.lease, reason) if reason else room
 
     # -- groups ------------------------------------------------------------------------------------------------

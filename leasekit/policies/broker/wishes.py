@@ -16,21 +16,26 @@ resumes      the suspended lease that this one goes on from: it has its place in
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
-from leasekit.core.filters import Filter, FilterError, parse_filter
+from leasekit.core.filters import FilterError, parse_filter
 from leasekit.core.mappers import Source
 from leasekit.core.properties import Properties
 from leasekit.core.time import Duration, parse_duration
 
 IMAGES: Final = "images"
 """The resource property that names what is on every unit of a site already."""
+KEPT_MAX: Final = 16_384
+"""Of how many filters it is kept what they say: of more than one peer may have waiting (``open_requests``)."""
+
+Seen: TypeAlias = frozenset[tuple[str, str]]
+"""What a filter sees of a source."""
 
 
 class Wish(NamedTuple):
     """The request properties, read. ``fault`` says what is wrong with them, and is empty where nothing is."""
 
-    filter: Filter | None = None
+    filter: str = ""
     image: str = ""
     prepare: Duration = 0
     fault: str = ""
@@ -55,13 +60,9 @@ def read_wish(properties: Properties) -> Wish:
     if not (text or image or prepare):
         return PLAIN
     try:
-        ahead = parse_duration(prepare) if prepare else 0
+        return Wish(text, image, parse_duration(prepare) if prepare else 0)
     except (ValueError, OverflowError) as error:
         return Wish(fault=f"properties.prepare: {error}")
-    try:
-        return Wish(parse_filter(text) if text else None, image, ahead)
-    except FilterError as error:
-        return Wish(fault=f"properties.{error}")
 
 
 @lru_cache(maxsize=256)
@@ -78,6 +79,26 @@ def suspend_time(properties: Properties) -> Duration | None:
     return _time(text) if text else None
 
 
-def described(source: Source) -> dict[str, str]:
+def seen(source: Source) -> Seen:
     """What a filter sees of a source."""
-    return {**source.properties, "site": source.site, "type": source.type}
+    return frozenset({**source.properties, "site": source.site, "type": source.type}.items())
+
+
+@lru_cache(maxsize=KEPT_MAX)
+def ask(text: str, offered: frozenset[Seen]) -> tuple[str, frozenset[Seen]]:
+    """What is wrong with a filter, and which of the sources that are offered it accepts.
+
+    Kept: a request that waits is looked at in every turn, and reading its filter takes milliseconds.
+    """
+    try:
+        found = parse_filter(text)
+        if offered:
+            found.check(name for one in offered for name, _ in one)
+    except FilterError as error:
+        return f"properties.{error}", frozenset()
+    return "", frozenset(one for one in offered if found(dict(one)))
+
+
+def misses(text: str, source: Source) -> str:
+    """Why a filter does not accept a source."""
+    return parse_filter(text).misses(dict(seen(source)))
