@@ -44,21 +44,22 @@ def iso_maker() -> Finding:
 def free_port(what: str, host: str, port: int, *, udp: bool = False, device: str = "") -> Finding:
     """Whether a port of this machine's is free: it is bound for a moment, with ``device`` on that interface alone."""
     kind = socket.SOCK_DGRAM if udp else socket.SOCK_STREAM
-    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=kind, flags=socket.AI_PASSIVE)[0]
-    with closing(socket.socket(family, kind, protocol)) as probe:
-        try:
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=kind, flags=socket.AI_PASSIVE)[0]
+        with closing(socket.socket(family, kind, protocol)) as probe:
             if device:
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, device.encode())
             if not udp:
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
-        except OSError as error:
-            advice = {
-                errno.EADDRINUSE: f"find who has it: ss -l{'u' if udp else 't'}np sport = :{port}",
-                errno.EACCES: "ports below 1024 need CAP_NET_BIND_SERVICE",
-                errno.EPERM: "run it as the user that the daemon will have, with the same rights",
-            }.get(error.errno or 0, "name an address of this host")
-            return Finding(what, "missing", f"{host}: {error.strerror}", advice)
+    except (OSError, UnicodeError) as error:  # the latter for a name that none can have
+        number, text = (error.errno, error.strerror) if isinstance(error, OSError) else (0, str(error))
+        advice = {
+            errno.EADDRINUSE: f"find who has it: ss -l{'u' if udp else 't'}np sport = :{port}",
+            errno.EACCES: "ports below 1024 need CAP_NET_BIND_SERVICE",
+            errno.EPERM: "run it as the user that the daemon will have, with the same rights",
+        }.get(number or 0, "name an address of this host")
+        return Finding(what, "missing", f"{host}: {text}", advice)
     return Finding(what, "ok", f"is free at {host}")
 
 

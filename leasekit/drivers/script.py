@@ -167,7 +167,7 @@ class ScriptDriver:
             self._forsaken = forsaken()
         if mark in self._forsaken:
             await end_forsaken(self._forsaken[mark], self._grace)
-            del self._forsaken[mark]
+            self._forsaken.pop(mark, None)  # another action of the unit may have come first
 
 
 def _op(name: str) -> str:

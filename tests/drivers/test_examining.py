@@ -34,6 +34,13 @@ def test_a_file_is_held_against_its_checksum(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("host", ["-", "no..host"])
+def test_a_port_of_a_host_that_nobody_knows(host: str) -> None:
+    """It is told like one that is taken."""
+    found = examining.free_port("port", host, 7000)
+    assert (found.verdict, found.advice) == ("missing", "name an address of this host")
+
+
 def test_a_bridge_is_one_and_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A name that no interface has, an interface that is no bridge, and a bridge that is down are each told apart."""
     monkeypatch.setattr(examining, "INTERFACES", tmp_path)

@@ -14,7 +14,7 @@ from driver_harnesses import session_processes
 
 from leasekit.core.drivers import LEASE, SITE, UNIT, DriverError
 from leasekit.core.settings import SettingsError
-from leasekit.drivers.commands import OUTPUT_MAX
+from leasekit.drivers.commands import OUTPUT_MAX, mark_of
 from leasekit.drivers.script import properties_as_environment, read_properties
 
 DUMP = """#!/usr/bin/env python3
@@ -366,3 +366,12 @@ async def test_what_an_earlier_daemon_has_set_up_goes_on(script_harness, make_un
     finally:
         for pid in left:
             os.kill(pid, signal.SIGKILL)
+
+
+async def test_several_actions_may_find_what_an_earlier_daemon_was_at(script_harness, make_unit, monkeypatch):
+    """A probe, and a teardown, of one unit at the same time: both end it, and go on."""
+    monkeypatch.setattr("leasekit.drivers.script.forsaken", lambda: {mark_of("u1", "lease-1"): []})
+    driver = script_harness.make(probe=["true"], teardown=["true"])
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(driver.teardown, make_unit("u1", "teardown", 2, lease="lease-1"))
+        nursery.start_soon(driver.probe, make_unit("u1", "probe", 1, lease="lease-1"))
