@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -9,9 +10,56 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+from leasekit.cli import main
 from leasekit.config.load import load
 from leasekit.runtime.client import ControlClient
+
+
+def site_and_broker(inventory: str, *guests: str) -> str:
+    """A deploy file: a site that has ``inventory``, a broker, and ``guests`` (one, if none is named)."""
+    return f"""
+[deployment]
+name = "test"
+state = "run"
+create_keys = true
+
+[actor.broker]
+role = "broker"
+listen = ["unix:broker.sock"]
+
+[actor.site]
+role = "authority"
+listen = ["unix:site.sock"]
+{inventory}
+""" + "".join(f'[actor.{guest}]\nrole = "guest"\n' for guest in guests or ("guest",))
+
+
+class Cli:
+    """Runs commands in this process against the daemons of one deploy file."""
+
+    def __init__(self, file: Path, capfd: pytest.CaptureFixture[str]) -> None:
+        self.file, self._capfd = file, capfd
+
+    def __call__(self, line: str, status: int = 0) -> tuple[str, str]:
+        """Standard output and error of a command line that must end with ``status``."""
+        return self.run(*line.split(), status=status)
+
+    def run(self, *words: str, status: int = 0) -> tuple[str, str]:
+        """The same of a command in ``words``."""
+        self._capfd.readouterr()
+        found = main.run([*words, "--file", str(self.file)])
+        out, err = self._capfd.readouterr()
+        assert found == status, err
+        assert "Traceback" not in err
+        return out, err
+
+    def json(self, line: str, status: int = 0) -> Any:
+        """The JSON document that it prints."""
+        return json.loads(self(f"{line} --json", status)[0])
 
 
 @contextmanager

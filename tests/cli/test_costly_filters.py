@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
-from cli_daemons import running
+from cli_daemons import site_and_broker
 from system.system_waits import wait_until
 
 from leasekit.actors.site.kinds import ASKING, SLICE
@@ -26,38 +25,15 @@ units = {units}
 prefix = "r{rack}-"
 unit_properties = {{ rack = "{rack}", cores = "{cores}" }}
 """
-DEPLOY = """
-deployment.name = "filters"
-deployment.state = "run"
-deployment.create_keys = true
-
-[actor.site]
-role = "authority"
-listen = ["unix:site.sock"]
-[[actor.site.delegation]]
-broker = "broker"
-type = "vm"
-
-[actor.broker]
-role = "broker"
-listen = ["unix:broker.sock"]
-
-[actor.greedy]
-role = "guest"
-
-[actor.honest]
-role = "guest"
-""" + "".join(GROUP.format(units=UNITS // KINDS, rack=rack, cores=rack % 64) for rack in range(KINDS))
+RACKS = "".join(GROUP.format(units=UNITS // KINDS, rack=rack, cores=rack % 64) for rack in range(KINDS))
+DEPLOY = site_and_broker(f'delegation = [{{ broker = "broker", type = "vm" }}]{RACKS}', "greedy", "honest")
 COSTLY = " or ".join(f"cores > {1_000 + number}" for number in range(COMPARISONS_MAX - 1))
 
 
-def test_costly_filters_hold_up_nobody(tmp_path: Path) -> None:
+def test_costly_filters_hold_up_nobody(file: Path) -> None:
     """Each is asked once for units that are alike, in slices of a bounded cost; others' leases become active."""
-    file = tmp_path / "filters.toml"
-    file.write_text(DEPLOY)
     actors = load(file).actors
     with (
-        running(file, os.environ),
         ControlClient(actors["site"].control) as site,
         ControlClient(actors["greedy"].control) as greedy,
         ControlClient(actors["honest"].control) as honest,

@@ -10,13 +10,12 @@ import signal
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import attrs
 import pytest
-from cli_daemons import running
+from cli_daemons import Cli
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from system.system_waits import wait_until
@@ -60,34 +59,6 @@ mapper = { name = "manual" }
 [actor.guest.settings]
 extend_lead = "60s"
 """
-
-
-class Cli:
-    """Runs commands in this process against the daemons of one deploy file."""
-
-    def __init__(self, file: Path, capfd: pytest.CaptureFixture[str]) -> None:
-        self.file = file
-        self._capfd = capfd
-
-    def __call__(self, line: str, status: int = 0) -> tuple[str, str]:
-        """Standard output and error of a command line that must end with ``status``."""
-        found = main.run([*line.split(), "--file", str(self.file)])
-        out, err = self._capfd.readouterr()
-        assert found == status, err
-        return out, err
-
-    def json(self, line: str, status: int = 0) -> Any:
-        """The JSON document that it prints."""
-        return json.loads(self(f"{line} --json", status)[0])
-
-
-@pytest.fixture(scope="module")
-def file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A deploy file whose daemons run, and stop without an error in the end."""
-    path = tmp_path_factory.mktemp("d") / "leasekit.toml"
-    path.write_text(DEPLOY)
-    with running(path, os.environ):
-        yield path
 
 
 @pytest.fixture

@@ -2,56 +2,28 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_daemons import running
+from cli_daemons import Cli, running, site_and_broker
 
-from leasekit.cli import main
 from leasekit.config.load import load
 from leasekit.runtime.client import ControlClient
 
 pytestmark = pytest.mark.xdist_group("cli_daemons")
 
-DEPLOY = """
-deployment.name = "live"
-deployment.state = "run"
-deployment.create_keys = true
-
-[actor.site]
-role = "authority"
-listen = ["unix:site.sock"]
+DEPLOY = site_and_broker("""
 inventory = [{ type = "vm", units = 4 }]
 delegation = [{ broker = "broker", type = "vm" }]
-
-[actor.broker]
-role = "broker"
-listen = ["unix:broker.sock"]
-
-[actor.guest]
-role = "guest"
-"""
+""")
 LINE = "site/vm@broker"
 
 
-class Cli:
+class Live(Cli):
     """The command line on a deploy file, and what its daemons say."""
-
-    def __init__(self, file: Path, capfd: pytest.CaptureFixture[str]) -> None:
-        self.file, self._capfd = file, capfd
-
-    def __call__(self, line: str, status: int = 0) -> tuple[str, str]:
-        self._capfd.readouterr()
-        assert main.run([*line.split(), "--file", str(self.file)]) == status, self._capfd.readouterr()
-        return self._capfd.readouterr()
-
-    def json(self, line: str) -> Any:
-        """What it prints as JSON."""
-        return json.loads(self(f"{line} --json")[0])
 
     def until(self, actor: str, query: str, ready: Callable[[Any], bool]) -> None:
         """Wait for transitions of an actor until what it answers to a query is so."""
@@ -78,14 +50,14 @@ class Cli:
 
 
 @pytest.fixture
-def cli(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Cli:
+def cli(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Live:
     """A deploy file whose daemons are not running yet."""
     file = tmp_path / "leasekit.toml"
     file.write_text(DEPLOY)
-    return Cli(file, capfd)
+    return Live(file, capfd)
 
 
-def test_again_fewer_more_and_until_when(cli: Cli) -> None:
+def test_again_fewer_more_and_until_when(cli: Live) -> None:
     """Each reaches the broker at once, stands over a restart, and `status` says where the file differs."""
     with running(cli.file, os.environ):
         cli.settled(4)
@@ -122,7 +94,7 @@ def test_again_fewer_more_and_until_when(cli: Cli) -> None:
         assert "the brokers that site knows are broker" in err
 
 
-def test_inventory_that_grows_and_shrinks(cli: Cli) -> None:
+def test_inventory_that_grows_and_shrinks(cli: Live) -> None:
     """What the deploy file has more or less of reaches the broker when the daemons have read it; a lease goes on."""
     with running(cli.file, os.environ):
         cli.settled(4)
@@ -145,7 +117,7 @@ def test_inventory_that_grows_and_shrinks(cli: Cli) -> None:
         cli("lease request vm 2 --for 1h --name small --wait")
 
 
-def test_a_site_that_lost_its_store(cli: Cli) -> None:
+def test_a_site_that_lost_its_store(cli: Live) -> None:
     """It takes up the claim that its broker shows: leases are granted at once, and it can be taken back."""
     with running(cli.file, os.environ):
         cli.settled(4)
@@ -160,7 +132,7 @@ def test_a_site_that_lost_its_store(cli: Cli) -> None:
         cli.until("broker", "sources", lambda rows: rows[0]["state"] == "reclaimed")
 
 
-def test_a_broker_lets_go(cli: Cli) -> None:
+def test_a_broker_lets_go(cli: Live) -> None:
     """Nothing more is granted of it; a site that is there hears of it, and offers anew."""
     with running(cli.file, os.environ):
         cli.settled(4)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from cli_daemons import running
+from cli_daemons import running, site_and_broker
 from system.system_waits import no_units_left, wait_until
 
 from leasekit.config.load import load
@@ -18,14 +18,7 @@ from leasekit.runtime.client import ControlClient
 
 pytestmark = pytest.mark.xdist_group("cli_daemons")
 
-DEPLOY = """
-deployment.name = "private"
-deployment.state = "run"
-deployment.create_keys = true
-
-[actor.site]
-role = "authority"
-listen = ["unix:site.sock"]
+DEPLOY = site_and_broker("""
 [[actor.site.inventory]]
 type = "vm"
 units = 1
@@ -37,14 +30,7 @@ type = "vm"
 kind = "process"
 directory = "site-units"
 ports = [28100, 28199]
-
-[actor.broker]
-role = "broker"
-listen = ["unix:broker.sock"]
-
-[actor.guest]
-role = "guest"
-"""
+""")
 
 
 @contextmanager

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import re
-import shutil
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_daemons import running
+from cli_daemons import Cli
 
 from leasekit.cli import main
 from leasekit.cli.times import to_second
@@ -22,7 +20,8 @@ from leasekit.runtime.client import ControlClient
 
 pytestmark = pytest.mark.xdist_group("cli_topology")
 
-DEPLOY = Path(__file__).resolve().parents[2] / "deploy" / "coallocation"
+FOLDER = Path(__file__).resolve().parents[2] / "deploy" / "coallocation"
+DEPLOY = (FOLDER / "coallocation.toml").read_text()
 
 REQUEST: dict[str, Any] = {
     "duration": "10m",
@@ -31,22 +30,12 @@ REQUEST: dict[str, Any] = {
 }
 
 
-class Cli:
-    """Runs commands in this process against the daemons of one deploy file."""
+class Topologies(Cli):
+    """The command line, with topologies to ask for in a folder."""
 
     def __init__(self, file: Path, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-        self.file, self.folder, self._capfd = file, folder, capfd
-
-    def __call__(self, line: str, status: int = 0) -> tuple[str, str]:
-        """Standard output and error of a command line that must end with ``status``."""
-        found = main.run([*line.split(), "--file", str(self.file)])
-        out, err = self._capfd.readouterr()
-        assert found == status, err
-        return out, err
-
-    def json(self, line: str, status: int = 0) -> Any:
-        """The JSON document that it prints."""
-        return json.loads(self(f"{line} --json", status)[0])
+        super().__init__(file, capfd)
+        self.folder = folder
 
     def topology(self, **changes: Any) -> str:
         """The command line that asks for a topology."""
@@ -55,26 +44,17 @@ class Cli:
         return f"lease request --topology {file}"
 
 
-@pytest.fixture(scope="module")
-def file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The deploy file as it stands, whose daemons run."""
-    path = tmp_path_factory.mktemp("d") / "coallocation.toml"
-    shutil.copy(DEPLOY / "coallocation.toml", path)
-    with running(path, os.environ):
-        yield path
-
-
 @pytest.fixture
-def cli(file: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Iterator[Cli]:
+def cli(file: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Iterator[Topologies]:
     """All topologies are closed afterwards."""
-    made = Cli(file, tmp_path, capfd)
+    made = Topologies(file, tmp_path, capfd)
     yield made
     capfd.readouterr()
     for each in made.json("lease topologies"):
         made(f"lease close-topology {each['topology']} --wait")
 
 
-def test_a_dry_run_shows_a_plan_and_holds_nothing(cli: Cli) -> None:
+def test_a_dry_run_shows_a_plan_and_holds_nothing(cli: Topologies) -> None:
     """30 Mbit/s is more than the direct link has: the path leads through the exchange point. Nothing is leased."""
     out, _ = cli(cli.topology() + " --dry-run")
     lines = [line.split() for line in out.splitlines()]
@@ -88,7 +68,7 @@ def test_a_dry_run_shows_a_plan_and_holds_nothing(cli: Cli) -> None:
     assert free == {"north-x1": 200, "south-x1": 200, "north-south": 20}
 
 
-def test_a_topology_is_leased_listed_and_closed(cli: Cli) -> None:
+def test_a_topology_is_leased_listed_and_closed(cli: Topologies) -> None:
     """All leases come into force over one term, are shown together, and end together."""
     out, err = cli(cli.topology() + " --wait")
     assert "4 of 4 leases active" in err
@@ -113,7 +93,7 @@ def test_a_topology_is_leased_listed_and_closed(cli: Cli) -> None:
     assert closed["state"] == "closed"
 
 
-def test_a_backup_path_is_shown_as_one(cli: Cli) -> None:
+def test_a_backup_path_is_shown_as_one(cli: Topologies) -> None:
     """A link with a backup has two paths that share no link."""
     links = [{"id": "safe", "from": "left", "to": "right", "bw": 20, "backup": True}]
     out, _ = cli(cli.topology(links=links) + " --dry-run")
@@ -138,7 +118,7 @@ REFUSALS = [
 
 
 @pytest.mark.parametrize(("change", "words"), REFUSALS, ids=["site", "sites", "bandwidth", "units", "latency"])
-def test_a_refusal_says_why(cli: Cli, change: dict[str, Any], words: str) -> None:
+def test_a_refusal_says_why(cli: Topologies, change: dict[str, Any], words: str) -> None:
     """An unknown site, more sites than there are, more bandwidth, more units, too short a path: one line says what,
     in a dry run and for real.
     """
@@ -149,7 +129,7 @@ def test_a_refusal_says_why(cli: Cli, change: dict[str, Any], words: str) -> Non
     assert cli.json("lease list") == []
 
 
-def test_a_window_finds_the_first_start_and_a_refusal_names_it(cli: Cli) -> None:
+def test_a_window_finds_the_first_start_and_a_refusal_names_it(cli: Topologies) -> None:
     """While 150 of 200 Mbit/s are leased, as much again fits when they are free again: that is the plan where the
     window is long enough, and is said where it isn't, as a date.
     """
@@ -163,7 +143,7 @@ def test_a_window_finds_the_first_start_and_a_refusal_names_it(cli: Cli) -> None
     assert str(first["term"][1]) not in err
 
 
-def test_the_network_as_text_and_as_a_picture(cli: Cli) -> None:
+def test_the_network_as_text_and_as_a_picture(cli: Topologies) -> None:
     """What the broker knows of sites, exchange points and links; a picture whose name ends otherwise is refused."""
     out, _ = cli("broker topology")
     for words in (["north", "vm", "16"], ["X1"], ["north-x1", "north", "X1", "200"]):
@@ -176,7 +156,7 @@ def test_the_network_as_text_and_as_a_picture(cli: Cli) -> None:
     assert "expected a name that ends in .png or .svg" in err
 
 
-def test_a_topology_that_is_not_there(cli: Cli) -> None:
+def test_a_topology_that_is_not_there(cli: Topologies) -> None:
     """To show or close one that was never asked for is one line."""
     for line in ("lease topology nowhere", "lease close-topology nowhere"):
         _, err = cli(line, main.EXIT_ERROR)
@@ -184,7 +164,7 @@ def test_a_topology_that_is_not_there(cli: Cli) -> None:
         assert len(err.splitlines()) == 1
 
 
-def test_a_lost_daemon_ends_the_wait(cli: Cli) -> None:
+def test_a_lost_daemon_ends_the_wait(cli: Topologies) -> None:
     """Where no daemon answers it is said, with no traceback."""
     _, err = cli(cli.topology() + f" --control {cli.folder / 'none'}", main.EXIT_ERROR)
     assert "no daemon answers at" in err
@@ -207,7 +187,7 @@ def test_the_deploy_file_in_virtual_time(capfd: pytest.CaptureFixture[str], tmp_
     """In an emulated day topologies fill the smaller site at times, and never take more than there is of any type. How
     many were granted and refused is told, and is what the guest's log says.
     """
-    assert main.run(["emulate", str(DEPLOY / "coallocation.toml"), "--json", "--out", str(tmp_path)]) == 0
+    assert main.run(["emulate", str(FOLDER / "coallocation.toml"), "--json", "--out", str(tmp_path)]) == 0
     (run,) = json.loads(capfd.readouterr().out)["runs"]
     types = {(name, kind): one for name, site in run["sites"].items() for kind, one in site["types"].items()}
     assert all(one["peak"] <= one["capacity"] for one in types.values())
@@ -230,7 +210,7 @@ def test_the_deploy_file_in_virtual_time(capfd: pytest.CaptureFixture[str], tmp_
 
 def test_a_person_is_told_what_became_of_topologies(capfd: pytest.CaptureFixture[str]) -> None:
     """Asked for, granted and refused; and what was leased, by type."""
-    assert main.run(["emulate", str(DEPLOY / "coallocation.toml")]) == 0
+    assert main.run(["emulate", str(FOLDER / "coallocation.toml")]) == 0
     out = capfd.readouterr().out
     assert re.search(
         r"guest  topologies asked for  granted  refused  given up  waiting\n.* +\d+ +\d+ +\d+ +0 +0\n", out

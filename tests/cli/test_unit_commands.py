@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from cli_daemons import running
+from cli_daemons import Cli, site_and_broker
 
 from leasekit.cli import main
 
 pytestmark = pytest.mark.xdist_group("cli_daemons")
 
-DEPLOY = """
-deployment.name = "units"
-deployment.state = "run"
-deployment.create_keys = true
-
-[actor.site]
-role = "authority"
-listen = ["unix:site.sock"]
+DEPLOY = site_and_broker("""
 [[actor.site.inventory]]
 type = "vm"
 units = 3
@@ -36,58 +26,20 @@ directory = "."
 setup = ["sh", "setup.sh"]
 probe = ["sh", "probe.sh"]
 operations = { console = ["sh", "console.sh"], restart = ["true"] }
-
-[actor.broker]
-role = "broker"
-listen = ["unix:broker.sock"]
-
-[actor.guest]
-role = "guest"
-"""
-
-
+""")
 SCRIPTS = {
     "setup": {"host": "-oProxyCommand=touch pwned"},
     "probe": {"load": "0.25", "detail": "fine"},
     "console": {"console": "one\x1b[31m\ntwo"},
 }
 """What each script tells."""
+FILES = {f"run/{name}.sh": f"cat <<'end'\n{json.dumps(told)}\nend\n" for name, told in SCRIPTS.items()}
 
 
-class Cli:
-    """Runs commands in this process."""
-
-    def __init__(self, file: Path, capfd: pytest.CaptureFixture[str]) -> None:
-        self._file, self._capfd = file, capfd
-
-    def __call__(self, line: str, status: int = 0) -> tuple[str, str]:
-        """Standard output and error of a command line that must end with ``status``."""
-        found = main.run([*line.split(), "--file", str(self._file)])
-        out, err = self._capfd.readouterr()
-        assert found == status, err
-        return out, err
-
-    def json(self, line: str) -> Any:
-        """The JSON document that it prints."""
-        return json.loads(self(f"{line} --json")[0])
-
-
-@pytest.fixture(scope="module")
-def file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    path = tmp_path_factory.mktemp("d") / "leasekit.toml"
-    path.write_text(DEPLOY)
-    (path.parent / "run").mkdir(mode=0o700)
-    for name, told in SCRIPTS.items():
-        (path.parent / "run" / f"{name}.sh").write_text(f"cat <<'end'\n{json.dumps(told)}\nend\n")
-    with running(path, os.environ):
-        assert main.run(["lease", "request", "vm", "2", "--for", "1h", "--name", "web", "--wait", "-f", str(path)]) == 0
-        yield path
-
-
-@pytest.fixture
-def cli(file: Path, capfd: pytest.CaptureFixture[str]) -> Cli:
-    capfd.readouterr()
-    return Cli(file, capfd)
+@pytest.fixture(scope="module", autouse=True)
+def web(file: Path) -> None:
+    """A lease of two units."""
+    assert main.run(["lease", "request", "vm", "2", "--for", "1h", "--name", "web", "--wait", "-f", str(file)]) == 0
 
 
 def test_a_unit_is_looked_at(cli: Cli) -> None:
