@@ -24,7 +24,6 @@ UNLISTED: Final = "unlisted"
 """The settings don't name it any more: it goes on to the end of its term."""
 IN_USE: Final = "in_use"
 """More is in use than its taker has by now: ``until`` then."""
-CODES: Final = (OFFERED, REFUSED, RECLAIMED, WAITS, WISHED, UNLISTED, IN_USE)
 
 
 def differences(

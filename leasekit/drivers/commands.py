@@ -77,7 +77,7 @@ def resolve_commands(
     return resolved, errors
 
 
-def forsaken() -> dict[str, list[ProcessState]]:
+def abandoned() -> dict[str, list[ProcessState]]:
     """The processes of commands that go on although the daemon which began them is gone, by the mark of their unit;
     blocks. What a command left running when it had ended well is none of them.
     """
@@ -105,8 +105,8 @@ def _runs(owner: Sequence[str]) -> bool:
     return state is not None and state.alive and state.start == start
 
 
-async def end_forsaken(found: Iterable[ProcessState], grace: Duration) -> None:
-    """End what :func:`forsaken` has found, with all of its sessions. Raises ``DriverError``."""
+async def end_abandoned(found: Iterable[ProcessState], grace: Duration) -> None:
+    """End what :func:`abandoned` has found, with all of its sessions. Raises ``DriverError``."""
     now = ((one, process_state(one.pid)) for one in found)
     sessions = {one.session for one, state in now if state is not None and state.start == one.start}
     with trio.CancelScope(shield=True):

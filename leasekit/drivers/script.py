@@ -29,7 +29,7 @@ from leasekit.core.drivers import DriverError, ProbeResult, UnitContext
 from leasekit.core.properties import Properties, check_properties
 from leasekit.core.settings import DurationSetting, SettingsError
 from leasekit.core.time import SECOND
-from leasekit.drivers.commands import Command, Run, as_commands, end_forsaken, forsaken, mark_of, resolve_commands
+from leasekit.drivers.commands import Command, Run, abandoned, as_commands, end_abandoned, mark_of, resolve_commands
 from leasekit.drivers.names import check_member_id, one_line, unknown_operation
 from leasekit.drivers.processes import ProcessState
 
@@ -89,7 +89,7 @@ class ScriptDriver:
         self._environment = {"PATH": SEARCH, **inherited, **settings.environment}
         self._directory = settings.directory.absolute()
         self._grace = settings.grace
-        self._forsaken: dict[str, list[ProcessState]] | None = None
+        self._abandoned: dict[str, list[ProcessState]] | None = None
         self.operations = frozenset(settings.operations)
         commands = {name: getattr(settings, name) for name in _OPERATIONS}
         commands |= {f"operations.{name}": several for name, several in settings.operations.items()}
@@ -143,7 +143,7 @@ class ScriptDriver:
         check_member_id(unit.unit)
         environment = self._environment | properties_as_environment(unit, name)
         mark = mark_of(unit.unit, unit.lease)
-        await self._end_forsaken(mark)
+        await self._end_abandoned(mark)
         results: dict[str, str] = {}
         for command in self._commands[name]:
             what = f"{name}: {Path(command[0]).name}"
@@ -161,13 +161,13 @@ class ScriptDriver:
             results |= read_properties(await run.output(), what)
         return results
 
-    async def _end_forsaken(self, mark: str) -> None:
+    async def _end_abandoned(self, mark: str) -> None:
         """End what a daemon that was killed had begun for the unit: nothing may work against what is done now."""
-        if self._forsaken is None:
-            self._forsaken = forsaken()
-        if mark in self._forsaken:
-            await end_forsaken(self._forsaken[mark], self._grace)
-            self._forsaken.pop(mark, None)  # another action of the unit may have come first
+        if self._abandoned is None:
+            self._abandoned = abandoned()
+        if mark in self._abandoned:
+            await end_abandoned(self._abandoned[mark], self._grace)
+            self._abandoned.pop(mark, None)  # another action of the unit may have come first
 
 
 def _op(name: str) -> str:

@@ -59,7 +59,7 @@ class Kinds:
         self._number = count()
         self._answers: dict[tuple[str, str], _Answers | FilterError] = {}
         self.asked = self.slices = self.largest = 0
-        """How often a filter was asked, in how many slices, and what the dearest of these cost, in comparisons."""
+        """How often a filter was asked, in how many slices, and the most that one of these has cost, in comparisons."""
 
     def put(self, unit: str, type_: str, properties: Properties) -> None:
         """A unit has these properties from now on."""

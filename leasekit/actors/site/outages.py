@@ -85,7 +85,7 @@ class SiteOutages(SiteClaims):
             self._mended(outage)
         elif unit.state == au.OUT or (unit.state != au.SETUP and not unit.promised):
             outage.again = self.now
-            self._fire(out.MACHINE, outage, "untold", f"{unit.id} {why}".rstrip())
+            self._fire(out.MACHINE, outage, "unclear", f"{unit.id} {why}".rstrip())
 
     def _mended(self, outage: Outage) -> None:
         self._fire(out.MACHINE, outage, "mended")

@@ -3,8 +3,8 @@
 Theory of operation. A setup that fails by the site's fault is held against no unit: from then on none of the type is
 set up (*stopped*), and leases wait with the units that they were given. After a while one of these is set up, to see
 whether that is mended (*trying*). If it fails in the same way, the next try is later; if it fails by a fault of its
-own, or its lease gives it up, that has told nothing, and another one is tried at once. One that comes up ends it
-(*over*), and all that wait are set up. While nobody waits nothing is tried.
+own, or its lease gives it up, that is unclear, and another one is tried at once. One that comes up ends it (*over*),
+and all that wait are set up. While nobody waits nothing is tried.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ OVER: Final = "over"
 
 TABLE: Final = {
     (STOPPED, NONE): {"try": (TRYING, NONE)},
-    (TRYING, NONE): {"failed": (STOPPED, NONE), "untold": (STOPPED, NONE), "mended": (OVER, NONE)},
+    (TRYING, NONE): {"failed": (STOPPED, NONE), "unclear": (STOPPED, NONE), "mended": (OVER, NONE)},
     (OVER, NONE): {},
 }
 
