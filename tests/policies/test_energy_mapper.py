@@ -196,6 +196,19 @@ def test_what_must_be_filled_is_filled_from_held_units() -> None:
     assert found[0] == Assign("later", ("b",))
 
 
+def test_a_reservation_that_has_its_units_is_not_asked_about() -> None:
+    """Its filter may mean a look at all units, and there may be many such reservations."""
+    units, made, asked = [unit("a", rack="1"), unit("b", rack="2")], mapper(), []
+    term = Term(5 * HOUR, 6 * HOUR)
+    shown = cycle(0, units, booked=[need(f"r{rack}", 1, term, filter=f"rack == {rack}") for rack in (1, 2, 3)])
+    shown = shown._replace(units=lambda type_, filter_="": asked.append(filter_) or fitting(units, filter_))
+    made.assign(shown)
+    assert sorted(filter(None, asked)) == ["rack == 1", "rack == 2", "rack == 3"]
+    asked.clear()
+    made.assign(shown)
+    assert list(filter(None, asked)) == ["rack == 3"]
+
+
 def test_filters_and_shrinking_are_first_fits() -> None:
     """A filter that nothing satisfies is refused with words, and a lease that shrinks gives up its last units."""
     made = mapper()

@@ -105,13 +105,12 @@ class Holds:
         if all(len(self._chosen.get(key, ())) == demand.units for key, demand in reserved.items()):
             return
         ranked = sorted(units, key=lambda unit: -efficiency(unit.properties)) if self._by_efficiency else units
-        filters = {key: demand.properties.get(FILTER, "") for key, demand in reserved.items()}
-        able = {key: accepted(text) if text else None for key, text in filters.items()}
-        content = {key for key, units_ in able.items() if units_ is None}
+        content = {key for key, demand in reserved.items() if not demand.properties.get(FILTER)}
         for key in sorted(reserved, key=content.__contains__):
-            missing, mine = reserved[key].units - len(self._chosen.get(key, ())), able[key]
+            missing = reserved[key].units - len(self._chosen.get(key, ()))
             if missing > 0:
-                usable = [unit.id for unit in ranked if mine is None or unit.id in mine]
+                mine = None if key in content else accepted(reserved[key].properties[FILTER])
+                usable = (unit.id for unit in ranked if mine is None or unit.id in mine)
                 self._add(key, missing, terms, usable, set() if mine is None else content)
 
     def _add(
@@ -121,10 +120,17 @@ class Holds:
         with any unit.
         """
         term, found = terms[key], self._table.reservations
-        holders = {name: [cast(_Key, other) for other, _ in found(name, term)] for name in able}
-        usable = [name for name, others in holders.items() if all(other in content for other in others)]
-        usable.sort(key=lambda name: bool(holders[name]))
-        more = usable[:missing]
+        holders: dict[str, list[_Key]] = {}
+        more: list[str] = []
+        for name in able:
+            holders[name] = [cast(_Key, other) for other, _ in found(name, term)]
+            if not holders[name]:
+                more.append(name)
+            if len(more) == missing:
+                break
+        else:
+            taken = [name for name, others in holders.items() if others and all(other in content for other in others)]
+            more += taken[: missing - len(more)]
         for name in more:
             for other in holders[name]:
                 self._hold(other, tuple(one for one in self._chosen[other] if one != name), terms[other])
