@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import pytest
+
 from leasekit.actors.peering import Peer
 from leasekit.actors.settings import AuthoritySettings, DelegationSpec, UnitGroup
 from leasekit.actors.site.authority import Authority
@@ -94,6 +96,14 @@ def test_a_filter_for_names_is_asked_for_each_unit() -> None:
     desk.turns()
     assert desk.counts["asked"] == 20
     assert desk.site.leases[lease].units == ["u-7"]
+
+
+@pytest.mark.parametrize("text", ["a0 in {3, 5}", "a0 == 3 or unit == u-6", "a0 > 100"])
+def test_the_units_that_a_filter_accepts_are_in_the_order_of_the_inventory(text: str) -> None:
+    """However they are found."""
+    units = Desk(40, 10).site.units
+    found = parse_filter(text)
+    assert units.all("vm", text) == [view for view in units.all("vm") if found(view.attributes)]
 
 
 def test_the_dearest_filter_makes_way() -> None:

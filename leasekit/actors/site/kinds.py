@@ -8,7 +8,7 @@ Asking goes on in slices, so that an actor can do other things in between; what 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from itertools import count
+from itertools import chain, count
 from typing import Final
 
 from leasekit.core.filters import Filter, FilterError, parse_filter
@@ -27,12 +27,12 @@ KEPT: Final = 64
 class Kind:
     """Units of one type that are alike."""
 
-    __slots__ = ("count", "properties", "type")
+    __slots__ = ("properties", "type", "units")
 
     def __init__(self, type_: str, properties: Properties) -> None:
         self.type = type_
         self.properties = properties
-        self.count = 0
+        self.units: dict[str, None] = {}
 
 
 class _Answers:
@@ -71,13 +71,13 @@ class Kinds:
         if kind is old:
             return
         self._of[unit] = kind
-        kind.count += 1
+        kind.units[unit] = None
         units = self._came.setdefault((type_, True), {})
         units.pop(unit, None)
         units[unit] = next(self._number)
         if old is not None:
-            old.count -= 1
-            if not old.count:
+            del old.units[unit]
+            if not old.units:
                 self._forget(old)
 
     def _forget(self, kind: Kind) -> None:
@@ -116,13 +116,22 @@ class Kinds:
 
     def accepts(self, type_: str, text: str) -> Callable[[str], bool]:
         """What says of a unit of the type whether a filter accepts it. Raises ``FilterError``."""
+        answers, of = self._asked(type_, text), self._of
+        accepted = answers.accepted
+        return accepted.__contains__ if answers.names_units else lambda unit: of[unit] in accepted
+
+    def accepted(self, type_: str, text: str) -> Iterator[str]:
+        """The units of the type that a filter accepts, in no order. Raises ``FilterError``."""
+        found = self._asked(type_, text).accepted
+        return chain.from_iterable(one.units if isinstance(one, Kind) else (one,) for one in found)
+
+    def _asked(self, type_: str, text: str) -> _Answers:
         while self._ask_once(type_, text):
             pass
         answers = self._answers[type_, text]
         if isinstance(answers, FilterError):
             raise answers.with_traceback(None)
-        accepted, of = answers.accepted, self._of
-        return accepted.__contains__ if answers.names_units else lambda unit: of[unit] in accepted
+        return answers
 
     def _ask_once(self, type_: str, text: str) -> int:
         """Read a filter, or ask it once; what that cost, 0 where nothing is left to be asked."""

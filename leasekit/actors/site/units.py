@@ -207,8 +207,10 @@ class Units:
 
     def all(self, type_: str, filter: str = "", /) -> list[UnitView]:
         """All units of a type that a filter accepts, in the order of the inventory. Raises ``FilterError``."""
-        accepts = self.kinds.accepts(type_, filter) if filter else _any
-        return [self._view(unit) for unit in self._units.values() if unit.type == type_ and accepts(unit.id)]
+        if not filter:
+            return [self._view(unit) for unit in self._units.values() if unit.type == type_]
+        units = map(self._units.__getitem__, self.kinds.accepted(type_, filter))
+        return [self._view(unit) for unit in sorted(units, key=lambda unit: unit.index)]
 
     def snapshot(self) -> UnitsSnapshot:
         """The same views, which hold still while the units go on."""

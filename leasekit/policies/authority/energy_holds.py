@@ -110,6 +110,8 @@ class Holds:
             missing = reserved[key].units - len(self._chosen.get(key, ()))
             if missing > 0:
                 mine = None if key in content else accepted(reserved[key].properties[FILTER])
+                if mine is not None and not mine:
+                    continue
                 usable = (unit.id for unit in ranked if mine is None or unit.id in mine)
                 self._add(key, missing, terms, usable, set() if mine is None else content)
 
