@@ -18,6 +18,7 @@ from leasekit.policies.broker.backfill import Backfill, BackfillSettings
 from leasekit.policies.broker.fcfs import Fcfs, FcfsSettings
 from leasekit.policies.broker.ledger import Ledger
 from leasekit.policies.broker.quotas import Quotas, QuotaSettings
+from leasekit.policies.broker.wishes import ask
 
 
 def fcfs(*quotas: dict[str, Any]) -> Fcfs:
@@ -262,6 +263,15 @@ def test_the_filters_of_those_who_wait_are_read_once(
     for asked in (lasting, lasting, mapper()):
         assert len(list(grants(asked.allocate(varied(*others, *wishes))))) == 3
         assert sorted(read) == sorted(texts)
+
+
+def test_a_filter_that_is_too_long_is_not_kept() -> None:
+    """It is refused in words."""
+    kept = ask.cache_info().currsize
+    (refused,) = Fcfs().allocate(varied(request("l", properties={"filter": "a" * 16_000})))
+    assert isinstance(refused, Reject)
+    assert "found 16000 characters, at most 4096 are allowed" in refused.reason
+    assert ask.cache_info().currsize == kept
 
 
 # -- preparation -------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Final, NamedTuple, TypeAlias
 
-from leasekit.core.filters import FilterError, parse_filter
+from leasekit.core.filters import LENGTH_MAX, FilterError, parse_filter
 from leasekit.core.mappers import Source
 from leasekit.core.properties import Properties
 from leasekit.core.time import Duration, parse_duration
@@ -26,7 +26,7 @@ from leasekit.core.time import Duration, parse_duration
 IMAGES: Final = "images"
 """The resource property that names what is on every unit of a site already."""
 KEPT_MAX: Final = 16_384
-"""Of how many filters it is kept what they say: of more than one peer may have waiting (``open_requests``)."""
+"""How many filters' answers are kept: more than one peer may have requests waiting (``open_requests``)."""
 
 Seen: TypeAlias = frozenset[tuple[str, str]]
 """What a filter sees of a source."""
@@ -60,7 +60,11 @@ def read_wish(properties: Properties) -> Wish:
     if not (text or image or prepare):
         return PLAIN
     try:
+        if len(text) > LENGTH_MAX:
+            parse_filter(text)  # which refuses it: such a text is not worth keeping
         return Wish(text, image, parse_duration(prepare) if prepare else 0)
+    except FilterError as error:
+        return Wish(fault=f"properties.{error}")
     except (ValueError, OverflowError) as error:
         return Wish(fault=f"properties.prepare: {error}")
 
