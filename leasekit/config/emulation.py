@@ -91,6 +91,9 @@ def resolve_emulation(
     if table.warmup >= table.horizon:
         found, most = format_duration(table.warmup), format_duration(table.horizon)
         faults.add("emulation.warmup", found, f"less than the horizon, {most}")
+    if table.horizon < table.tick:
+        found, least = format_duration(table.horizon), format_duration(table.tick)
+        faults.add("emulation.horizon", found, f"at least a tick, {least}")
     runs: list[RunSpec] = []
     for index, run in enumerate(table.run):
         runs += _expand(run, f"emulation.run[{index}]", faults)

@@ -127,6 +127,7 @@ def test_pictures(tmp_path: Path) -> None:
     ("more", "key", "words"),
     [
         ('warmup = "1d"', "emulation.warmup", "less than the horizon"),
+        ('tick = "2d"', "emulation.horizon", "at least a tick, 2d"),
         ('tick = "0s"', "emulation.tick", ">= 1"),
         ('ticks = "all"', "emulation.ticks", "'due', 'every'"),
         ("start = true", "emulation.start", "an instant"),
