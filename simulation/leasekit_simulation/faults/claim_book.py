@@ -125,11 +125,13 @@ class ClaimChecker(Listening):
         self._cuts[receiver, sender, message.lease, message.number] = message.truncation
 
     def _cut_accepted(self, at: Instant, sender: str, receiver: str, message: Accepted) -> None:
-        """The site goes by an early end that the issuer has told it: now the issuer has the rest again."""
+        """The site goes by an early end that the issuer has told it, or by an earlier one, as its receipt says: now the
+        issuer has the rest again.
+        """
         data = self._cuts.get((sender, receiver, message.lease, message.number))
         if data is not None:
             cut = decode_statement(data)
-            self._end(cut.subject, cut.at)
+            self._end(cut.subject, decode_statement(message.receipt).at if message.receipt else cut.at)
 
     def _request(self, at: Instant, sender: str, receiver: str, message: RequestTicket) -> None:
         if sender == HOSTILE:  # it may speak of the leases of others, in their numbers
