@@ -287,8 +287,8 @@ def extend(
     """Renew a lease beyond its end, with as many units as now, or more, or fewer.
 
     The new number of units holds from the old end on, and --wait waits until then. It may be extended further before
-    that, and be modified: what was granted to go on from its term stands, in number and time. Each --undo takes the
-    last extension back, until it begins: its units and its time go back to the broker.
+    that, and be modified, up to the old end: what was granted to go on from its term stands, in number and time. Each
+    --undo takes the last extension back, until it begins: its units and its time go back to the broker.
     """
     if undo:
         _only(context, _WITH_UNDO, "--undo: it takes the whole of the last extension back")
@@ -341,7 +341,8 @@ def modify(
     """Change a lease in mid-term: its units, its end, its configuration.
 
     A lease that was extended is changed in its running term: the extension stands as it was granted, so that the end
-    can't be changed, and begins with the configuration that the lease has by then.
+    can't be changed, and begins with the configuration that the lease has by then. In the last seconds before it begins
+    a change is refused.
     """
     arguments = {
         "lease": name,
@@ -358,7 +359,7 @@ def modify(
 @lease.command(epilog=example("leasekit lease close web --wait"))
 @click.argument("name", metavar="LEASE")
 @click.option("--reason", default="", help="Why, for the lease's history.")
-@wait_option
+@click.option("--wait", is_flag=True, help="Follow it until it is closed, and its units are torn down.")
 @daemon_options
 @json_option
 def close(place: Place, name: str, reason: str, wait: bool, as_json: bool) -> int:

@@ -80,6 +80,8 @@ class Following:
         """Wait until the last extension of a lease is taken back, or has begun."""
         with _spinner(lease) as show:
             for event in self._concerning(lease, show):
+                if event.get("event") == "let_go":
+                    return Outcome(True)
                 if "missed" in event or event["to_state"].partition("/")[2] == NONE:
                     found = self._client.query("lease", lease=lease)
                     begun = event.get("event") == "lease" or found["state"] in _OVER
@@ -122,7 +124,7 @@ class Following:
 
 
 def _judge_event(event: Mapping[str, Any], closing: bool) -> Outcome | None:
-    state, _, pending = event["to_state"].partition("/")
+    state = event["to_state"].partition("/")[0]
     if state == sm.CLOSED:
         return Outcome(closing, event["why"] or "it was closed")
     if state == sm.FAILED:
@@ -131,7 +133,7 @@ def _judge_event(event: Mapping[str, Any], closing: bool) -> Outcome | None:
         return None
     if event["event"] in _REFUSALS:
         return Outcome(False, event["why"])
-    if event["event"] == "lease" and pending == NONE:
+    if event["event"] == "lease":
         return Outcome(True)
     return None
 

@@ -117,3 +117,15 @@ def test_old_rows_have_their_extension_in_hand() -> None:
     assert lease.renewal is None
     assert [(one.digest, one.extends) for one in lease.further] == [(b"\x01", 3), (b"\x02", 3)]
     assert lease.further[0].victims == ("vm-0",)
+
+
+def test_old_rows_have_the_victims_of_what_is_redeemed() -> None:
+    """The units that go by an extend that was being redeemed were kept beside its ticket, and are told to the site as
+    often as it is asked.
+    """
+    ticket = Held(b"t", b"1", 1, Term(MINUTE, 2 * MINUTE), 3)
+    old = GuestLease(
+        "g-1", "web", "default", "vm", "broker", Asked("extend", 1, ticket.term, "site", {}), state="active_ticketed",
+        pending="extending_lease", number=4, op="extend", op_number=4, renewal=ticket, victims=("vm-0",),
+    )  # fmt: skip
+    assert GuestLease.from_row(old.row()).leaving == ("vm-0",)

@@ -15,7 +15,7 @@ from typing import Any
 
 import attrs
 import pytest
-from cli_daemons import Cli
+from cli_daemons import Cli, running
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from system.system_waits import wait_until
@@ -198,6 +198,46 @@ def test_extend_further_modify_and_undo(cli: Cli) -> None:
     assert (lease["state"], lease["end"], len(lease["units"])) == ("active", before["end"], 3)
     wait_until("the claims", lambda: [c for c in claims(cli, lease) if c["term"][1] > before["end"]])
     assert claims(cli, lease)[-1]["units"] == 3
+
+
+def test_changes_when_the_site_goes_on_by_an_extension_already(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """An extension that is redeemed at once can be followed, as can what comes after it: a modify until it is in force
+    or refused, the undo of an extension in hand, and of the one that was redeemed.
+    """
+    path = tmp_path / "leasekit.toml"
+    path.write_text(DEPLOY.replace('extend_lead = "60s"', 'extend_lead = "30m"'))
+    with running(path, os.environ):
+        cli = Cli(path, capfd)
+
+        def redeemed(extensions: int) -> dict[str, Any]:
+            def found() -> tuple[int, str, str]:
+                lease = cli.json("lease show web")
+                there = cli.json(f"lease show {lease['id']} --actor site")
+                tickets = [one for one in (lease["renewal"], *lease["further"]) if one]
+                return len(tickets), lease["pending"], there["pending"]
+
+            wanted = (extensions, "extending_lease", "extending")
+            wait_until(f"{wanted}", lambda: None if found() == wanted else found())
+            lease: dict[str, Any] = cli.json("lease show web")
+            return lease
+
+        before = cli.json("lease request vm 2 --for 20m --name web --wait")
+        cli("lease extend web --for 10m")
+        redeemed(1)
+        lease = cli.json("lease modify web --units 3 --config size=big --wait")
+        assert (len(lease["units"]), lease["configuration"], lease["end"]) == (3, {"size": "big"}, before["end"])
+        assert redeemed(1)["renewal"]["term"] == [before["end"], before["end"] + 10 * 60_000]
+        assert "are more than site 'site' has" in cli("lease modify web --units 9 --wait", 1)[1]
+        assert cli.json("lease extend web --for 10m --units 1 --dry-run")["term"][0] == before["end"] + 10 * 60_000
+        cli("lease extend web --for 10m --units 1")
+        redeemed(2)
+        cli("lease extend web --undo --wait")
+        assert len(redeemed(1)["units"]) == 3
+        lease = cli.json("lease extend web --undo --wait")
+        assert (lease["state"], lease["renewal"], lease["end"]) == ("active", None, before["end"])
+        cli("lease close web --wait")
 
 
 def claims(cli: Cli, lease: dict[str, Any]) -> list[dict[str, Any]]:

@@ -65,6 +65,7 @@ held = st.builds(
     terms(),
     numbers,
     st.lists(names).map(tuple),
+    maybe,
 )  # fmt: skip
 asked = st.builds(Asked, st.sampled_from(("new", "extend", "modify")), units, terms(), names, properties)
 granted = st.builds(
@@ -108,7 +109,7 @@ RECORDS: dict[type[Any], st.SearchStrategy[Any]] = {
     SiteLease: st.builds(
         SiteLease, names, names, names, names, names, names, digests, terms(), units, numbers, properties, properties,
         reasons, st.lists(names, max_size=4), numbers, st.none() | later, numbers, updates(LeaseUpdate), statements,
-        endings, digests, maybe, digests, endings, reasons, digests, endings,
+        endings, digests, maybe, digests, endings, reasons, digests, endings, after=st.none() | later,
     ),
     SiteClaim: st.builds(
         SiteClaim, names, names, names, names, names, names, units, terms(), names, instants, statements, statements,

@@ -104,6 +104,16 @@ SPECIFIED = {
         active_ticketed/undoing undone active/-
         active_ticketed/undoing lease active/-
         active_ticketed/undoing close active/closing
+        active_ticketed/extending_lease modify active_ticketed/modifying
+        active_ticketed/extending_lease extend active_ticketed/extending_further
+        active_ticketed/extending_ticket redeem active_ticketed/extending_further
+        active_ticketed/extending_further ticket active_ticketed/extending_lease
+        active_ticketed/extending_further ticket_refused active_ticketed/extending_lease
+        active_ticketed/extending_further lease active/extending_ticket
+        active_ticketed/extending_further lease_refused active/withdrawing
+        active_ticketed/extending_further let_go active_ticketed/extending_lease
+        active_ticketed/extending_further close active/closing
+        active_ticketed/extending_further expire active/closing
         active_ticketed/extending_lease lease active/-
         active_ticketed/extending_lease lease_refused active/-
         active_ticketed/extending_lease close active/closing
@@ -147,6 +157,7 @@ SPECIFIED = {
         active/- modify active/modifying
         active/- close active/closing
         active/- end active/closing
+        active/extending modify active/modifying
         active/extending apply active/priming
         active/modifying apply active/priming
         active/priming primed active/-
@@ -210,7 +221,9 @@ UNNAMED = {
         ("active_ticketed/extending_lease", "let_go"), ("active_ticketed/modifying", "expire"),
         ("active_ticketed/undoing", "expire"), ("active/withdrawing", "expire"),
         *((f"active_ticketed/{pending}", event)
-          for pending in ("extending_ticket", "modifying", "undoing", "withdrawing") for event in ("changed", "lost")),
+          for pending in ("extending_ticket", "extending_further", "modifying", "undoing", "withdrawing")
+          for event in ("changed", "lost")),
+        ("active/extending_ticket", "in_hand"),
         ("active/withdrawing", "changed"), ("active/withdrawing", "lost"),
     },
     "broker": {
@@ -331,8 +344,8 @@ def test_states_that_the_design_names() -> None:
         "broker": ("nascent ticketed closed failed", "ticketing extending_ticket"),
         "authority": ("ticketed active closed failed", "redeeming priming extending modifying closing"),
     }
-    # What the specification has beside them: a modify in mid-term, and an extension that is taken back.
-    extra = {"broker": {"modifying"}, "service manager": {"undoing", "withdrawing"}}
+    # What the specification has beside them: a modify in mid-term, and an extension that is extended or taken back.
+    extra = {"broker": {"modifying"}, "service manager": {"undoing", "withdrawing", "extending_further"}}
     for machine, (states, pendings) in design.items():
         table = MACHINES[machine].table
         assert {state for state, _ in table} == set(states.split())

@@ -299,6 +299,15 @@ BUGS: Final[dict[str, Bug]] = {
     "an extension that is undone does not go back": Bug(
         GuestExtensions, "undo_extend", "self.give_back_all(lease, tickets, lease.site)", NOTHING
     ),
+    "a modify drops the extension that its site has accepted": Bug(
+        SiteLeases, "apply_next", "lease.next, lease.after = lease.after, None", "lease.next = lease.after = None"
+    ),
+    "a site refuses an extension that it is asked for anew": Bug(
+        Authority, "_continue", "message.op == EXTEND and self._is_taken(lease, message)", "False"
+    ),
+    "a guest asks for the extension after the next from the wrong end": Bug(
+        ServiceManager, "_send_ask", "held = lease.following[-1]", "held = (lease.further or (lease.approved,))[-1]"
+    ),
     # -- preemption, maintenance, questions, peers
     "preempted units are granted before their site has agreed": Bug(
         BrokerClaims, "preempt", "lease.cut, lease.suspended = at, suspend",

@@ -285,6 +285,77 @@ def test_an_extended_lease_is_changed_while_daemons_are_killed(tmp_path: Path) -
         wait_until("the close", lambda: None if world.lease("web")["state"] == "closed" else world.lease("web"))
 
 
+def test_a_lease_is_changed_when_its_site_goes_on_by_the_extension_already(tmp_path: Path) -> None:
+    """The ticket of an extension is redeemed as soon as it comes (``extend_lead`` is half an hour): the lease is
+    modified and extended further all the same, with a SIGKILL of each daemon in between, and goes on as granted.
+    """
+    with quickstart(tmp_path, {r'extend_lead = "5s"': 'extend_lead = "30m"'}) as world:
+
+        def killed(name: str) -> None:
+            world.up[name].end(signal.SIGKILL)
+            world.start(name)
+
+        def tell(command: str, **arguments: Any) -> None:
+            with world.client() as guest:
+                guest.command(command, lease="web", **arguments)
+
+        def redeemed(units: int, *ends: int) -> dict[str, Any]:
+            """The lease, when it has that many units and goes on to these, which its site knows of the first."""
+
+            def wrong() -> Any:
+                lease, there = world.lease("web"), world.query("site", "lease", lease=id_)
+                tickets = [one["term"][1] for one in (lease["renewal"], *lease["further"]) if one]
+                found = (tickets, lease["pending"], len(world.joined(lease)), there["pending"], there["end"])
+                return None if found == ([*ends], "extending_lease", units, "extending", ends[0]) else found
+
+            wait_until(f"{units} units, and {ends}", wrong, WITHIN)
+            return world.lease("web")
+
+        start = now()
+        with world.client() as guest:
+            guest.command("lease.request", type="vm", units=2, term=[start, start + 900 * SECOND], name="web",
+                          properties={"deferrable": "true"})  # fmt: skip
+        lease = world.wait_joined("web", 2)
+        id_, old, first = lease["id"], lease["end"], world.joined(lease)
+        tell("lease.extend", end=old + 900 * SECOND)
+        redeemed(2, old + 900 * SECOND)
+        for name, units, colour in (("broker", 3, "red"), ("site", 4, "blue"), ("guest", 3, "green")):
+            tell("lease.modify", units=units, configuration={"colour": colour})
+            killed(name)
+            lease = redeemed(units, old + 900 * SECOND)
+            assert (lease["end"], lease["configuration"]["colour"]) == (old, colour)
+            assert set(first) <= set(world.joined(lease)), "those that stay are not touched"
+        for name, after in (("guest", 1800), ("broker", 2700)):
+            tell("lease.extend", end=old + after * SECOND, units=1)
+            killed(name)
+            redeemed(3, old + 900 * SECOND, *(old + at * SECOND for at in (1800, 2700) if at <= after))
+        tell("lease.modify", units=13)
+        wait_until("a refusal", lambda: None if "13" in world.lease("web")["reason"] else world.lease("web"), WITHIN)
+        redeemed(3, *(old + at * SECOND for at in (900, 1800, 2700)))
+        for left in ((900, 1800), (900,)):
+            tell("lease.undo_extend")
+            redeemed(3, *(old + at * SECOND for at in left))
+        tell("lease.undo_extend")
+        killed("site")
+        world.wait_joined("web", 3, renewal=None)
+
+        wait_until("no return", lambda: world.query("guest", "returns"), WITHIN)
+        old = now() + 45 * SECOND
+        tell("lease.modify", end=old)
+        world.wait_joined("web", 3, end=old)
+        tell("lease.extend", end=old + 900 * SECOND, units=2)
+        redeemed(3, old + 900 * SECOND)
+        tell("lease.modify", units=4, configuration={"colour": "grey"})
+        killed("guest")
+        killed("site")
+        wait_until("the new term", lambda: None if world.lease("web")["end"] > old else world.lease("web"), 2 * WITHIN)
+        lease = world.wait_joined("web", 2, end=old + 900 * SECOND)
+        assert lease["configuration"]["colour"] == "grey"
+        assert world.query("site", "lease", lease=id_)["units"] == world.joined(lease)
+        tell("lease.close")
+        wait_until("the close", lambda: None if world.lease("web")["state"] == "closed" else world.lease("web"))
+
+
 def test_what_can_not_be_had_is_refused_in_words(tmp_path: Path) -> None:
     """Too many units, an unknown type, a term in the past: each gets its own reason, and the daemons live on."""
     with quickstart(tmp_path) as world, world.client() as guest:

@@ -90,6 +90,10 @@ class GuestDesk(GuestGroups):
         """When a lease with tickets in hand must ask its site to go on."""
         raise NotImplementedError
 
+    def take_in_hand(self, lease: GuestLease) -> None:
+        """Have the ticket that is being redeemed in hand again, if there is one."""
+        raise NotImplementedError
+
     def _redeem(self, lease: GuestLease, op: str) -> None:
         raise NotImplementedError
 
@@ -287,24 +291,21 @@ class GuestDesk(GuestGroups):
         lease = self.find(wish.lease)
         self._must_allow(lease, "extend")
         units = self._new_units(lease, wish.units, wish.victims, further=True)
-        end = lease.further[-1].term.end if lease.further else lease.end
+        end = lease.following[-1].term.end if lease.following else lease.end
         if wish.end <= end:
             raise CommandError(f"end: found {wish.end}, it must be later than the lease's end, {end}")
-        give_up = self._answer_by(lease)
+        give_up = end - self.settings.leave_time
         if give_up <= self.now:
-            raise CommandError(f"lease {lease.id} ends at {lease.end}: too late to extend it")
+            raise CommandError(f"lease {lease.id} ends at {end}: too late to extend it")
         self.check_returned(lease)
         return lease, Asked(EXTEND, units, Term(end, wish.end), lease.site, dict(wish.properties)), give_up
-
-    def _answer_by(self, lease: GuestLease) -> Instant:
-        """When an answer about an active lease comes too late."""
-        return self.redeem_by(lease) if lease.further else lease.end - self.settings.leave_time
 
     def modify_lease(self, wish: ModifyLease) -> GuestLease:
         """Change a lease in mid-term: by a replacement ticket if units or end change, at the site alone otherwise. What
         was granted to go on from its term stands.
         """
         lease, asked = self._modification(wish)
+        self.take_in_hand(lease)
         lease.next_configuration = None if wish.configuration is None else {**lease.configuration, **wish.configuration}
         lease.victims = wish.victims
         if asked is None:
@@ -312,7 +313,7 @@ class GuestDesk(GuestGroups):
             self._redeem(lease, MODIFY)
         else:
             lease.asked = asked
-            self.ask(lease, "modify", self._answer_by(lease))
+            self.ask(lease, "modify", self.redeem_by(lease) if lease.further else lease.end - self.settings.leave_time)
         return lease
 
     def _modification(self, wish: ModifyLease) -> tuple[GuestLease, Asked | None]:
@@ -328,10 +329,10 @@ class GuestDesk(GuestGroups):
         start = max(self.now, held.term.start)
         if end <= start:
             raise CommandError(f"end: found {end}, it must be later than the start of the lease's term, {start}")
-        if end != lease.end and lease.further:
+        if end != lease.end and lease.following:
             raise CommandError(
-                f"end: lease {lease.id} goes on from {lease.end} to {lease.further[-1].term.end}, so its end can't be "
-                f"modified; `leasekit lease extend {lease.name or lease.id} --undo` takes an extension back first"
+                f"end: lease {lease.id} goes on from {lease.end} to {lease.following[-1].term.end}, so its end can't "
+                f"be modified; `leasekit lease extend {lease.name or lease.id} --undo` takes an extension back first"
             )
         if end != lease.end:
             self.check_returned(lease)
@@ -354,11 +355,6 @@ class GuestDesk(GuestGroups):
     def _must_allow(self, lease: GuestLease, event: str) -> None:
         if sm.MACHINE.allows((lease.state, lease.pending), event) and not lease.closing:
             return
-        if lease.pending == sm.EXTENDING_LEASE and not lease.closing:
-            raise CommandError(
-                f"lease {lease.id} is about to go on by its extension, at {lease.end}: {event} it from then on, or "
-                "undo the extension first"
-            )
         raise CommandError(f"lease {lease.id} is {joint(lease)}: only an active lease with nothing pending can {event}")
 
     def _new_units(
@@ -366,7 +362,7 @@ class GuestDesk(GuestGroups):
     ) -> int:
         """How many units are wanted; ``further``: from the end of the tickets in hand on."""
         assert lease.approved is not None, "an active lease has a ticket"
-        later = lease.further[-1] if further and lease.further else None
+        later = lease.following[-1] if further and lease.following else None
         held = (later or lease.approved).units
         have = len(lease.units) if later is None else later.units
         if units is None:

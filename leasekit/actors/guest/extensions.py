@@ -15,8 +15,12 @@ from leasekit.core.errors import CommandError
 from leasekit.core.leases import service_manager as sm
 from leasekit.core.leases.machine import NONE
 from leasekit.core.leases.records import GuestLease, Held
-from leasekit.core.protocol.messages import EXTEND, UNDO
+from leasekit.core.protocol.messages import EXTEND, UNDO, Withdraw
+from leasekit.core.steps import Outgoing
+from leasekit.core.time import SECOND
 from leasekit.core.words import counted
+
+TAKEN_BACK = "its guest takes the extend back"
 
 
 class GuestExtensions(GuestSuspension):
@@ -33,7 +37,7 @@ class GuestExtensions(GuestSuspension):
 
     def in_hand(self, lease: GuestLease) -> bool:
         """An active lease goes on by the tickets in hand, if there are any; whether there are."""
-        if (lease.state, lease.pending) != (sm.ACTIVE, NONE) or not lease.further:
+        if not sm.MACHINE.allows((lease.state, lease.pending), "in_hand") or not lease.further:
             return False
         self._fire(sm.MACHINE, lease, "in_hand", _span(lease.further[:1]))
         return True
@@ -45,24 +49,58 @@ class GuestExtensions(GuestSuspension):
             lease.approved, lease.renewal, lease.truncation = lease.renewal, None, b""
         if lease.next_configuration is not None:
             lease.configuration, lease.next_configuration = lease.next_configuration, None
-        lease.victims = ()
+        lease.victims = lease.victims if lease.ask else ()
 
     def _go_on(self, lease: GuestLease) -> None:
         """Ask the site to go on by the first of the tickets in hand."""
         lease.renewal, lease.further = lease.further[0], lease.further[1:]
-        lease.victims = lease.renewal.victims
         self._fire(sm.MACHINE, lease, "redeem")
         self._redeem(lease, EXTEND)
+
+    def _must_allow(self, lease: GuestLease, event: str) -> None:
+        super()._must_allow(lease, event)
+        if event != "modify" or lease.pending != sm.EXTENDING_LEASE:
+            return
+        which = f"lease {lease.id} is about to go on by its extension, at {lease.end}"
+        if not lease.is_promised:
+            raise CommandError(f"{which}, which site {lease.site} has yet to confirm: modify it when that has come")
+        left, least = self.redeem_by(lease) - self.now, self._base.clock_skew + self._base.retry_first
+        if left < least:
+            raise CommandError(
+                f"{which}: too late to modify it before, which may take {least / SECOND:g} s; modify it from then on"
+            )
+
+    def take_in_hand(self, lease: GuestLease) -> None:
+        """The ticket that the site was asked to go on by, and has accepted, is in hand while a modify comes between."""
+        if lease.pending == sm.EXTENDING_LEASE and lease.renewal is not None:
+            self._forget_owed(lease, lease.site)
+            lease.further = (lease.renewal._replace(promised=True), *lease.further)
+            lease.op, lease.op_number, lease.renewal = "", 0, None
+
+    def _go_on_unmodified(self, lease: GuestLease) -> None:
+        """The site has not said what came of a modify: it may have taken it. Its ticket ends when the lease goes on."""
+        lease.before = lease.renewal.digest if lease.renewal is not None else lease.before
+        lease.renewal, lease.next_configuration, lease.victims, lease.truncation = None, None, (), b""
+        lease.reason = f"site {lease.site} did not modify the lease in time"
+        self._fire(sm.MACHINE, lease, "lease_refused", lease.reason)
+        self._go_on(lease)
 
     # -- taking it back ----------------------------------------------------------------------------------------
 
     def undo_extend(self, name: str) -> GuestLease:
         """Take the last extension of a lease back, which has not begun. Raises ``CommandError``."""
         lease = self.find(name)
-        if not sm.MACHINE.allows((lease.state, lease.pending), "undo") or lease.closing:
-            raise CommandError(f"lease {lease.id} is {joint(lease)}: it has no extension that could be undone now")
+        events = sm.TABLE[lease.state, lease.pending]
+        if ("undo" not in events and "let_go" not in events) or lease.closing:
+            meanwhile = "undo its extension when that is settled" if lease.following and not lease.closing else ""
+            which = f"lease {lease.id} is {joint(lease)}"
+            raise CommandError(f"{which}: {meanwhile or 'it has no extension that could be undone now'}")
         if lease.pending == sm.EXTENDING_TICKET:
-            self._withdraw(lease, "its guest takes the extend back")
+            self._fire(sm.MACHINE, lease, "undo", TAKEN_BACK)
+            self.withdraw(lease)
+            return lease
+        if lease.pending == sm.EXTENDING_FURTHER:
+            self._forsake(lease)
             return lease
         tickets = self.last_extension(lease)
         why = _span(tickets)
@@ -88,12 +126,20 @@ class GuestExtensions(GuestSuspension):
             raise CommandError(f"the last extension of lease {lease.id} has begun: it can't be undone")
         return tuple(one for one in following if one.extends == extends)
 
-    def _withdraw(self, lease: GuestLease, why: str) -> None:
+    def withdraw(self, lease: GuestLease) -> None:
         """Take back what the broker was asked: it is told until it says what became of the request."""
-        self._fire(sm.MACHINE, lease, "undo", why)
         lease.number += 1
         lease.ask_tries = 0
         self._send_ask(lease)
+
+    def _forsake(self, lease: GuestLease) -> None:
+        """The broker is told once that its answer is not wanted: if a ticket comes all the same, it goes back."""
+        self._fire(sm.MACHINE, lease, "let_go", TAKEN_BACK)
+        lease.number += 1
+        self._messages.append(Outgoing(lease.broker, Withdraw(lease.id, lease.number, lease.ask)))
+        self._forget_owed(lease, lease.broker)
+        lease.ask, lease.victims = 0, ()
+        self._touch(lease)
 
     def _on_undone(self, lease: GuestLease, reason: str) -> None:
         """The site does not go on by the extension: all of it goes back."""

@@ -29,9 +29,9 @@ class GuestLimits(GuestPlans):
             case (sm.TICKETED, _):
                 goes_on = max(self._redeem_at(lease), lease.hold_until)
                 return lease.end if self._is_held(lease) else min(goes_on, lease.end)
-            case (sm.ACTIVE_TICKETED, sm.EXTENDING_LEASE):
+            case (sm.ACTIVE_TICKETED, sm.EXTENDING_LEASE | sm.EXTENDING_FURTHER):
                 assert lease.renewal is not None
-                goes_on = lease.op_accepted and not self._leaving_victims(lease)
+                goes_on = lease.is_promised and not self._leaving_victims(lease)
                 return self._leaves_at(lease, lease.renewal.term.end if goes_on else lease.end)
             case (sm.ACTIVE_TICKETED, sm.UNDOING):
                 assert lease.renewal is not None
@@ -40,8 +40,10 @@ class GuestLimits(GuestPlans):
             case (sm.ACTIVE_TICKETED, sm.MODIFYING) if lease.op_number:
                 leaves = self._leaves_at(lease, lease.end)
                 return min(max(self.redeem_by(lease), self._changed_by(lease)), leaves) if lease.op_accepted else leaves
-            case (sm.ACTIVE_TICKETED, _) if lease.noticed >= 0:
+            case (sm.ACTIVE_TICKETED, _) if lease.noticed >= 0 and not lease.is_promised:
                 return 0  # its site will refuse the renewal: the sooner, the sooner its units can leave
+            case (sm.ACTIVE_TICKETED, pending) if pending == NONE and lease.is_promised:
+                return 0  # a modify that came between is settled
             case (sm.ACTIVE_TICKETED, _):
                 return self.redeem_by(lease)
             case (sm.ACTIVE, sm.MODIFYING) if lease.op_accepted and lease.renewal is not None:
@@ -54,7 +56,11 @@ class GuestLimits(GuestPlans):
         return None
 
     def redeem_by(self, lease: GuestLease) -> Instant:
-        """When a lease with tickets in hand must ask its site to go on, milliseconds."""
+        """When a lease with tickets in hand must ask its site to go on, milliseconds: at its end, if that was asked
+        before, and accepted.
+        """
+        if lease.is_promised:
+            return self._leaves_at(lease, lease.end)
         return lease.end - max(self.settings.extend_lead, self.settings.leave_time)
 
     def _changed_by(self, lease: GuestLease) -> Instant:
@@ -90,5 +96,5 @@ class GuestLimits(GuestPlans):
         site spares the others, if the lease has lost units since they were named.
         """
         wanted = lease.renewal.units if lease.renewal is not None else 0
-        going = [name for name in lease.victims if name in lease.units][: max(0, len(lease.units) - wanted)]
+        going = [name for name in lease.leaving if name in lease.units][: max(0, len(lease.units) - wanted)]
         return [name for name in going if lease.units[name].state not in ("leaving", "left")]

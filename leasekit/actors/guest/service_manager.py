@@ -81,7 +81,7 @@ class ServiceManager(GuestExtensions):
         if lease.pending == sm.WITHDRAWING or (lease.state, lease.pending) == (sm.NASCENT, sm.CLOSE_WAIT):
             message = Withdraw(lease.id, lease.number, lease.ask)
         else:
-            held = lease.further[-1] if asked.op == EXTEND and lease.further else lease.approved
+            held = lease.following[-1] if asked.op == EXTEND and lease.following else lease.approved
             claim = held.digest if asked.op != NEW and held is not None else b""
             message = RequestTicket(
                 lease.id, lease.ask, asked.op, lease.slice, lease.type, asked.units, asked.term, asked.site,
@@ -213,7 +213,7 @@ class ServiceManager(GuestExtensions):
         configuration = lease.configuration if lease.op_configuration is None else lease.op_configuration
         return Redeem(
             lease.id, lease.op_number, lease.op, lease.slice, held.ticket if held is not None else b"", lease.resource,
-            configuration, lease.victims, lease.truncation,
+            configuration, lease.leaving, lease.truncation,
         )  # fmt: skip
 
     def _on_lease_update(self, peer: str, message: LeaseUpdate) -> None:
@@ -290,6 +290,8 @@ class ServiceManager(GuestExtensions):
         if not stands:
             self.give_back_all(lease, lease.further, lease.site)
             lease.further = ()
+        if lease.pending == sm.WITHDRAWING:
+            self.withdraw(lease)  # what was to go on from it
         if lease.state == sm.FAILED:
             if lease.approved is not None:
                 self.give_back(lease, lease.approved, lease.site)
@@ -427,9 +429,7 @@ class ServiceManager(GuestExtensions):
             self._start_leaves(lease, list(lease.units))
             self._check_left(lease)
         elif lease.pending == sm.CLOSE_WAIT and before == (sm.NASCENT, sm.TICKETING):
-            lease.number += 1
-            lease.ask_tries = 0
-            self._send_ask(lease)
+            self.withdraw(lease)
         elif lease.pending == sm.CLOSE_WAIT:
             self.give_back_all(lease, lease.further, lease.site)
             lease.further = ()
@@ -469,11 +469,7 @@ class ServiceManager(GuestExtensions):
         lease = record
         if lease.state in (sm.CLOSED, sm.FAILED):
             return lease.ended + self.settings.retention
-        sending: Instant | None = None
-        if lease.ask:
-            sending = lease.ask_at
-        elif lease.op_number:
-            sending = lease.op_at
+        sending = earliest(lease.ask_at if lease.ask else None, lease.op_at if lease.op_number else None)
         held = lease.hold_until if lease.join == sm.BLOCKED_JOIN and lease.hold_until > self.now else None
         return earliest(sending, self._limit(lease), held)
 
@@ -510,13 +506,15 @@ class ServiceManager(GuestExtensions):
             case (sm.TICKETED, _):
                 if lease.end <= self.now:
                     self._expire(lease, "its term ended before it could be redeemed")
-            case (sm.ACTIVE_TICKETED, sm.EXTENDING_LEASE):
-                if lease.op_accepted and self._leaving_victims(lease):
+            case (sm.ACTIVE_TICKETED, sm.EXTENDING_LEASE | sm.EXTENDING_FURTHER):
+                if lease.is_promised and self._leaving_victims(lease):
                     self._start_leaves(lease, self._leaving_victims(lease))
                     self._touch(lease)
                 else:
                     late = f"site {lease.site} did not extend the lease in time"
                     self._expire(lease, late if lease.noticed < 0 else lease.reason)
+            case (sm.ACTIVE_TICKETED, sm.EXTENDING_TICKET):
+                self._go_on(lease)
             case (sm.ACTIVE_TICKETED, _) if lease.ask:
                 late = f"no answer from broker {lease.broker} before the lease is to go on"
                 lease.ask = 0
@@ -529,6 +527,8 @@ class ServiceManager(GuestExtensions):
                     lease.before = lease.approved.digest if lease.approved is not None else b""
                     self.go_over(lease)
                     self._go_on(lease)
+                elif lease.is_promised:
+                    self._go_on_unmodified(lease)
                 else:
                     self._expire(lease, f"site {lease.site} did not modify the lease in time")
             case (sm.ACTIVE, sm.CLOSING):
@@ -546,7 +546,7 @@ class ServiceManager(GuestExtensions):
         if lease.closing and (lease.state, lease.pending) == (sm.TICKETED, sm.REDEEMING):
             lease.closing = False  # a store of earlier times: closes waited then until the lease was active
             self.close(lease, lease.close_reason)
-        elif (lease.state, lease.pending) == (sm.ACTIVE, NONE):
+        elif lease.state == sm.ACTIVE and lease.pending in (NONE, sm.EXTENDING_TICKET):
             self.roll_key(lease)
             if self.in_hand(lease):
                 self.advance(lease)

@@ -32,9 +32,8 @@ class GuestTickets(GuestReturns):
             raise TicketError("wrong_properties", "the resource properties are not those that its claims name")
         if asked.op != NEW and running is not None and (leaf.units > asked.units or site != lease.site):
             raise TicketError("wrong_terms", f"{leaf.units} units at {site} were not asked for")
-        end = lease.further[-1].term.end if lease.further else lease.end
-        if asked.op == EXTEND and leaf.term.start != end:
-            raise TicketError("wrong_terms", f"its term starts at {leaf.term.start}, the lease ends at {end}")
+        if asked.op == EXTEND and leaf.term.start != asked.term.start:
+            raise TicketError("wrong_terms", f"its term starts at {leaf.term.start}, not at {asked.term.start}")
         victims = lease.victims if asked.op == EXTEND else ()
         extends = message.number if asked.op == EXTEND else running.extends if running is not None else 0
         held = Held(message.ticket, leaf.digest, leaf.units, leaf.term, extends, victims)
@@ -93,6 +92,7 @@ class GuestTickets(GuestReturns):
         contract = check_statement(
             self.scheme, message.contract, CONTRACT, signer=self._said_by(lease.site, message.contract)
         )
-        known = {lease.before, *(held.digest for held in (lease.approved, lease.renewal) if held is not None)}
+        tickets = (lease.approved, lease.renewal, *lease.further)
+        known = {lease.before, *(held.digest for held in tickets if held is not None)}
         if contract.subject not in known or not contract.detail.startswith(f"{lease.id} "):
             raise TicketError("wrong_contract", "the site's contract is for another claim or lease")

@@ -126,7 +126,7 @@ class GuestUnits(GuestState):
 
     def _has_left(self, lease: GuestLease, unit: GuestUnit, reason: str) -> None:
         """A leave has ended. A victim that its site has spared meanwhile, as others failed, joins anew."""
-        spared = lease.join in (sm.JOINING, sm.JOINED) and unit.name not in lease.victims
+        spared = lease.join in (sm.JOINING, sm.JOINED) and unit.name not in lease.leaving
         unit.state, unit.reason = WAITING if spared else LEFT, reason
         self._touch(unit)
         if spared:

@@ -113,7 +113,9 @@ class Authority(SiteSaved):
         if message.op == UNDO:
             self._undo_extend(lease, message)
             return
-        if lease.next is not None:
+        if message.op == EXTEND and self._is_taken(lease, message):
+            return
+        if lease.next is not None and (message.op, lease.next.op) != (MODIFY, EXTEND):
             raise RemoteError("out_of_turn", f"lease {lease.id} has an extend or modify waiting already")
         au.MACHINE.next((lease.state, lease.pending), message.op)  # raises before anything is reserved
         if message.op == EXTEND:
@@ -163,6 +165,11 @@ class Authority(SiteSaved):
         return lease
 
     def _redeem_extend(self, lease: SiteLease, peer: str, message: Redeem) -> None:
+        known = self.claims.get(decode_ticket(message.ticket).leaf.digest)
+        if known is not None and known.lease == lease.id and lease.notice:
+            raise TicketError(
+                "noticed", f"lease {lease.id} does not go on by what {self.name} has accepted: {lease.notice}"
+            )
         ticket, leaf = self._check_first(peer, message)
         if lease.noticed >= 0:
             raise TicketError("noticed", f"lease {lease.id} ends at {lease.noticed}: {lease.notice}")
@@ -173,20 +180,38 @@ class Authority(SiteSaved):
         until = self.admit(ticket)
         self._take_next(lease, message, leaf, until)
 
+    def _is_taken(self, lease: SiteLease, message: Redeem) -> bool:
+        """Whether the lease goes on by that ticket already, or will: its guest, which has had it modified since, asks
+        for it anew.
+        """
+        digest, later = decode_ticket(message.ticket).leaf.digest, lease.extension
+        if later is not None and later.claim == digest:
+            anew = later._replace(number=message.number, victims=message.victims, properties=message.properties)
+            lease.next, lease.after = (anew, None) if lease.after is None else (lease.next, anew)
+            lease.number = message.number
+            return True
+        return self._goes_by(lease, digest, message.number)
+
+    def _goes_by(self, lease: SiteLease, digest: bytes, number: int) -> bool:
+        """Whether the lease goes by that ticket already: then the answer to ``number`` is how it stands."""
+        if lease.claim != digest or lease.ended >= 0 or lease.pending == au.CLOSING:
+            return False
+        lease.number = lease.settles = number
+        if lease.pending != au.PRIMING:
+            self.publish(lease, "active", number)
+        return True
+
     def _undo_extend(self, lease: SiteLease, message: Redeem) -> None:
-        """Too late if the lease goes on by that ticket already: then the answer is how it stands. One that has not come
-        yet is out of date when it comes.
+        """Too late if the lease goes on by that ticket already. One that has not come yet is out of date when it
+        comes.
         """
         digest = decode_ticket(message.ticket).leaf.digest
         lease.number = message.number
         if lease.ended >= 0 or lease.pending == au.CLOSING:
             return  # its last word is the answer
-        if lease.claim == digest:
-            lease.settles = message.number
-            if lease.pending != au.PRIMING:
-                self.publish(lease, "active", message.number)
+        if self._goes_by(lease, digest, message.number):
             return
-        if lease.next is not None and lease.next.claim == digest:
+        if lease.extension is not None and lease.extension.claim == digest:
             self.withdraw_next(lease)
             self.disuse(digest)
         self.publish(lease, "undone", message.number)
@@ -195,9 +220,10 @@ class Authority(SiteSaved):
         """The extend or modify of ``message`` is good, up to ``until``: it is applied when its term begins."""
         self._fire(au.MACHINE, lease, message.op, f"{counted(leaf.units)} to {leaf.term.end}")
         lease.number = message.number
-        lease.next = Later(
+        later = Later(
             message.op, message.number, leaf.digest, leaf.units, leaf.term, message.victims, message.properties
         )
+        lease.next, lease.after = later, lease.next
         self.remember(leaf, lease.id, REDEEMED, self.now)
         self._end_with(lease, leaf, until)
         if leaf.term.start <= self.now:
@@ -214,9 +240,13 @@ class Authority(SiteSaved):
             self._fire(au.MACHINE, lease, "modify", "configuration")
             lease.number = message.number
             term = Term(self.now, lease.term.end) if lease.term.end > self.now else lease.term
-            lease.next = Later(MODIFY, message.number, lease.claim, lease.wanted, term, (), message.properties)
+            later = Later(MODIFY, message.number, lease.claim, lease.wanted, term, (), message.properties)
+            lease.next, lease.after = later, lease.next
             self.apply_next(lease)
             return
+        known = self.claims.get(lease.claim)
+        if known is not None and decode_ticket(message.ticket).leaf.term.end <= known.term.start:
+            raise TicketError("too_late", f"lease {lease.id} has gone on to its extension, at {known.term.start}")
         ticket, leaf = self.check_ticket(peer, message.ticket, message.resource)
         if leaf.type != lease.type:
             raise TicketError("type_changed", f"lease {lease.id} is of type {lease.type!r}, the claim of {leaf.type!r}")
@@ -224,7 +254,8 @@ class Authority(SiteSaved):
             raise TicketError(
                 "replaces", f"claim {leaf.id[:16]} does not say that it replaces that of lease {lease.id}"
             )
-        known = self.claims.get(lease.claim)  # its issuer is that of the first one, or has another key by now
+        extension = lease.extension
+        # Its issuer is that of the first one, or has another key by now.
         issuer = bytes.fromhex(known.issuer) if known is not None else lease.root
         cut = check_statement(self.scheme, message.truncation, TRUNCATION, signer=issuer, subject=lease.claim)
         if cut.at != leaf.term.start or cut.at >= lease.term.end:
@@ -232,6 +263,10 @@ class Authority(SiteSaved):
                 "wrong_term", f"lease {lease.id} is cut off at {cut.at}, the claim starts at {leaf.term.start}; its "
                 f"term ends at {lease.term.end}"
             )  # fmt: skip
+        if extension is not None and leaf.term.end != extension.term.start:
+            raise TicketError(
+                "wrong_term", f"lease {lease.id} goes on from {extension.term.start}: the claim ends at {leaf.term.end}"
+            )
         self._take_next(lease, message, leaf, self.replace(lease, ticket))
 
     # -- closing and giving back -------------------------------------------------------------------------------
@@ -361,16 +396,14 @@ class Authority(SiteSaved):
         at = max(self.now, leaf.term.start)
         lease = self.leases.get(known.lease)
         if lease is not None and lease.ended < 0:
-            later = lease.next
-            if later is not None and later.claim == leaf.digest and later.op == EXTEND:
+            later = lease.extension
+            if later is not None and later.claim == leaf.digest:
                 self.withdraw_next(lease)
                 self.disuse(leaf.digest)
             elif lease.claim == leaf.digest and lease.pending != au.CLOSING and lease.number < number:
                 # Its guest was told no, and gives the claim back; then a late repeat of its redeem made the lease.
                 self.close_lease(lease, "close", "its claim was given back")
-            elif (
-                leaf.digest in (lease.claim, later.claim if later is not None else b"") and lease.pending != au.CLOSING
-            ):
+            elif leaf.digest in (lease.claim, *(one.claim for one in lease.accepted)) and lease.pending != au.CLOSING:
                 return known, f"lease {lease.id} is using the claim: close the lease instead"
         known.state, known.at = VOID, self.end_claim(leaf.digest, at)
         return known, ""
@@ -494,7 +527,7 @@ class Authority(SiteSaved):
         ended = self.end_claim(claim.digest, statement.at)
         taker = self.name_of(claim.holder) or fingerprint(claim.holder)
         for lease in self.leases_of(claim.digest):
-            own = claim.digest in (lease.claim, lease.next.claim if lease.next is not None else b"")
+            own = claim.digest in (lease.claim, *(one.claim for one in lease.accepted))
             at = self.end_under(lease, claim.digest, max(ended, self.now))
             if at >= 0 and message.saving > 0:
                 self.suspend_lease(lease, at, message.saving, peer)

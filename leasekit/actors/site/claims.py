@@ -312,11 +312,10 @@ class SiteClaims(SiteLeases):
     def end_under(self, lease: SiteLease, claim: bytes, at: Instant) -> Instant:
         """When a lease ends if ``claim`` ends at ``at``: later if only its renewal is below that; -1 if neither is."""
         if self._is_below(lease.claim, claim):
-            goes_on = lease.next is not None and not self._is_below(lease.next.claim, claim)
+            goes_on = bool(lease.accepted) and not self._is_below(lease.accepted[-1].claim, claim)
             return -1 if goes_on and lease.term.end <= at else at
-        if lease.next is not None and self._is_below(lease.next.claim, claim):
-            return max(at, lease.next.term.start)
-        return -1
+        below = (one for one in lease.accepted if self._is_below(one.claim, claim))
+        return next((max(at, one.term.start) for one in below), -1)
 
     def _is_below(self, claim: bytes, above: bytes) -> bool:
         while claim and claim != above:
@@ -530,11 +529,9 @@ class SiteClaims(SiteLeases):
 def _held_by(lease: SiteLease) -> list[tuple[int, Instant, Instant]]:
     """How many units a lease has when: units, from, until."""
     last = FOREVER if lease.noticed < 0 else lease.noticed
-    later = lease.next
-    if later is None or later.claim == lease.claim:
-        return [(lease.wanted, lease.term.start, min(lease.term.end, last))]
-    own = (lease.wanted, lease.term.start, min(lease.term.end, later.term.start, last))
-    return [own, (later.units, later.term.start, min(later.term.end, last))]
+    starts = [one.term.start for one in lease.accepted]
+    own = (lease.wanted, lease.term.start, min(lease.term.end, last, *starts))
+    return [own, *((one.units, one.term.start, min(one.term.end, last)) for one in lease.accepted)]
 
 
 def _key(field: str, key: str, names: Mapping[bytes, str]) -> dict[str, str]:

@@ -114,7 +114,9 @@ class SiteLeases(SiteTurns):
         later = lease.next
         assert later is not None, "only called with something accepted"
         modified = later.claim == lease.claim
-        lease.next = None
+        lease.next, lease.after = lease.after, None
+        if lease.next is not None:  # it begins with the configuration of that time
+            lease.next = lease.next._replace(properties=later.properties)
         lease.replaced = 0 if later.op == EXTEND else lease.replaced
         if not modified:
             self.end_reservation(lease, later.term.start)
@@ -146,10 +148,10 @@ class SiteLeases(SiteTurns):
 
     def withdraw_next(self, lease: SiteLease) -> None:
         """The extend that was accepted is given back before it began."""
-        later = lease.next
+        later = lease.extension
         if later is None:
             return
-        lease.next = None
+        lease.next, lease.after = (None if lease.next is later else lease.next), None
         if later.claim in self.calendar(lease.type):
             self.calendar(lease.type).release(later.claim)
         if lease.pending == au.EXTENDING:
@@ -162,29 +164,29 @@ class SiteLeases(SiteTurns):
         lease.reason = reason
         self._queue.pop(lease.id, None)
         self.end_reservation(lease, self.now)
-        if lease.next is not None:
-            later, lease.next = lease.next, None
+        for later in lease.accepted:
             if later.claim in self.calendar(lease.type):
                 self.calendar(lease.type).release(later.claim)
+        lease.next = lease.after = None
         for name in list(lease.units):
             self._take(lease, self.units[name])
         self._check_down(lease)
 
     def notice_lease(self, lease: SiteLease, at: Instant, why: str) -> None:
         """End the lease at ``at``, before its term does, or that of a renewal, and tell its guest now."""
-        later = lease.next
-        last = lease.term.end if later is None else later.term.end
-        if lease.ended >= 0 or lease.pending == au.CLOSING or at >= last or 0 <= lease.noticed <= at:
+        later = lease.extension
+        if lease.ended >= 0 or lease.pending == au.CLOSING or at >= lease.goes_to or 0 <= lease.noticed <= at:
             return
-        if later is not None and later.op == EXTEND and at <= later.term.start:
+        if later is not None and at <= later.term.start:
             self.withdraw_next(lease)
+            lease.notice = why
             self.publish(lease, "refused", later.number, why)
             if at >= lease.term.end:
                 return
         lease.noticed, lease.notice = at, why
         self.end_reservation(lease, at)
-        if lease.next is not None:
-            self.calendar(lease.type).end(lease.next.claim, at)
+        for one in lease.accepted:
+            self.calendar(lease.type).end(one.claim, at)
         self._note(lease.id, "notice", "", "", f"ends at {at}: {why}")
         if lease.pending == au.REDEEMING and lease.id not in self._queue and lease.term.start >= at:
             self._fire(au.MACHINE, lease, "refuse", why)
@@ -497,17 +499,16 @@ class SiteLeases(SiteTurns):
             return
         table = self.calendar(lease.type)
         table.reserve(lease.claim, lease.wanted, lease.term, force=True)
-        if lease.next is not None and lease.next.claim != lease.claim:
-            if lease.next.term.start < lease.term.end:
-                table.change(lease.claim, term=Term(lease.term.start, lease.next.term.start))
-            table.reserve(lease.next.claim, lease.next.units, lease.next.term, force=True)
-        for claim in (lease.claim, lease.next.claim if lease.next is not None else b"") if lease.noticed >= 0 else ():
+        for later in lease.accepted:
+            if later.term.start < lease.term.end:
+                table.change(lease.claim, term=Term(lease.term.start, later.term.start))
+            table.reserve(later.claim, later.units, later.term, force=True)
+        for claim in (lease.claim, *(later.claim for later in lease.accepted)) if lease.noticed >= 0 else ():
             table.end(claim, lease.noticed)
 
     # -- queries -----------------------------------------------------------------------------------------------
 
     def _describe(self, lease: SiteLease) -> dict[str, Any]:
-        later = lease.term.end if lease.next is None else lease.next.term.end
         return {
             "id": lease.id,
             "holder": lease.holder,
@@ -518,7 +519,7 @@ class SiteLeases(SiteTurns):
             "wanted": lease.wanted,
             "units": list(lease.units),
             "term": list(lease.term),
-            "end": min([later, *(at for at in (lease.noticed, lease.ended) if at >= 0)]),
+            "end": min([lease.goes_to, *(at for at in (lease.noticed, lease.ended) if at >= 0)]),
             "next": None
             if lease.next is None
             else {"op": lease.next.op, "units": lease.next.units, "term": list(lease.next.term)},
@@ -544,5 +545,5 @@ def _promised(lease: SiteLease, word: str) -> Term:
     """The term as its guest can count on it; a notice tells of what was accepted for later as well."""
     if lease.noticed < 0:
         return lease.term
-    last = lease.next.term.end if lease.next is not None and word == "noticed" else lease.term.end
+    last = lease.goes_to if word == "noticed" else lease.term.end
     return Term(lease.term.start, max(min(lease.noticed, last), lease.term.start + 1))

@@ -76,8 +76,7 @@ class SitePower(SiteMaintenance):
         """What a lease has, and what it will need more of than it has, or than it is shown to wait for."""
         if lease.ended >= 0 or lease.pending == au.CLOSING:
             return
-        end = lease.term.end if lease.next is None else lease.next.term.end
-        end = end if lease.noticed < 0 else min(end, lease.noticed)
+        end = lease.goes_to if lease.noticed < 0 else min(lease.goes_to, lease.noticed)
         if lease.units:
             term = Term(lease.term.start, max(end, lease.term.start + 1))
             held = tuple(lease.units)
@@ -91,13 +90,13 @@ class SitePower(SiteMaintenance):
         if lease.pending == au.REDEEMING and end > lease.term.start:
             term = Term(lease.term.start, end)
             yield Demand(lease.id, lease.holder, NEW, lease.type, lease.wanted, (), (), term, lease.properties)
-        later = lease.next
-        if later is not None and later.units > lease.wanted and end > later.term.start:
-            term = Term(later.term.start, end)
-            yield Demand(
-                lease.id, lease.holder, GROW, lease.type, later.units - lease.wanted, tuple(lease.units), (),
-                term, later.properties,
-            )  # fmt: skip
+        for later in lease.accepted:
+            if later.units > lease.wanted and end > later.term.start:
+                term = Term(later.term.start, min(end, later.term.end))
+                yield Demand(
+                    lease.id, lease.holder, GROW, lease.type, later.units - lease.wanted, tuple(lease.units), (),
+                    term, later.properties,
+                )  # fmt: skip
 
     # -- what it decides ---------------------------------------------------------------------------------------
 

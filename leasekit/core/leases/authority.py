@@ -8,7 +8,9 @@ own fault fails the lease; while the site is at fault (:mod:`.outage`) it waits 
 accepted at once and applied at the old end: units that go are torn down, those that stay are not touched, new ones are
 set up. A modify is applied at its instant in the same way. A unit that fails while the lease is active is replaced as
 if it had failed in its setup. An extend or modify has its own time: it is accepted, and applied, while units are set up
-too, and answered when all have settled. The term's end, or a close, tears everything down; the last update says so.
+too, and answered when all have settled. A modify is also accepted between an extend and the old end: the extend stands,
+and begins with what the modify has made of the lease. The term's end, or a close, tears everything down; the last
+update says so.
 
 A unit is held from the start of its setup to the end of its teardown; the lease ends when the teardown *begins* for
 those who count time (teardown is charged to the successor), and is ``closed`` when it has ended.
@@ -58,6 +60,7 @@ TABLE: Final = {
         "end": (ACTIVE, CLOSING),
     },
     (ACTIVE, EXTENDING): {
+        "modify": (ACTIVE, MODIFYING),
         "apply": (ACTIVE, PRIMING),
         "replace": (ACTIVE, PRIMING),
         "withdraw": (ACTIVE, NONE),

@@ -41,7 +41,8 @@ def unpack_body(body: bytes, count: int, *defaults: Any) -> tuple[Any, ...]:
 
 class Held(NamedTuple):
     """A ticket that a guest holds: its encoded chain, its leaf's digest, and what it gives. ``extends`` is the number
-    of the extend that brought it (0: none did), ``victims`` the units that its lease then gives up.
+    of the extend that brought it (0: none did), ``victims`` the units that its lease then gives up. ``promised``: its
+    site has accepted it, and goes on by it when its term begins.
     """
 
     ticket: bytes
@@ -50,6 +51,7 @@ class Held(NamedTuple):
     term: Term
     extends: int = 0
     victims: tuple[str, ...] = ()
+    promised: bool = False
 
 
 class Asked(NamedTuple):
@@ -63,7 +65,7 @@ class Asked(NamedTuple):
 
 
 def _held(value: Any) -> Held | None:
-    return None if value is None else Held(value[0], value[1], value[2], Term(*value[3]), *value[4:6])
+    return None if value is None else Held(value[0], value[1], value[2], Term(*value[3]), *value[4:7])
 
 
 def _asked(value: Any) -> Asked:
@@ -194,6 +196,18 @@ class GuestLease:
         redeemed = self.renewal if self.op in (EXTEND, UNDO) else None
         return self.further if redeemed is None else (redeemed, *self.further)
 
+    @property
+    def is_promised(self) -> bool:
+        """Whether its site goes on by the first of the following tickets, whatever else it is asked before."""
+        first = self.following[0] if self.following else None
+        return first is not None and (first.promised or (first is self.renewal and self.op_accepted))
+
+    @property
+    def leaving(self) -> tuple[str, ...]:
+        """The units that go by what its site was asked last."""
+        redeemed = self.renewal if self.op in (EXTEND, UNDO) else None
+        return self.victims if redeemed is None else redeemed.victims
+
     def row(self) -> Row:
         term = self.granted or (self.approved.term if self.approved is not None else self.asked.term)
         units = self.approved.units if self.approved is not None else self.asked.units
@@ -214,6 +228,8 @@ class GuestLease:
         lease.further = tuple(one for one in map(_held, lease.further) if one is not None)
         if (lease.state, lease.pending) == (guest.ACTIVE_TICKETED, NONE) and lease.renewal is not None:
             lease._take_in_hand(lease.renewal)
+        if lease.op in (EXTEND, UNDO) and lease.renewal is not None and not lease.ask:  # an old row has them beside it
+            lease.renewal = lease.renewal._replace(victims=lease.renewal.victims or tuple(lease.victims))
         lease.first_asked = None if lease.first_asked is None else _asked(lease.first_asked)
         lease.granted = Term(*lease.granted) if lease.granted is not None else None
         return lease
@@ -468,6 +484,13 @@ class Change(NamedTuple):
     properties: Properties
 
 
+def _change(value: Any) -> Change | None:
+    if value is None:
+        return None
+    op, number, claim, units, term, victims, configuration = value
+    return Change(op, number, claim, units, Term(*term), victims, configuration)
+
+
 _NO_CONTRACT: Final = (b"", -1)
 """In the place of two fields of a site's lease that claims have now."""
 
@@ -477,10 +500,10 @@ class SiteLease:
     """The authority's record of a lease (:mod:`.authority`).
 
     ``wanted`` is how many units it is to have now; ``units`` those it has, in order; ``next`` what was accepted for
-    later. ``settles`` is the request that the next update answers. ``origin`` is the digest of the root claim that it
-    comes from, ``noticed`` when it is ended before its term (-1: it isn't). ``key`` is that of the holder when it
-    redeemed. ``saves``: its units are saved when it ends by that notice. ``replaced`` is how many of its units were
-    replaced in this term.
+    later, ``after`` an extend that was accepted before, if that is a modify. ``settles`` is the request that the next
+    update answers. ``origin`` is the digest of the root claim that it comes from, ``noticed`` when it is ended before
+    its term (-1: it isn't). ``key`` is that of the holder when it redeemed. ``saves``: its units are saved when it ends
+    by that notice. ``replaced`` is how many of its units were replaced in this term.
     """
 
     id: str
@@ -511,6 +534,7 @@ class SiteLease:
     key: bytes = b""
     saves: bool = False
     replaced: int = 0
+    after: Change | None = None
 
     timer: Instant | None = None
     send_at: Instant = 0
@@ -518,6 +542,21 @@ class SiteLease:
     waiting: int = 0
 
     table: ClassVar[str] = "leases"
+
+    @property
+    def accepted(self) -> tuple[Change, ...]:
+        """What was accepted for later, in its order."""
+        return tuple(one for one in (self.next, self.after) if one is not None)
+
+    @property
+    def extension(self) -> Change | None:
+        """The extend that was accepted."""
+        return next((one for one in self.accepted if one.op == EXTEND), None)
+
+    @property
+    def goes_to(self) -> Instant:
+        """When it ends, by all that was accepted."""
+        return self.accepted[-1].term.end if self.accepted else self.term.end
 
     @property
     def is_live(self) -> bool:
@@ -531,7 +570,7 @@ class SiteLease:
             self.claim, self.term, self.wanted, self.number, self.resource, self.properties, self.units, self.settles,
             self.next, self.update, _pack_updates(self.unacked), self.receipt, self.ended, self.root,
             self.preemptible, self.origin, self.noticed, self.notice, *_NO_CONTRACT, self.key, self.saves,
-            self.replaced,
+            self.replaced, self.after,
         )  # fmt: skip
         return (
             self.id, int(self.is_live), self.slice, self.holder, self.type, self.state, self.pending, self.wanted,
@@ -540,19 +579,17 @@ class SiteLease:
 
     @classmethod
     def from_row(cls, row: Row) -> Self:
-        defaults = (EMPTY, EMPTY, (), 0, None, 0, (), b"", -1, b"", False, b"", -1, "", *_NO_CONTRACT, b"", False, 0)
+        defaults = (
+            EMPTY, EMPTY, (), 0, None, 0, (), b"", -1, b"", False, b"", -1, "", *_NO_CONTRACT, b"", False, 0, None,
+        )  # fmt: skip
         (
             claim, term, wanted, number, resource, properties, units, settles, next_, update, unacked, receipt, ended,
-            root, preemptible, origin, noticed, notice, _, _, key, saves, replaced,
-        ) = unpack_body(row[-1], 23, *defaults)  # fmt: skip
-        later = None
-        if next_ is not None:
-            op, request, digest, count, (start, end), victims, configuration = next_
-            later = Change(op, request, digest, count, Term(start, end), victims, configuration)
+            root, preemptible, origin, noticed, notice, _, _, key, saves, replaced, after,
+        ) = unpack_body(row[-1], 24, *defaults)  # fmt: skip
         return cls(
             row[0], row[3], row[2], row[4], row[5], row[6], claim, Term(*term), wanted, number, resource, properties,
-            row[10], list(units), settles, later, update, _unpack_updates(unacked), receipt, ended, root, preemptible,
-            origin, noticed, notice, key, saves, replaced,
+            row[10], list(units), settles, _change(next_), update, _unpack_updates(unacked), receipt, ended, root,
+            preemptible, origin, noticed, notice, key, saves, replaced, _change(after),
         )  # fmt: skip
 
 

@@ -6,14 +6,16 @@ redeems the ticket at the site. A close that comes then is told to the site at o
 the site's last word closes the lease (*ticketed*/*close_wait*), also where the redeem has never arrived. When the
 site says that the units are there the lease is *active*, and its units are joined to the guest's application. Before
 the term ends the mapper may extend: a ticket for the next term makes the lease *active_ticketed*, redeeming that
-makes it active again; where a term goes on over several tickets, each of them does so (*in_hand*). In mid-term it may
-be modified, which changes the running term only: tickets in hand stand. With them in hand it may be extended further,
-from their end on, until the first of them is redeemed: what is still asked for by then is given up. An extension that
-has not begun can be taken back: one that is only asked for is withdrawn (*withdrawing*; if its ticket comes all the
-same it goes back), one in hand goes back as it is, and of one that was redeemed the site is told first (*undoing*),
-whose answer says whether it had begun. At the end, or when it is closed early, the units leave the application first
-(*closing*), then the site is told (*close_wait*), and its last word closes the lease. What is left of a ticket's term
-goes back to the broker by way of the site (:mod:`.returns`).
+makes it active again; where a term goes on over several tickets, each of them does so (*in_hand*). At any time it may
+be extended further, from the end of the last ticket on, also while the first is redeemed (*extending_further*). In
+mid-term it may be modified, which changes the running term only: tickets in hand stand. So does one that the site has
+accepted: it is in hand again meanwhile, and is redeemed anew, under another number, when the modify is settled or its
+time is up; the site goes on by it in any case. An extension that has not begun can be taken back: one that is only
+asked for is withdrawn (*withdrawing*; if its ticket comes all the same it goes back), one in hand goes back as it is,
+and of one that was redeemed the site is told first (*undoing*), whose answer says whether it had begun. At the end, or
+when it is closed early, the units leave the application first (*closing*), then the site is told (*close_wait*), and
+its last word closes the lease. What is left of a ticket's term goes back to the broker by way of the site
+(:mod:`.returns`).
 
 What is due follows from the record: ``ask`` is the request that the broker has not settled, ``claim_op`` that
 at the site; each is sent now, and again with backoff, until it is answered or useless. A reply to any other number
@@ -22,8 +24,9 @@ changes nothing. A refused extend or modify never harms the lease.
 Events: *ask* (the mapper wants it), *ticket*, *ticket_refused* (from the broker), *redeem* (due), *lease*,
 *lease_refused* (the site settled what was asked of it), *changed* (the site changed something by itself), *lost* (the
 site or broker ended it), *extend*, *modify*, *undo* (the last extension is taken back), *let_go* (the same, of one in
-hand while another is redeemed), *undone* (the site does not go on), *close* (the mapper or operator), *left* (every
-unit has left, or its time is up), *closed* (the site's last word), *expire* (too late to be useful).
+hand, or only asked for, while another is redeemed), *undone* (the site does not go on), *close* (the mapper or
+operator), *left* (every unit has left, or its time is up), *closed* (the site's last word), *expire* (too late to be
+useful).
 """
 
 from __future__ import annotations
@@ -43,6 +46,7 @@ TICKETING: Final = "ticketing"
 REDEEMING: Final = "redeeming"
 EXTENDING_TICKET: Final = "extending_ticket"
 EXTENDING_LEASE: Final = "extending_lease"
+EXTENDING_FURTHER: Final = "extending_further"
 MODIFYING: Final = "modifying"
 WITHDRAWING: Final = "withdrawing"
 UNDOING: Final = "undoing"
@@ -103,6 +107,7 @@ TABLE: Final = {
     },
     (ACTIVE, EXTENDING_TICKET): {
         "changed": (ACTIVE, EXTENDING_TICKET),
+        "in_hand": (ACTIVE_TICKETED, EXTENDING_TICKET),
         "ticket": (ACTIVE_TICKETED, NONE),
         "ticket_refused": (ACTIVE, NONE),
         "undo": (ACTIVE, WITHDRAWING),
@@ -132,6 +137,7 @@ TABLE: Final = {
         "ticket": (ACTIVE_TICKETED, NONE),
         "ticket_refused": (ACTIVE_TICKETED, NONE),
         "undo": (ACTIVE_TICKETED, WITHDRAWING),
+        "redeem": (ACTIVE_TICKETED, EXTENDING_FURTHER),
         "close": (ACTIVE, CLOSING),
         "lost": (CLOSED, NONE),
     },
@@ -157,7 +163,20 @@ TABLE: Final = {
         "changed": (ACTIVE_TICKETED, EXTENDING_LEASE),
         "lease": (ACTIVE, NONE),
         "lease_refused": (ACTIVE, NONE),
+        "extend": (ACTIVE_TICKETED, EXTENDING_FURTHER),
+        "modify": (ACTIVE_TICKETED, MODIFYING),
         "undo": (ACTIVE_TICKETED, UNDOING),
+        "let_go": (ACTIVE_TICKETED, EXTENDING_LEASE),
+        "close": (ACTIVE, CLOSING),
+        "lost": (CLOSED, NONE),
+        "expire": (ACTIVE, CLOSING),
+    },
+    (ACTIVE_TICKETED, EXTENDING_FURTHER): {
+        "changed": (ACTIVE_TICKETED, EXTENDING_FURTHER),
+        "ticket": (ACTIVE_TICKETED, EXTENDING_LEASE),
+        "ticket_refused": (ACTIVE_TICKETED, EXTENDING_LEASE),
+        "lease": (ACTIVE, EXTENDING_TICKET),
+        "lease_refused": (ACTIVE, WITHDRAWING),
         "let_go": (ACTIVE_TICKETED, EXTENDING_LEASE),
         "close": (ACTIVE, CLOSING),
         "lost": (CLOSED, NONE),

@@ -100,6 +100,7 @@ GROUPS: Final[Mapping[str, Mapping[str, _Lines]]] = {
         "active, joined": (
             ("ticketed", "active", "the lease is as it was asked for"),
             ("ticketed", "active, priming", "a unit has failed, and is replaced"),
+            ("ticketed, extending_ticket", "active", "an extend was taken back, which the broker has yet to hear of"),
         ),
     },
     "Asking for an extension: the lease goes on meanwhile": {
@@ -136,6 +137,12 @@ GROUPS: Final[Mapping[str, Mapping[str, _Lines]]] = {
             ("ticketed", "active", "the redeem has not arrived, or is applied, or refused, and the word is on its way"),
             ("ticketed", "active, extending", "the site has accepted, and waits for the old end"),
             ("ticketed", "active, priming", "the old end has come, and more units are being set up"),
+            (
+                "ticketed, extending_ticket",
+                "active",
+                "extended further, which is taken back: the broker has yet to hear",
+            ),
+            ("ticketed, extending_ticket", "active, extending", "the same, and the site has accepted the extend"),
         ),
     },
     "Extending further, or taking an extension back, before it begins": {
@@ -148,6 +155,17 @@ GROUPS: Final[Mapping[str, Mapping[str, _Lines]]] = {
             ("ticketed", "active", "the request, the ticket or the refusal is on its way"),
             ("ticketed", "active, priming", "the same, while a unit that failed is replaced"),
             ("ticketed, extending_ticket", "active", "the broker's mapper has not decided yet"),
+        ),
+        "active_ticketed, extending_further, joining": (
+            ("ticketed", "active", "redeem or request, or their answer, is on its way; units still join"),
+            ("ticketed", "active, extending", "the site has accepted the extend; units still join"),
+        ),
+        "active_ticketed, extending_further, joined": (
+            ("ticketed", "active", "redeem or request, or their answer, is on its way"),
+            ("ticketed", "active, extending", "the site has accepted the extend; of the next one nothing is known"),
+            ("ticketed, extending_ticket", "active", "the broker's mapper has not decided yet"),
+            ("ticketed, extending_ticket", "active, extending", "the same, and the site has accepted the extend"),
+            ("ticketed", "active, priming", "a unit that failed is replaced"),
         ),
         "active, withdrawing, joining": (
             ("ticketed", "active", "the withdrawal, or its answer, or the ticket is on its way; units still join"),
@@ -182,11 +200,14 @@ GROUPS: Final[Mapping[str, Mapping[str, _Lines]]] = {
             ("ticketed", "active", "request, ticket, redeem or answer is on its way; units still join"),
             ("ticketed", "active, priming", "the site carries the change out; units still join"),
             ("ticketed, modifying", "active", "the broker's mapper has not decided yet; units still join"),
+            ("ticketed", "active, extending", "the site goes on by the extension; the rest is on its way"),
         ),
         "active_ticketed, modifying, joined": (
             ("ticketed", "active", "request, ticket, redeem or answer is on its way"),
             ("ticketed", "active, priming", "the site carries the change out"),
             ("ticketed, modifying", "active", "the broker's mapper has not decided yet"),
+            ("ticketed", "active, extending", "the site goes on by the extension; the rest is on its way"),
+            ("ticketed, modifying", "active, extending", "the same, and the broker's mapper has not decided yet"),
         ),
     },
     "Changing in mid-term": {

@@ -264,7 +264,7 @@ _OVER_GUEST: Final = frozenset({
 })  # fmt: skip
 _OVER_BROKER: Final = frozenset({"asked", "deadline", "send_at"})
 _OVER_SITE: Final = frozenset({
-    "term", "wanted", "properties", "units", "settles", "next", "waiting", "preemptible", "send_at", "receipt",
+    "term", "wanted", "properties", "units", "settles", "next", "after", "waiting", "preemptible", "send_at", "receipt",
     "replaced",
 })  # fmt: skip
 
@@ -305,7 +305,7 @@ def _unused_site(lease: SiteLease) -> frozenset[str]:
     elif lease.ended >= 0:
         unused -= {"send_at"}
     if lease.ended < 0 and lease.pending == "closing":
-        unused |= {"wanted", "properties", "next", "waiting", "preemptible"}
+        unused |= {"wanted", "properties", "next", "after", "waiting", "preemptible"}
     return frozenset(unused)
 
 

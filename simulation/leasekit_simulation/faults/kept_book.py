@@ -35,6 +35,10 @@ class Change:
     heard: int = 0
     accepted: bool = False
 
+    def place(self) -> tuple[Instant, int]:
+        """To sort them by."""
+        return self.claim.term.start, self.number
+
 
 @attrs.define
 class Kept:
@@ -50,8 +54,8 @@ class Kept:
     active: bool = False
 
     def in_order(self) -> list[Change]:
-        """As they were asked for."""
-        return sorted(self.changes.values(), key=lambda change: change.number)
+        """As they begin; a modify may come between an extend and its beginning."""
+        return sorted(self.changes.values(), key=Change.place)
 
     def may_go(self, now: Instant) -> int:
         """How many units what was asked for takes from the lease, of what has begun."""
@@ -122,9 +126,9 @@ class KeptChecker(Listening):
         kept = self._leases.get(receiver, {}).get(message.lease)
         change = kept.changes.get(decode_ticket(message.ticket).leaf.digest) if kept is not None else None
         if kept is not None and change is not None:
-            later = [other for other in kept.in_order() if other.number < change.number]
+            before = [other for other in kept.in_order() if other.place() < change.place()]
             change.accepted = False
-            kept.ends = kept.ends or not later or change.claim.term.start < later[-1].claim.term.end
+            kept.ends = kept.ends or not before or change.claim.term.start < before[-1].claim.term.end
 
     def announced(self, site: str, receiver: str, message: LeaseUpdate) -> None:
         """An update that is sent for the first time."""
@@ -143,7 +147,7 @@ class KeptChecker(Listening):
             current = kept.changes.get(decode_statement(message.contract).subject)
             if current is not None and len(message.units) <= current.claim.units:
                 current.accepted, kept.spent = True, 0
-                kept.changes = {d: one for d, one in kept.changes.items() if one.number >= current.number}
+                kept.changes = {d: one for d, one in kept.changes.items() if one.place() >= current.place()}
 
     def started(self, at: Instant, actor: str, action: Action) -> None:
         """Remember for which lease a unit is set up."""

@@ -12,7 +12,17 @@ from leasekit.core.claims.claim import Claim
 from leasekit.core.claims.statements import decode_statement
 from leasekit.core.claims.ticket import decode_ticket
 from leasekit.core.errors import TicketError
-from leasekit.core.protocol.messages import CloseLease, ErrorReply, LeaseUpdate, Reclaim, Redeem, Relinquish, Truncated
+from leasekit.core.protocol.messages import (
+    UNDO,
+    Accepted,
+    CloseLease,
+    ErrorReply,
+    LeaseUpdate,
+    Reclaim,
+    Redeem,
+    Relinquish,
+    Truncated,
+)
 from leasekit.core.schema import Row
 from leasekit.core.time import SECOND, Duration, Instant
 from leasekit_simulation.faults.checkers import Listening, must
@@ -24,6 +34,7 @@ STEPS: Final[Duration] = 3 * SECOND
 EXPIRED: Final = re.compile(r"claim ended at \d+, it is ")
 NOTICED: Final = re.compile(r"lease \S+ ends at -?\d+: ")
 WRONG_TERM: Final = re.compile(r"lease \S+ (ends at \d+, the claim starts at|is cut off at) ")
+WAITING: Final = re.compile(r"lease \S+ has an extend or modify waiting already")
 NEVER: Final = frozenset({
     "malformed", "bad_signature", "wrong_site", "not_holder", "wrong_issuer", "wrong_root", "wrong_parent", "too_deep",
     "broken_chain", "type_changed", "properties_changed", "exceeds_units", "exceeds_degree", "exceeds_term", "bad_op",
@@ -46,8 +57,8 @@ class Shown(NamedTuple):
 
 class ReasonChecker(Listening):
     """A site that refuses a ticket says why, and that is so: as expired by its clock, as given back only if somebody
-    gave it back, as redeemed if it was, as out of term or noticed if its lease is; and it knows the leases that it has
-    called active.
+    gave it back, as redeemed if it was, as out of term, out of turn or noticed if its lease is; and it knows the
+    leases that it has called active.
     """
 
     def __init__(
@@ -62,7 +73,7 @@ class ReasonChecker(Listening):
         """``rogue``: whether there is a broker that gives away more than it has."""
         super().__init__()
         self._claims, self._guests, self._clock, self._rogue = claims, guests, clock, rogue
-        self.sends = {ErrorReply: self._error, Reclaim: self._reclaim}
+        self.sends = {ErrorReply: self._error, Reclaim: self._reclaim, Accepted: self._accepted}
         self.receives = {
             Redeem: self._redeem, Relinquish: self._relinquish, CloseLease: self._close, Truncated: self._truncated,
         }  # fmt: skip
@@ -72,6 +83,7 @@ class ReasonChecker(Listening):
         self._said: dict[str, set[bytes]] = {site: set() for site in sites}
         self._noticed: set[tuple[str, str]] = set()
         self._active: dict[tuple[str, str], Instant] = {}
+        self._taken: set[tuple[str, bytes]] = set()
         self._since: dict[tuple[str, str], set[bytes]] = {}
         self.stepped: set[str] = set()
         """Whose clocks went wrong: what is over they may see otherwise."""
@@ -89,7 +101,14 @@ class ReasonChecker(Listening):
         digest = shown.leaf.digest
         self._times[receiver, digest] = self._times.get((receiver, digest), 0) + 1
         self._since.setdefault((receiver, message.lease), set()).add(digest)
+        if message.op == UNDO:
+            self._taken.discard((receiver, digest))
         self._ends(receiver, message.truncation)
+
+    def _accepted(self, at: Instant, sender: str, receiver: str, message: Accepted) -> None:
+        shown = self._shown.get((sender, receiver, message.lease, message.number))
+        if shown is not None:
+            self._taken.add((sender, shown.leaf.digest))
 
     def _relinquish(self, at: Instant, sender: str, receiver: str, message: Relinquish) -> None:
         self._ends(receiver, message.relinquishment)
@@ -107,7 +126,9 @@ class ReasonChecker(Listening):
     def _ends(self, site: str, data: bytes) -> None:
         if site in self._said and data:
             try:
-                self._said[site].add(decode_statement(data).subject)
+                subject = decode_statement(data).subject
+                self._said[site].add(subject)
+                self._taken.discard((site, subject))
             except TicketError:
                 return  # the site's to refuse
 
@@ -161,6 +182,8 @@ class ReasonChecker(Listening):
             must((site, message.lease) in self._noticed, f"{what}: nothing ends it early")
         elif WRONG_TERM.match(message.reason):
             self._check_term(site, message.lease, shown, what)
+        elif WAITING.match(message.reason):
+            must((site, shown.leaf.digest) not in self._taken, f"{what}: it has accepted that")
 
     def _check_expired(self, site: str, shown: Shown, what: str) -> None:
         now = max(self._clock(site), self._logged[site])

@@ -285,12 +285,15 @@ class SiteRefusals(Listening):
         if leaf is None or leaf.digest in self._taken:
             return
         self._taken.add(leaf.digest)
+        start, end = leaf.term
         has = [
             entry.claim.term.end
             for entry in self._redeemed[sender].values()
-            if entry.lease == message.lease and entry.claim.units >= leaf.units and entry.claim.digest != leaf.digest
+            if entry.lease == message.lease
+            and entry.claim.units >= leaf.units
+            and entry.claim.digest != leaf.digest
+            and entry.claim.term.start <= start
         ]
-        start, end = leaf.term
         needs = Term(max((start, *has)), min(end, self._ends.get((sender, message.lease), end)))
         if needs.start >= needs.end:
             return
@@ -332,7 +335,8 @@ class SiteRefusals(Listening):
         current = book.get(claim)
         if current is not None:
             for digest in [d for d, e in book.items() if e.lease == lease and e.number < current.number]:
-                del book[digest]
+                if book[digest].claim.term.start <= current.claim.term.start:  # else it is yet to begin
+                    del book[digest]
 
     def _check_short(self, site: str, leaf: Claim, lease: str, why: str) -> None:
         count = self._inventory[site].get(leaf.type, 0) - sum(name.startswith(leaf.type) for name in self._out[site])

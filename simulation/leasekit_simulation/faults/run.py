@@ -34,7 +34,7 @@ SETTLED_WITHIN: Final[Duration] = 5 * MINUTE
 """How long after the last fault a lease may still be on its way to somewhere."""
 DEEDS_A_TWIN: Final = 12
 """After so many deeds it is looked at what actors would know after a restart."""
-PASSING: Final = (sm.REDEEMING, sm.EXTENDING_TICKET, sm.MODIFYING, sm.CLOSING, sm.CLOSE_WAIT)
+PASSING: Final = (sm.REDEEMING, sm.EXTENDING_TICKET, sm.EXTENDING_FURTHER, sm.MODIFYING, sm.CLOSING, sm.CLOSE_WAIT)
 LEASE: Final = re.compile(r"\b[0-9a-f]{16}-\d+\b")
 
 

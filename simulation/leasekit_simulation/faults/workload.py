@@ -207,12 +207,28 @@ class Workload:
             )  # fmt: skip
             if rng.random() < 0.4:
                 self._think_again(guest, lease.id, rng)
+            elif rng.random() < 0.3:
+                self._change_late(guest, lease, rng)
 
     def _think_again(self, guest: str, lease: str, rng: Random) -> None:
         """Take an extension back, while it is asked for, when it is granted, or when it is redeemed."""
         world = self.world
         at = world.now + rng.choice((0, 20, 500, 10 * SECOND, MINUTE))
         world.call_at(at, guest, lambda: self._command(guest, "lease.undo_extend", None, lease=lease))
+
+    def _change_late(self, guest: str, lease: Any, rng: Random) -> None:
+        """Modify a lease, or extend it further, when its site goes on by the extension already."""
+        world = self.world
+        end, more = lease.following[-1].term.end if lease.following else lease.end, rng.choice((5000, MINUTE))
+        command, change = rng.choice(
+            (
+                ("modify", {"units": rng.randint(1, 6), "configuration": {"size": str(rng.randint(1, 9))}}),
+                ("modify", {"configuration": {"size": str(rng.randint(1, 9))}}),
+                ("extend", {"end": end + 200_000 + more, "units": rng.randint(1, 6)}),
+            )
+        )
+        at = max(world.now, lease.end - rng.choice((MINUTE, 50_000, 20_000, 6000)))
+        world.call_at(at, guest, lambda: self._command(guest, f"lease.{command}", None, lease=lease.id, **change))
 
     def _modify(self, guest: str, rng: Random) -> None:
         lease = self._lease(guest, rng)
