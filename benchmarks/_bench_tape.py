@@ -43,9 +43,9 @@ class Tape:
     def record(self, world: World) -> None:
         """Have a world write what it does onto the tape."""
         for name, node in world.nodes.items():
-            actor: Any = node.actor
-            actor.signer = _Signer(actor.signer, self)
-            actor.scheme = actor.verifier._scheme = _Scheme(actor.scheme, self)
+            keyring: Any = node.actor.keyring
+            keyring.signer = _Signer(keyring.signer, self)
+            keyring.scheme = keyring.verifier._scheme = _Scheme(keyring.scheme, self)
             store: Any = node.store
             store.commit = self._taped(name, store.commit)
         carry = world._carry

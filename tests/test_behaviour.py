@@ -9,7 +9,7 @@ from pathlib import Path
 import behaviour
 import pytest
 
-from leasekit.actors.base import Actor
+from leasekit.actors.kernel import Kernel
 
 NAMES = ["create_join_close", "3"]
 
@@ -28,6 +28,6 @@ def test_digests_are_the_same_in_every_process() -> None:
 def test_a_digest_notices_another_number(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """An actor that counts otherwise has other messages, and so another digest."""
     before = behaviour.digest(name)
-    original = Actor._next
-    monkeypatch.setattr(Actor, "_next", lambda self, counter: original(self, counter) + 1)
+    original = Kernel.next
+    monkeypatch.setattr(Kernel, "next", lambda self, counter: original(self, counter) + 1)
     assert behaviour.digest(name) != before

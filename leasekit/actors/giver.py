@@ -42,7 +42,7 @@ from leasekit.core.protocol.messages import (
     Reclaim,
 )
 from leasekit.core.schema import Change, Row
-from leasekit.core.steps import Connected, Outgoing
+from leasekit.core.steps import Connected
 from leasekit.core.time import Instant
 
 L = TypeVar("L", bound=ServedLease)
@@ -95,6 +95,14 @@ class Giver(Reports[L], Generic[L]):
         self._handlers.update({OfferAnswer: self._on_offer_answer, LetGo: self._on_let_go})
         self._commands.update({"delegation.reclaim": self._reclaim, "delegation.give": self._wish})
         self._queries["delegations"] = self._query_delegations
+        self.kernel.register(
+            Delegation,
+            due_at=self._delegation_due_at,
+            on_due=self._delegation_due,
+            owes=self._owes_offer,
+            send=self._send_given_now,
+        )
+        self.kernel.register(Wish)
 
     # -- for the roles to fill in ------------------------------------------------------------------------------
 
@@ -139,11 +147,11 @@ class Giver(Reports[L], Generic[L]):
             if lines is not None and line not in lines:
                 continue
             self._waiting_lines.pop(line, None)
-            while spec.broker in self.peers and self._go_on(line, spec, again):
+            while spec.broker in self.keyring.peers and self._go_on(line, spec, again):
                 pass
             for record in self.given.values():
                 if record.base == line:
-                    self._schedule(record, self._due_at(record))  # the settings say when it is renewed
+                    self.kernel.schedule(record, self.kernel.due_at(record))  # the settings say when it is renewed
 
     def _wanted_specs(self, *, whole: bool = False) -> dict[str, DelegationSpec]:
         """What is to be given by line: what the settings say, as far as the operator wished for nothing else; no more
@@ -162,22 +170,24 @@ class Giver(Reports[L], Generic[L]):
     def _go_on(self, line: str, spec: DelegationSpec, again: bool) -> bool:
         """Offer the next stretch of a line. False if there is nothing to be offered now."""
         stretches = [record for record in self.given.values() if record.base == line]
-        live = sorted((one for one in stretches if one.state in _CURRENT and one.term.end > self.now), key=_order)
-        end = live[-1].term.end if live else self.now
+        live = sorted(
+            (one for one in stretches if one.state in _CURRENT and one.term.end > self.kernel.now), key=_order
+        )
+        end = live[-1].term.end if live else self.kernel.now
         refused = any(one.state == deleg.REFUSED and one.term.end > end - bool(live) for one in stretches)
         if (refused and not again) or any(one.state in (deleg.OFFERING, deleg.RECLAIMING) for one in stretches):
             return False
         name = self._next_name(line, stretches)
         if not live:
             return self._is_missing(line, spec, stretches) and self._made(line, self._delegate(name, spec, None))
-        if 0 <= spec.until <= self.now:  # its taker was away, and holds more than it was to have by now
-            self.take_back(live[0], self.now, -1, f"it was to end at {spec.until}")
+        if 0 <= spec.until <= self.kernel.now:  # its taker was away, and holds more than it was to have by now
+            self.take_back(live[0], self.kernel.now, -1, f"it was to end at {spec.until}")
             return False
         for one in live:
             other = self._is_other(one, spec, one is live[-1])
             if other and self._made(line, self._delegate(name, spec, one, instead=True)):
                 return True
-        due = bool(spec.renew) and end - spec.renew <= self.now
+        due = bool(spec.renew) and end - spec.renew <= self.kernel.now
         return due and self._made(line, self._delegate(name, spec, live[-1]))
 
     def _made(self, line: str, made: bool) -> bool:
@@ -194,7 +204,7 @@ class Giver(Reports[L], Generic[L]):
         """Nothing of a line is held: whether it is to be. What the operator took back is not, unless it was wished for
         since; what its taker has let go of is.
         """
-        if not spec.units or 0 <= spec.until <= self.now:
+        if not spec.units or 0 <= spec.until <= self.kernel.now:
             return False
         last = max(stretches, key=_order, default=None)
         return last is None or line in self.wishes or not last.statement
@@ -209,11 +219,11 @@ class Giver(Reports[L], Generic[L]):
     def _stretch(self, spec: DelegationSpec, last: Delegation | None, *, instead: bool) -> tuple[Instant, Instant]:
         """Over what time the next stretch of a line goes: after ``last``, or in its place from now on."""
         if last is None:
-            return self.now, spec.until if spec.until >= 0 else self.now + spec.length
+            return self.kernel.now, spec.until if spec.until >= 0 else self.kernel.now + spec.length
         if not instead:
             return last.term.end, last.term.end + spec.stretch
         is_last = all(one.term.end <= last.term.end for one in self.given.values() if _is_current(one, last.base))
-        return max(self.now, last.term.start), spec.until if is_last and spec.until >= 0 else last.term.end
+        return max(self.kernel.now, last.term.start), spec.until if is_last and spec.until >= 0 else last.term.end
 
     def _line_name(self, spec: DelegationSpec) -> str:
         line = f"{self.name}/{spec.type}@{spec.broker}" + (f"/{spec.site}" if spec.site else "")
@@ -247,13 +257,15 @@ class Giver(Reports[L], Generic[L]):
     ) -> None:
         leaf = ticket.leaf
         record = Delegation(
-            id_, peer, leaf.type, leaf.units, leaf.term, ticket.encode(), properties, self._next("serial"),
+            id_, peer, leaf.type, leaf.units, leaf.term, ticket.encode(), properties, self.kernel.next("serial"),
             site or self.name, leaf.digest, given=True, source=source, line="" if id_ == line else line,
         )  # fmt: skip
         self._forget_stretches(record)
         self.given[id_] = record
-        self._note(id_, "delegate", "", deleg.OFFERING, f"{leaf.units} {leaf.type} to {peer} until {leaf.term.end}")
-        self._touch(record)
+        self.kernel.note(
+            id_, "delegate", "", deleg.OFFERING, f"{leaf.units} {leaf.type} to {peer} until {leaf.term.end}"
+        )
+        self.kernel.touch(record)
         self._send_given(record)
 
     def _forget_stretches(self, fresh: Delegation) -> None:
@@ -262,10 +274,9 @@ class Giver(Reports[L], Generic[L]):
             free = record.state == deleg.ENDED or (record.state == deleg.REFUSED and record.freed >= 0)
             if free and record.reclaimed < 0:
                 del self.given[record.id]
-                self._dirty.pop(id(record), None)
-                record.timer = None
+                self.kernel.forget(record)
                 if record.id != fresh.id:
-                    self._changes.append(Change(record.table, record.id, None))
+                    self.kernel.changes.append(Change(record.table, record.id, None))
 
     def _send_given(self, record: Delegation) -> None:
         if record.state == deleg.OFFERING:
@@ -275,9 +286,9 @@ class Giver(Reports[L], Generic[L]):
             )
         else:
             message = Reclaim(record.id, record.number, record.ticket, record.statement)
-        self._messages.append(Outgoing(record.peer, message))
-        self._owe(record, record.peer)
-        record.send_at = self.now + self._backoff(record.tries)
+        self.kernel.send(record.peer, message)
+        self.kernel.owe(record, record.peer)
+        record.send_at = self.kernel.now + self.kernel.backoff(record.tries)
         record.tries += 1
 
     def _on_offer_answer(self, peer: str, message: OfferAnswer) -> None:
@@ -289,15 +300,15 @@ class Giver(Reports[L], Generic[L]):
         elif record.state == deleg.OFFERING and message.reason:
             self._not_taken(record, message.reason)
         elif record.state == deleg.OFFERING:
-            self._fire(deleg.MACHINE, record, "taken")
+            self.kernel.fire(deleg.MACHINE, record, "taken")
             self._stand_in(record, message.until, message.beyond)
             self._taken(record)
             self._renew(record)
         elif record.state == deleg.RECLAIMING:
-            self._fire(deleg.MACHINE, record, "let_go")
+            self.kernel.fire(deleg.MACHINE, record, "let_go")
             self._let_go(record, message.until if record.deadline < 0 else min(message.until, record.deadline))
             self._renew(record)
-        self._forget_owed(record, peer)
+        self.kernel.owe_no_more(record, peer)
 
     def _stand_in(self, fresh: Delegation, until: Instant, beyond: Instant) -> None:
         """``fresh`` was taken: it stands in the place of what was held over its term, of which what was granted goes on
@@ -306,7 +317,7 @@ class Giver(Reports[L], Generic[L]):
         fresh.beyond = beyond
         for record in replaced_by(fresh, self.given.values()):
             record.replaced = fresh.term.start
-            self._fire(deleg.MACHINE, record, "replace", f"{fresh.id} is in its place, with {fresh.units}")
+            self.kernel.fire(deleg.MACHINE, record, "replace", f"{fresh.id} is in its place, with {fresh.units}")
             if record.state == deleg.REPLACED:
                 self._let_go(record, until)
 
@@ -323,7 +334,7 @@ class Giver(Reports[L], Generic[L]):
                 found.append((one, ticket))
         if found:
             offered.reason = "forgotten: its taker holds what was given before"
-            self._fire(deleg.MACHINE, offered, "refused", offered.reason)
+            self.kernel.fire(deleg.MACHINE, offered, "refused", offered.reason)
             self._refused(offered)
         for one, ticket in found:
             self._take_up(offered, one, ticket)
@@ -333,22 +344,21 @@ class Giver(Reports[L], Generic[L]):
         leaf, id_ = ticket.leaf, held.delegation
         old = self.given.get(id_)
         if old is not None:  # the same name: its row is written over
-            self._dirty.pop(id(old), None)
-            old.timer = None
+            self.kernel.forget(old)
         record = self.given[id_] = Delegation(
             id_, offered.peer, leaf.type, leaf.units, leaf.term, held.ticket, offered.properties,
-            self._next("serial"), offered.site, leaf.digest, given=True,
+            self.kernel.next("serial"), offered.site, leaf.digest, given=True,
             line="" if id_ == offered.base else offered.base,
         )  # fmt: skip
-        self._note(id_, "delegate", "", deleg.OFFERING, f"{leaf.units} {leaf.type}: {offered.peer} holds it")
-        self._fire(deleg.MACHINE, record, "taken")
+        self.kernel.note(id_, "delegate", "", deleg.OFFERING, f"{leaf.units} {leaf.type}: {offered.peer} holds it")
+        self.kernel.fire(deleg.MACHINE, record, "taken")
         if held.state == deleg.REPLACED:
             record.replaced = record.freed = max(held.at, leaf.term.start)
-            self._fire(deleg.MACHINE, record, "replace", f"{offered.peer} says so")
+            self.kernel.fire(deleg.MACHINE, record, "replace", f"{offered.peer} says so")
         elif held.state == deleg.RECLAIMED:
             record.reclaimed = max(held.at, leaf.term.start)
-            self._fire(deleg.MACHINE, record, "let_go", f"{offered.peer} has let go of it")
-        self._touch(record)
+            self.kernel.fire(deleg.MACHINE, record, "let_go", f"{offered.peer} has let go of it")
+        self.kernel.touch(record)
 
     def _on_let_go(self, peer: str, message: LetGo) -> None:
         """Its taker's operator let go of it: it is offered anew, since the taker is there again."""
@@ -356,19 +366,19 @@ class Giver(Reports[L], Generic[L]):
         digest = decode_ticket(message.ticket).leaf.digest
         if record is not None and record.peer == peer and record.digest == digest and record.state not in _OVER:
             if record.state == deleg.OFFERING:  # its answer was lost
-                self._fire(deleg.MACHINE, record, "taken")
+                self.kernel.fire(deleg.MACHINE, record, "taken")
             if deleg.MACHINE.allows((record.state, record.pending), "let_go"):
                 if record.reclaimed < 0:
-                    record.reclaimed, record.reason = self.now, f"{peer} has let go of it"
-                self._fire(deleg.MACHINE, record, "let_go", f"{peer} has let go of it")
+                    record.reclaimed, record.reason = self.kernel.now, f"{peer} has let go of it"
+                self.kernel.fire(deleg.MACHINE, record, "let_go", f"{peer} has let go of it")
                 self._let_go(record, message.until)
-                self._forget_owed(record, peer)
+                self.kernel.owe_no_more(record, peer)
                 self._renew(record)
-        self._messages.append(Outgoing(peer, Accepted(message.delegation, message.number)))
+        self.kernel.send(peer, Accepted(message.delegation, message.number))
 
     def _not_taken(self, record: Delegation, reason: str) -> None:
         record.reason = reason
-        self._fire(deleg.MACHINE, record, "refused", reason)
+        self.kernel.fire(deleg.MACHINE, record, "refused", reason)
         self._complain(f"{record.peer} refuses {record.id}: {reason}; it is offered again when something has changed")
         self._refused(record)
 
@@ -381,17 +391,17 @@ class Giver(Reports[L], Generic[L]):
             super()._on_error(peer, message)
         elif record.state == deleg.OFFERING:
             self._not_taken(record, message.text or message.code)
-            self._forget_owed(record, peer)
+            self.kernel.owe_no_more(record, peer)
         elif record.state == deleg.RECLAIMING:
-            self._fire(deleg.MACHINE, record, "let_go", f"{peer} does not hear of it: {message.text}")
+            self.kernel.fire(deleg.MACHINE, record, "let_go", f"{peer} does not hear of it: {message.text}")
             self._let_go(record, record.term.end if record.deadline < 0 else record.deadline)
             self._renew(record)
-            self._forget_owed(record, peer)
+            self.kernel.owe_no_more(record, peer)
 
     def _peer_changed(self, name: str) -> None:
         """What a peer refused it may take now that it is known otherwise."""
         super()._peer_changed(name)
-        if name in self.peers:
+        if name in self.keyring.peers:
             theirs = [line for line, spec in self._specs.items() if spec.broker == name]
             for line in theirs:
                 self._retried.pop(line, None)
@@ -416,11 +426,15 @@ class Giver(Reports[L], Generic[L]):
         units, until = arguments.get("units") or 0, instant_of(arguments, "until")
         if type(units) is not int or not 0 <= units <= UNITS_MAX:
             raise CommandError(f"units: found {units!r:.40}, expected a number from 1 to {UNITS_MAX}")
-        if until is not None and until <= self.now:
-            raise CommandError(f"until: found {until}, it is {self.now} already: `reclaim` takes a delegation back")
-        peer = self.peers.get(broker)
+        if until is not None and until <= self.kernel.now:
+            raise CommandError(
+                f"until: found {until}, it is {self.kernel.now} already: `reclaim` takes a delegation back"
+            )
+        peer = self.keyring.peers.get(broker)
         if peer is None or peer.role != "broker":
-            known = ", ".join(sorted(one.name for one in self.peers.values() if one.role == "broker")) or "(none)"
+            known = (
+                ", ".join(sorted(one.name for one in self.keyring.peers.values() if one.role == "broker")) or "(none)"
+            )
             raise CommandError(f"broker: found {broker!r}, the brokers that {self.name} knows are {known}")
         line = self._line_name(DelegationSpec(broker=broker, type=type_, units=units, site=site))
         self._check_wish(line, type_, units, until)
@@ -433,8 +447,8 @@ class Giver(Reports[L], Generic[L]):
             if before is not None:
                 self.wishes[line] = before
             raise
-        self._touch(self.wishes[line])
-        self._note(
+        self.kernel.touch(self.wishes[line])
+        self.kernel.note(
             line, "wish", "", "", f"{units or 'all'} {type_} for {broker}" + (f" until {until}" if until else "")
         )
         self.give([line], again=True)
@@ -443,7 +457,7 @@ class Giver(Reports[L], Generic[L]):
     def differences(self) -> list[dict[str, Any]]:
         """Where what takers hold differs from the settings."""
         settled = {self._line_name(spec): spec for spec in self._settled()}
-        return differences(settled, self._wanted_specs(whole=True), self.wishes, self.given.values(), self.now)
+        return differences(settled, self._wanted_specs(whole=True), self.wishes, self.given.values(), self.kernel.now)
 
     def _check_wish(self, line: str, type_: str, units: int, until: Instant | None) -> None:
         """Raises ``CommandError`` for what could never be given."""
@@ -461,13 +475,12 @@ class Giver(Reports[L], Generic[L]):
             wish = self.wishes[record.base] = Wish(
                 record.base, record.peer, record.type, 0, -1, self._specs[record.base].site
             )
-            self._touch(wish)
+            self.kernel.touch(wish)
 
     def _forget_wish(self, line: str) -> None:
         wish = self.wishes.pop(line, None)
         if wish is not None:
-            self._dirty.pop(id(wish), None)
-            self._changes.append(Change(wish.table, wish.id, None))
+            self.kernel.erase(wish)
         self._specs = self._wanted_specs()
 
     def _reclaim(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -479,7 +492,7 @@ class Giver(Reports[L], Generic[L]):
         if record is None:
             known = ", ".join(sorted(self.given)) or "(none)"
             raise CommandError(f"delegation: found {arguments.get('delegation')!r}, given are {known}")
-        at, deadline = max(instant_of(arguments, "at") or 0, self.now), instant_of(arguments, "deadline")
+        at, deadline = max(instant_of(arguments, "at") or 0, self.kernel.now), instant_of(arguments, "deadline")
         if not _can_go_back(record):
             raise CommandError(f"delegation {record.id} is {record.state}: it can't be taken back")
         if deadline is not None and deadline < at:
@@ -493,10 +506,10 @@ class Giver(Reports[L], Generic[L]):
         run out).
         """
         record.reclaimed, record.deadline, record.reason = at, deadline, why
-        signer = self.signer_of(decode_ticket(record.ticket).leaf.issuer)
+        signer = self.keyring.signer_of(decode_ticket(record.ticket).leaf.issuer)
         record.statement = reclaim(signer, record.digest, at, deadline if deadline >= 0 else None).encode()
-        record.number, record.tries = self._next("serial"), 0
-        self._fire(deleg.MACHINE, record, "reclaim", why)
+        record.number, record.tries = self.kernel.next("serial"), 0
+        self.kernel.fire(deleg.MACHINE, record, "reclaim", why)
         self._send_given(record)
         self._took_back(record)
         for later in list(self.given.values()):  # what goes on from it as well, or stands for it, or it for that
@@ -506,49 +519,42 @@ class Giver(Reports[L], Generic[L]):
 
     # -- time and state ----------------------------------------------------------------------------------------
 
-    def _due_at(self, record: Any) -> Instant | None:
-        if isinstance(record, Wish):
-            return None
-        if not isinstance(record, Delegation):
-            return super()._due_at(record)
+    def _delegation_due_at(self, record: Delegation) -> Instant | None:
         if record.state in _OVER:
             return None
         if record.state == deleg.REPLACED:
-            grants = record.grants_until if record.grants_until > self.now and not record.given else None
+            grants = record.grants_until if record.grants_until > self.kernel.now and not record.given else None
             return earliest(record.term.end, record.freed if record.freed >= 0 else None, grants)
         if record.given and record.state == deleg.RECLAIMED:
-            return earliest(record.term.end, record.freed if record.freed > self.now else None)
+            return earliest(record.term.end, record.freed if record.freed > self.kernel.now else None)
         sending = record.send_at if record.state in (deleg.OFFERING, deleg.RECLAIMING) else None
         spec = self._specs.get(record.base) if record.state == deleg.HELD and record.given else None
         begin = record.term.end - spec.renew if spec is not None and spec.renew else 0
         if not record.given:
             begin = record.grants_until
-        if record.given and record.beyond > self.now:
-            begin = min(begin, record.beyond) if begin > self.now else record.beyond
-        return earliest(sending, record.term.end, begin if begin > self.now else None)
+        if record.given and record.beyond > self.kernel.now:
+            begin = min(begin, record.beyond) if begin > self.kernel.now else record.beyond
+        return earliest(sending, record.term.end, begin if begin > self.kernel.now else None)
 
-    def _on_due(self, record: Any) -> None:
-        if not isinstance(record, Delegation):
-            super()._on_due(record)
-        elif record.term.end <= self.now or (record.state == deleg.REPLACED and 0 <= record.freed <= self.now):
-            self._fire(deleg.MACHINE, record, "end", "its term is over" if record.term.end <= self.now else "unused")
+    def _delegation_due(self, record: Delegation) -> None:
+        if record.term.end <= self.kernel.now or (
+            record.state == deleg.REPLACED and 0 <= record.freed <= self.kernel.now
+        ):
+            self.kernel.fire(
+                deleg.MACHINE, record, "end", "its term is over" if record.term.end <= self.kernel.now else "unused"
+            )
             self.give()
         elif record.state in (deleg.OFFERING, deleg.RECLAIMING):
             self._send_given(record)
         elif record.given:
             self.give()
 
-    def _owes(self, record: Any, peer: str) -> bool:
-        if isinstance(record, Delegation):
-            return record.state in (deleg.OFFERING, deleg.RECLAIMING) and record.peer == peer
-        return super()._owes(record, peer)
+    def _owes_offer(self, record: Delegation, peer: str) -> bool:
+        return record.state in (deleg.OFFERING, deleg.RECLAIMING) and record.peer == peer
 
-    def _send_owed(self, record: Any, peer: str) -> None:
-        if isinstance(record, Delegation):
-            record.tries = 0
-            self._send_given(record)
-        else:
-            super()._send_owed(record, peer)
+    def _send_given_now(self, record: Delegation, peer: str) -> None:
+        record.tries = 0
+        self._send_given(record)
 
     def _restore_given(self, rows: Sequence[Row], wishes: Sequence[Row]) -> None:
         self.wishes = {row[0]: Wish.from_row(row) for row in wishes}
@@ -558,8 +564,8 @@ class Giver(Reports[L], Generic[L]):
                 self.given[record.id] = record
                 waiting = record.state in (deleg.OFFERING, deleg.RECLAIMING)
                 if waiting:
-                    self._owe(record, record.peer)
-                self._schedule(record, self.now if waiting else self._due_at(record))
+                    self.kernel.owe(record, record.peer)
+                self.kernel.schedule(record, self.kernel.now if waiting else self.kernel.due_at(record))
 
     def _query_delegations(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
         return [

@@ -13,8 +13,7 @@ from leasekit.actors.served import ServedLease, Server
 from leasekit.core.leases.relations import Notice
 from leasekit.core.protocol.codec import encode_message
 from leasekit.core.protocol.messages import Accepted, ErrorReply, Message
-from leasekit.core.schema import Change, Row
-from leasekit.core.steps import Outgoing
+from leasekit.core.schema import Row
 from leasekit.core.time import Instant
 
 L = TypeVar("L", bound=ServedLease)
@@ -27,6 +26,13 @@ class Notices(Server[L], Generic[L]):
         super().__init__(*arguments)
         self.notices: dict[str, Notice] = {}
         self._handlers[Accepted] = self._on_accepted
+        self.kernel.register(
+            Notice,
+            due_at=lambda notice: min(notice.send_at, notice.until),
+            on_due=self._notice_due,
+            owes=lambda notice, peer: notice.id in self.notices and notice.peer == peer,
+            send=self._send_notice_now,
+        )
 
     def notify(self, id_: str, peer: str, subject: str, number: int, message: Message, until: Instant) -> None:
         """Owe ``message`` to ``peer``; a notice of the same ``id_`` that is still due is replaced."""
@@ -36,12 +42,12 @@ class Notices(Server[L], Generic[L]):
         notice = Notice(id_, peer, subject, number, until, encode_message(message))
         self.notices[id_] = notice
         self._send_notice(notice)
-        self._touch(notice)
+        self.kernel.touch(notice)
 
     def _send_notice(self, notice: Notice) -> None:
-        self._messages.append(Outgoing(notice.peer, notice.content()))
-        self._owe(notice, notice.peer)
-        notice.send_at = self.now + self._backoff(notice.tries)
+        self.kernel.send(notice.peer, notice.content())
+        self.kernel.owe(notice, notice.peer)
+        notice.send_at = self.kernel.now + self.kernel.backoff(notice.tries)
         notice.tries += 1
 
     def _on_accepted(self, peer: str, message: Accepted) -> None:
@@ -67,40 +73,25 @@ class Notices(Server[L], Generic[L]):
 
     def _end_notice(self, notice: Notice) -> None:
         del self.notices[notice.id]
-        self._forget_owed(notice, notice.peer)
-        self._dirty.pop(id(notice), None)
-        notice.timer = None
-        self._changes.append(Change(notice.table, notice.id, None))
+        self.kernel.owe_no_more(notice, notice.peer)
+        self.kernel.erase(notice)
 
     # -- time and state ----------------------------------------------------------------------------------------
 
-    def _due_at(self, record: Any) -> Instant | None:
-        return min(record.send_at, record.until) if isinstance(record, Notice) else super()._due_at(record)
+    def _notice_due(self, notice: Notice) -> None:
+        if notice.until <= self.kernel.now:
+            self._end_notice(notice)
+        elif notice.send_at <= self.kernel.now:
+            self._send_notice(notice)
 
-    def _on_due(self, record: Any) -> None:
-        if not isinstance(record, Notice):
-            super()._on_due(record)
-        elif record.until <= self.now:
-            self._end_notice(record)
-        elif record.send_at <= self.now:
-            self._send_notice(record)
-
-    def _owes(self, record: Any, peer: str) -> bool:
-        if isinstance(record, Notice):
-            return record.id in self.notices and record.peer == peer
-        return super()._owes(record, peer)
-
-    def _send_owed(self, record: Any, peer: str) -> None:
-        if isinstance(record, Notice):
-            record.tries = 0
-            self._send_notice(record)
-        else:
-            super()._send_owed(record, peer)
+    def _send_notice_now(self, notice: Notice, peer: str) -> None:
+        notice.tries = 0
+        self._send_notice(notice)
 
     def _restore(self, tables: Mapping[str, Sequence[Row]]) -> None:
         super()._restore(tables)
         for row in tables.get("notices", ()):
             notice = Notice.from_row(row)
             self.notices[notice.id] = notice
-            self._owe(notice, notice.peer)
-            self._schedule(notice, self.now)
+            self.kernel.owe(notice, notice.peer)
+            self.kernel.schedule(notice, self.kernel.now)

@@ -28,7 +28,7 @@ from leasekit.core.leases.relations import PeerRecord
 from leasekit.core.protocol.codec import TEXT_MAX, WORD_MAX, clip
 from leasekit.core.protocol.messages import Accepted, Administer, Administered, ErrorReply, Introduce, Message
 from leasekit.core.schema import Change, Row
-from leasekit.core.steps import Command, Connected, Disconnected, Outgoing, PeerChange, Reply
+from leasekit.core.steps import Command, Connected, Disconnected, PeerChange, Reply
 from leasekit.core.time import HOUR, SECOND, Duration, Instant
 from leasekit.core.words import with_article
 
@@ -76,7 +76,7 @@ class Peering(Actor):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self._deployed = dict(self.peers)
+        self._deployed = dict(self.keyring.peers)
         self._made_known: dict[str, PeerRecord] = {}
         self._endorsed: Counter[str] = Counter()
         self._turned_away: Counter[str] = Counter()
@@ -91,12 +91,14 @@ class Peering(Actor):
             {"peer.add": self._add_peer, "peer.remove": self._remove_peer, "peer.succeed": self._succeed}
         )
         self._queries["peers"] = self._query_peers
+        self.kernel.register(PeerRecord, due_at=self._unused_at, on_due=self._on_unused)
+        self.kernel.register(_Errand, on_due=self._unheard)
 
     # -- peers that come and go --------------------------------------------------------------------------------
 
     def _add_peer(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         peer = _peer_from(arguments)
-        known = self.peers.get(peer.name)
+        known = self.keyring.peers.get(peer.name)
         if known is not None and known.key != peer.key:
             raise CommandError(
                 f"name: {peer.name!r} has key {fingerprint(known.key)} here: remove it first, or use another name"
@@ -107,9 +109,9 @@ class Peering(Actor):
 
     def _remove_peer(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         name = str(arguments.get("name", ""))
-        known = self.peers.get(name)
+        known = self.keyring.peers.get(name)
         if known is None:
-            raise CommandError(f"name: found {name!r}, known are {', '.join(sorted(self.peers)) or '(none)'}")
+            raise CommandError(f"name: found {name!r}, known are {', '.join(sorted(self.keyring.peers)) or '(none)'}")
         if name in self._deployed:
             self._make_known(known, removed=True)
         else:
@@ -120,45 +122,48 @@ class Peering(Actor):
         """Know a peer no longer that the deploy file does not name."""
         record = self._made_known.pop(name)
         self._endorsed[record.origin] -= 1
-        self._dirty.pop(id(record), None)
-        record.timer = None
-        self._changes.append(Change(record.table, name, None))
-        del self.peers[name]
+        self.kernel.forget(record)
+        self.kernel.changes.append(Change(record.table, name, None))
+        del self.keyring.peers[name]
         self._peer_changed(name)
 
     def _succeed(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """A peer has another key: its succession, which both sign, says so, and how long the old one is honoured."""
         name, text = str(arguments.get("name", "")), str(arguments.get("succession", ""))
-        known = self.peers.get(name)
+        known = self.keyring.peers.get(name)
         if known is None:
-            raise CommandError(f"name: found {name!r}, known are {', '.join(sorted(self.peers)) or '(none)'}")
+            raise CommandError(f"name: found {name!r}, known are {', '.join(sorted(self.keyring.peers)) or '(none)'}")
         try:
-            found = check_succession(self.scheme, bytes.fromhex(text), name=name, old=known.key)
+            found = check_succession(self.keyring.scheme, bytes.fromhex(text), name=name, old=known.key)
         except (TicketError, ValueError) as error:
             raise CommandError(f"succession of {name}: {error}") from error
-        if found.at > self.now + self._base.clock_skew:
-            raise CommandError(f"succession of {name}: it begins at {found.at}, it is {self.now}: come back then")
+        if found.at > self.kernel.now + self.kernel.settings.clock_skew:
+            raise CommandError(
+                f"succession of {name}: it begins at {found.at}, it is {self.kernel.now}: come back then"
+            )
         self._check_new(name, found.new)
-        former = ((found.old, found.until), *(one for one in known.former if one[1] > self.now))
+        former = ((found.old, found.until), *(one for one in known.former if one[1] > self.kernel.now))
         self._make_known(attrs.evolve(known, key=found.new, former=former[:FORMER_MAX]), removed=False)
-        self._note("", "succeeded", "", "", f"{name}: {fingerprint(found.old)} is followed by {fingerprint(found.new)}")
+        self.kernel.note(
+            "", "succeeded", "", "", f"{name}: {fingerprint(found.old)} is followed by {fingerprint(found.new)}"
+        )
         return {"peer": name, "key": found.new.hex(), "former_until": found.until}
 
     def _check_new(self, name: str, key: bytes) -> None:
         """Raises ``CommandError`` if the name or key is this actor's own, or the key has another name here."""
-        if name == self.name or key == self.signer.public:
+        if name == self.name or key == self.keyring.signer.public:
             raise CommandError(f"{name!r} is this actor's own name or key")
-        other = next((peer.name for peer in self.peers.values() if peer.key == key and peer.name != name), None)
+        other = next((peer.name for peer in self.keyring.peers.values() if peer.key == key and peer.name != name), None)
         if other is not None:
             raise CommandError(f"key: {fingerprint(key)} is known here as {other!r}")
 
     def _make_known(self, peer: Peer, *, removed: bool) -> None:
         record = PeerRecord(
             peer.name, peer.role, peer.key, peer.address, peer.origin, tuple(sorted(peer.may)), peer.open_requests,
-            removed, peer.former, self.now,
+            removed, peer.former, self.kernel.now,
         )  # fmt: skip
         self._keep(record)
-        self._touch(record)
+        self.kernel.touch(record)
         self._apply(record)
         self._peer_changed(peer.name)
 
@@ -166,35 +171,34 @@ class Peering(Actor):
         before = self._made_known.get(record.id)
         if before is not None:
             self._endorsed[before.origin] -= 1
-            before.timer = None
-            self._dirty.pop(id(before), None)
+            self.kernel.forget(before)
         self._endorsed[record.origin] += 1
         self._made_known[record.id] = record
 
     def _apply(self, record: PeerRecord) -> None:
         if record.removed:
-            self.peers.pop(record.id, None)
+            self.keyring.peers.pop(record.id, None)
             return
-        self.peers[record.id] = Peer(
+        self.keyring.peers[record.id] = Peer(
             name=record.id, key=record.key, role=record.role, may=frozenset(record.may),
             open_requests=record.open_requests, address=record.address, origin=record.origin, former=record.former,
         )  # fmt: skip
 
     def _peer_changed(self, name: str) -> None:
         """Tell the shell; the roles look whether it changes anything for them."""
-        self._peer_changes.append(PeerChange(name, self.peers.get(name)))
+        self.kernel.peer_changes.append(PeerChange(name, self.keyring.peers.get(name)))
 
     def _restore(self, tables: Mapping[str, Sequence[Row]]) -> None:
         for row in tables.get("peers", ()):
             record = PeerRecord.from_row(row)
             if self._is_overruled(record):
-                self._changes.append(Change(record.table, record.id, None))
+                self.kernel.changes.append(Change(record.table, record.id, None))
                 continue
-            record.used = record.used or self.now  # one of a store that did not say it yet
+            record.used = record.used or self.kernel.now  # one of a store that did not say it yet
             self._keep(record)
             self._apply(record)
             self._peer_changed(record.id)
-            self._schedule(record, self._due_at(record))
+            self.kernel.schedule(record, self.kernel.due_at(record))
 
     def _is_overruled(self, record: PeerRecord) -> bool:
         """Whether the deploy file has come to name a peer, or a key, that a broker had made known otherwise."""
@@ -214,7 +218,7 @@ class Peering(Actor):
                 "address": peer.address,
                 "origin": peer.origin or "deploy file",
             }
-            for peer in self.peers.values()
+            for peer in self.keyring.peers.values()
         ]
 
     # -- endorsements ------------------------------------------------------------------------------------------
@@ -222,18 +226,18 @@ class Peering(Actor):
     def endorsement(self, peer: Peer) -> bytes:
         """This actor's signed word that ``peer`` has that name, role, key and address."""
         role = "site" if peer.role == "authority" else peer.role
-        note = endorse(self.signer, peer.key, self.now, name=peer.name, role=role, address=peer.address)
+        note = endorse(self.keyring.signer, peer.key, self.kernel.now, name=peer.name, role=role, address=peer.address)
         return note.encode()
 
     def _on_introduce(self, peer: str, message: Introduce) -> None:
         self.take_endorsement(peer, message.endorsement, message.until)
-        self._messages.append(Outgoing(peer, Accepted(message.peer, message.number)))
+        self.kernel.send(peer, Accepted(message.peer, message.number))
 
     def take_endorsement(self, broker: str, data: bytes, until: Instant = 0) -> None:
         """Know whom ``broker`` endorses, for a lease that ends at ``until``. Raises ``RemoteError`` if that can't be
         believed, with nothing changed.
         """
-        note = check_statement(self.scheme, data, ENDORSEMENT, signer=self._peer_key(broker))
+        note = check_statement(self.keyring.scheme, data, ENDORSEMENT, signer=self.keyring.key_of(broker))
         _, name, role, address = endorsed(note)
         if not NAME.fullmatch(name) or len(address) > ADDRESS_MAX:
             raise RemoteError("bad_endorsement", f"endorsement: found the name {name!r:.80}, expected {NAME_ALLOWED}")
@@ -242,14 +246,14 @@ class Peering(Actor):
             raise RemoteError(
                 "bad_endorsement", f"{broker} endorses the {role} {name}: {with_article(self.role)} takes no such word"
             )
-        known = self.peers.get(name)
-        if (known is not None and known.key == note.subject) or note.subject == self.signer.public:
+        known = self.keyring.peers.get(name)
+        if (known is not None and known.key == note.subject) or note.subject == self.keyring.signer.public:
             self._of_use(name, until)
             return
         record = self._made_known.get(name)
         if known is not None or (record is not None and record.removed):
             raise RemoteError("name_taken", f"{broker} endorses another key as {name!r} than the one known here")
-        if self._endorsed[broker] >= self._base.introductions_max:
+        if self._endorsed[broker] >= self.kernel.settings.introductions_max:
             self._turned_away[broker] += 1
             raise RemoteError(
                 "busy", f"{self.name} knows {self._endorsed[broker]} peers from {broker}, its limit (introductions_max)"
@@ -260,14 +264,16 @@ class Peering(Actor):
             raise RemoteError("name_taken", f"{broker} endorses {name!r}: {error}") from error
         self._make_known(Peer(name=name, key=note.subject, role=role, address=address, origin=broker), removed=False)
         self._of_use(name, until)
-        self._note("", "endorsed", "", "", f"{broker} endorses {role} {name} with key {fingerprint(note.subject)}")
+        self.kernel.note(
+            "", "endorsed", "", "", f"{broker} endorses {role} {name} with key {fingerprint(note.subject)}"
+        )
 
     def _of_use(self, name: str, until: Instant = 0) -> None:
         """A peer is of use, now and up to ``until``: one that was introduced is kept for a while longer."""
-        record, last = self._made_known.get(name), max(self.now, until)
+        record, last = self._made_known.get(name), max(self.kernel.now, until)
         if record is not None and last >= record.used + USED_AGAIN:
             record.used = last
-            self._touch(record)
+            self.kernel.touch(record)
 
     def _deals_with(self, peer: str) -> bool:
         """Whether something goes on with a peer: for the roles to say."""
@@ -276,15 +282,17 @@ class Peering(Actor):
     def _on_unused(self, record: PeerRecord) -> None:
         """One that a broker introduced goes, so that others have its place, unless there is something with it yet."""
         if record.id in self._linked or self._deals_with(record.id):
-            record.used = self.now
+            record.used = self.kernel.now
             return
-        self._note("", "unused", "", "", f"{record.id}, introduced by {record.origin}, was not of use: it is forgotten")
+        self.kernel.note(
+            "", "unused", "", "", f"{record.id}, introduced by {record.origin}, was not of use: it is forgotten"
+        )
         self._forget_peer(record.id)
 
     def introductions(self) -> list[dict[str, Any]]:
         """How many peers each broker has made known, how many more it tried to since the start, and the limit."""
         brokers = sorted(broker for broker in {*self._endorsed, *self._turned_away} if broker not in ("", OPERATOR))
-        most = self._base.introductions_max
+        most = self.kernel.settings.introductions_max
         found = [(broker, self._endorsed[broker], self._turned_away[broker]) for broker in brokers]
         return [
             {"broker": broker, "known": known, "refused": refused, "most": most}
@@ -306,13 +314,13 @@ class Peering(Actor):
         try:
             send(command)
         except CommandError as error:
-            self._replies.append(Reply(command.id, error=str(error)))
+            self.kernel.replies.append(Reply(command.id, error=str(error)))
 
     def _send_errand(self, command: Command) -> None:
         peer, name = str(command.arguments.get("peer", "")), str(command.arguments.get("command", ""))
         check_arguments(command.arguments)
-        if peer not in self.peers:
-            raise CommandError(f"peer: found {peer!r}, known are {', '.join(sorted(self.peers)) or '(none)'}")
+        if peer not in self.keyring.peers:
+            raise CommandError(f"peer: found {peer!r}, known are {', '.join(sorted(self.keyring.peers)) or '(none)'}")
         try:
             arguments = json.dumps(command.arguments.get("arguments", {}))
         except (TypeError, ValueError, RecursionError) as error:
@@ -321,16 +329,16 @@ class Peering(Actor):
             raise CommandError(f"command: found {name!r:.80} with {len(arguments)} characters of arguments")
         unheard = f"{peer} did not answer within {ADMINISTER_TIMEOUT // SECOND} s; it may have obeyed"
         number = self._begin_errand(command, peer, name, ADMINISTER_TIMEOUT, unheard).number
-        self._messages.append(Outgoing(peer, Administer(name, number, arguments)))
+        self.kernel.send(peer, Administer(name, number, arguments))
 
     def _begin_errand(self, command: Command, peer: str, subject: str, timeout: Duration, unheard: str) -> _Errand:
         """Have ``command`` wait for the peer's answer to a message, which must have the errand's number."""
-        number = self._next("serial")
+        number = self.kernel.next("serial")
         # Written down: after a restart no other may have this number, for which there may still come an answer.
-        self._changes.append(Change("meta", "serial", ("serial", number)))
-        errand = _Errand(f"errand:{number}", number, peer, command.id, self.now + timeout, subject, unheard)
+        self.kernel.changes.append(Change("meta", "serial", ("serial", number)))
+        errand = _Errand(f"errand:{number}", number, peer, command.id, self.kernel.now + timeout, subject, unheard)
         self._errands[errand.id] = errand
-        self._schedule(errand, errand.until)
+        self.kernel.schedule(errand, errand.until)
         return errand
 
     def _connected(self, connected: Connected) -> None:
@@ -340,7 +348,7 @@ class Peering(Actor):
         self._of_use(connected.peer)
         for errand in self._errands.values():
             if errand.peer == connected.peer and errand.repeat is not None:
-                self._messages.append(Outgoing(errand.peer, errand.repeat))
+                self.kernel.send(errand.peer, errand.repeat)
 
     def _disconnected(self, disconnected: Disconnected) -> None:
         super()._disconnected(disconnected)
@@ -363,13 +371,13 @@ class Peering(Actor):
                 )
             arguments = _object(message.arguments)
             check_arguments(arguments)
-            self._note("", "administer", "", "", f"{peer}: {message.command} {message.arguments}")
+            self.kernel.note("", "administer", "", "", f"{peer}: {message.command} {message.arguments}")
             result = json.dumps(handler(arguments))
         except LeasekitError as wrong:
             error = str(wrong)
         if len(result) > TEXT_MAX:
             result = json.dumps({"done": True, "note": "the answer is too long to send"})
-        self._messages.append(Outgoing(peer, Administered(message.command, message.number, result, clip(error))))
+        self.kernel.send(peer, Administered(message.command, message.number, result, clip(error)))
 
     def _on_administered(self, peer: str, message: Administered) -> None:
         errand = self._errand_of(peer, message.command, message.number)
@@ -391,19 +399,15 @@ class Peering(Actor):
 
     def _end_errand(self, errand: _Errand, reply: Reply) -> None:
         del self._errands[errand.id]
-        errand.timer = None
-        self._replies.append(reply)
+        self.kernel.forget(errand)
+        self.kernel.replies.append(reply)
 
-    def _due_at(self, record: Any) -> Instant | None:
-        introduced = isinstance(record, PeerRecord) and record.origin not in ("", OPERATOR) and not record.removed
-        return record.used + self._base.introductions_kept if introduced else None
+    def _unused_at(self, record: PeerRecord) -> Instant | None:
+        introduced = record.origin not in ("", OPERATOR) and not record.removed
+        return record.used + self.kernel.settings.introductions_kept if introduced else None
 
-    def _on_due(self, record: Any) -> None:
-        if isinstance(record, PeerRecord):
-            self._on_unused(record)
-        elif isinstance(record, _Errand):
-            self._dirty.pop(id(record), None)
-            self._end_errand(record, Reply(record.command, error=record.unheard))
+    def _unheard(self, errand: _Errand) -> None:
+        self._end_errand(errand, Reply(errand.command, error=errand.unheard))
 
 
 def _object(text: str) -> dict[str, Any]:

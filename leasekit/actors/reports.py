@@ -11,8 +11,7 @@ from typing import Any, Final, Generic, TypeVar
 from leasekit.actors.notices import Notices
 from leasekit.actors.served import ServedLease
 from leasekit.core.leases.relations import Report
-from leasekit.core.schema import Change, Row
-from leasekit.core.time import Instant
+from leasekit.core.schema import Row
 
 L = TypeVar("L", bound=ServedLease)
 
@@ -28,6 +27,7 @@ class Reports(Notices[L], Generic[L]):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.reports: dict[str, Report] = {}
+        self.kernel.register(Report)
 
     def report(self, code: str, subject: str, words: str, peer: str = "", *, event: str = REPORT) -> None:
         """Keep that ``code`` was found about ``subject``, a claim or evidence, here or by ``peer``; what says the same
@@ -40,14 +40,13 @@ class Reports(Notices[L], Generic[L]):
             return
         while len(self.reports) >= REPORTS_KEPT:
             self._forget_report(next(iter(self.reports.values())))
-        report = self.reports[id_] = Report(id_, self.now, peer, code, subject, words)
-        self._touch(report)
-        self._note("", event, "", "", f"{peer} reports: {words}" if peer else words)
+        report = self.reports[id_] = Report(id_, self.kernel.now, peer, code, subject, words)
+        self.kernel.touch(report)
+        self.kernel.note("", event, "", "", f"{peer} reports: {words}" if peer else words)
 
     def _forget_report(self, report: Report) -> None:
         del self.reports[report.id]
-        self._dirty.pop(id(report), None)
-        self._changes.append(Change(report.table, report.id, None))
+        self.kernel.erase(report)
 
     def latest_reports(self) -> list[dict[str, Any]]:
         """The latest as plain data, the last one at the end."""
@@ -58,9 +57,6 @@ class Reports(Notices[L], Generic[L]):
         ]
 
     # -- time and state ----------------------------------------------------------------------------------------
-
-    def _due_at(self, record: Any) -> Instant | None:
-        return None if isinstance(record, Report) else super()._due_at(record)
 
     def _restore(self, tables: Mapping[str, Sequence[Row]]) -> None:
         super()._restore(tables)

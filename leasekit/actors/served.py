@@ -17,7 +17,7 @@ from leasekit.core.leases.records import Update
 from leasekit.core.properties import is_plain
 from leasekit.core.protocol.messages import Accepted, Ack, ErrorReply, LeaseUpdate, Message, TicketUpdate, acknowledge
 from leasekit.core.schema import Change
-from leasekit.core.steps import Outgoing, Ready
+from leasekit.core.steps import Ready
 from leasekit.core.time import Instant
 
 FRESH, REPEAT, OLD = "fresh", "repeat", "old"
@@ -56,7 +56,7 @@ class Server(Peering, Generic[L]):
         super().__init__(name, signer, scheme, peers, settings)
         self.leases: dict[str, L] = {}
         self._tags: dict[str, str] = {}
-        for known in self.peers:
+        for known in self.keyring.peers:
             self._know_tags(known)
         self._queries.update(leases=self._query_leases, lease=self._query_lease)
         self._to_accept: dict[str, tuple[ServedLease, int]] = {}
@@ -76,7 +76,7 @@ class Server(Peering, Generic[L]):
             accept, self._to_accept = self._to_accept, {}
             for lease, number in accept.values():
                 if not self._is_settled(lease, number):
-                    self._messages.append(Outgoing(lease.holder, Accepted(lease.id, number)))
+                    self.kernel.send(lease.holder, Accepted(lease.id, number))
         return super().ready()
 
     def _freshness(self, lease: ServedLease | None, peer: str, number: int) -> str:
@@ -109,7 +109,7 @@ class Server(Peering, Generic[L]):
 
     def _is_holders(self, lease: ServedLease, peer: str) -> bool:
         """Whether a lease is that of ``peer``: of its name, and the key that first asked for it, or its successor."""
-        known = self.peers.get(peer)
+        known = self.keyring.peers.get(peer)
         if lease.holder != peer or known is None:
             return False
         return lease.key in (b"", known.key) or any(key == lease.key for key, _ in known.former)
@@ -127,7 +127,7 @@ class Server(Peering, Generic[L]):
         """
         if not is_plain(id_):
             raise RemoteError("bad_id", f"{what}: found {id_!r}, ids have no control characters")
-        tags = [key_tag(key) for key in self._keys_of(peer)]
+        tags = [key_tag(key) for key in self.keyring.keys_of(peer)]
         tag = next((tag for tag in tags if id_.startswith(f"{tag}-")), None)
         if tag is None:
             raise RemoteError("bad_id", f"{what}: found {id_!r}, ids of {peer}'s {what}s begin with {tags[0]}-")
@@ -144,7 +144,7 @@ class Server(Peering, Generic[L]):
         self._know_tags(name)
 
     def _know_tags(self, name: str) -> None:
-        known = self.peers.get(name)
+        known = self.keyring.peers.get(name)
         if known is not None:
             for key in (known.key, *(key for key, _ in known.former)):
                 self._tags.setdefault(key_tag(key), name)
@@ -154,7 +154,7 @@ class Server(Peering, Generic[L]):
         if lease.unacked:
             self._send_updates(lease)
         else:
-            self._messages.append(Outgoing(lease.holder, Accepted(lease.id, number)))
+            self.kernel.send(lease.holder, Accepted(lease.id, number))
 
     def _accept(self, lease: ServedLease, number: int) -> None:
         self._to_accept[lease.id] = (lease, number)
@@ -166,21 +166,21 @@ class Server(Peering, Generic[L]):
         lease.unacked.append(Update(lease.update, message))
         self._tell(lease, message)
         lease.tries = 0
-        lease.send_at = self.now + self._backoff(0)
-        self._owe(lease, lease.holder)
-        self._touch(lease)
+        lease.send_at = self.kernel.now + self.kernel.backoff(0)
+        self.kernel.owe(lease, lease.holder)
+        self.kernel.touch(lease)
 
     def _tell(self, lease: ServedLease, message: Message) -> None:
         """To its holder: not to who has that name, but another key, by now."""
         if self._is_holders(lease, lease.holder):
-            self._messages.append(Outgoing(lease.holder, message))
+            self.kernel.send(lease.holder, message)
 
     def _send_updates(self, lease: ServedLease) -> None:
         for update in lease.unacked:
             self._tell(lease, update.message)
         lease.tries += 1
-        lease.send_at = self.now + self._backoff(lease.tries)
-        self._touch(lease)
+        lease.send_at = self.kernel.now + self.kernel.backoff(lease.tries)
+        self.kernel.touch(lease)
 
     def _on_ack(self, peer: str, message: Ack) -> None:
         lease = self.leases.get(message.lease)
@@ -194,8 +194,8 @@ class Server(Peering, Generic[L]):
         # Only of this one: who has forgotten the lease, or has it as over, acknowledges whatever comes, in any order.
         lease.unacked = [update for update in lease.unacked if update.number != message.update]
         if not lease.unacked:
-            self._forget_owed(lease, peer)
-        self._touch(lease)
+            self.kernel.owe_no_more(lease, peer)
+        self.kernel.touch(lease)
 
     def _on_error(self, peer: str, message: ErrorReply) -> None:
         """A client could not take an update: it stays due, backed off, until its term is over."""
@@ -203,16 +203,18 @@ class Server(Peering, Generic[L]):
 
     def _drop_at(self, lease: ServedLease) -> Instant:
         """When a lease that is over may be forgotten: after the retention, later if its last word was not heard."""
-        return lease.ended + self._base.retention * (10 if lease.unacked else 1)
+        return lease.ended + self.kernel.settings.retention * (10 if lease.unacked else 1)
 
     def _drop(self, lease: L) -> None:
         """Forget a lease that is over; its row stays as history, or goes if none is wanted."""
         del self.leases[lease.id]
-        lease.timer, lease.unacked = None, []
-        self._dirty.pop(id(lease), None)
-        self._forget_owed(lease, lease.holder)
+        lease.unacked = []
+        self.kernel.forget(lease)
+        self.kernel.owe_no_more(lease, lease.holder)
         was = bool(lease.type)  # else only closes were heard of it, which anybody can make up
-        self._changes.append(Change(lease.table, lease.id, lease.row() if was and self._base.keep_closed else None))
+        self.kernel.changes.append(
+            Change(lease.table, lease.id, lease.row() if was and self.kernel.settings.keep_closed else None)
+        )
 
     def _query_leases(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
         every = arguments.get("all", False)
@@ -224,9 +226,9 @@ class Server(Peering, Generic[L]):
             raise CommandError(f"no lease {arguments.get('lease')!r} here")
         return self._describe(lease)
 
-    def _owes(self, record: Any, peer: str) -> bool:
-        return bool(record.unacked) and record.holder == peer
+    def _owes_updates(self, lease: ServedLease, peer: str) -> bool:
+        return bool(lease.unacked) and lease.holder == peer
 
-    def _send_owed(self, record: Any, peer: str) -> None:
-        record.tries = 0
-        self._send_updates(record)
+    def _send_updates_now(self, lease: ServedLease, peer: str) -> None:
+        lease.tries = 0
+        self._send_updates(lease)

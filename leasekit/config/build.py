@@ -126,7 +126,7 @@ def build(
     models = {driver: LatencyModel(entry.emulated) for driver, entry in spec.drivers.items()}
     actor = _actor(deployment, spec, signer, keys.scheme, links, signal, guard)
     for former in keys.former(name):
-        actor.had_before(*former)
+        actor.keyring.had_before(*former)
     return BuiltActor(
         spec=spec,
         actor=actor,

@@ -129,7 +129,7 @@ def _refusing(name: str, actor):  # type: ignore[no-untyped-def]
     if name == "site":
         actor._handlers[Truncated] = lambda peer, message: None
     if name == "lower":
-        actor._handlers[Offer] = lambda peer, offer: actor._messages.append(
+        actor._handlers[Offer] = lambda peer, offer: actor.kernel.messages.append(
             Outgoing(peer, OfferAnswer(offer.delegation, offer.number, "it has enough"))
         )
     return actor

@@ -58,15 +58,15 @@ def test_two_keys_of_one_tag(tmp_path: Path) -> None:
     twin = twin_of(web.signer.public)
     for actor in ("lower", "site"):
         known_as(world, actor, "twin", twin.public)
-    request = RequestTicket(f"{web.tag}-1", 1, "new", "s", "vm", 1, Term(10 * SECOND, HOUR), "", {}, b"")
+    request = RequestTicket(f"{web.keyring.tag}-1", 1, "new", "s", "vm", 1, Term(10 * SECOND, HOUR), "", {}, b"")
     world.receive("lower", "twin", request)
     error = last_error(world, "lower")
     assert error.code == "bad_id" and "are those of web" in error.text and "keys rotate" in error.text
-    world.receive("site", "twin", CloseLease(f"{web.tag}-1", 1, b""))
+    world.receive("site", "twin", CloseLease(f"{web.keyring.tag}-1", 1, b""))
     assert last_error(world, "site").code == "bad_id"
     lease = world.request("web", 2, 10 * SECOND, HOUR)
     world.pass_time(MINUTE)
-    assert lease == f"{web.tag}-1" and world.lease("web", lease)["state"] == "active"
+    assert lease == f"{web.keyring.tag}-1" and world.lease("web", lease)["state"] == "active"
     redeem: Any = world.letters(Redeem, "web")[-1]
     for message in (redeem._replace(number=9), CloseLease(lease, 9, b""), Ack(lease, 1)):
         world.receive("site", "twin", message)
@@ -77,7 +77,7 @@ def test_two_keys_of_one_tag(tmp_path: Path) -> None:
     assert world.lease("site", lease)["state"] == "active"
     for actor in ("lower", "site"):
         world.restart(actor)
-    world.receive("lower", "twin", request._replace(lease=f"{web.tag}-2"))
+    world.receive("lower", "twin", request._replace(lease=f"{web.keyring.tag}-2"))
     assert last_error(world, "lower").code == "bad_id", "also after a restart"
 
 

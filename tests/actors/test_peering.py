@@ -149,7 +149,7 @@ STRANGERS = CHAIN.replace(
 def strangers(name: str, actor: Actor) -> Actor:
     """The site and the guest of the upper broker don't know each other."""
     for other in {"site": ["batch"], "batch": ["site"]}.get(name, []):
-        actor.peers.pop(other, None)
+        actor.keyring.peers.pop(other, None)
         actor._deployed.pop(other, None)  # type: ignore[attr-defined]
     if name == "batch":
         actor._peer_changed("site")  # type: ignore[attr-defined]
@@ -276,7 +276,7 @@ def test_a_guest_changes_its_key(tmp_path: Path) -> None:
 
     def make(name: str, actor: Actor) -> Actor:
         if name == "web" and made:
-            actor.signer, actor.tag = new, key_tag(new.public)
+            actor.keyring.signer, actor.keyring.tag = new, key_tag(new.public)
         return actor
 
     world = DeployedWorld(CHAIN, tmp_path, make=make)

@@ -207,7 +207,7 @@ class Refusing:
         answer: Any = OfferAnswer(message.delegation, message.number, "no room for more")
         if self.how == "error":
             answer = ErrorReply(message.delegation, message.number, "forbidden", "no room for more")
-        actor._messages.append(Outgoing(peer, answer))
+        actor.kernel.messages.append(Outgoing(peer, answer))
 
 
 @pytest.mark.parametrize("how", ["answer", "error"])

@@ -66,10 +66,10 @@ def busy_world(folder: Any) -> DeployedWorld:
         world.request(guest, units, start, end, properties=more)
     world.pass_time(10 * SECOND)
     for guest in ("web", "batch"):
-        world.command(guest, "lease.extend", lease=f"{world.guest(guest).tag}-1", end=2 * HOUR)
+        world.command(guest, "lease.extend", lease=f"{world.guest(guest).keyring.tag}-1", end=2 * HOUR)
     world.run_until(MINUTE)
-    world.command("web", "lease.modify", lease=f"{world.guest('web').tag}-2", end=30 * MINUTE)
-    world.command("web", "lease.close", lease=f"{world.guest('web').tag}-3")
+    world.command("web", "lease.modify", lease=f"{world.guest('web').keyring.tag}-2", end=30 * MINUTE)
+    world.command("web", "lease.close", lease=f"{world.guest('web').keyring.tag}-3")
     world.command("site", "maintenance.add", start=5 * MINUTE, end=20 * MINUTE, units=["vm-5"], close=True)
     world.feed("upper", [Command(900, "peer.command", {"peer": "site", "command": "unit.disable", "arguments": {}})])
     world.pass_time(SECOND)

@@ -34,7 +34,7 @@ def decide(world: DeployedWorld, broker: str, decision: Any) -> list[str]:
     """Have a broker carry out a decision as at the end of a turn; returns what it complained of."""
     actor = world.broker(broker)
     before = len(actor.errors)
-    actor._running = actor._next("turn")
+    actor._running = actor.kernel.next("turn")
     actor.step(TurnDone(actor._running, [decision]))
     world.feed(broker, [])
     return actor.errors[before:]

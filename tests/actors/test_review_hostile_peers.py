@@ -213,7 +213,7 @@ def test_an_early_end_outlives_a_flood_of_others(world: DeployedWorld) -> None:
     ticket = delegate(
         mine, lower.signer, holder=world.guest("web").signer.public, units=4, term=Term(MINUTE, HOUR), serial=77
     )  # fmt: skip
-    tag = world.guest("web").tag
+    tag = world.guest("web").keyring.tag
     world.receive("site", "web", Redeem(f"{tag}-50", 1, "new", "s", ticket.encode(), {}, {}, (), b""))
     standing = site.tree.standing(mine.leaf.digest)
     assert standing is not None and standing.until == 2 * MINUTE
@@ -259,7 +259,7 @@ def _update(lease: str, number: int) -> Update:
 
 def test_closes_of_leases_that_never_were_leave_no_history(world: DeployedWorld) -> None:
     """What is forgotten of them is forgotten in the store as well, or a guest could fill it."""
-    tag = world.guest("web").tag
+    tag = world.guest("web").keyring.tag
     for number in range(50):
         world.receive("site", "web", CloseLease(f"{tag}-{1000 + number}", 1, b""))
     world.pass_time(3 * HOUR)
@@ -279,7 +279,7 @@ def test_reports_to_one_who_does_not_listen_are_bounded(tmp_path: Path, monkeypa
         ticket = delegate(
             parent, upper.signer, holder=batch.signer.public, units=7, term=Term(MINUTE, HOUR), serial=500 + serial
         )  # fmt: skip
-        message = Redeem(f"{batch.tag}-{100 + serial}", 1, "new", "s", ticket.encode(), {}, {}, (), b"")
+        message = Redeem(f"{batch.keyring.tag}-{100 + serial}", 1, "new", "s", ticket.encode(), {}, {}, (), b"")
         world.receive("site", "batch", message)
     assert 0 < len(site.notices) <= 5
 
@@ -295,7 +295,7 @@ def test_tickets_for_leases_that_never_were_are_bounded(world: DeployedWorld, mo
             parent, upper.signer, holder=batch.signer.public, units=1, term=Term(MINUTE, HOUR), serial=500 + serial
         )  # fmt: skip
         update = TicketUpdate(
-            f"{batch.tag}-{900 + serial}", 1, 1, "granted", ticket.encode(), "site", {}, b"", "", -1
+            f"{batch.keyring.tag}-{900 + serial}", 1, 1, "granted", ticket.encode(), "site", {}, b"", "", -1
         )  # fmt: skip
         world.receive("batch", "upper", update)
     assert len(batch.returns) == 5
@@ -324,7 +324,7 @@ def test_a_broker_does_not_hide_what_others_do_behind_its_own_guilt(tmp_path: Pa
         for serial in range(2):
             ticket = delegate(below, puppet, holder=batch.signer.public, units=1, term=term, serial=serial)
             count += 1
-            redeem = Redeem(f"{batch.tag}-{900 + count}", 1, "new", "s", ticket.encode(), {}, {}, (), b"")
+            redeem = Redeem(f"{batch.keyring.tag}-{900 + count}", 1, "new", "s", ticket.encode(), {}, {}, (), b"")
             world.receive("site", "batch", redeem)
     assert len(site.incidents) == 5
     other = world.broker("other")
@@ -332,7 +332,7 @@ def test_a_broker_does_not_hide_what_others_do_behind_its_own_guilt(tmp_path: Pa
         ticket = delegate(
             source_of(world, "other"), other.signer, holder=batch.signer.public, units=6, term=term, serial=700 + serial
         )  # fmt: skip
-        redeem = Redeem(f"{batch.tag}-{990 + serial}", 1, "new", "s", ticket.encode(), {}, {}, (), b"")
+        redeem = Redeem(f"{batch.keyring.tag}-{990 + serial}", 1, "new", "s", ticket.encode(), {}, {}, (), b"")
         world.receive("site", "batch", redeem)
     for _ in range(2):
         guilty = [incident["guilty"] for incident in world.query("site", "evidence")]
@@ -393,7 +393,7 @@ def test_the_ticket_of_a_modify_frames_nobody(world: DeployedWorld) -> None:
     new = decode_ticket(update.ticket)
     parent, lower = source_of(world, "upper").leaf, source_of(world, "lower").leaf
     assert old.leaf.capacity + new.leaf.capacity + lower.capacity > parent.capacity
-    redeem = Redeem(f"{world.guest('batch').tag}-900", 1, "new", "s", update.ticket, {}, {}, (), b"")
+    redeem = Redeem(f"{world.guest('batch').keyring.tag}-900", 1, "new", "s", update.ticket, {}, {}, (), b"")
     world.receive("site", "batch", redeem)
     assert errors(world, "site", "batch") == ["replaces"]
     assert world.query("site", "evidence") == []
@@ -437,7 +437,7 @@ def test_a_site_that_gave_its_word_does_not_convict_itself(world: DeployedWorld,
         ticket = delegate(
             parent, broker.signer, holder=claim.holder, units=6, term=Term(2 * SECOND, HOUR), serial=900
         )  # fmt: skip
-        redeem = Redeem(f"{world.guest('batch').tag}-900", 1, "new", "s", ticket.encode(), {}, {}, (), b"")
+        redeem = Redeem(f"{world.guest('batch').keyring.tag}-900", 1, "new", "s", ticket.encode(), {}, {}, (), b"")
         world.receive("site", "batch", redeem)
         assert len(world.query("site", "evidence")) == 1
         claim = ticket.leaf
@@ -474,7 +474,7 @@ def test_the_deploy_file_overrules_endorsements(tmp_path: Path) -> None:
     def make(name: str, actor: Actor) -> Actor:
         if name == "site":
             boss = Peer(name="boss", key=Keypair(b"b" * 32).public, role="guest", may=frozenset({ADMINISTER}))
-            actor.peers["boss"] = boss
+            actor.keyring.peers["boss"] = boss
             actor._deployed["boss"] = boss  # type: ignore[attr-defined]
         return actor
 

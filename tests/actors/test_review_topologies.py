@@ -54,7 +54,9 @@ def test_a_guest_holds_nothing_past_the_mapper(tmp_path: Path) -> None:
     made = world(STAR.replace('name = "coallocation"', 'name = "fair_share"'), tmp_path)
     actor = made.guest("g")
     part = PlanPart("p", "p", 0, "b", "N0/vm@b", "N0", "vm", 8)
-    made.receive("b", "g", Hold(f"{actor.tag}-plan-1", 1, actor.signer.public, Term(HOUR, 2 * HOUR), (part,), HOUR))
+    made.receive(
+        "b", "g", Hold(f"{actor.keyring.tag}-plan-1", 1, actor.signer.public, Term(HOUR, 2 * HOUR), (part,), HOUR)
+    )
     made.receive("b", "g", Quote("q", 2, Term(HOUR, 2 * HOUR), ("vm",)))
     made.pass_time(SECOND)
     assert held(made) == []

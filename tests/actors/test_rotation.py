@@ -33,8 +33,8 @@ class Rotating:
     def __call__(self, name: str, actor: Actor) -> Actor:
         if name in self.keys:
             new, old, until = self.keys[name]
-            actor.signer, actor.tag = new, key_tag(new.public)
-            actor.had_before(old, until)
+            actor.keyring.signer, actor.keyring.tag = new, key_tag(new.public)
+            actor.keyring.had_before(old, until)
         return actor
 
     def rotate(self, world: DeployedWorld, name: str, until: int = 7 * DAY) -> Keypair:

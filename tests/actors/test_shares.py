@@ -125,7 +125,7 @@ def test_a_delegation_in_a_window(tmp_path: Path) -> None:
 
 def wanted(bench: Bench, guest: str, number: int) -> RequestTicket:
     """A request for a group that is never complete: it waits."""
-    tag = bench.actor(guest).tag
+    tag = bench.actor(guest).keyring.tag
     return RequestTicket(f"{tag}-{number}", 1, "new", "s", "vm", 1, Term(HOUR, 2 * HOUR), "", {"group_id": "g"}, b"")
 
 

@@ -145,7 +145,7 @@ def test_messages_to_an_actor_that_knows_nothing(script: list[Message]) -> None:
 
 def tag(bench: Bench) -> str:
     """What the ids of the guest's leases begin with."""
-    return str(bench.actor("guest").tag)
+    return str(bench.actor("guest").keyring.tag)
 
 
 def test_closes_of_unknown_leases_are_bounded() -> None:

@@ -412,7 +412,7 @@ def test_the_rest_asks_as_the_lease_did(world: SavingWorld) -> None:
 
 def _decide(world: SavingWorld, decision: Any) -> None:
     broker = world.broker("broker")
-    broker._running = broker._next("turn")
+    broker._running = broker.kernel.next("turn")
     broker.step(TurnDone(broker._running, [decision]))
     world.feed("broker", [])
 

@@ -140,7 +140,7 @@ def test_keys_that_an_actor_had_before(tmp_path: Path) -> None:
     assert [(one.signer.public, one.until) for one in source.former("site")] == [(made.succession.old, 1000)]
     actor = build(load(path), "site", keys=source).actor
     assert actor.signer.public == made.succession.new
-    assert actor.signer_of(made.succession.old).public == made.succession.old
+    assert actor.keyring.signer_of(made.succession.old).public == made.succession.old
     new_key(keys / "other.key")
     wrong = write(tmp_path, changed(("[actor.site]\n", text.replace("site.next.key", "other.key"))), "wrong.toml")
     assert "which names" in faults_of(wrong, "site")["actor.site.key"]

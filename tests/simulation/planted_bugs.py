@@ -23,7 +23,6 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from leasekit.actors.base import Actor
 from leasekit.actors.broker.book import Book
 from leasekit.actors.broker.broker import Broker
 from leasekit.actors.broker.claims import BrokerClaims
@@ -35,6 +34,7 @@ from leasekit.actors.guest.groups import GuestGroups
 from leasekit.actors.guest.returns import GuestReturns
 from leasekit.actors.guest.service_manager import ServiceManager
 from leasekit.actors.guest.units import GuestUnits
+from leasekit.actors.kernel import Kernel
 from leasekit.actors.peering import Peering
 from leasekit.actors.served import Server
 from leasekit.actors.site.authority import Authority
@@ -131,25 +131,28 @@ BUGS: Final[dict[str, Bug]] = {
         Units, "done", "{done.reason}\", done.blame)", "{done.reason}\")"
     ),
     "units are set up while the site is at fault": Bug(SiteOutages, "_waits", "return True", "return False"),
-    "nobody looks whether the site is mended": Bug(SiteOutages, "_due_at", "return record.again if", "return None if"),
+    "nobody looks whether the site is mended": Bug(
+        SiteOutages, "_outage_due_at", "return outage.again if", "return None if"
+    ),
     "a unit that shows that the site is mended helps no other": Bug(
         SiteOutages, "_mended", "self.units.prepare(unit)", NOTHING
     ),
     # -- order of things
     "messages are sent before the commit": Bug(
-        Actor, "ready", "ready = Ready(self._changes,",
-        'late, self._late = getattr(self, "_late", []), self._changes; ready = Ready(late,',
+        Kernel, "take", "ready = Ready(self.changes,",
+        'late, self._late = getattr(self, "_late", []), self.changes; ready = Ready(late,',
     ),
     "drivers are started before the commit": Bug(
-        Actor, "ready", "ready = Ready(self._changes,",
-        'late, self._late = getattr(self, "_late", []), self._changes if self._actions else []; '
-        "ready = Ready(late if self._actions else [*late, *self._changes],",
+        Kernel, "take", "ready = Ready(self.changes,",
+        'late, self._late = getattr(self, "_late", []), self.changes if self.actions else []; '
+        "ready = Ready(late if self.actions else [*late, *self.changes],",
     ),
     # -- what a restart forgets
-    "counters are not kept": Bug(Actor, "_save_counters", "if self._counted:", "if False:"),
+    "counters are not kept": Bug(Kernel, "_save_counters", "if self._counted:", "if False:"),
     "a broker's book is not restored": Bug(Book, "reserve_again", "if table is not None", "if False"),
     "a broker's timers are lost at a restart": Bug(
-        BrokerState, "_restore", "self._schedule(lease, self.now if lease.unacked else self._due_at(lease))", NOTHING
+        BrokerState, "_restore",
+        "self.kernel.schedule(lease, self.kernel.now if lease.unacked else self.kernel.due_at(lease))", NOTHING,
     ),
     "actions are not done again after a restart": Bug(Units, "resume", "if unit.action", "if False"),
     "units are counted as ready after a restart": Bug(
@@ -184,15 +187,15 @@ BUGS: Final[dict[str, Bug]] = {
         Units, "done", "if unit is None or", "if unit is None or (unit.state == au.TEARDOWN and not done.number % 5) or"
     ),
     "an action number is used twice": Bug(
-        SiteLeases, "_act", "unit.action = number or self._next(\"action\")",
-        "unit.action = number or self._next(\"action\") // 2 + 1",
+        SiteLeases, "_act", "unit.action = number or self.kernel.next(\"action\")",
+        "unit.action = number or self.kernel.next(\"action\") // 2 + 1",
     ),
     "units that a guest gives up by name are not those that go": Bug(
         SiteLeases, "apply_next", "for name in later.victims:", "for name in ():"
     ),
     "a unit is set up before the term starts": Bug(
-        Authority, "_redeem_new", "if lease.term.start <= self.now and",
-        "if lease.term.start <= self.now + self._base.clock_skew and",
+        Authority, "_redeem_new", "if lease.term.start <= self.kernel.now and",
+        "if lease.term.start <= self.kernel.now + self.kernel.settings.clock_skew and",
     ),
     "an extend changes the units": Bug(
         SiteLeases, "apply_next", "for name in later.victims:",
@@ -206,21 +209,23 @@ BUGS: Final[dict[str, Bug]] = {
         "        lease.wanted -= 1\n    self._demand(lease)",
     ),
     "an extend begins at once": Bug(
-        Authority, "_take_next", "if leaf.term.start <= self.now:", "if True:"
+        Authority, "_take_next", "if leaf.term.start <= self.kernel.now:", "if True:"
     ),
     # -- claims
     "signatures are not checked": Bug(Ed25519, "verify", "if len(signature)", "return True\n    if len(signature)"),
     "a claim that was given back is honoured": Bug(
         SiteClaims, "_check_history", "if known is not None and known.state == VOID:", "if False:",
-        Bug(SiteClaims, "admit", "if until <= max(self.now, leaf.term.start):", "if False:"),
+        Bug(SiteClaims, "admit", "if until <= max(self.kernel.now, leaf.term.start):", "if False:"),
     ),
     "a claim is redeemed twice": Bug(
         SiteClaims, "_check_history", "if known is not None and known.state == REDEEMED:", "if False:"
     ),
-    "a guest forgets to give a ticket back": Bug(GuestReturns, "give_back", "if held.term.end <= self.now", "if True"),
+    "a guest forgets to give a ticket back": Bug(
+        GuestReturns, "give_back", "if held.term.end <= self.kernel.now", "if True"
+    ),
     "a return on its way is lost at a restart": Bug(
-        GuestReturns, "_send_return", "self._owe(giving, peer)",
-        "self._owe(giving, peer); self._dirty.pop(id(giving), None)",
+        GuestReturns, "_send_return", "self.kernel.owe(giving, peer)",
+        "self.kernel.owe(giving, peer); self.kernel.dirty.pop(id(giving), None)",
     ),
     "a return is counted twice": Bug(
         BrokerClaims, "_ended_at", "self.book.end_early(claim, at)\n        ended =",
@@ -238,7 +243,7 @@ BUGS: Final[dict[str, Bug]] = {
         SiteClaims, "replace", "table.replace(old, leaf.digest, ", "table.reserve(leaf.digest, "
     ),
     "a site keeps the time of a lease that was closed early": Bug(
-        SiteLeases, "close_lease", "self.end_reservation(lease, self.now)", NOTHING
+        SiteLeases, "close_lease", "self.end_reservation(lease, self.kernel.now)", NOTHING
     ),
     "a group is granted before all are there": Bug(
         Book, "complete_groups", "len(group.members) == group.count", "len(group.members) + 1 >= group.count"
@@ -252,8 +257,8 @@ BUGS: Final[dict[str, Bug]] = {
     ),
     # -- reasons
     "good tickets are refused as expired": Bug(
-        SiteClaims, "check_ticket", "if leaf.term.end <= self.now:",
-        "if leaf.term.end <= self.now or leaf.serial % 4 == 0:",
+        SiteClaims, "check_ticket", "if leaf.term.end <= self.kernel.now:",
+        "if leaf.term.end <= self.kernel.now or leaf.serial % 4 == 0:",
     ),
     "good tickets are refused as given back": Bug(
         SiteClaims, "_check_history", "if known is not None and known.state == VOID:",
@@ -270,7 +275,7 @@ BUGS: Final[dict[str, Bug]] = {
     # -- leases that follow others, and wait for others
     "a slice is redeemed before all have tickets": Bug(GuestGroups, "_settle_hold", ">= record.hold", ">= 1"),
     "a lease does not wait for its predecessor": Bug(
-        GuestGroups, "_predecessor", "not done(predecessor) or self.now", "self.now"
+        GuestGroups, "_predecessor", "not done(predecessor) or self.kernel.now", "self.kernel.now"
     ),
     "a lease goes on although its predecessor failed": Bug(
         GuestGroups, "_predecessor", "if lease.proceed else", "if True else"
@@ -335,7 +340,8 @@ BUGS: Final[dict[str, Bug]] = {
         Broker, "_cut_claims", "number == 0 else", "number < 0 else"
     ),
     "nobody gets known by an endorsement": Bug(
-        Peering, "take_endorsement", "known = self.peers.get(name)", "return\n    known = self.peers.get(name)"
+        Peering, "take_endorsement", "known = self.keyring.peers.get(name)",
+        "return\n    known = self.keyring.peers.get(name)",
     ),
 }  # fmt: skip
 

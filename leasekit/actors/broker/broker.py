@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
-from typing import Any
 
 from leasekit.actors.base import earliest
 from leasekit.actors.broker.claims import concerned, constraints_of, place_of
@@ -86,6 +85,13 @@ class Broker(BrokerPlans):
         if getattr(mapper, "wants_usage", False):
             self.usage = UsageBook(getattr(mapper, "usage_kept", 0))
         self._needs[RequestTicket] = REQUEST
+        self.kernel.register(
+            BrokerLease,
+            due_at=self._lease_due_at,
+            on_due=self._lease_due,
+            owes=self._owes_updates,
+            send=self._send_updates_now,
+        )
         self._handlers.update({RequestTicket: self._on_request, Withdraw: self._on_withdraw})
 
     # -- requests ----------------------------------------------------------------------------------------------
@@ -115,7 +121,7 @@ class Broker(BrokerPlans):
         self.wait(lease)
         self._wanted = True
         self._accept(lease, message.number)
-        self._touch(lease)
+        self.kernel.touch(lease)
         if hold is not None:
             self._commit(hold, lease)
 
@@ -125,13 +131,13 @@ class Broker(BrokerPlans):
             raise RemoteError(
                 "busy", f"{self.name} has {len(self._pending)} requests waiting, its limit: try again later"
             )
-        limit = self.peers[peer].open_requests
+        limit = self.keyring.peers[peer].open_requests
         if self._open_requests.get(peer, 0) >= limit:
             waiting = counted(limit, "request")
             raise RemoteError("busy", f"{peer} has {waiting} waiting at {self.name}, its limit: try again later")
         self.check_share(peer)
-        if message.term.end <= self.now:
-            raise RemoteError("past", f"term ends at {message.term.end}, it is {self.now} at {self.name}")
+        if message.term.end <= self.kernel.now:
+            raise RemoteError("past", f"term ends at {message.term.end}, it is {self.kernel.now} at {self.name}")
         sources = self.book.of_type(message.type)
         if not sources and not self.book.types() and options.deferrable:
             return  # just started: the sites' offers are on their way, and this request can wait for them
@@ -155,10 +161,12 @@ class Broker(BrokerPlans):
         lease = BrokerLease(
             message.lease, peer, message.slice, message.type, br.NASCENT, br.TICKETING, asked, message.number,
             message.number, self.place_in_line(peer, message.properties),
-            self._deadline(options, asked.term.end, whole=False), group=options.group, key=self._peer_key(peer),
+            self._deadline(options, asked.term.end, whole=False), group=options.group, key=self.keyring.key_of(peer),
         )  # fmt: skip
         self.leases[lease.id] = lease
-        self._note(lease.id, "request", "", f"{lease.state}/{lease.pending}", f"{peer}: {asked.units} {lease.type}")
+        self.kernel.note(
+            lease.id, "request", "", f"{lease.state}/{lease.pending}", f"{peer}: {asked.units} {lease.type}"
+        )
         self._options[lease.id] = options
         if options.group:
             self._join_group(lease, options)
@@ -171,12 +179,14 @@ class Broker(BrokerPlans):
         """
         settings, last = self.settings, options.latest_start
         if options.group and not whole:
-            last = min(last or INSTANT_MAX, self.now + settings.group_timeout)
+            last = min(last or INSTANT_MAX, self.kernel.now + settings.group_timeout)
         elif not last:
             last = (
-                self.now + settings.defer_max if options.deferrable else min(end, self.now + settings.request_timeout)
+                self.kernel.now + settings.defer_max
+                if options.deferrable
+                else min(end, self.kernel.now + settings.request_timeout)
             )
-        return min(last, self.now + options.request_timeout) if options.request_timeout else last
+        return min(last, self.kernel.now + options.request_timeout) if options.request_timeout else last
 
     def _join_group(self, lease: BrokerLease, options: Options) -> None:
         self.book.join_group(lease.holder, options.group, lease.id, options.lease_count)
@@ -185,7 +195,7 @@ class Broker(BrokerPlans):
             for id_ in self.book.group_of(lease.id):
                 member = self.leases[id_]
                 member.deadline = self._deadline(self._options[id_], member.asked.term.end, whole=True)
-                self._touch(member)
+                self.kernel.touch(member)
 
     def _reopen(self, lease: BrokerLease | None, message: RequestTicket, asked: Asked) -> BrokerLease:
         if lease is None or not lease.claims:
@@ -196,10 +206,10 @@ class Broker(BrokerPlans):
             raise RemoteError("wrong_claim", f"lease {lease.id}'s {last} is another one than the request names")
         deadline = self._goes_on_until(lease, message.op, message.term)
         if lease.request:  # or it would not ask for something else
-            self._fire(br.MACHINE, lease, "withdraw", "its guest gave the request up")
+            self.kernel.fire(br.MACHINE, lease, "withdraw", "its guest gave the request up")
             self._settle_request(lease, "closed", "a later request was made")
-        self._fire(br.MACHINE, lease, message.op)
-        lease.asked, lease.number, lease.request, lease.arrived = asked, message.number, message.number, self.now
+        self.kernel.fire(br.MACHINE, lease, message.op)
+        lease.asked, lease.number, lease.request, lease.arrived = asked, message.number, message.number, self.kernel.now
         lease.deadline = deadline
         return lease
 
@@ -210,7 +220,7 @@ class Broker(BrokerPlans):
             raise RemoteError("preempted", f"lease {lease.id} was preempted, it ends at {lease.cut}")
         if last.saving:
             raise RemoteError("suspended", f"lease {lease.id} is suspended by {last.until}: extend what resumes it")
-        if last.until <= self.now:
+        if last.until <= self.kernel.now:
             raise RemoteError("past", f"lease {lease.id} ended at {last.until}")
         if op == EXTEND and term.start != last.until:
             raise RemoteError("wrong_term", f"an extend starts where the lease ends: at {last.until}, not {term.start}")
@@ -222,7 +232,7 @@ class Broker(BrokerPlans):
             raise RemoteError(
                 "wrong_term", f"the lease goes on from {claim.until}: a modify ends there, not {term.end}"
             )
-        return min(claim.until, term.end, self.now + self.settings.request_timeout)
+        return min(claim.until, term.end, self.kernel.now + self.settings.request_timeout)
 
     def _on_withdraw(self, peer: str, message: Withdraw) -> None:
         lease = self.leases.get(message.lease)
@@ -232,7 +242,7 @@ class Broker(BrokerPlans):
         if fresh == OLD:
             return
         overtaken, lease.number = message.request > lease.number, message.number
-        self._touch(lease)
+        self.kernel.touch(lease)
         if lease.request != message.request or lease.pending == NONE:
             if overtaken and lease.pending == NONE and lease.ended < 0:
                 lease.request = message.request  # when it comes it is dropped
@@ -240,7 +250,7 @@ class Broker(BrokerPlans):
             else:
                 self._repeat(lease, message.number)
             return
-        self._fire(br.MACHINE, lease, "withdraw", "its guest gave the request up")
+        self.kernel.fire(br.MACHINE, lease, "withdraw", "its guest gave the request up")
         self._settle_request(lease, "closed", "the request was withdrawn")
         self._refuse_group(lease, "a member of its group was withdrawn")
 
@@ -249,19 +259,19 @@ class Broker(BrokerPlans):
     def _turn_at(self) -> Instant | None:
         if self._running:
             return None
-        return self._plans_due(self.now if self._questions else self._request_turn_at())
+        return self._plans_due(self.kernel.now if self._questions else self._request_turn_at())
 
     def _request_turn_at(self) -> Instant | None:
         if not self._pending:
             return None
-        return self.now if self._wanted else self._wake
+        return self.kernel.now if self._wanted else self._wake
 
     def turn(self) -> Turn | None:
         """The mapper's turn, if requests wait and something has changed since it saw them; else a question's."""
         if self._running:
             return None
         at = self._request_turn_at()
-        if at is not None and at <= self.now:
+        if at is not None and at <= self.kernel.now:
             self._wanted, self._wake = False, None
             cycle = self._cycle()
             if cycle.requests or cycle.groups:
@@ -296,18 +306,18 @@ class Broker(BrokerPlans):
         groups = [
             tuple(members[id_] for id_ in ids) for ids in self.book.complete_groups() if all(i in members for i in ids)
         ]
-        self._cycle_at = self.now
+        self._cycle_at = self.kernel.now
         # A mapper that is called in line sees the requests as they still are when its decisions are carried out.
         self._shown = views if self.inline else {}
         sources = self.book.turn_sources(snapshot=not self.inline)
-        return BrokerCycle(self.now, requests, groups, sources, self._granted, self.usage, self.suspends())
+        return BrokerCycle(self.kernel.now, requests, groups, sources, self._granted, self.usage, self.suspends())
 
     def _granted(self, type_: str) -> Sequence[GrantedLease]:
         """The leases of a type that are not over. Records are read as they are when the mapper asks."""
         found = []
         for lease in list(self.leases.values()):
             claims = lease.claims
-            if lease.type != type_ or lease.state != br.TICKETED or not claims or claims[-1].until <= self.now:
+            if lease.type != type_ or lease.state != br.TICKETED or not claims or claims[-1].until <= self.kernel.now:
                 continue
             last = claims[-1]
             end = last.until if lease.cut < 0 else min(last.until, max(lease.cut, last.term.start + 1))
@@ -324,7 +334,7 @@ class Broker(BrokerPlans):
         asked, options = lease.asked, self._options[lease.id]
         last = concerned(lease) if lease.claims else None
         # What is past is not given: the book knows nothing of it any more.
-        start = max(asked.term.start, self.now) if asked.op != EXTEND else asked.term.start
+        start = max(asked.term.start, self.kernel.now) if asked.op != EXTEND else asked.term.start
         later = options.deferrable and asked.op == NEW
         latest = options.latest_start or (max(lease.deadline, start) if options.deferrable else start)
         return PendingRequest(
@@ -411,8 +421,8 @@ class Broker(BrokerPlans):
 
     def _check_grant(self, lease: BrokerLease, grant: Grant) -> None:
         view = self._shown.get(lease.id) or self._view(lease)
-        source = next((one for one in self.book.line(grant.source) if one.grants_until > self.now), None)
-        if lease.holder not in self.peers:
+        source = next((one for one in self.book.line(grant.source) if one.grants_until > self.kernel.now), None)
+        if lease.holder not in self.keyring.peers:
             raise CommandError(f"lease {lease.id}: its holder {lease.holder!r} is no peer any more")
         if source is None or source.type != lease.type:
             raise CommandError(f"source {grant.source!r} has no {lease.type!r} to grant")
@@ -432,9 +442,9 @@ class Broker(BrokerPlans):
             raise CommandError(f"lease {lease.id} continues from {view.source!r}, not {grant.source!r}")
         if (view.site and source.site != view.site) or source.site in view.exclude_sites:
             raise CommandError(f"lease {lease.id} can't be at {source.site!r}")
-        if grant.prepare and (lease.asked.op != NEW or grant.booked.start < self.now):
+        if grant.prepare and (lease.asked.op != NEW or grant.booked.start < self.kernel.now):
             raise CommandError(
-                f"units can't be prepared from {grant.booked.start} on: it is {self.now}, {lease.asked.op}"
+                f"units can't be prepared from {grant.booked.start} on: it is {self.kernel.now}, {lease.asked.op}"
             )
         self._check_covered(source, grant)
 
@@ -444,7 +454,7 @@ class Broker(BrokerPlans):
         if not parts:
             end = max(one.grants_until for one in self.book.line(grant.source))
             raise CommandError(f"the delegation covers {(source.term.start, end)}, not {tuple(grant.booked)}")
-        if parts[0][1].end <= self.now:
+        if parts[0][1].end <= self.kernel.now:
             raise CommandError(f"{parts[0][0].id}, in which it begins, was replaced meanwhile")
         self.check_own(parts, grant)
         if grant.prepare and parts[0][1].end <= grant.term.start:
@@ -458,7 +468,7 @@ class Broker(BrokerPlans):
         """
         table = self.book.table_of(grant.source)
         # Not by the request's number: one whose record is long forgotten may come again.
-        key = f"{lease.id}#{self._next('serial')}"
+        key = f"{lease.id}#{self.kernel.next('serial')}"
         if lease.asked.op == MODIFY:
             table.replace(concerned(lease).key, key, grant.units, grant.booked)
         else:
@@ -484,7 +494,7 @@ class Broker(BrokerPlans):
         start, end = grant.booked
         source = self.book.get(parts[-1][1].source)
         assert source is not None, "checked before"
-        self._fire(br.MACHINE, lease, "grant", f"{counted(grant.units)} of {source.site} over [{start}, {end})")
+        self.kernel.fire(br.MACHINE, lease, "grant", f"{counted(grant.units)} of {source.site} over [{start}, {end})")
         self._settle_request(
             lease, "granted", "", ticket=first.encode(), source=source, truncation=truncation, further=further
         )
@@ -499,12 +509,12 @@ class Broker(BrokerPlans):
         for number, (source, term) in enumerate(parts):
             prepare = grant.prepare if number == 0 else 0
             saving = ends_suspended(lease, grant, options, source.properties) if number == len(parts) - 1 else 0
-            part_key, serial = f"{key}.{number}" if number else key, self._next("serial")
+            part_key, serial = f"{key}.{number}" if number else key, self.kernel.next("serial")
             replaces = concerned(lease).digest.hex() if lease.asked.op == MODIFY and number == 0 else ""
             if len(parts) > 1:
                 table.reserve(part_key, grant.units, term, force=True)
             ticket = delegate(
-                self.book.ticket(source.id), self.signer_from(source.id), holder=self._peer_key(lease.holder),
+                self.book.ticket(source.id), self.signer_from(source.id), holder=self.keyring.key_of(lease.holder),
                 units=grant.units, term=term, serial=serial,
                 constraints=constraints_of(grant.preemptible, grant.term.start if prepare else -1, saving, replaces),
             )  # fmt: skip
@@ -533,7 +543,7 @@ class Broker(BrokerPlans):
         if status == "granted":
             self.book.leave_group(lease.id)
         if lease.state in (br.CLOSED, br.FAILED):
-            lease.ended, lease.reason = self.now, reason
+            lease.ended, lease.reason = self.kernel.now, reason
         site, properties, endorsement = "", EMPTY, b""
         if source is not None:
             site, properties = source.site, source.properties
@@ -547,7 +557,7 @@ class Broker(BrokerPlans):
         )  # fmt: skip
 
     def _reject(self, lease: BrokerLease, reason: str, fits: Instant | None = None, event: str = "refuse") -> None:
-        self._fire(br.MACHINE, lease, event, reason)
+        self.kernel.fire(br.MACHINE, lease, event, reason)
         lease.reason = reason
         self._settle_request(lease, "refused", reason, fits=fits)
         self._refuse_group(lease, f"a member of its group was refused: {reason}")
@@ -560,35 +570,28 @@ class Broker(BrokerPlans):
         for member in self.book.dissolve_group(lease.id):
             other = self._pending.get(member)
             if other is not None and other is not lease:
-                self._fire(br.MACHINE, other, "refuse", reason)
+                self.kernel.fire(br.MACHINE, other, "refuse", reason)
                 self._settle_request(other, "refused", reason)
 
     # -- time and state ----------------------------------------------------------------------------------------
 
-    def _due_at(self, record: Any) -> Instant | None:
-        if not isinstance(record, BrokerLease):
-            return super()._due_at(record)
-        lease = record
+    def _lease_due_at(self, lease: BrokerLease) -> Instant | None:
         if lease.ended >= 0:
             return earliest(lease.send_at if lease.unacked else None, self._drop_at(lease))
         waiting = lease.deadline if lease.request else None
         ends = self._booked_until(lease) if lease.claims else None
         return earliest(lease.send_at if lease.unacked else None, waiting, ends)
 
-    def _on_due(self, record: Any) -> None:
-        if not isinstance(record, BrokerLease):
-            super()._on_due(record)
-            return
-        lease = record
-        if lease.ended >= 0 and self._drop_at(lease) <= self.now:
+    def _lease_due(self, lease: BrokerLease) -> None:
+        if lease.ended >= 0 and self._drop_at(lease) <= self.kernel.now:
             self._drop(lease)
             return
-        if lease.request and lease.deadline <= self.now:
+        if lease.request and lease.deadline <= self.kernel.now:
             self._reject(lease, self._why_expired(lease), event="expire")
-        if lease.unacked and lease.send_at <= self.now:
+        if lease.unacked and lease.send_at <= self.kernel.now:
             self._send_updates(lease)
-        if lease.ended < 0 and lease.claims and self._booked_until(lease) <= self.now:
-            self._fire(br.MACHINE, lease, "end", "its term is over")
+        if lease.ended < 0 and lease.claims and self._booked_until(lease) <= self.kernel.now:
+            self.kernel.fire(br.MACHINE, lease, "end", "its term is over")
             self._wanted = True
             self._over(lease, "its term is over")
 

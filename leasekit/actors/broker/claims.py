@@ -21,7 +21,6 @@ from leasekit.core.leases.records import BrokerLease, Granted
 from leasekit.core.leases.relations import Notice
 from leasekit.core.properties import Properties
 from leasekit.core.protocol.messages import MODIFY, Accepted, ClaimReport, ReturnTicket, Truncated
-from leasekit.core.steps import Outgoing
 from leasekit.core.time import Duration, Instant, Term
 from leasekit.core.words import counted
 
@@ -78,7 +77,7 @@ class BrokerClaims(BrokerSources):
         claim = next((c for c in lease.claims if c.digest == subject), None) if lease is not None else None
         if lease is not None and claim is not None:
             self._take_back(lease, claim, message.receipt)
-        self._messages.append(Outgoing(peer, Accepted(message.lease, message.number)))
+        self.kernel.send(peer, Accepted(message.lease, message.number))
 
     def _take_back(self, lease: BrokerLease, claim: Granted, data: bytes) -> None:
         if self.book.get(claim.source) is None:
@@ -97,18 +96,18 @@ class BrokerClaims(BrokerSources):
                 self._settle_cut(lease, lease.claims.index(claim))
             ended = self._ended_at(claim, at)
             self.set_claims(lease, tuple(ended if c is claim else c for c in lease.claims))
-        over = all(c.booked_until <= max(self.now, c.term.start) for c in lease.claims)
+        over = all(c.booked_until <= max(self.kernel.now, c.term.start) for c in lease.claims)
         if lease.state == br.TICKETED:
             why = f"{counted(claim.units)} from {receipt.at} on"
-            self._fire(br.MACHINE, lease, "returned" if over else "return", why)
+            self.kernel.fire(br.MACHINE, lease, "returned" if over else "return", why)
             if over:
                 self._over(lease, "given back by its guest")
         self._wanted = True
-        self._touch(lease)
+        self.kernel.touch(lease)
 
     def _check_receipt(self, lease: BrokerLease, claim: Granted, data: bytes) -> Statement:
         """The site's receipt for a claim of a lease, which is kept. Raises ``TicketError`` if it is none."""
-        holder = self.peers.get(lease.holder)
+        holder = self.keyring.peers.get(lease.holder)
         key = holder.key.hex() if holder is not None else ""
         about = (lease.id, self.signer_from(claim.source).public.hex(), key, lease.type, claim.units, *claim.term)
         return self.keep_receipt(self.book.ticket(claim.source), claim.digest, about, data)
@@ -137,10 +136,10 @@ class BrokerClaims(BrokerSources):
         kept: list[Granted] = []
         follows = False
         for claim in claims[:-1]:
-            if claim.held and claim.term.end <= self.now:
+            if claim.held and claim.term.end <= self.kernel.now:
                 self._free_rest(claim)
                 claim = claim._replace(held=False)
-            if claim.until > self.now or claim.held or follows:
+            if claim.until > self.kernel.now or claim.held or follows:
                 kept.append(claim)
             follows = claim.held
         return [*kept, *claims[-1:]]
@@ -163,7 +162,7 @@ class BrokerClaims(BrokerSources):
         well, so that no modify that is undone later gives it back more.
         """
         ended = claim._replace(term=Term(claim.term.start, max(at, claim.term.start + 1)))
-        if claim.held and at > max(claim.until, self.now):
+        if claim.held and at > max(claim.until, self.kernel.now):
             self.book.end_rest(claim, at)
         elif claim.held:
             self._free_rest(claim)
@@ -180,13 +179,13 @@ class BrokerClaims(BrokerSources):
 
     def _on_claim_report(self, peer: str, message: ClaimReport) -> None:
         """A site has taken a modify, so that what it leaves of the old claim is free; or a claim made trouble."""
-        if self.peers[peer].role != "authority":
+        if self.keyring.peers[peer].role != "authority":
             raise RemoteError("forbidden", f"{peer} is no site: it reports nothing")
         if message.code == REPLACED:
             self._replaced(peer, message)
         else:
             self.report(message.code, message.claim, message.reason, peer)
-        self._messages.append(Outgoing(peer, Accepted(message.claim, message.number)))
+        self.kernel.send(peer, Accepted(message.claim, message.number))
 
     def _replaced(self, peer: str, message: ClaimReport) -> None:
         lease = self.leases.get(self._cut_off.get(message.claim, ""))
@@ -196,11 +195,11 @@ class BrokerClaims(BrokerSources):
             if claim.digest.hex() == message.claim and self._is_site(peer, claim):
                 self._check_receipt(lease, claim, message.receipt)
                 self._settle_cut(lease, place + 1)
-                self._touch(lease)
+                self.kernel.touch(lease)
 
     def _is_site(self, peer: str, claim: Granted) -> bool:
         source = self.book.get(claim.source)
-        return source is not None and self.book.ticket(claim.source).root.issuer in self._keys_of(peer)
+        return source is not None and self.book.ticket(claim.source).root.issuer in self.keyring.keys_of(peer)
 
     # -- suspension --------------------------------------------------------------------------------------------
 
@@ -212,9 +211,9 @@ class BrokerClaims(BrokerSources):
         """Since when a new request waits: the rest of a suspended lease of the same holder has its place, once."""
         before = self.leases.get(properties.get("resumes", ""))
         if before is None or before.holder != peer or not before.suspended:
-            return self.now
+            return self.kernel.now
         before.suspended = False
-        self._touch(before)
+        self.kernel.touch(before)
         return before.arrived
 
     # -- preemption --------------------------------------------------------------------------------------------
@@ -229,7 +228,7 @@ class BrokerClaims(BrokerSources):
         if lease is None or lease.state != br.TICKETED or not lease.claims:
             raise CommandError(f"lease {lease_id!r} holds nothing that could be taken from it")
         last = lease.claims[-1].until
-        if not self.now <= at < last or lease.cut >= 0:
+        if not self.kernel.now <= at < last or lease.cut >= 0:
             raise CommandError(f"lease {lease_id} ends at {last}: at is {at}, or it was preempted before")
         # A renewal in hand is a claim of its own: all that go on after ``at`` are ended, or none. So is what a modify
         # cut off, which the site may still go by.
@@ -239,7 +238,7 @@ class BrokerClaims(BrokerSources):
         if lease.request:
             self.refuse_waiting(lease, f"the lease is preempted: {reason}")
         lease.cut, lease.suspended = at, suspend
-        self._fire(br.MACHINE, lease, "preempt", f"ends at {at}: {reason}")
+        self.kernel.fire(br.MACHINE, lease, "preempt", f"ends at {at}: {reason}")
         for claim, site, message in notices:
             id_ = f"{TRUNCATE}{lease.id}#{claim.key}"
             self.notify(id_, site, lease.id, message.number, message, claim.term.end)
@@ -252,7 +251,7 @@ class BrokerClaims(BrokerSources):
             raise CommandError(f"lease {lease.id} can't be suspended: its site saves no {lease.type!r}")
         if not lease.suspend:
             raise CommandError(f"lease {lease.id} can't be suspended: it doesn't say how long that takes (suspend)")
-        begun = max(self.now, lease.claims[0].term.start)
+        begun = max(self.kernel.now, lease.claims[0].term.start)
         if at - lease.suspend < begun:
             raise CommandError(
                 f"lease {lease.id} can't be suspended by {at}: that takes {lease.suspend} from {begun} on"
@@ -266,18 +265,18 @@ class BrokerClaims(BrokerSources):
         source = self.book.get(claim.source)
         if not claim.preemptible:
             raise CommandError(f"lease {lease.id} is not preemptible")
-        if source is None or source.site not in self.peers:
+        if source is None or source.site not in self.keyring.peers:
             raise CommandError(f"lease {lease.id}: its site can't be told")
         signer, end = self.signer_from(claim.source), max(at, claim.term.start)
         statement = state(signer, TRUNCATION, claim.digest, end, lease.id).encode()
-        message = Truncated(lease.id, self._next("serial"), self._ticket_again(lease, claim), statement, saving)
+        message = Truncated(lease.id, self.kernel.next("serial"), self._ticket_again(lease, claim), statement, saving)
         return claim, source.site, message
 
     def _ticket_again(self, lease: BrokerLease, claim: Granted) -> bytes:
         """The ticket that was cut for ``claim``: the same bytes, since signatures are deterministic."""
         ready_at = claim.term.start + claim.prepare if claim.prepare else -1
         said = constraints_of(claim.preemptible, ready_at, claim.saving, claim.replaces)
-        peer = self.peers.get(lease.holder)
+        peer = self.keyring.peers.get(lease.holder)
         for holder in (peer.key, *(key for key, _ in peer.former)) if peer is not None else ():
             ticket = delegate(
                 self.book.ticket(claim.source), self.signer_from(claim.source), holder=holder, units=claim.units,
@@ -302,13 +301,13 @@ class BrokerClaims(BrokerSources):
             ended = self._ended_at(claim, at)
             self.set_claims(lease, tuple(ended if c is claim else c for c in lease.claims))
             self._wanted = True
-            self._touch(lease)
+            self.kernel.touch(lease)
 
     def _over(self, lease: BrokerLease, reason: str) -> None:
         self._settle_cut(lease, len(lease.claims))
-        lease.ended, lease.reason, lease.request = self.now, reason, 0
+        lease.ended, lease.reason, lease.request = self.kernel.now, reason, 0
         self.wait_no_more(lease)
         self.give_waiting()
         self._closings += 1
         if self._closings % 256 == 0:
-            self.book.forget_before(self.now)
+            self.book.forget_before(self.kernel.now)

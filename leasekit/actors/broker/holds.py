@@ -23,8 +23,7 @@ from leasekit.core.mappers import BrokerMapper, Grant
 from leasekit.core.protocol.codec import clip
 from leasekit.core.protocol.messages import NEW, Held, Hold, PlanPart, Release, RequestTicket
 from leasekit.core.schema import Change, Row
-from leasekit.core.steps import Outgoing
-from leasekit.core.time import Instant, Term
+from leasekit.core.time import Term
 from leasekit.core.timetable import Shortfall
 
 EXPIRED: Final = "hold_expired"
@@ -54,6 +53,7 @@ class BrokerHolds(BrokerProbes):
         super().__init__(name, signer, scheme, peers, settings, fresh)
         self.holds: dict[str, PlanHold] = {}
         self._queries["holds"] = self._query_holds
+        self.kernel.register(PlanHold, due_at=lambda hold: hold.expires, on_due=self._hold_due)
         self._handlers.update({Hold: self._on_hold, Release: self._on_release})
         self._needs.update({Hold: REQUEST, Release: REQUEST})
 
@@ -94,14 +94,14 @@ class BrokerHolds(BrokerProbes):
                 self.book.table_of(part.source).release(_key(hold.id, part.part))
             raise CommandError(f"{part.site}, {part.type}: {error}") from error
         self.holds[hold.id] = hold
-        self._note(
+        self.kernel.note(
             hold.id,
             "hold",
             "",
             f"{hold.state}/{hold.pending}",
             f"{len(hold.parts)} parts for {hold.peer} until {hold.expires}",
         )
-        self._touch(hold)
+        self.kernel.touch(hold)
 
     def _check_part(self, part: PlanPart, term: Term) -> None:
         """Raises ``CommandError`` if a part can't be granted from its delegation, whatever is free."""
@@ -126,11 +126,9 @@ class BrokerHolds(BrokerProbes):
         """Nothing is held under it any more; requests that were made for its parts are refused."""
         held = hold.state != USED
         if held:
-            self._fire(plans.HOLD_MACHINE, hold, "let_go", why)
+            self.kernel.fire(plans.HOLD_MACHINE, hold, "let_go", why)
         del self.holds[hold.id]
-        self._dirty.pop(id(hold), None)
-        hold.timer = None
-        self._changes.append(Change(hold.table, hold.id, None))
+        self.kernel.erase(hold)
         if not held:
             return
         self._free_parts(hold)
@@ -150,7 +148,7 @@ class BrokerHolds(BrokerProbes):
         hold = self.holds.get(plan)
         if hold is None or hold.state == HOLDING:
             raise RemoteError(EXPIRED, f"hold expired: {self.name} holds nothing (any more) under {plan!r:.100}")
-        if hold.holder not in self._keys_of(peer):
+        if hold.holder not in self.keyring.keys_of(peer):
             raise RemoteError("not_yours", f"what is held under {plan} is not held for {peer}")
         part = next((one for one in hold.parts if one.part == name), None)
         found = (message.type, message.units, message.site, message.term)
@@ -181,11 +179,11 @@ class BrokerHolds(BrokerProbes):
             return
         for part in hold.parts:
             table, member = self.book.table_of(part.source), members[part.part]
-            key = f"{member.id}#{self._next('serial')}"
+            key = f"{member.id}#{self.kernel.next('serial')}"
             table.release(_key(hold.id, part.part))
             table.reserve(key, part.units, hold.term, force=True)  # what was just released
             self._cut(member, Grant(member.id, part.source, part.units, hold.term), key)
-        self._fire(plans.HOLD_MACHINE, hold, "use", lease.holder)
+        self.kernel.fire(plans.HOLD_MACHINE, hold, "use", lease.holder)
 
     def _why_not(self, hold: PlanHold, lease: BrokerLease) -> str:
         """What has changed since it was held, so that it can't be granted."""
@@ -199,7 +197,7 @@ class BrokerHolds(BrokerProbes):
                 return f"{part.site}: {part.source} is another delegation by now"
             if table.available(hold.term) < 0:  # what is held itself counts
                 return f"{part.site}: units of {part.type} were taken out of service meanwhile"
-        return "" if lease.holder in self.peers else f"{lease.holder} is no peer any more"
+        return "" if lease.holder in self.keyring.peers else f"{lease.holder} is no peer any more"
 
     # -- for other brokers -------------------------------------------------------------------------------------
 
@@ -207,7 +205,7 @@ class BrokerHolds(BrokerProbes):
         """Raises ``RemoteError`` unless a peer is a broker: what is held is granted without asking the mapper, so a
         guest must not say itself what that is.
         """
-        if self.peers[peer].role != "broker":
+        if self.keyring.peers[peer].role != "broker":
             raise RemoteError("forbidden", f"{peer} is no broker: {self.name} neither quotes nor holds for it")
 
     def _on_hold(self, peer: str, message: Hold) -> None:
@@ -219,12 +217,12 @@ class BrokerHolds(BrokerProbes):
             reason = self._hold_for(peer, message)
         elif (known.peer, known.parts, known.term) != (peer, message.parts, message.term):
             reason = f"{self.name} holds something else under {message.plan}"
-        self._messages.append(Outgoing(peer, Held(message.plan, message.number, clip(reason, 1000))))
+        self.kernel.send(peer, Held(message.plan, message.number, clip(reason, 1000)))
 
     def _hold_for(self, peer: str, message: Hold) -> str:
         self._check_id(message.plan, peer, "plan")
-        expires = min(message.expires, self.now + self.settings.hold_for)
-        if not message.parts or not message.holder or message.term.end <= self.now or expires <= self.now:
+        expires = min(message.expires, self.kernel.now + self.settings.hold_for)
+        if not message.parts or not message.holder or message.term.end <= self.kernel.now or expires <= self.kernel.now:
             return "there is nothing to hold, or its time is over"
         if len({part.part for part in message.parts}) < len(message.parts):
             return "two parts have one name"
@@ -250,7 +248,7 @@ class BrokerHolds(BrokerProbes):
             hold = PlanHold.from_row(row)
             if hold.state == HOLDING:
                 # Whoever asked has had no answer, and asks again; other brokers' shares expire.
-                self._changes.append(Change(hold.table, hold.id, None))
+                self.kernel.changes.append(Change(hold.table, hold.id, None))
                 continue
             self.holds[hold.id] = hold
             if hold.state == HELD:
@@ -258,16 +256,10 @@ class BrokerHolds(BrokerProbes):
                     if self.book.line(part.source):
                         table = self.book.table_of(part.source)
                         table.reserve(_key(hold.id, part.part), part.units, hold.term, force=True)
-            self._schedule(hold, hold.expires)
+            self.kernel.schedule(hold, hold.expires)
 
-    def _due_at(self, record: Any) -> Instant | None:
-        return record.expires if isinstance(record, PlanHold) else super()._due_at(record)
-
-    def _on_due(self, record: Any) -> None:
-        if isinstance(record, PlanHold):
-            self._drop_hold(record, f"it was held until {record.expires}")
-        else:
-            super()._on_due(record)
+    def _hold_due(self, hold: PlanHold) -> None:
+        self._drop_hold(hold, f"it was held until {hold.expires}")
 
     def _query_holds(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
         return [

@@ -38,7 +38,7 @@ from leasekit.core.protocol.messages import (
 )
 from leasekit.core.schema import Row
 from leasekit.core.settings import SettingsError
-from leasekit.core.steps import Outgoing, Turn, TurnDone
+from leasekit.core.steps import Turn, TurnDone
 from leasekit.core.time import Instant, Term
 from leasekit.core.timetable import Timetable
 from leasekit.core.topology import Leased, TopologyRequest, decode_topology, plan_faults
@@ -94,6 +94,7 @@ class BrokerPlans(BrokerHolds):
         super().__init__(name, signer, scheme, peers, settings, fresh)
         self._call_plan: Callable[[PlanCycle], Any] | None = getattr(mapper, "plan", None)
         self._plannings: dict[str, _Planning] = {}
+        self.kernel.register(_Planning, on_due=self._planning_due)
         self._to_plan: deque[_Planning] = deque()
         self._planning: _Planning | None = None
         self._handlers.update(
@@ -110,7 +111,7 @@ class BrokerPlans(BrokerHolds):
         if known is not None and known.answer:
             answer = decode_message(known.answer)
             assert isinstance(answer, Planned), "what is kept was encoded here"
-            self._messages.append(Outgoing(peer, answer._replace(number=message.number)))
+            self.kernel.send(peer, answer._replace(number=message.number))
             return
         theirs = [one for one in self._plannings.values() if one.peer == peer]
         for one in theirs:
@@ -123,11 +124,11 @@ class BrokerPlans(BrokerHolds):
             request = decode_topology(message.topology)
         except SettingsError as error:
             raise RemoteError("bad_request", clip("; ".join(error.errors), REASON_MAX)) from error
-        number = self._next("serial")
+        number = self.kernel.next("serial")
         planning = _Planning(f"planning:{number}", peer, message, request, number)
         self._plannings[planning.id] = planning
-        if request.lst < self.now:
-            planning.dropped = f"its latest start, {request.lst}, is past: it is {self.now} at {self.name}"
+        if request.lst < self.kernel.now:
+            planning.dropped = f"its latest start, {request.lst}, is past: it is {self.kernel.now} at {self.name}"
             self._refuse_plan(planning, -1)
         else:
             self._ask_planners(planning)
@@ -135,14 +136,14 @@ class BrokerPlans(BrokerHolds):
     def _ask_planners(self, planning: _Planning) -> None:
         request = planning.request
         types = tuple(sorted({site.type for site in request.sites}))
-        term = Term(max(request.est, self.now), max(request.lst, self.now) + request.duration)
+        term = Term(max(request.est, self.kernel.now), max(request.lst, self.kernel.now) + request.duration)
         for name in self.settings.planners:
-            if name in self.peers and name != planning.peer:
+            if name in self.keyring.peers and name != planning.peer:
                 planning.waiting.add(name)
-                self._messages.append(Outgoing(name, Quote(planning.id, planning.number, term, types)))
+                self.kernel.send(name, Quote(planning.id, planning.number, term, types))
         if planning.waiting:
-            planning.until = self.now + self.settings.quote_timeout
-            self._schedule(planning, planning.until)
+            planning.until = self.kernel.now + self.settings.quote_timeout
+            self.kernel.schedule(planning, planning.until)
         else:
             self._to_plan.append(planning)
 
@@ -155,7 +156,7 @@ class BrokerPlans(BrokerHolds):
             start, end = max(source.term.start, message.term.start), min(source.term.end, message.term.end)
             if start < end and len(offers) < OFFERS_MAX:
                 offers.append(self._quoted(source, Term(start, end)))
-        self._messages.append(Outgoing(peer, Quoted(message.query, message.number, tuple(offers))))
+        self.kernel.send(peer, Quoted(message.query, message.number, tuple(offers)))
 
     def _quoted(self, source: Source, term: Term) -> QuotedOffer:
         """What is shown of a source: the disclosed share of what is free; a step shows the least of what it spans."""
@@ -183,7 +184,7 @@ class BrokerPlans(BrokerHolds):
             if offer.units:
                 planning.offers[f"{peer}{REMOTE}{offer.source}"] = offer
         if not planning.waiting:
-            self._schedule(planning, None)
+            self.kernel.schedule(planning, None)
             self._to_plan.append(planning)
 
     def _refused_errand(self, peer: str, message: ErrorReply) -> bool:
@@ -201,7 +202,7 @@ class BrokerPlans(BrokerHolds):
 
     def _plan_turn(self) -> Turn | None:
         """The turn that plans the next request."""
-        while self._to_plan and self._to_plan[0].peer not in self.peers:
+        while self._to_plan and self._to_plan[0].peer not in self.keyring.peers:
             self._end_planning(self._to_plan.popleft())
         if self._running or not self._to_plan:
             return None
@@ -211,8 +212,8 @@ class BrokerPlans(BrokerHolds):
         types = {site.type for site in planning.request.sites}
         sources = self._offered(types, snapshot=not self.inline)
         sources += [_remote(id_, offer) for id_, offer in planning.offers.items()]
-        cycle = PlanCycle(self.now, planning.peer, planning.request, sources)
-        self._running = number = self._next("turn")
+        cycle = PlanCycle(self.kernel.now, planning.peer, planning.request, sources)
+        self._running = number = self.kernel.next("turn")
         return Turn(number, lambda: run_turn(number, lambda: plan(cycle)))
 
     def _offered(self, types: Iterable[str], *, snapshot: bool) -> list[Source]:
@@ -251,7 +252,7 @@ class BrokerPlans(BrokerHolds):
 
     def _try_next(self, planning: _Planning) -> None:
         """Hold the next plan that can be held; or, for who only wants to hear it, find the first that could be."""
-        if planning.peer not in self.peers:
+        if planning.peer not in self.keyring.peers:
             self._end_planning(planning)
             return
         while planning.plans:
@@ -268,8 +269,8 @@ class BrokerPlans(BrokerHolds):
         term = self._check_start(planning.request, plan.start)
         parts = self._checked_parts(planning, plan)
         message, dry = planning.message, planning.message.op == TRY
-        id_ = "" if dry else f"{self.tag}-plan-{self._next('serial')}"
-        expires = -1 if dry else self.now + self.settings.hold_for
+        id_ = "" if dry else f"{self.keyring.tag}-plan-{self.kernel.next('serial')}"
+        expires = -1 if dry else self.kernel.now + self.settings.hold_for
         answer = Planned(
             message.query, message.number, "planned" if dry else "held", id_, term, parts, clip(plan.objective, 64),
             clip(plan.gap, 64), expires, "", -1,
@@ -285,7 +286,7 @@ class BrokerPlans(BrokerHolds):
             planning.plans.clear()
             raise CommandError(busy)
         hold = PlanHold(
-            id_, planning.peer, message.query, self._peer_key(planning.peer), term, own, expires,
+            id_, planning.peer, message.query, self.keyring.key_of(planning.peer), term, own, expires,
             HOLDING if others else HELD, b"" if others else encode_message(answer), others,
         )  # fmt: skip
         self._hold(hold)
@@ -295,14 +296,14 @@ class BrokerPlans(BrokerHolds):
         planning.hold, planning.answer, planning.waiting = hold, answer, set(others)
         for name in others:
             theirs = tuple(part for part in parts if part.broker == name)
-            self._messages.append(Outgoing(name, Hold(id_, planning.number, hold.holder, term, theirs, expires)))
-        planning.until = self.now + self.settings.quote_timeout
-        self._schedule(planning, planning.until)
+            self.kernel.send(name, Hold(id_, planning.number, hold.holder, term, theirs, expires))
+        planning.until = self.kernel.now + self.settings.quote_timeout
+        self.kernel.schedule(planning, planning.until)
 
     def _check_start(self, request: TopologyRequest, start: Instant) -> Term:
         if not request.est <= start <= request.lst:
             raise CommandError(f"it starts at {start}, asked for was {request.est} to {request.lst}")
-        if start + request.duration <= self.now:
+        if start + request.duration <= self.kernel.now:
             raise CommandError("its term is over")
         return request.term(start)
 
@@ -363,7 +364,7 @@ class BrokerPlans(BrokerHolds):
         )
         if planning is None or planning.hold is None or peer not in planning.waiting:
             if not message.reason and message.plan not in self.holds:
-                self._messages.append(Outgoing(peer, Release(message.plan, message.number)))
+                self.kernel.send(peer, Release(message.plan, message.number))
             return
         planning.waiting.discard(peer)
         if message.reason:
@@ -373,7 +374,7 @@ class BrokerPlans(BrokerHolds):
             assert answer is not None, "it was made with the hold"
             answer = answer._replace(number=planning.message.number)
             hold.answer, planning.hold = encode_message(answer), None
-            self._fire(HOLD_MACHINE, hold, "promise", ", ".join(hold.others))
+            self.kernel.fire(HOLD_MACHINE, hold, "promise", ", ".join(hold.others))
             self._answer_plan(planning, answer)
 
     def _give_up(self, planning: _Planning, why: str) -> None:
@@ -381,14 +382,14 @@ class BrokerPlans(BrokerHolds):
         hold = planning.hold
         assert hold is not None, "there is one to be given up"
         planning.hold = None
-        self._schedule(planning, None)
+        self.kernel.schedule(planning, None)
         self._drop_hold(hold, why)
         planning.dropped = f"a plan to start at {hold.term.start} could not be held: {why}"
         self._try_next(planning)
 
     def _let_go_of(self, hold: PlanHold, why: str) -> None:
         for name in hold.others:
-            self._messages.append(Outgoing(name, Release(hold.id, self._next("serial"))))
+            self.kernel.send(name, Release(hold.id, self.kernel.next("serial")))
         planning = next((one for one in self._plannings.values() if one.hold is hold), None)
         if planning is not None:
             planning.hold = None
@@ -406,23 +407,17 @@ class BrokerPlans(BrokerHolds):
 
     def _answer_plan(self, planning: _Planning, answer: Planned) -> None:
         self._end_planning(planning)
-        if planning.peer in self.peers:
-            self._messages.append(Outgoing(planning.peer, answer))
+        if planning.peer in self.keyring.peers:
+            self.kernel.send(planning.peer, answer)
 
     def _end_planning(self, planning: _Planning) -> None:
         self._plannings.pop(planning.id, None)
-        self._schedule(planning, None)
+        self.kernel.schedule(planning, None)
 
     # -- time and state ----------------------------------------------------------------------------------------
 
-    def _due_at(self, record: Any) -> Instant | None:
-        return None if isinstance(record, _Planning) else super()._due_at(record)
-
-    def _on_due(self, record: Any) -> None:
-        if not isinstance(record, _Planning):
-            super()._on_due(record)
-            return
-        self._dirty.pop(id(record), None)
+    def _planning_due(self, record: _Planning) -> None:
+        self.kernel.forget(record)
         if record.hold is not None:
             silent = ", ".join(sorted(record.waiting))
             self._give_up(record, f"{silent} did not answer in time")
@@ -432,7 +427,7 @@ class BrokerPlans(BrokerHolds):
 
     def _plans_due(self, at: Instant | None) -> Instant | None:
         """When the next turn is due, if another is due ``at``."""
-        return earliest(at, self.now if self._to_plan else None)
+        return earliest(at, self.kernel.now if self._to_plan else None)
 
 
 def _remote(id_: str, offer: QuotedOffer) -> Source:

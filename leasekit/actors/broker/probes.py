@@ -25,7 +25,7 @@ from leasekit.core.mappers import BrokerCycle, BrokerMapper, Defer, Grant, Rejec
 from leasekit.core.protocol.codec import clip
 from leasekit.core.protocol.messages import EXTEND, MODIFY, NEW, Probe, ProbeAnswer
 from leasekit.core.requests import Options, parse_options
-from leasekit.core.steps import Outgoing, Turn, TurnDone
+from leasekit.core.steps import Turn, TurnDone
 from leasekit.core.time import Instant, Term
 
 PROBES_MAX: Final = 64
@@ -109,7 +109,7 @@ class BrokerProbes(BrokerClaims):
             self._answer(peer, message, REFUSED, error.text)
             return
         self._options[lease.id] = options
-        self._questions.append(_Question(peer, message, lease, self.now))
+        self._questions.append(_Question(peer, message, lease, self.kernel.now))
 
     def _tried(self, peer: str, message: Probe, options: Options) -> BrokerLease:
         """The lease as it would be if the request were made. Raises ``RemoteError`` where it can't be."""
@@ -120,7 +120,7 @@ class BrokerProbes(BrokerClaims):
         if message.op == NEW:
             self._check_size(message.type, message.units, options)
             return BrokerLease(
-                id_, peer, "", message.type, br.NASCENT, br.TICKETING, asked, 0, 0, self.now,
+                id_, peer, "", message.type, br.NASCENT, br.TICKETING, asked, 0, 0, self.kernel.now,
                 self._deadline(options, message.term.end, whole=False),
             )  # fmt: skip
         if message.op not in _PENDING:
@@ -130,8 +130,8 @@ class BrokerProbes(BrokerClaims):
             raise RemoteError("unknown_lease", f"{self.name} has granted {peer} no lease {message.of}")
         deadline = self._goes_on_until(lease, message.op, message.term)
         return BrokerLease(
-            id_, peer, lease.slice, lease.type, br.TICKETED, _PENDING[message.op], asked, 0, 0, self.now, deadline,
-            claims=lease.claims,
+            id_, peer, lease.slice, lease.type, br.TICKETED, _PENDING[message.op], asked, 0, 0, self.kernel.now,
+            deadline, claims=lease.claims,
         )  # fmt: skip
 
     # -- its mapper's turn -------------------------------------------------------------------------------------
@@ -140,19 +140,21 @@ class BrokerProbes(BrokerClaims):
         """The turn that decides the next question."""
         while self._questions and not self._running:
             self._question = question = self._questions.popleft()
-            if question.lease.deadline <= max(self.now, question.at):  # it waited for the mapper, as a request may
+            if question.lease.deadline <= max(
+                self.kernel.now, question.at
+            ):  # it waited for the mapper, as a request may
                 self._close_question(REFUSED, "not granted in time")
                 continue
             cycle = self._cycle((question.lease,))
             if not question.lease.defer_reason:
-                return self._begin_question(cycle._replace(now=max(self.now, question.at)))
+                return self._begin_question(cycle._replace(now=max(self.kernel.now, question.at)))
             self._close_question(WAITS, question.lease.defer_reason)
         return None
 
     def _begin_question(self, cycle: BrokerCycle) -> Turn:
         fresh = self._fresh
         assert fresh is not None, "no question is taken without"
-        self._running = number = self._next("turn")
+        self._running = number = self.kernel.next("turn")
         return Turn(number, lambda: run_turn(number, lambda: fresh().allocate(cycle)))
 
     def _question_done(self, done: TurnDone) -> None:
@@ -241,4 +243,4 @@ class BrokerProbes(BrokerClaims):
             message.lease, message.number, status, site, units, term or message.term, clip(reason, REASON_MAX),
             earliest,
         )  # fmt: skip
-        self._messages.append(Outgoing(peer, answer))
+        self.kernel.send(peer, answer)

@@ -48,7 +48,7 @@ from leasekit.core.protocol.messages import (
     Withhold,
 )
 from leasekit.core.schema import Change
-from leasekit.core.steps import Outgoing, Tick
+from leasekit.core.steps import Tick
 from leasekit.core.time import DAY, Instant, Term
 from leasekit.core.timetable.profile import Profile
 from leasekit.core.words import with_article
@@ -85,7 +85,7 @@ class BrokerSources(BrokerState):
     def _on_offer(self, peer: str, message: Offer) -> None:
         known = self._known(peer, message.delegation)
         if known is not None and known.ticket == message.ticket:
-            self._messages.append(Outgoing(peer, self._taken_answer(known, message.number)))
+            self.kernel.send(peer, self._taken_answer(known, message.number))
             return
         reason = self._refused_offers.get((peer, message.ticket), "")
         try:
@@ -99,7 +99,7 @@ class BrokerSources(BrokerState):
         taken = self.book.get(message.delegation) if not reason else None
         held = self._held_of(message) if reason and not message.line else ()
         answer = OfferAnswer(message.delegation, message.number, reason, 0, held)
-        self._messages.append(Outgoing(peer, answer if taken is None else self._taken_answer(taken, message.number)))
+        self.kernel.send(peer, answer if taken is None else self._taken_answer(taken, message.number))
 
     def _held_of(self, offer: Offer) -> tuple[HeldClaim, ...]:
         """What is held of the line that ``offer`` begins: its giver may have lost its store."""
@@ -114,7 +114,7 @@ class BrokerSources(BrokerState):
         others = len(self.book.line(source.base)) > 1
         until = max((one.freed for one in before), default=0)
         short = self.book.table(source.id).overcommitted() if others else []
-        beyond = short[-1].end if short and short[-1].end > self.now else 0
+        beyond = short[-1].end if short and short[-1].end > self.kernel.now else 0
         return OfferAnswer(source.id, number, "", max(until, 0), (), beyond)
 
     def _remember_refused(self, peer: str, ticket: bytes, reason: str) -> None:
@@ -154,7 +154,7 @@ class BrokerSources(BrokerState):
             self._known(peer, source.line)
         for other in self.book.line(source.base):
             root = self.book.ticket(other.id).root.issuer
-            same = root == ticket.root.issuer or source.site in self.peers  # whose keys are known, then
+            same = root == ticket.root.issuer or source.site in self.keyring.peers  # whose keys are known, then
             if (source.type, source.site) != (other.type, other.site) or not same:
                 raise TicketError("wrong_line", f"{other.id} is {other.type!r} of {other.site}: it can't go on from it")
             if source.properties != other.properties:
@@ -166,25 +166,23 @@ class BrokerSources(BrokerState):
     def _check_given(self, peer: str, data: bytes) -> Ticket:
         """The ticket in ``data``, which ``peer`` has cut for this broker. Raises ``TicketError``."""
         ticket = decode_ticket(data)
-        key = self._key_among(peer, ticket.leaf.issuer)
-        self.verifier.check(
-            ticket, root=key if self.peers[peer].role == "authority" else None,
-            holder=self._own_among(ticket.leaf.holder), now=self.now, skew=self._base.clock_skew, issuer=key,
-        )  # fmt: skip
+        key = self.keyring.key_among(peer, ticket.leaf.issuer)
+        root = key if self.keyring.peers[peer].role == "authority" else None
+        self.keyring.verify(ticket, root=root, issuer=key)
         return ticket
 
     def _site_of(self, peer: str, ticket: Ticket, called: str) -> str:
         """The name of the site that a chain begins at: the one that its key has here, else what the giver calls it."""
         root = ticket.root.issuer
-        for known in self.peers.values():
-            if root in self._keys_of(known.name):
+        for known in self.keyring.peers.values():
+            if root in self.keyring.keys_of(known.name):
                 if known.role != "authority":
                     raise TicketError(
                         "unknown_site",
                         f"the chain begins at {known.name}, which is no site but {with_article(known.role)}",
                     )
                 return known.name
-        if not called or called in self.peers:
+        if not called or called in self.keyring.peers:
             raise TicketError("unknown_site", f"the chain begins at a site that {peer} calls {called!r}")
         return called
 
@@ -193,14 +191,14 @@ class BrokerSources(BrokerState):
         self._check_room(source.peer)
         self.book.add(source, ticket)
         for other in replaced_by(source, list(self.book.line(source.base))):
-            with self.book.changing(other, self.now):
+            with self.book.changing(other, self.kernel.now):
                 other.replaced = source.term.start
-            self._fire(deleg.MACHINE, other, "replace", f"{source.id} is in its place, with {source.units}")
+            self.kernel.fire(deleg.MACHINE, other, "replace", f"{source.id} is in its place, with {source.units}")
             other.freed = self._busy_until(other)
-        self._note(
+        self.kernel.note(
             source.id, "taken", "", deleg.HELD, f"{source.units} {source.type} of {source.site} to {source.term.end}"
         )
-        self._touch(source)
+        self.kernel.touch(source)
         self._wanted = True
         self.give()
 
@@ -217,10 +215,10 @@ class BrokerSources(BrokerState):
         known = next((one for one in source.withheld if one.window == message.window), None)
         if known is None or message.number > known.number:  # else it is a repeat, or was overtaken
             self._withhold(source, known, message)
-        self._messages.append(Outgoing(peer, Accepted(message.delegation, message.number)))
+        self.kernel.send(peer, Accepted(message.delegation, message.number))
 
     def _withhold(self, source: Delegation, known: Withheld | None, message: Withhold) -> None:
-        kept = [one for one in source.withheld if one is not known and one.term.end > self.now]
+        kept = [one for one in source.withheld if one is not known and one.term.end > self.kernel.now]
         heeded = sum(one.units > 0 for one in kept)
         if message.units and heeded >= WINDOWS_MAX:
             raise RemoteError("busy", f"{self.name} heeds {heeded} maintenance windows of {source.id}, its limit")
@@ -230,18 +228,18 @@ class BrokerSources(BrokerState):
         if known is not None:
             self.book.withhold(source, known, -1)
         takers = [d for d in self.given.values() if d.source == source.id and d.state in (deleg.OFFERING, deleg.HELD)]
-        rest = Term(max(message.term.start, min(self.now, message.term.end - 1)), message.term.end)
+        rest = Term(max(message.term.start, min(self.kernel.now, message.term.end - 1)), message.term.end)
         told = withheld_shares(message.units, rest, self.book.table(source.id).available, takers)
         self.book.withhold(source, window, 1)
         source.withheld = (*kept, window)
         for record in takers:
             if record.id in told and (told[record.id] or known is not None):
-                number = self._next("serial")
+                number = self.kernel.next("serial")
                 passed = message._replace(delegation=record.id, number=number, units=told[record.id])
                 until = message.term.end
                 self.notify(f"{message.window}@{record.id}", record.peer, record.id, number, passed, until)
         self._wanted = True
-        self._touch(source)
+        self.kernel.touch(source)
 
     # -- what the giver takes back -----------------------------------------------------------------------------
 
@@ -249,7 +247,7 @@ class BrokerSources(BrokerState):
         source = self._known(peer, message.delegation)
         ticket = self._check_given(peer, message.ticket)
         note = check_statement(
-            self.scheme, message.statement, RECLAIM, signer=ticket.leaf.issuer, subject=ticket.leaf.digest
+            self.keyring.scheme, message.statement, RECLAIM, signer=ticket.leaf.issuer, subject=ticket.leaf.digest
         )
         deadline, at = reclaim_deadline(note), note.at
         if source is None:
@@ -258,17 +256,17 @@ class BrokerSources(BrokerState):
             leaf = ticket.leaf
             source = Delegation(
                 message.delegation, peer, leaf.type, leaf.units, leaf.term, message.ticket, {}, message.number,
-                self.peers[peer].name, leaf.digest, deleg.HELD,
+                self.keyring.peers[peer].name, leaf.digest, deleg.HELD,
             )  # fmt: skip
             # By itself: what it goes on from, if it does, it does not say.
             self.book.add(source, ticket)
             at = leaf.term.start  # nothing can come of it: its properties are not known
-            self._note(source.id, "taken", "", deleg.HELD, "it is taken back before it was offered")
+            self.kernel.note(source.id, "taken", "", deleg.HELD, "it is taken back before it was offered")
         if deleg.MACHINE.allows((source.state, source.pending), "let_go"):
             self._source_off(source, at, -1 if deadline is None else deadline, f"{peer} takes it back as of {note.at}")
             source.statement = message.statement
         until = self._busy_until(source)
-        self._messages.append(Outgoing(peer, OfferAnswer(message.delegation, message.number, "", until)))
+        self.kernel.send(peer, OfferAnswer(message.delegation, message.number, "", until))
 
     def check_own(self, parts: Sequence[tuple[Delegation, Term]], grant: Grant) -> None:
         """Where a line has less than is in use, a modify that takes nothing more fits in; but of each claim no more can
@@ -305,22 +303,22 @@ class BrokerSources(BrokerState):
         found = [one for one in (self.book.get(name), *self.book.line(name)) if one is not None]
         sources = [one for one in dict.fromkeys(found) if deleg.MACHINE.allows((one.state, one.pending), "let_go")]
         if not found:
-            known = ", ".join(sorted(one["source"] for one in self.book.describe(self.now))) or "(none)"
+            known = ", ".join(sorted(one["source"] for one in self.book.describe(self.kernel.now))) or "(none)"
             raise CommandError(f"source: found {name!r}, held are {known}")
         if not sources:
             raise CommandError(f"source {name} is {found[0].state}: there is nothing to let go of")
         for source in sources:
-            self._source_off(source, self.now, -1, "let go of by the operator")
-            number, until = self._next("serial"), self._busy_until(source)
+            self._source_off(source, self.kernel.now, -1, "let go of by the operator")
+            number, until = self.kernel.next("serial"), self._busy_until(source)
             message = LetGo(source.id, number, source.ticket, until)
             self.notify(f"let_go:{source.id}", source.peer, source.id, number, message, source.term.end)
         return {"sources": [one.id for one in sources]}
 
     def _source_off(self, source: Delegation, at: Instant, deadline: Instant, why: str) -> None:
-        with self.book.changing(source, self.now):
+        with self.book.changing(source, self.kernel.now):
             source.reclaimed = at
         source.deadline = deadline
-        self._fire(deleg.MACHINE, source, "let_go", why)
+        self.kernel.fire(deleg.MACHINE, source, "let_go", why)
         self._stop_granting(source)
 
     def _stop_granting(self, source: Delegation) -> None:
@@ -346,7 +344,7 @@ class BrokerSources(BrokerState):
         claims = [c for lease in self.leases.values() for c in lease.claims if c.source == source.id]
         ends = [c.booked_until for c in claims if source.reclaimed < 0 or c.term.start < source.reclaimed]
         ends += [d.term.end for d in self.given.values() if d.source == source.id and d.state != deleg.ENDED]
-        last = max((end for end in (*ends, source.grants_until) if end > self.now), default=0)
+        last = max((end for end in (*ends, source.grants_until) if end > self.kernel.now), default=0)
         return min(last, source.deadline) if source.deadline >= 0 else last
 
     # -- introductions -----------------------------------------------------------------------------------------
@@ -356,13 +354,13 @@ class BrokerSources(BrokerState):
         the site's endorsement for the guest.
         """
         site = source.site
-        holder, place = self.peers.get(guest), self.peers.get(site)
+        holder, place = self.keyring.peers.get(guest), self.keyring.peers.get(site)
         if not self.settings.endorse or holder is None or place is None:
             return b""
         at, told = self._introduced.get((guest, site), (-DAY, 0))
-        if at + DAY <= self.now or told + DAY < until:  # or the site may forget, before the lease begins
-            self._introduced[guest, site] = self.now, max(told, until)
-            number = self._next("serial")
+        if at + DAY <= self.kernel.now or told + DAY < until:  # or the site may forget, before the lease begins
+            self._introduced[guest, site] = self.kernel.now, max(told, until)
+            number = self.kernel.next("serial")
             message = Introduce(guest, number, self.endorsement(holder), until)
             # Due for longer than the lease is: the guest's next one may not be introduced anew.
             self.notify(f"introduce:{guest}@{site}", site, guest, number, message, max(until, source.term.end))
@@ -419,8 +417,8 @@ class BrokerSources(BrokerState):
             if same or self._free_but_for_windows(source, term) < promised:
                 continue  # the site, and who gave this, count the old claim until nothing of it is in use
             ticket = delegate(
-                self.book.ticket(source.id), self.signer_from(source.id), holder=self._peer_key(spec.broker),
-                units=spec.units, term=term, serial=self._next("serial"), degree=spec.degree,
+                self.book.ticket(source.id), self.signer_from(source.id), holder=self.keyring.key_of(spec.broker),
+                units=spec.units, term=term, serial=self.kernel.next("serial"), degree=spec.degree,
             )  # fmt: skip
             table, key = self.book.table(source.id), delegation_key(id_)
             if key in table:  # a line that begins anew, under the name of what is over
@@ -447,10 +445,13 @@ class BrokerSources(BrokerState):
         """It may have been cut out of what a maintenance window takes: the taker is to leave that alone."""
         source = self.book.get(record.source)
         for window in source.withheld if source is not None else ():
-            begin, end = max(window.term.start, record.term.start, self.now), min(window.term.end, record.term.end)
+            begin, end = (
+                max(window.term.start, record.term.start, self.kernel.now),
+                min(window.term.end, record.term.end),
+            )
             lacking = -self.book.table(record.source).available(Term(begin, end)) if begin < end else 0
             if lacking > 0 and window.units:
-                number, units = self._next("serial"), min(lacking, record.units)
+                number, units = self.kernel.next("serial"), min(lacking, record.units)
                 message = Withhold(record.id, number, window.window, units, window.term, window.reason)
                 self.notify(f"{window.window}@{record.id}", record.peer, record.id, number, message, window.term.end)
 
@@ -464,11 +465,11 @@ class BrokerSources(BrokerState):
     def _end_claim(self, record: Delegation, at: Instant) -> None:
         if at >= record.term.end:
             return
-        if record.site not in self.peers:
+        if record.site not in self.keyring.peers:
             self._complain(f"{record.id} stays reserved: its site {record.site!r} is no peer that could be told")
             return
-        number = self._next("serial")
-        signer = self.signer_of(decode_ticket(record.ticket).leaf.issuer)
+        number = self.kernel.next("serial")
+        signer = self.keyring.signer_of(decode_ticket(record.ticket).leaf.issuer)
         statement = state(signer, TRUNCATION, record.digest, at, record.id).encode()
         message = Truncated(record.id, number, record.ticket, statement)
         self.notify(f"{TRUNCATE}{record.id}", record.site, record.id, number, message, record.term.end)
@@ -487,16 +488,16 @@ class BrokerSources(BrokerState):
         should anyone say that the units were given away twice, the receipt refutes it. ``about`` are the lease or
         delegation, issuer, holder, type, units and term. Raises ``TicketError``.
         """
-        receipt = check_statement(self.scheme, data, RECEIPT, signer=ticket.root.issuer, subject=claim)
-        if self._base.keep_closed:
+        receipt = check_statement(self.keyring.scheme, data, RECEIPT, signer=ticket.root.issuer, subject=claim)
+        if self.kernel.settings.keep_closed:
             id_, parent = claim.hex(), ticket.leaf.parent if ticket.leaf.digest == claim else ticket.leaf.digest
             row = (id_, 0, parent.hex(), *about, RETURNED, pack_body((data,)))
-            self._changes.append(Change("claims", id_, row))
+            self.kernel.changes.append(Change("claims", id_, row))
         return receipt
 
     def _free(self, record: Delegation, at: Instant) -> None:
         record.freed = at
-        self._touch(record)
+        self.kernel.touch(record)
         table = self.book.table_or_none(record.source)
         if table is not None:
             table.end(delegation_key(record.id), at)
@@ -505,13 +506,13 @@ class BrokerSources(BrokerState):
 
     # -- time and state ----------------------------------------------------------------------------------------
 
-    def _on_due(self, record: Any) -> None:
-        if isinstance(record, Delegation) and record.state == deleg.REPLACED and not record.given:
+    def _delegation_due(self, record: Delegation) -> None:
+        if record.state == deleg.REPLACED and not record.given:
             record.freed = self._busy_until(record)  # a modify that came back unused goes on for longer
-        super()._on_due(record)
-        if not isinstance(record, Delegation) or record.given:
+        super()._delegation_due(record)
+        if record.given:
             return
         if record.state == deleg.ENDED:
             self.book.remove(record.id)
-        elif record.grants_until <= self.now:
+        elif record.grants_until <= self.kernel.now:
             self.book.close(record.id)

@@ -52,20 +52,20 @@ class BrokerState(Giver[BrokerLease]):
     def set_claims(self, lease: BrokerLease, claims: tuple[Granted, ...]) -> None:
         """The lease's claims are these from now on."""
         if self.usage is not None:
-            self.usage.replace(lease.holder, lease.type, lease.claims, claims, self.now)
-            self._changes += self.usage.take_changes()
+            self.usage.replace(lease.holder, lease.type, lease.claims, claims, self.kernel.now)
+            self.kernel.changes += self.usage.take_changes()
         lease.claims = claims
 
     def _drop(self, lease: BrokerLease) -> None:
         if self.usage is not None:
             self.usage.let_go(lease.holder, lease.type, lease.claims)
-            self._changes += self.usage.take_changes()
+            self.kernel.changes += self.usage.take_changes()
         super()._drop(lease)
 
     def signer_from(self, source: str) -> Signer:
         """Who cuts claims from a delegation, and speaks of them: the key that it was given to."""
         known = self.book.get(source)
-        return self.signer if known is None else self.signer_of(self.book.ticket(source).leaf.holder)
+        return self.keyring.signer if known is None else self.keyring.signer_of(self.book.ticket(source).leaf.holder)
 
     def wait(self, lease: BrokerLease) -> None:
         """The lease's request waits for the mapper."""
@@ -87,7 +87,7 @@ class BrokerState(Giver[BrokerLease]):
         most, mine = self.settings.pending_max, self._open_requests.get(peer, 0)
         if len(self._pending) < most // 2:
             return
-        askers = sum(REQUEST in known.may for known in self.peers.values())
+        askers = sum(REQUEST in known.may for known in self.keyring.peers.values())
         share = max(1, (most - most // 2) // max(1, askers))
         beyond = sum(count - share for count in self._open_requests.values() if count > share)
         if mine >= share and beyond >= most // 2:
@@ -99,17 +99,14 @@ class BrokerState(Giver[BrokerLease]):
     def _is_settled(self, lease: Any, number: int) -> bool:
         return bool(lease.request != number)
 
-    def _live_records(self) -> int:
-        return len(self.leases) + 64
-
     def _restore(self, tables: Mapping[str, Sequence[Row]]) -> None:
         super()._restore(tables)
         for row in tables.get("delegations", ()):
             source = Delegation.from_row(row)
             if not source.given and source.state in (deleg.HELD, deleg.REPLACED, deleg.RECLAIMED):
                 self.book.add(source, decode_ticket(source.ticket))
-                self._schedule(source, self._due_at(source))
-                if source.grants_until <= self.now:
+                self.kernel.schedule(source, self.kernel.due_at(source))
+                if source.grants_until <= self.kernel.now:
                     self.book.close(source.id)
         self._restore_given(tables.get("delegations", ()), tables.get("wishes", ()))
         for given in self.given.values():
@@ -121,13 +118,13 @@ class BrokerState(Giver[BrokerLease]):
                 if given.freed >= 0:
                     table.end(delegation_key(given.id), given.freed)
         if self.usage is not None:
-            self.usage.restore(tables.get("usage", ()), self.now)
-            self._changes += self.usage.take_changes()
+            self.usage.restore(tables.get("usage", ()), self.kernel.now)
+            self.kernel.changes += self.usage.take_changes()
         for row in tables.get("leases", ()):
             lease = BrokerLease.from_row(row)
             self.leases[lease.id] = lease
             if self.usage is not None:
-                self.usage.replace(lease.holder, lease.type, (), lease.claims, self.now)
+                self.usage.replace(lease.holder, lease.type, (), lease.claims, self.kernel.now)
             for claim in lease.claims:
                 self.book.reserve_again(claim)
             for old, new in pairwise(lease.claims):
@@ -135,8 +132,8 @@ class BrokerState(Giver[BrokerLease]):
                     self.book.hold_rest(old, new)
                     self._cut_off[old.digest.hex()] = lease.id
             if lease.unacked:
-                self._owe(lease, lease.holder)
-            self._schedule(lease, self.now if lease.unacked else self._due_at(lease))
+                self.kernel.owe(lease, lease.holder)
+            self.kernel.schedule(lease, self.kernel.now if lease.unacked else self.kernel.due_at(lease))
         for lease in sorted((x for x in self.leases.values() if x.request), key=lambda x: (x.arrived, x.id)):
             options = parse_options(lease.asked.properties, lease.asked.term)
             self._options[lease.id] = options
@@ -171,7 +168,7 @@ class BrokerState(Giver[BrokerLease]):
         return max(claim.term.start, min(claim.until, source.deadline))
 
     def _query_sources(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
-        return self.book.describe(self.now)
+        return self.book.describe(self.kernel.now)
 
     def _query_status(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         return {

@@ -33,7 +33,7 @@ from leasekit.core.mappers import (
 )
 from leasekit.core.protocol.messages import EXTEND, MODIFY, NEW, Probe, ProbeAnswer
 from leasekit.core.requests import Options, parse_options
-from leasekit.core.steps import Command, Outgoing, Reply, Turn
+from leasekit.core.steps import Command, Reply, Turn
 from leasekit.core.time import SECOND, Duration, Instant, Term
 
 NAME_MAX = 128
@@ -113,11 +113,11 @@ class GuestDesk(GuestGroups):
 
     def turn(self) -> Turn | None:
         """The mapper's turn, if it is due."""
-        if self._running or self._wake is None or self._wake > self.now:
+        if self._running or self._wake is None or self._wake > self.kernel.now:
             return None
         self._wake = None
         views = [self.view(lease, snapshot=not self.inline) for lease in self.open_leases()]
-        cycle = GuestCycle(self.now, views, list(self.topology_views()))
+        cycle = GuestCycle(self.kernel.now, views, list(self.topology_views()))
         return self._begin_turn(lambda: self._mapper.plan(cycle))
 
     def _waits_for_mapper(self) -> Iterable[str]:
@@ -148,7 +148,7 @@ class GuestDesk(GuestGroups):
             except CommandError as wrong:
                 error = str(wrong)
         self._mapper_is_wrong(FAILED, f"guest mapper's unblock for {lease.id}: {error}")
-        return Hold(self.now + self.settings.retry_max)
+        return Hold(self.kernel.now + self.settings.retry_max)
 
     # -- decisions ---------------------------------------------------------------------------------------------
 
@@ -170,9 +170,9 @@ class GuestDesk(GuestGroups):
         slice_ = wish.slice or "default"
         if slice_ not in self.slices:
             self.slices[slice_] = Slice(slice_)
-            self._touch(self.slices[slice_])
+            self.kernel.touch(self.slices[slice_])
         lease = GuestLease(
-            id=f"{self.tag}-{self._next('lease')}",
+            id=f"{self.keyring.tag}-{self.kernel.next('lease')}",
             name=wish.name,
             slice=slice_,
             type=wish.type,
@@ -211,13 +211,13 @@ class GuestDesk(GuestGroups):
         self._send_probe(command, lease.broker, lease.type, asked, lease.id)
 
     def _send_probe(self, command: Command, broker: str, type_: str, asked: Asked, of: str = "") -> None:
-        subject = f"{self.tag}-probe"
+        subject = f"{self.keyring.tag}-probe"
         unheard = f"{broker} did not answer within {PROBE_TIMEOUT // SECOND} s; nothing was asked for"
         errand = self._begin_errand(command, broker, subject, PROBE_TIMEOUT, unheard)
         probe = errand.repeat = Probe(
             subject, errand.number, type_, asked.units, asked.term, asked.site, dict(asked.properties), asked.op, of
         )
-        self._messages.append(Outgoing(broker, probe))
+        self.kernel.send(broker, probe)
 
     def _on_probe_answer(self, peer: str, message: ProbeAnswer) -> None:
         errand = self._errand_of(peer, message.lease, message.number)
@@ -237,7 +237,7 @@ class GuestDesk(GuestGroups):
         """When the broker's answer comes too late: a little after the broker itself gives up, so that its reason is
         heard.
         """
-        now, settings = self.now, self.settings
+        now, settings = self.kernel.now, self.settings
         if options.deferrable:
             last = options.latest_start or now + settings.defer_max
         else:
@@ -253,18 +253,18 @@ class GuestDesk(GuestGroups):
         if not wish.type or len(wish.type) > NAME_MAX:
             raise CommandError(f"type: found {wish.type!r}, expected the name of a resource type")
         _check_units(wish.units)
-        if wish.term.end <= self.now:
-            raise CommandError(f"term: it ends at {wish.term.end}, which is past: it is {self.now} here")
+        if wish.term.end <= self.kernel.now:
+            raise CommandError(f"term: it ends at {wish.term.end}, which is past: it is {self.kernel.now} here")
         if wish.if_predecessor_fails not in ("fail", "proceed"):
             raise CommandError(
                 f"if_predecessor_fails: found {wish.if_predecessor_fails!r}, allowed are 'fail' and 'proceed'"
             )
-        if wish.site and getattr(self.peers.get(wish.site), "role", "") != "authority":
-            known = sorted(peer.name for peer in self.peers.values() if peer.role == "authority")
+        if wish.site and getattr(self.keyring.peers.get(wish.site), "role", "") != "authority":
+            known = sorted(peer.name for peer in self.keyring.peers.values() if peer.role == "authority")
             raise CommandError(f"site: found {wish.site!r}, known sites are {', '.join(known) or '(none)'}")
 
     def _broker(self, name: str) -> str:
-        known = [peer.name for peer in self.peers.values() if peer.role == "broker"]
+        known = [peer.name for peer in self.keyring.peers.values() if peer.role == "broker"]
         name = name or self.settings.default_broker or (known[0] if known else "")
         if name not in known:
             raise CommandError(f"broker: found {name!r}, known brokers are {', '.join(sorted(known)) or '(none)'}")
@@ -295,7 +295,7 @@ class GuestDesk(GuestGroups):
         if wish.end <= end:
             raise CommandError(f"end: found {wish.end}, it must be later than the lease's end, {end}")
         give_up = end - self.settings.leave_time
-        if give_up <= self.now:
+        if give_up <= self.kernel.now:
             raise CommandError(f"lease {lease.id} ends at {end}: too late to extend it")
         self.check_returned(lease)
         return lease, Asked(EXTEND, units, Term(end, wish.end), lease.site, dict(wish.properties)), give_up
@@ -309,7 +309,7 @@ class GuestDesk(GuestGroups):
         lease.next_configuration = None if wish.configuration is None else {**lease.configuration, **wish.configuration}
         lease.victims = wish.victims
         if asked is None:
-            self._fire(sm.MACHINE, lease, "modify", "configuration")
+            self.kernel.fire(sm.MACHINE, lease, "modify", "configuration")
             self._redeem(lease, MODIFY)
         else:
             lease.asked = asked
@@ -324,9 +324,9 @@ class GuestDesk(GuestGroups):
         assert held is not None, "an active lease has a ticket"
         units = self._new_units(lease, wish.units, wish.victims)
         end = wish.end if wish.end is not None else lease.end
-        if end <= self.now:
-            raise CommandError(f"end: found {end}, it is {self.now} here: close the lease instead")
-        start = max(self.now, held.term.start)
+        if end <= self.kernel.now:
+            raise CommandError(f"end: found {end}, it is {self.kernel.now} here: close the lease instead")
+        start = max(self.kernel.now, held.term.start)
         if end <= start:
             raise CommandError(f"end: found {end}, it must be later than the start of the lease's term, {start}")
         if end != lease.end and lease.following:
@@ -395,7 +395,7 @@ class GuestDesk(GuestGroups):
         key = _key_text(arguments)
         record = Slice(name, hold, hold == 0, key=key)
         self.slices[name] = record
-        self._touch(record)
+        self.kernel.touch(record)
         return {"slice": name, "hold": hold}
 
     def _set_key(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -405,7 +405,7 @@ class GuestDesk(GuestGroups):
         if record is None:
             raise CommandError(f"name: no slice {name!r} here; there are {', '.join(self.slices) or '(none)'}")
         record.key = key
-        self._touch(record)
+        self.kernel.touch(record)
         leases = [lease for lease in self.open_leases() if lease.slice == name]
         for lease in leases:
             self.advance(lease)
@@ -419,12 +419,16 @@ class GuestDesk(GuestGroups):
             return
         if lease.state == sm.TICKETED:
             lease.configuration = {**lease.configuration, SLICE_KEY: key}
-        elif sm.MACHINE.allows((lease.state, lease.pending), "modify") and not lease.closing and lease.end > self.now:
+        elif (
+            sm.MACHINE.allows((lease.state, lease.pending), "modify")
+            and not lease.closing
+            and lease.end > self.kernel.now
+        ):
             lease.key_tried = key
             lease.next_configuration, lease.victims = {**lease.configuration, SLICE_KEY: key}, ()
-            self._fire(sm.MACHINE, lease, "modify", "the slice's key")
+            self.kernel.fire(sm.MACHINE, lease, "modify", "the slice's key")
             self._redeem(lease, MODIFY)
-        self._touch(lease)
+        self.kernel.touch(lease)
 
     def _close_slice(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         name, reason = _string(arguments, "name"), _string(arguments, "reason")
@@ -434,7 +438,7 @@ class GuestDesk(GuestGroups):
         for lease in list(self.open_leases()):
             if lease.slice == name and lease.suspends and lease.pending == sm.CLOSING:
                 lease.closing = True  # its rest is not asked for
-                self._touch(lease)
+                self.kernel.touch(lease)
             elif lease.slice == name and not lease.closing and lease.pending not in (sm.CLOSING, sm.CLOSE_WAIT):
                 self.close(lease, reason or "its slice was closed")
                 closed.append(lease.id)

@@ -39,7 +39,7 @@ class GuestExtensions(GuestSuspension):
         """An active lease goes on by the tickets in hand, if there are any; whether there are."""
         if not sm.MACHINE.allows((lease.state, lease.pending), "in_hand") or not lease.further:
             return False
-        self._fire(sm.MACHINE, lease, "in_hand", _span(lease.further[:1]))
+        self.kernel.fire(sm.MACHINE, lease, "in_hand", _span(lease.further[:1]))
         return True
 
     @staticmethod
@@ -54,7 +54,7 @@ class GuestExtensions(GuestSuspension):
     def _go_on(self, lease: GuestLease) -> None:
         """Ask the site to go on by the first of the tickets in hand."""
         lease.renewal, lease.further = lease.further[0], lease.further[1:]
-        self._fire(sm.MACHINE, lease, "redeem")
+        self.kernel.fire(sm.MACHINE, lease, "redeem")
         self._redeem(lease, EXTEND)
 
     def _must_allow(self, lease: GuestLease, event: str) -> None:
@@ -64,7 +64,7 @@ class GuestExtensions(GuestSuspension):
         which = f"lease {lease.id} is about to go on by its extension, at {lease.end}"
         if not lease.is_promised:
             raise CommandError(f"{which}, which site {lease.site} has yet to confirm: modify it when that has come")
-        left, least = self.redeem_by(lease) - self.now, self._base.clock_skew + self._base.retry_first
+        left, least = self.redeem_by(lease) - self.kernel.now, self.kernel.settings.clock_skew + self.kernel.settings.retry_first
         if left < least:
             raise CommandError(
                 f"{which}: too late to modify it before, which may take {least / SECOND:g} s; modify it from then on"
@@ -73,7 +73,7 @@ class GuestExtensions(GuestSuspension):
     def take_in_hand(self, lease: GuestLease) -> None:
         """The ticket that the site was asked to go on by, and has accepted, is in hand while a modify comes between."""
         if lease.pending == sm.EXTENDING_LEASE and lease.renewal is not None:
-            self._forget_owed(lease, lease.site)
+            self.kernel.owe_no_more(lease, lease.site)
             lease.further = (lease.renewal._replace(promised=True), *lease.further)
             lease.op, lease.op_number, lease.renewal = "", 0, None
 
@@ -82,7 +82,7 @@ class GuestExtensions(GuestSuspension):
         lease.before = lease.renewal.digest if lease.renewal is not None else lease.before
         lease.renewal, lease.next_configuration, lease.victims, lease.truncation = None, None, (), b""
         lease.reason = f"site {lease.site} did not modify the lease in time"
-        self._fire(sm.MACHINE, lease, "lease_refused", lease.reason)
+        self.kernel.fire(sm.MACHINE, lease, "lease_refused", lease.reason)
         self._go_on(lease)
 
     # -- taking it back ----------------------------------------------------------------------------------------
@@ -96,7 +96,7 @@ class GuestExtensions(GuestSuspension):
             which = f"lease {lease.id} is {joint(lease)}"
             raise CommandError(f"{which}: {meanwhile or 'it has no extension that could be undone now'}")
         if lease.pending == sm.EXTENDING_TICKET:
-            self._fire(sm.MACHINE, lease, "undo", TAKEN_BACK)
+            self.kernel.fire(sm.MACHINE, lease, "undo", TAKEN_BACK)
             self.withdraw(lease)
             return lease
         if lease.pending == sm.EXTENDING_FURTHER:
@@ -105,10 +105,10 @@ class GuestExtensions(GuestSuspension):
         tickets = self.last_extension(lease)
         why = _span(tickets)
         if tickets[0] is lease.renewal:
-            self._fire(sm.MACHINE, lease, "undo", why)
+            self.kernel.fire(sm.MACHINE, lease, "undo", why)
             self._redeem(lease, UNDO)
             return lease
-        self._fire(sm.MACHINE, lease, "undo" if lease.pending == NONE else "let_go", why)
+        self.kernel.fire(sm.MACHINE, lease, "undo" if lease.pending == NONE else "let_go", why)
         lease.further = lease.further[: -len(tickets)]
         self.give_back_all(lease, tickets, lease.site)
         self.advance(lease)
@@ -134,12 +134,12 @@ class GuestExtensions(GuestSuspension):
 
     def _forsake(self, lease: GuestLease) -> None:
         """The broker is told once that its answer is not wanted: if a ticket comes all the same, it goes back."""
-        self._fire(sm.MACHINE, lease, "let_go", TAKEN_BACK)
+        self.kernel.fire(sm.MACHINE, lease, "let_go", TAKEN_BACK)
         lease.number += 1
-        self._messages.append(Outgoing(lease.broker, Withdraw(lease.id, lease.number, lease.ask)))
-        self._forget_owed(lease, lease.broker)
+        self.kernel.send(lease.broker, Withdraw(lease.id, lease.number, lease.ask))
+        self.kernel.owe_no_more(lease, lease.broker)
         lease.ask, lease.victims = 0, ()
-        self._touch(lease)
+        self.kernel.touch(lease)
 
     def _on_undone(self, lease: GuestLease, reason: str) -> None:
         """The site does not go on by the extension: all of it goes back."""
@@ -148,7 +148,7 @@ class GuestExtensions(GuestSuspension):
         tickets = self.last_extension(lease)
         lease.op, lease.op_number, lease.renewal, lease.further, lease.victims = "", 0, None, (), ()
         lease.reason = reason
-        self._fire(sm.MACHINE, lease, "undone", _span(tickets))
+        self.kernel.fire(sm.MACHINE, lease, "undone", _span(tickets))
         self.give_back_all(lease, tickets, lease.site)
 
 

@@ -41,20 +41,20 @@ class GuestGroups(GuestTickets):
         predecessor = self.leases.get(name)
         if predecessor is None or predecessor.state in (sm.CLOSED, sm.FAILED):
             return "ready" if lease.proceed else "failed"
-        if not done(predecessor) or self.now < lease.hold_until:
+        if not done(predecessor) or self.kernel.now < lease.hold_until:
             return "wait"
         if not ask:
             return "ready"
         answer = self._upcall(lease, predecessor)
         if isinstance(answer, Hold):
-            lease.hold_until = max(answer.until, self.now + 1)
-            self._touch(lease)
+            lease.hold_until = max(answer.until, self.kernel.now + 1)
+            self.kernel.touch(lease)
             return "wait"
         if answer.configuration:
             lease.configuration = {**lease.configuration, **answer.configuration}
             if lease.next_configuration is not None:
                 lease.next_configuration = {**lease.next_configuration, **answer.configuration}
-            self._touch(lease)
+            self.kernel.touch(lease)
         return "ready"
 
     def _what_became_of(self, name: str) -> str:
@@ -70,7 +70,7 @@ class GuestGroups(GuestTickets):
                 continue
             if dependent.join == sm.BLOCKED_JOIN:
                 self._join(dependent)
-                self._touch(dependent)
+                self.kernel.touch(dependent)
             elif dependent.state == sm.TICKETED and dependent.pending == NONE:
                 self.advance(dependent)
 
@@ -84,13 +84,13 @@ class GuestGroups(GuestTickets):
         if lost is not None:
             record.refused = f"lease {lost.id}: {lost.reason or lost.state}"
             record.released = True
-            self._touch(record)
+            self.kernel.touch(record)
             for other in members:
                 if sm.MACHINE.allows((other.state, other.pending), "close"):
                     self.close(other, f"its slice holds for all, and {record.refused}")
         elif sum(other.approved is not None for other in members) >= record.hold:
             record.released = True
-            self._touch(record)
+            self.kernel.touch(record)
             for other in members:
                 if other is not lease:
                     self.advance(other)

@@ -25,7 +25,7 @@ class GuestLimits(GuestPlans):
             case (sm.TICKETED | sm.ACTIVE, sm.CLOSE_WAIT):
                 return self._last_end(lease) + self.settings.close_timeout
             case (sm.TICKETED, sm.REDEEMING):
-                return lease.end + self._base.clock_skew
+                return lease.end + self.kernel.settings.clock_skew
             case (sm.TICKETED, _):
                 goes_on = max(self._redeem_at(lease), lease.hold_until)
                 return lease.end if self._is_held(lease) else min(goes_on, lease.end)
@@ -66,7 +66,7 @@ class GuestLimits(GuestPlans):
     def _changed_by(self, lease: GuestLease) -> Instant:
         """From when on a modify that the site has accepted is in force there, whose clock may be behind."""
         start = lease.renewal.term.start if lease.renewal is not None else lease.op_since
-        return start + self._base.clock_skew
+        return start + self.kernel.settings.clock_skew
 
     def _leaves_at(self, lease: GuestLease, end: Instant) -> Instant:
         """When units are to leave a lease that ends at ``end``, if its site does not end it before."""
@@ -79,7 +79,7 @@ class GuestLimits(GuestPlans):
 
     def _limit_passed(self, lease: GuestLease) -> bool:
         limit = self._limit(lease)
-        return limit is not None and limit <= self.now
+        return limit is not None and limit <= self.kernel.now
 
     def _redeem_at(self, lease: GuestLease) -> Instant:
         assert lease.approved is not None
@@ -89,7 +89,7 @@ class GuestLimits(GuestPlans):
         record = self.slices.get(lease.slice)
         if (record is not None and not record.released) or self.is_undecided(lease):
             return True
-        return lease.join == sm.BLOCKED_REDEEM and lease.hold_until <= self.now
+        return lease.join == sm.BLOCKED_REDEEM and lease.hold_until <= self.kernel.now
 
     def _leaving_victims(self, lease: GuestLease) -> list[str]:
         """Those that are to leave before an extend, and have not been told: no more than there are units too many. Its

@@ -24,8 +24,8 @@ from leasekit.core.mappers import GuestMapper, RequestLease, RequestTopology, To
 from leasekit.core.properties import PROPERTIES_MAX
 from leasekit.core.protocol.messages import ErrorReply, Plan, Planned, PlanPart, Release
 from leasekit.core.requests import parse_options
-from leasekit.core.schema import Change, Row
-from leasekit.core.steps import Command, Connected, Outgoing, Reply
+from leasekit.core.schema import Row
+from leasekit.core.steps import Command, Connected, Reply
 from leasekit.core.time import SECOND, Duration, Instant
 from leasekit.core.topology import (
     REQUEST_BYTES_MAX,
@@ -61,6 +61,7 @@ class GuestPlans(GuestDesk):
         super().__init__(name, signer, scheme, peers, mapper, settings)
         self.topologies: dict[str, Topology] = {}
         self._topology_of: dict[str, Topology] = {}
+        self.kernel.register(Topology, due_at=self._topology_due_at, on_due=self._topology_due)
         self._handlers[Planned] = self._on_planned
         self._errand_commands["topology.plan"] = self._try_topology
         self._commands.update({"topology.request": self._ask_topology, "topology.close": self._close_topology})
@@ -74,12 +75,14 @@ class GuestPlans(GuestDesk):
         if not 1 <= wish.tries <= TRIES_MAX:
             raise CommandError(f"tries: found {wish.tries}, expected 1 to {TRIES_MAX}")
         topology = Topology(
-            f"{self.tag}-topology-{self._next('serial')}", self._broker(wish.broker), wish.request.to_bytes(),
-            wish.tries - 1,
+            f"{self.keyring.tag}-topology-{self.kernel.next('serial')}", self._broker(wish.broker),
+            wish.request.to_bytes(), wish.tries - 1,
         )  # fmt: skip
         self.topologies[topology.id] = topology
         members = ", ".join(member.id for member in wish.request.members)
-        self._note(topology.id, "plan", "", f"{topology.state}/{topology.pending}", f"{members}, of {topology.broker}")
+        self.kernel.note(
+            topology.id, "plan", "", f"{topology.state}/{topology.pending}", f"{members}, of {topology.broker}"
+        )
         self._ask_plan(topology)
         return topology
 
@@ -96,8 +99,8 @@ class GuestPlans(GuestDesk):
                 parse_options({**member.properties, "group_id": "plan", "lease_count": "1"}, request.term(request.est))
             except CommandError as error:
                 faults.append(f"{member.id}: {error}")
-        if request.lst + request.duration <= self.now:
-            faults.append(f"lst: found {request.lst}, such a term would be over: it is {self.now} here")
+        if request.lst + request.duration <= self.kernel.now:
+            faults.append(f"lst: found {request.lst}, such a term would be over: it is {self.kernel.now} here")
         if len(request.to_bytes()) > REQUEST_BYTES_MAX * 4 or len(request.for_broker().to_bytes()) > REQUEST_BYTES_MAX:
             faults.append(f"the request is too long, at most {REQUEST_BYTES_MAX} bytes are sent")
         if faults:
@@ -105,19 +108,17 @@ class GuestPlans(GuestDesk):
 
     def _ask_plan(self, topology: Topology) -> None:
         """Have the broker plan, under a new query."""
-        number = self._next("serial")
+        number = self.kernel.next("serial")
         topology.query, topology.number = f"{topology.id}.{number}", number
-        topology.deadline, topology.tries = self.now + self.settings.request_timeout, 0
+        topology.deadline, topology.tries = self.kernel.now + self.settings.request_timeout, 0
         self._send_plan(topology)
 
     def _send_plan(self, topology: Topology) -> None:
         request = decode_topology(topology.request, REQUEST_BYTES_MAX * 4).for_broker()
-        self._messages.append(
-            Outgoing(topology.broker, Plan(topology.query, topology.number, "hold", request.to_bytes()))
-        )
-        topology.send_at = self.now + self._backoff(topology.tries)
+        self.kernel.send(topology.broker, Plan(topology.query, topology.number, "hold", request.to_bytes()))
+        topology.send_at = self.kernel.now + self.kernel.backoff(topology.tries)
         topology.tries += 1
-        self._touch(topology)
+        self.kernel.touch(topology)
 
     def _connected(self, connected: Connected) -> None:
         super()._connected(connected)
@@ -131,12 +132,12 @@ class GuestPlans(GuestDesk):
         request = _request_of(command.arguments)
         self._check_topology(request)
         broker = self._broker(_text(command.arguments, "broker"))
-        number = self._counters["serial"] + 1  # the one that the errand gets
-        subject = f"{self.tag}-try-{number}"
+        number = self.kernel.counters["serial"] + 1  # the one that the errand gets
+        subject = f"{self.keyring.tag}-try-{number}"
         unheard = f"{broker} did not answer within {PLAN_TIMEOUT // SECOND} s; nothing was asked for"
         errand = self._begin_errand(command, broker, subject, PLAN_TIMEOUT, unheard)
         message = errand.repeat = Plan(subject, errand.number, "try", request.for_broker().to_bytes())
-        self._messages.append(Outgoing(broker, message))
+        self.kernel.send(broker, message)
 
     # -- the broker's answer -----------------------------------------------------------------------------------
 
@@ -177,7 +178,7 @@ class GuestPlans(GuestDesk):
         parts = {member.id: [p for p in message.parts if p.member == member.id] for member in request.members}
         if message.term != request.term(message.term.start) or not request.est <= message.term.start <= request.lst:
             return f"its term is {tuple(message.term)}"
-        if message.term.end <= self.now:
+        if message.term.end <= self.kernel.now:
             return "its term is over"
         if len({part.part for part in message.parts}) < len(message.parts) or not message.plan:
             return "its parts have no names of their own"
@@ -197,7 +198,7 @@ class GuestPlans(GuestDesk):
         if sum(len(found) for found in parts.values()) < len(message.parts):
             return "it has parts that were not asked for"
         for name in self._brokers(message.parts):
-            if getattr(self.peers.get(name), "role", "") != "broker":
+            if getattr(self.keyring.peers.get(name), "role", "") != "broker":
                 return f"broker {name!r} is no peer here"
         return ""
 
@@ -208,8 +209,8 @@ class GuestPlans(GuestDesk):
     def _release(self, plan: str, brokers: Iterable[str]) -> None:
         """What is held under a plan is not wanted: a broker that doesn't hear of it frees it when it expires."""
         for broker in brokers if plan else ():
-            if broker in self.peers:
-                self._messages.append(Outgoing(broker, Release(plan, self._next("serial"))))
+            if broker in self.keyring.peers:
+                self.kernel.send(broker, Release(plan, self.kernel.next("serial")))
 
     # -- deciding ----------------------------------------------------------------------------------------------
 
@@ -220,10 +221,10 @@ class GuestPlans(GuestDesk):
         topology.objective, topology.gap, topology.expires = message.objective, message.gap, message.expires
         topology.reason, topology.earliest = "", -1
         # A broker may hold its plan for a year: what it has granted of it does not wait for the rest as long.
-        heard = min(message.expires, self.now + settings.request_timeout)
+        heard = min(message.expires, self.kernel.now + settings.request_timeout)
         topology.deadline = heard + settings.clock_skew + 2 * settings.retry_first
         topology.leases = {}
-        self._fire(TOPOLOGY_MACHINE, topology, "decide", f"{message.plan}: {len(message.parts)} parts")
+        self.kernel.fire(TOPOLOGY_MACHINE, topology, "decide", f"{message.plan}: {len(message.parts)} parts")
         request = decode_topology(topology.request, REQUEST_BYTES_MAX * 4)
         awaited = {name for member in request.members for name in _predecessors(member)}
         counts = {name: sum(part.broker == name for part in message.parts) for name in self._brokers(message.parts)}
@@ -234,7 +235,7 @@ class GuestPlans(GuestDesk):
                 lease = self._lease_part(topology, request, member, part, counts.pop(part.broker, 0), last, before)
                 last[member.id] = topology.leases[part.part] = lease.id
                 self._topology_of[lease.id] = topology
-        self._touch(topology)
+        self.kernel.touch(topology)
 
     def _lease_part(
         self,
@@ -297,21 +298,21 @@ class GuestPlans(GuestDesk):
                     topology, "a lease is gone" if lost is None else f"{lost.name}: {lost.reason or lost.state}"
                 )
             elif all(one is not None and one.approved is not None for one in members):
-                self._fire(TOPOLOGY_MACHINE, topology, "commit", "all tickets are there")
+                self.kernel.fire(TOPOLOGY_MACHINE, topology, "commit", "all tickets are there")
                 for other in members:
                     if other is not None and other is not lease:
                         self.advance(other)
         elif topology.state == COMMITTED and all(one is None or one.ended >= 0 for one in members):
-            topology.ended, topology.reason = self.now, topology.reason or lease.reason
-            self._fire(TOPOLOGY_MACHINE, topology, "over", topology.reason)
+            topology.ended, topology.reason = self.kernel.now, topology.reason or lease.reason
+            self.kernel.fire(TOPOLOGY_MACHINE, topology, "over", topology.reason)
 
     def _abandon(self, topology: Topology, why: str, *, again: bool = True) -> None:
         """A decision comes to nothing: what it got goes back; another plan is tried if there is a try left."""
         plan, brokers, leases = topology.plan, self._brokers(topology.parts), list(topology.leases.values())
         for id_ in leases:
             self._topology_of.pop(id_, None)
-        if again and topology.left and decode_topology(topology.request, REQUEST_BYTES_MAX * 4).lst >= self.now:
-            self._fire(TOPOLOGY_MACHINE, topology, "plan_again", why)
+        if again and topology.left and decode_topology(topology.request, REQUEST_BYTES_MAX * 4).lst >= self.kernel.now:
+            self.kernel.fire(TOPOLOGY_MACHINE, topology, "plan_again", why)
             topology.left -= 1
             topology.reason = why
             self._ask_plan(topology)
@@ -324,8 +325,8 @@ class GuestPlans(GuestDesk):
         self._release(plan, brokers)
 
     def _end_topology(self, topology: Topology, event: str, why: str) -> None:
-        self._fire(TOPOLOGY_MACHINE, topology, event, why)
-        topology.reason, topology.ended = why, self.now
+        self.kernel.fire(TOPOLOGY_MACHINE, topology, event, why)
+        topology.reason, topology.ended = why, self.kernel.now
 
     # -- time and state ----------------------------------------------------------------------------------------
 
@@ -336,11 +337,9 @@ class GuestPlans(GuestDesk):
             self.topologies[topology.id] = topology
             for id_ in topology.leases.values() if topology.state in (COMMITTING, COMMITTED) else ():
                 self._topology_of[id_] = topology
-            self._schedule(topology, self.now)
+            self.kernel.schedule(topology, self.kernel.now)
 
-    def _due_at(self, record: Any) -> Instant | None:
-        if not isinstance(record, Topology):
-            return super()._due_at(record)
+    def _topology_due_at(self, record: Topology) -> Instant | None:
         match record.state:
             case "asking":
                 return earliest(record.send_at, record.deadline)
@@ -350,17 +349,15 @@ class GuestPlans(GuestDesk):
                 return None
         return record.ended + self.settings.retention
 
-    def _on_due(self, record: Any) -> None:
-        if not isinstance(record, Topology):
-            super()._on_due(record)
-        elif record.state == ASKING:
-            if record.deadline <= self.now:
+    def _topology_due(self, record: Topology) -> None:
+        if record.state == ASKING:
+            if record.deadline <= self.kernel.now:
                 self._end_topology(record, "refuse", f"no answer from broker {record.broker} in time")
-            elif record.send_at <= self.now:
+            elif record.send_at <= self.kernel.now:
                 self._send_plan(record)
-        elif record.state == COMMITTING and record.deadline <= self.now:
+        elif record.state == COMMITTING and record.deadline <= self.kernel.now:
             self._abandon(record, "not all of its tickets came in time")
-        elif record.state in OVER and record.ended + self.settings.retention <= self.now:
+        elif record.state in OVER and record.ended + self.settings.retention <= self.kernel.now:
             self._forget_topology(record)
 
     def _forget_topology(self, topology: Topology) -> None:
@@ -368,9 +365,7 @@ class GuestPlans(GuestDesk):
         for id_ in topology.leases.values():
             if self._topology_of.get(id_) is topology:
                 del self._topology_of[id_]
-        self._dirty.pop(id(topology), None)
-        topology.timer = None
-        self._changes.append(Change(topology.table, topology.id, None))
+        self.kernel.erase(topology)
 
     # -- commands and queries ----------------------------------------------------------------------------------
 
@@ -391,7 +386,7 @@ class GuestPlans(GuestDesk):
             self._abandon(topology, reason, again=False)
         else:
             topology.reason = reason
-            self._touch(topology)
+            self.kernel.touch(topology)
             for id_ in topology.leases.values():
                 lease = self.leases.get(id_)
                 if lease is not None and sm.MACHINE.allows((lease.state, lease.pending), "close"):

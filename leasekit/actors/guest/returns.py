@@ -16,8 +16,6 @@ from leasekit.core.errors import TicketError
 from leasekit.core.leases import returns
 from leasekit.core.leases.records import GuestLease, Held, Return
 from leasekit.core.protocol.messages import Message, Relinquish, Relinquished, ReturnTicket, TicketUpdate
-from leasekit.core.schema import Change
-from leasekit.core.steps import Outgoing
 from leasekit.core.time import Instant
 
 STRAYS_FROM: Final = 2**32
@@ -31,13 +29,13 @@ class GuestReturns(GuestUnits):
 
     def give_back(self, lease: GuestLease, held: Held, site: str, receipt: bytes = b"") -> None:
         """What is left of a ticket goes back to its broker, by way of the site."""
-        if held.term.end <= self.now or held.digest.hex() in self.returns:
+        if held.term.end <= self.kernel.now or held.digest.hex() in self.returns:
             return
         lease.number += 1
-        at = max(self.now, held.term.start)
+        at = max(self.kernel.now, held.term.start)
         giving = Return(held.digest.hex(), lease.id, site, lease.broker, held, lease.number, at)
         self._begin_return(giving)
-        self._touch(lease)
+        self.kernel.touch(lease)
         if receipt:
             self._returning(giving, receipt)
         else:
@@ -45,8 +43,10 @@ class GuestReturns(GuestUnits):
 
     def _begin_return(self, giving: Return) -> None:
         self.returns[giving.id] = giving
-        self._note(giving.lease, "give_back", "", returns.RELINQUISHING, f"claim {giving.id[:16]} from {giving.at}")
-        self._touch(giving)
+        self.kernel.note(
+            giving.lease, "give_back", "", returns.RELINQUISHING, f"claim {giving.id[:16]} from {giving.at}"
+        )
+        self.kernel.touch(giving)
 
     def give_back_all(self, lease: GuestLease, tickets: Iterable[Held], site: str) -> None:
         """As :meth:`give_back`, for several."""
@@ -58,7 +58,7 @@ class GuestReturns(GuestUnits):
         held = lease.approved
         if held is None or held.term.end <= lease.op_since:
             return b""
-        signer = self.signer_of(decode_ticket(held.ticket).leaf.holder)
+        signer = self.keyring.signer_of(decode_ticket(held.ticket).leaf.holder)
         return state(signer, RELINQUISHMENT, held.digest, lease.op_since, lease.id).encode()
 
     @staticmethod
@@ -91,18 +91,15 @@ class GuestReturns(GuestUnits):
         digest = ticket.leaf.digest
         lease = self.leases.get(lease_id)
         used = lease is not None and lease.approved is not None and lease.approved.digest == digest
-        if site is None or used or digest.hex() in self.returns or ticket.leaf.term.end <= self.now:
+        if site is None or used or digest.hex() in self.returns or ticket.leaf.term.end <= self.kernel.now:
             return
         if len(self.returns) >= RETURNS_MAX:
             return
-        leaf = self.verifier.check(
-            ticket, root=None, holder=self._own_among(ticket.leaf.holder), now=self.now, skew=self._base.clock_skew,
-            issuer=self._key_among(peer, ticket.leaf.issuer),
-        )  # fmt: skip
+        leaf = self.keyring.verify(ticket, issuer=self.keyring.key_among(peer, ticket.leaf.issuer))
         held = Held(data, leaf.digest, leaf.units, leaf.term)
         # No number that the lease ever had: a late refusal of what that asked for must not settle this.
-        number = STRAYS_FROM + self._next("serial")
-        giving = Return(leaf.digest.hex(), lease_id, site, peer, held, number, max(self.now, leaf.term.start))
+        number = STRAYS_FROM + self.kernel.next("serial")
+        giving = Return(leaf.digest.hex(), lease_id, site, peer, held, number, max(self.kernel.now, leaf.term.start))
         self._begin_return(giving)
         self._send_return(giving)
 
@@ -110,15 +107,15 @@ class GuestReturns(GuestUnits):
 
     def _send_return(self, giving: Return) -> None:
         if giving.state == returns.RELINQUISHING:
-            signer = self.signer_of(decode_ticket(giving.held.ticket).leaf.holder)
+            signer = self.keyring.signer_of(decode_ticket(giving.held.ticket).leaf.holder)
             note = state(signer, RELINQUISHMENT, giving.held.digest, giving.at, giving.lease).encode()
             message: Message = Relinquish(giving.lease, giving.number, giving.held.ticket, note)
             peer = giving.site
         else:
             message, peer = ReturnTicket(giving.lease, giving.number, giving.receipt), giving.broker
-        self._messages.append(Outgoing(peer, message))
-        self._owe(giving, peer)
-        giving.send_at = self.now + self._backoff(giving.tries)
+        self.kernel.send(peer, message)
+        self.kernel.owe(giving, peer)
+        giving.send_at = self.kernel.now + self.kernel.backoff(giving.tries)
         giving.tries += 1
 
     def _on_relinquished(self, peer: str, message: Relinquished) -> None:
@@ -131,19 +128,17 @@ class GuestReturns(GuestUnits):
             self._end_return(giving, "refused", message.reason)
 
     def _returning(self, giving: Return, receipt: bytes) -> None:
-        self._forget_owed(giving, giving.site)
+        self.kernel.owe_no_more(giving, giving.site)
         giving.receipt, giving.tries = receipt, 0
-        self._fire(returns.MACHINE, giving, "receipt")
+        self.kernel.fire(returns.MACHINE, giving, "receipt")
         self._send_return(giving)
 
     def _end_return(self, giving: Return, event: str, why: str = "") -> None:
-        self._fire(returns.MACHINE, giving, event, why)
-        self._forget_owed(giving, giving.site)
-        self._forget_owed(giving, giving.broker)
+        self.kernel.fire(returns.MACHINE, giving, event, why)
+        self.kernel.owe_no_more(giving, giving.site)
+        self.kernel.owe_no_more(giving, giving.broker)
         del self.returns[giving.id]
-        self._dirty.pop(id(giving), None)
-        giving.timer = None
-        self._changes.append(Change("returns", giving.id, None))
+        self.kernel.erase(giving)
 
     def _return_numbered(self, lease: str, number: int) -> Return | None:
         if not self.returns:
@@ -154,10 +149,14 @@ class GuestReturns(GuestUnits):
         return min(giving.send_at, giving.held.term.end)
 
     def _return_due(self, giving: Return) -> None:
-        if giving.held.term.end <= self.now:
+        if giving.held.term.end <= self.kernel.now:
             self._end_return(giving, "end", "the claim's term is over")
-        elif giving.send_at <= self.now:
+        elif giving.send_at <= self.kernel.now:
             self._send_return(giving)
+
+    def _send_return_now(self, giving: Return, peer: str) -> None:
+        giving.tries = 0
+        self._send_return(giving)
 
     def _return_owes(self, giving: Return, peer: str) -> bool:
         owed_to = giving.site if giving.state == returns.RELINQUISHING else giving.broker

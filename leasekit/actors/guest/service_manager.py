@@ -7,7 +7,6 @@ This layer speaks the protocol and keeps time; commands and mapper decisions com
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from leasekit.actors.base import earliest
 from leasekit.actors.guest.extensions import GuestExtensions
@@ -36,7 +35,6 @@ from leasekit.core.protocol.messages import (
     Withdraw,
     acknowledge,
 )
-from leasekit.core.steps import Outgoing
 from leasekit.core.time import Instant
 from leasekit.core.words import counted
 
@@ -65,12 +63,26 @@ class ServiceManager(GuestExtensions):
                 ErrorReply: self._on_error,
             }
         )
+        self.kernel.register(
+            GuestLease,
+            due_at=self._lease_due_at,
+            on_due=self._lease_due,
+            owes=self._lease_owes,
+            send=self._lease_send,
+        )
+        self.kernel.register(
+            Return,
+            due_at=self._return_due_at,
+            on_due=self._return_due,
+            owes=self._return_owes,
+            send=self._send_return_now,
+        )
 
     # -- asking the broker -------------------------------------------------------------------------------------
 
     def ask(self, lease: GuestLease, event: str, deadline: Instant) -> None:
         """Send what ``lease.asked`` says to the broker; ``event`` is ``ask``, ``extend`` or ``modify``."""
-        self._fire(sm.MACHINE, lease, event)
+        self.kernel.fire(sm.MACHINE, lease, event)
         lease.number += 1
         lease.ask, lease.ask_accepted, lease.ask_deadline, lease.ask_tries = lease.number, False, deadline, 0
         self._send_ask(lease)
@@ -87,34 +99,36 @@ class ServiceManager(GuestExtensions):
                 lease.id, lease.ask, asked.op, lease.slice, lease.type, asked.units, asked.term, asked.site,
                 asked.properties, claim,
             )  # fmt: skip
-        self._messages.append(Outgoing(lease.broker, message))
-        lease.ask_at = self.now + (self._base.retry_max if lease.ask_accepted else self._backoff(lease.ask_tries))
+        self.kernel.send(lease.broker, message)
+        lease.ask_at = self.kernel.now + (
+            self.kernel.settings.retry_max if lease.ask_accepted else self.kernel.backoff(lease.ask_tries)
+        )
         lease.ask_tries += 1
-        self._owe(lease, lease.broker)
-        self._touch(lease)
+        self.kernel.owe(lease, lease.broker)
+        self.kernel.touch(lease)
 
     def _on_ticket_update(self, peer: str, message: TicketUpdate) -> None:
         lease = self.leases.get(message.lease)
         if lease is None or lease.broker != peer:
-            self._messages.append(Outgoing(peer, acknowledge(message)))
+            self.kernel.send(peer, acknowledge(message))
             if lease is None:
                 self._give_back_stray_tickets(peer, message)
             return
         if message.update > lease.broker_seen + 1:
             return  # an earlier one is on its way and due until it arrives
-        self._messages.append(Outgoing(peer, acknowledge(message)))
+        self.kernel.send(peer, acknowledge(message))
         if message.update <= lease.broker_seen:
             if lease.ended >= 0 or self._is_made_anew(lease, message):
                 self._give_back_stray_tickets(peer, message)
             return
         lease.broker_seen = message.update
-        self._touch(lease)
+        self.kernel.touch(lease)
         if message.endorsement:
             self._know_site(peer, message.endorsement)
         settles = message.number != 0 and message.number == lease.ask
         if settles:
             lease.ask, lease.ask_accepted = 0, False
-            self._forget_owed(lease, peer)
+            self.kernel.owe_no_more(lease, peer)
         if message.status == "granted":
             self._on_ticket(lease, message, settles)
         elif message.status == "noticed":
@@ -130,7 +144,7 @@ class ServiceManager(GuestExtensions):
     def _know_site(self, broker: str, endorsement: bytes) -> None:
         """The broker makes the ticket's site known. If it can't be believed, neither can the ticket: it says why."""
         try:
-            self._check_permission(broker, ENDORSE)
+            self.keyring.check_may(broker, ENDORSE)
             self.take_endorsement(broker, endorsement)
         except RemoteError as error:
             self._complain(f"{broker}'s endorsement of a site: {error.text}")
@@ -146,7 +160,7 @@ class ServiceManager(GuestExtensions):
             self._give_back_those_good(lease.broker, message)
             return
         before, op = (lease.state, lease.pending), lease.asked.op
-        self._fire(sm.MACHINE, lease, "ticket", f"{counted(held.units)} at {site}")
+        self.kernel.fire(sm.MACHINE, lease, "ticket", f"{counted(held.units)} at {site}")
         if before == (sm.NASCENT, sm.CLOSE_WAIT):
             lease.site = site
             self.give_back_all(lease, (held, *further), site)
@@ -184,7 +198,7 @@ class ServiceManager(GuestExtensions):
         else:
             lease.reason = reason if fits < 0 or str(fits) in reason else f"{reason}; it would fit at {fits}"
         lease.next_configuration, lease.victims = None, ()
-        self._fire(sm.MACHINE, lease, "ticket_refused", lease.reason)
+        self.kernel.fire(sm.MACHINE, lease, "ticket_refused", lease.reason)
         if lease.state in (sm.FAILED, sm.CLOSED):
             self._end(lease)
         self.advance(lease)
@@ -195,15 +209,17 @@ class ServiceManager(GuestExtensions):
         lease.number += 1
         lease.op, lease.op_number, lease.op_accepted, lease.op_tries = op, lease.number, False, 0
         next_ = lease.next_configuration
-        lease.op_configuration, lease.op_since = lease.configuration if next_ is None else next_, self.now
+        lease.op_configuration, lease.op_since = lease.configuration if next_ is None else next_, self.kernel.now
         self._send_op(lease)
 
     def _send_op(self, lease: GuestLease) -> None:
-        self._messages.append(Outgoing(lease.site, self._op_message(lease)))
-        lease.op_at = self.now + (self._base.retry_max if lease.op_accepted else self._backoff(lease.op_tries))
+        self.kernel.send(lease.site, self._op_message(lease))
+        lease.op_at = self.kernel.now + (
+            self.kernel.settings.retry_max if lease.op_accepted else self.kernel.backoff(lease.op_tries)
+        )
         lease.op_tries += 1
-        self._owe(lease, lease.site)
-        self._touch(lease)
+        self.kernel.owe(lease, lease.site)
+        self.kernel.touch(lease)
 
     def _op_message(self, lease: GuestLease) -> Message:
         if lease.op == CLOSE:
@@ -219,7 +235,7 @@ class ServiceManager(GuestExtensions):
     def _on_lease_update(self, peer: str, message: LeaseUpdate) -> None:
         lease = self.leases.get(message.lease)
         if lease is None:
-            self._messages.append(Outgoing(peer, acknowledge(message)))
+            self.kernel.send(peer, acknowledge(message))
             return
         if lease.site != peer:
             raise RemoteError("wrong_site", f"lease {lease.id} is at {lease.site or 'no site yet'}, not at {peer}")
@@ -231,16 +247,16 @@ class ServiceManager(GuestExtensions):
             # The site has forgotten the lease, which was over, and counts its updates anew.
             self._on_over(lease, message, settles=True)
             self.advance(lease)
-        self._messages.append(Outgoing(peer, acknowledge(message)))
+        self.kernel.send(peer, acknowledge(message))
 
     def _take_update(self, lease: GuestLease, message: LeaseUpdate) -> None:
         settles = lease.op_number != 0 and message.number >= lease.op_number
         if message.state == "active" and lease.ended < 0:
             self.check_contract(lease, message)
         lease.site_seen = message.update
-        self._touch(lease)
+        self.kernel.touch(lease)
         if settles:
-            self._forget_owed(lease, lease.site)
+            self.kernel.owe_no_more(lease, lease.site)
         if message.state in ("closed", "failed"):
             self._on_over(lease, message, settles)
         elif message.state == "refused":
@@ -254,13 +270,13 @@ class ServiceManager(GuestExtensions):
             lease.suspends = lease.suspends if lease.op == CLOSE else message.saved >= 0
         elif message.state == "waiting":
             lease.reason = message.reason
-            self._note(lease.id, "waiting", "", "", message.reason)
+            self.kernel.note(lease.id, "waiting", "", "", message.reason)
         elif settles:
             self._on_lease(lease, message)
         elif sm.MACHINE.allows((lease.state, lease.pending), "changed"):
             self._take_units(lease, message.units)
             lease.reason = message.reason or lease.reason
-            self._fire(sm.MACHINE, lease, "changed", message.reason)
+            self.kernel.fire(sm.MACHINE, lease, "changed", message.reason)
             self._join(lease)
         self.advance(lease)
 
@@ -271,7 +287,7 @@ class ServiceManager(GuestExtensions):
         self.go_over(lease)
         lease.op, lease.op_number = "", 0
         lease.granted, lease.contract, lease.reason = message.term, message.contract, message.reason or late
-        self._fire(sm.MACHINE, lease, "lease", f"{counted(len(message.units))} to {message.term.end}")
+        self.kernel.fire(sm.MACHINE, lease, "lease", f"{counted(len(message.units))} to {message.term.end}")
         self._take_units(lease, message.units)
         self._join(lease)
         self._wake_dependents(lease)
@@ -284,7 +300,7 @@ class ServiceManager(GuestExtensions):
         stands = lease.op == MODIFY and (renewal is None or lease.asked.term.end == lease.end)
         lease.op, lease.op_number, lease.renewal, lease.truncation = "", 0, None, b""
         lease.next_configuration, lease.victims, lease.reason = None, (), reason
-        self._fire(sm.MACHINE, lease, "lease_refused", reason)
+        self.kernel.fire(sm.MACHINE, lease, "lease_refused", reason)
         if renewal is not None:
             self.give_back(lease, renewal, lease.site)
         if not stands:
@@ -315,10 +331,10 @@ class ServiceManager(GuestExtensions):
 
     def _over(self, lease: GuestLease, event: str, reason: str, receipt: bytes = b"") -> None:
         lease.reason = reason
-        self._fire(sm.MACHINE, lease, event, reason)
+        self.kernel.fire(sm.MACHINE, lease, event, reason)
         held = lease.approved
         # A site that ends a lease by itself gives no receipt: what is left of the claim is the broker's all the same.
-        if held is not None and (receipt or held.term.end > self.now + self._base.clock_skew):
+        if held is not None and (receipt or held.term.end > self.kernel.now + self.kernel.settings.clock_skew):
             self.give_back(lease, held, lease.site, receipt)
         self._end(lease)
 
@@ -332,14 +348,14 @@ class ServiceManager(GuestExtensions):
             return
         elif message.number == lease.ask and peer == lease.broker and not lease.ask_accepted:
             # Nothing to write down: after a restart the request is sent again, and accepted again.
-            lease.ask_accepted, lease.ask_at = True, self.now + self._base.retry_max
-            self._schedule(lease, self._due_at(lease))
+            lease.ask_accepted, lease.ask_at = True, self.kernel.now + self.kernel.settings.retry_max
+            self.kernel.schedule(lease, self.kernel.due_at(lease))
         elif message.number == lease.op_number and peer == lease.site and not lease.op_accepted:
-            lease.op_accepted, lease.op_at = True, self.now + self._base.retry_max
+            lease.op_accepted, lease.op_at = True, self.kernel.now + self.kernel.settings.retry_max
             if lease.op == NEW:
-                self._schedule(lease, self._due_at(lease))  # as above
+                self.kernel.schedule(lease, self.kernel.due_at(lease))  # as above
             else:
-                self._touch(lease)
+                self.kernel.touch(lease)
 
     def _on_error(self, peer: str, message: ErrorReply) -> None:
         """A server refused to take a message at all: that settles what the message asked for."""
@@ -356,7 +372,7 @@ class ServiceManager(GuestExtensions):
         elif (lease.state, lease.pending) == (sm.NASCENT, sm.CLOSE_WAIT):
             # Only a withdrawal of what never arrived is settled by this: if it still comes, its ticket goes back.
             if message.number == lease.number and peer == lease.broker and message.code == "unknown_lease":
-                self._fire(sm.MACHINE, lease, "closed", reason)
+                self.kernel.fire(sm.MACHINE, lease, "closed", reason)
                 self._end(lease)
         elif peer == lease.broker and (
             message.number == lease.ask or (lease.pending == sm.WITHDRAWING and message.number == lease.number)
@@ -394,12 +410,12 @@ class ServiceManager(GuestExtensions):
         self._start_joins(lease)
 
     def _all_joined(self, lease: GuestLease) -> None:
-        self._note(lease.id, "joined", lease.state, lease.state, lease.reason)
+        self.kernel.note(lease.id, "joined", lease.state, lease.state, lease.reason)
         self._wake_dependents(lease)
 
     def _all_left(self, lease: GuestLease) -> None:
         if lease.pending == sm.CLOSING:
-            self._fire(sm.MACHINE, lease, "left")
+            self.kernel.fire(sm.MACHINE, lease, "left")
             lease.join = sm.NOT_JOINED
             self._redeem(lease, CLOSE)
 
@@ -408,20 +424,20 @@ class ServiceManager(GuestExtensions):
         if lease.closing:
             return
         before = (lease.state, lease.pending)
-        self._fire(sm.MACHINE, lease, "close", reason)
+        self.kernel.fire(sm.MACHINE, lease, "close", reason)
         lease.closing, lease.close_reason, lease.reason = True, reason, reason
         self._after_close(lease, before)
 
     def _expire(self, lease: GuestLease, reason: str) -> None:
         before = (lease.state, lease.pending)
-        self._fire(sm.MACHINE, lease, "expire", reason)
+        self.kernel.fire(sm.MACHINE, lease, "expire", reason)
         lease.reason = lease.reason if lease.closing and lease.reason else reason
         self._after_close(lease, before)
 
     def _after_close(self, lease: GuestLease, before: tuple[str, str]) -> None:
         if lease.pending == sm.CLOSING:
             if lease.ask:
-                self._forget_owed(lease, lease.broker)
+                self.kernel.owe_no_more(lease, lease.broker)
                 lease.ask = 0
             self.give_back_all(lease, lease.further, lease.site)
             lease.further = ()  # a ticket that was redeemed already goes back when the site has closed the lease
@@ -441,7 +457,7 @@ class ServiceManager(GuestExtensions):
 
     def _end(self, lease: GuestLease) -> None:
         """The lease is over: nothing is owed for it any more, and those that waited for it are told."""
-        lease.ended = self.now
+        lease.ended = self.kernel.now
         lease.ask = lease.op_number = 0
         if lease.renewal is not None:
             self.give_back(lease, lease.renewal, lease.site)
@@ -451,9 +467,9 @@ class ServiceManager(GuestExtensions):
         lease.join = sm.NOT_JOINED
         self._clear_units(lease)
         self._open.pop(lease.id, None)
-        self._forget_owed(lease, lease.broker)
-        self._forget_owed(lease, lease.site)
-        self._touch(lease)
+        self.kernel.owe_no_more(lease, lease.broker)
+        self.kernel.owe_no_more(lease, lease.site)
+        self.kernel.touch(lease)
         self._settle_hold(lease)
         self._wake_dependents(lease)
         if lease.suspends:
@@ -461,36 +477,26 @@ class ServiceManager(GuestExtensions):
 
     # -- time --------------------------------------------------------------------------------------------------
 
-    def _due_at(self, record: Any) -> Instant | None:
-        if isinstance(record, Return):
-            return self._return_due_at(record)
-        if not isinstance(record, GuestLease):
-            return super()._due_at(record)
-        lease = record
+    def _lease_due_at(self, lease: GuestLease) -> Instant | None:
         if lease.state in (sm.CLOSED, sm.FAILED):
             return lease.ended + self.settings.retention
         sending = earliest(lease.ask_at if lease.ask else None, lease.op_at if lease.op_number else None)
-        held = lease.hold_until if lease.join == sm.BLOCKED_JOIN and lease.hold_until > self.now else None
+        held = lease.hold_until if lease.join == sm.BLOCKED_JOIN and lease.hold_until > self.kernel.now else None
         return earliest(sending, self._limit(lease), held)
 
-    def _on_due(self, record: Any) -> None:
-        if isinstance(record, Return):
-            self._return_due(record)
-        elif isinstance(record, GuestLease):
-            if record.state in (sm.CLOSED, sm.FAILED):
-                if record.ended + self.settings.retention <= self.now:
-                    self._drop(record)
-                return
-            self._resend(record)
-            self._check_limit(record)
-            self.advance(record)
-        else:
-            super()._on_due(record)
+    def _lease_due(self, lease: GuestLease) -> None:
+        if lease.state in (sm.CLOSED, sm.FAILED):
+            if lease.ended + self.settings.retention <= self.kernel.now:
+                self._drop(lease)
+            return
+        self._resend(lease)
+        self._check_limit(lease)
+        self.advance(lease)
 
     def _resend(self, lease: GuestLease) -> None:
-        if lease.ask and lease.ask_at <= self.now < lease.ask_deadline:
+        if lease.ask and lease.ask_at <= self.kernel.now < lease.ask_deadline:
             self._send_ask(lease)
-        if lease.op_number and lease.op_at <= self.now:
+        if lease.op_number and lease.op_at <= self.kernel.now:
             self._send_op(lease)
 
     def _check_limit(self, lease: GuestLease) -> None:
@@ -504,12 +510,12 @@ class ServiceManager(GuestExtensions):
             case (sm.TICKETED, sm.REDEEMING):
                 self._expire(lease, f"site {lease.site} did not make the lease before its term ended")
             case (sm.TICKETED, _):
-                if lease.end <= self.now:
+                if lease.end <= self.kernel.now:
                     self._expire(lease, "its term ended before it could be redeemed")
             case (sm.ACTIVE_TICKETED, sm.EXTENDING_LEASE | sm.EXTENDING_FURTHER):
                 if lease.is_promised and self._leaving_victims(lease):
                     self._start_leaves(lease, self._leaving_victims(lease))
-                    self._touch(lease)
+                    self.kernel.touch(lease)
                 else:
                     late = f"site {lease.site} did not extend the lease in time"
                     self._expire(lease, late if lease.noticed < 0 else lease.reason)
@@ -518,7 +524,7 @@ class ServiceManager(GuestExtensions):
             case (sm.ACTIVE_TICKETED, _) if lease.ask:
                 late = f"no answer from broker {lease.broker} before the lease is to go on"
                 lease.ask = 0
-                self._forget_owed(lease, lease.broker)
+                self.kernel.owe_no_more(lease, lease.broker)
                 self._on_no_ticket(lease, late if lease.pending != sm.WITHDRAWING else "", -1)
             case (sm.ACTIVE_TICKETED, sm.UNDOING):
                 self._expire(lease, f"its extension was taken back, which site {lease.site} has not confirmed in time")
@@ -541,7 +547,7 @@ class ServiceManager(GuestExtensions):
 
     def advance(self, lease: GuestLease) -> None:
         """Do what the lease's state allows now: join, or redeem."""
-        if lease.join == sm.BLOCKED_JOIN and lease.hold_until <= self.now:
+        if lease.join == sm.BLOCKED_JOIN and lease.hold_until <= self.kernel.now:
             self._join(lease)
         if lease.closing and (lease.state, lease.pending) == (sm.TICKETED, sm.REDEEMING):
             lease.closing = False  # a store of earlier times: closes waited then until the lease was active
@@ -562,7 +568,7 @@ class ServiceManager(GuestExtensions):
         record = self.slices.get(lease.slice)
         if (record is not None and not record.released) or self.is_undecided(lease):
             return
-        due = self._redeem_at(lease) <= self.now
+        due = self._redeem_at(lease) <= self.kernel.now
         predecessor = self._predecessor(
             lease, lease.redeem_predecessor, lambda p: p.state in (sm.ACTIVE, sm.ACTIVE_TICKETED), ask=due
         )
@@ -571,29 +577,23 @@ class ServiceManager(GuestExtensions):
         elif predecessor == "wait":
             if lease.join != sm.BLOCKED_REDEEM:
                 lease.join = sm.BLOCKED_REDEEM
-                self._note(lease.id, "blocked_redeem", "", "", f"waits for {lease.redeem_predecessor}")
-            self._touch(lease)
+                self.kernel.note(lease.id, "blocked_redeem", "", "", f"waits for {lease.redeem_predecessor}")
+            self.kernel.touch(lease)
         else:
             lease.join = sm.NOT_JOINED
-            self._touch(lease)
+            self.kernel.touch(lease)
             if due:
                 self.roll_key(lease)
-                self._fire(sm.MACHINE, lease, "redeem")
+                self.kernel.fire(sm.MACHINE, lease, "redeem")
                 self._redeem(lease, NEW)
 
-    def _owes(self, record: Any, peer: str) -> bool:
-        if isinstance(record, Return):
-            return self._return_owes(record, peer)
-        return bool((record.ask and record.broker == peer) or (record.op_number and record.site == peer))
+    def _lease_owes(self, lease: GuestLease, peer: str) -> bool:
+        return bool((lease.ask and lease.broker == peer) or (lease.op_number and lease.site == peer))
 
-    def _send_owed(self, record: Any, peer: str) -> None:
-        if isinstance(record, Return):
-            record.tries = 0
-            self._send_return(record)
-            return
-        if record.ask and record.broker == peer:
-            record.ask_tries = 0
-            self._send_ask(record)
-        if record.op_number and record.site == peer:
-            record.op_tries = 0
-            self._send_op(record)
+    def _lease_send(self, lease: GuestLease, peer: str) -> None:
+        if lease.ask and lease.broker == peer:
+            lease.ask_tries = 0
+            self._send_ask(lease)
+        if lease.op_number and lease.site == peer:
+            lease.op_tries = 0
+            self._send_op(lease)

@@ -36,7 +36,7 @@ class GuestState(Peering):
         self.leases: dict[str, GuestLease] = {}
         self.slices: dict[str, Slice] = {}
         self.returns: dict[str, Return] = {}
-        self.sites_by_key = _sites_by_key(self.peers.values())
+        self.sites_by_key = _sites_by_key(self.keyring.peers.values())
         self._open: dict[str, GuestLease] = {}
         self._names: dict[tuple[str, str], str] = {}
         self._dependents: dict[str, list[str]] = {}
@@ -47,12 +47,14 @@ class GuestState(Peering):
             status=self._query_status,
             returns=self._query_returns,
         )
+        self.kernel.register(GuestUnit)
+        self.kernel.register(Slice)
 
     # -- records -----------------------------------------------------------------------------------------------
 
     def _peer_changed(self, name: str) -> None:
         super()._peer_changed(name)
-        self.sites_by_key = _sites_by_key(self.peers.values())
+        self.sites_by_key = _sites_by_key(self.keyring.peers.values())
 
     def _restore(self, tables: Mapping[str, Sequence[Row]]) -> None:
         super()._restore(tables)
@@ -62,7 +64,7 @@ class GuestState(Peering):
         for row in sorted(tables.get("leases", ()), key=lambda row: _order(row[0])):
             restored = GuestLease.from_row(row)
             self._adopt(restored)
-            self._schedule(restored, self.now)
+            self.kernel.schedule(restored, self.kernel.now)
         for row in tables.get("units", ()):
             unit = GuestUnit.from_row(row)
             lease = self.leases.get(unit.lease)
@@ -71,7 +73,7 @@ class GuestState(Peering):
         for row in tables.get("returns", ()):
             giving = Return.from_row(row)
             self.returns[giving.id] = giving
-            self._schedule(giving, self.now)
+            self.kernel.schedule(giving, self.kernel.now)
 
     def _adopt(self, lease: GuestLease) -> None:
         self.leases[lease.id] = lease
@@ -89,20 +91,16 @@ class GuestState(Peering):
         if self._names.get((lease.slice, lease.name)) == lease.id:
             del self._names[lease.slice, lease.name]
         for peer in (lease.broker, lease.site):
-            self._forget_owed(lease, peer)
-        self._dirty.pop(id(lease), None)
-        lease.timer = None
+            self.kernel.owe_no_more(lease, peer)
+        self.kernel.forget(lease)
         row = lease.row() if self.settings.keep_closed else None
-        self._changes.append(Change("leases", lease.id, row))
-        self._changes.extend(Change("units", unit.id, None) for unit in lease.units.values())
+        self.kernel.changes.append(Change("leases", lease.id, row))
+        self.kernel.changes.extend(Change("units", unit.id, None) for unit in lease.units.values())
 
     def _deals_with(self, peer: str) -> bool:
         return any(lease.site == peer and lease.ended < 0 for lease in self.leases.values()) or any(
             giving.site == peer for giving in self.returns.values()
         )
-
-    def _live_records(self) -> int:
-        return len(self.leases) + len(self.returns)
 
     def find(self, name: str) -> GuestLease:
         """The lease with this id, or this ``SLICE/NAME``, or this name where only one slice has it.

@@ -37,13 +37,14 @@ class GuestSuspension(GuestLimits):
         if held is None or asked is None or lease.close_reason or lease.closing or HOLD in asked.properties:
             return
         begin = begin_of(decode_ticket(held.ticket).leaf)
-        stopped = max(begin, min(self.now, lease.noticed if lease.noticed >= 0 else self.now))
+        stopped = max(begin, min(self.kernel.now, lease.noticed if lease.noticed >= 0 else self.kernel.now))
         left = _whole_end(lease, begin + asked.term.length) - stopped
         if left <= 0:
             return
         wish = RequestLease(
-            lease.type, held.units, Term(self.now, self.now + left), lease.slice, lease.name, lease.broker, lease.site,
-            self._rest_properties(lease.id, asked, stopped - begin), {**lease.configuration, RESUMES: lease.id},
+            lease.type, held.units, Term(self.kernel.now, self.kernel.now + left), lease.slice, lease.name,
+            lease.broker, lease.site, self._rest_properties(lease.id, asked, stopped - begin),
+            {**lease.configuration, RESUMES: lease.id},
         )  # fmt: skip
         try:
             rest = self.request_lease(wish)
@@ -51,15 +52,15 @@ class GuestSuspension(GuestLimits):
             self._complain(f"the rest of lease {lease.id}, which was suspended, can't be asked for: {error}")
             return
         rest.resumes, rest.resumes_from = lease.id, stopped
-        self._note(lease.id, "rest", "", "", f"{rest.id} asks for the {left} ms that are left")
-        self._touch(rest)
+        self.kernel.note(lease.id, "rest", "", "", f"{rest.id} asks for the {left} ms that are left")
+        self.kernel.touch(rest)
 
     def _rest_properties(self, before: str, asked: Asked, done: Duration) -> Properties:
         """Its window, if it had one, moves on by the time that it has run: it is to be done when it was to be done."""
         kept = {name: value for name, value in asked.properties.items() if name not in ONCE}
         latest = parse_options(asked.properties, asked.term).latest_start
         if latest:
-            kept["latest_start"] = str(max(self.now, latest + done))
+            kept["latest_start"] = str(max(self.kernel.now, latest + done))
         if "suspend" in kept:
             kept["prepare"] = kept["suspend"]
         return {**kept, "deferrable": TRUE, "resumes": before}

@@ -21,10 +21,7 @@ class GuestTickets(GuestReturns):
         site = self.sites_by_key.get(ticket.root.issuer, "")
         if not site:
             raise TicketError("unknown_site", f"its root is no site known here (the broker calls it {message.site!r})")
-        leaf = self.verifier.check(
-            ticket, root=None, holder=self._own_among(ticket.leaf.holder), now=self.now, skew=self._base.clock_skew,
-            issuer=self._key_among(lease.broker, ticket.leaf.issuer),
-        )  # fmt: skip
+        leaf = self.keyring.verify(ticket, issuer=self.keyring.key_among(lease.broker, ticket.leaf.issuer))
         asked, running = lease.asked, lease.approved
         if leaf.type != lease.type:
             raise TicketError("wrong_type", f"it is for {leaf.type!r}, not {lease.type!r}")
@@ -51,10 +48,7 @@ class GuestTickets(GuestReturns):
         found: list[Held] = []
         for data in split_tickets(message.further):
             ticket = decode_ticket(data)
-            leaf = self.verifier.check(
-                ticket, root=None, holder=self._own_among(ticket.leaf.holder), now=self.now,
-                skew=self._base.clock_skew, issuer=self._key_among(broker, ticket.leaf.issuer),
-            )  # fmt: skip
+            leaf = self.keyring.verify(ticket, issuer=self.keyring.key_among(broker, ticket.leaf.issuer))
             if self.sites_by_key.get(ticket.root.issuer) != self.sites_by_key.get(first.root.issuer):
                 raise TicketError("wrong_site", "the tickets are of different sites")
             end = found[-1].term.end if found else held.term.end
@@ -90,7 +84,7 @@ class GuestTickets(GuestReturns):
     def check_contract(self, lease: GuestLease, message: LeaseUpdate) -> None:
         """The site's signed lease must name one of the tickets in hand."""
         contract = check_statement(
-            self.scheme, message.contract, CONTRACT, signer=self._said_by(lease.site, message.contract)
+            self.keyring.scheme, message.contract, CONTRACT, signer=self.keyring.said_by(lease.site, message.contract)
         )
         tickets = (lease.approved, lease.renewal, *lease.further)
         known = {lease.before, *(held.digest for held in tickets if held is not None)}

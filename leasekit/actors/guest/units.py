@@ -14,7 +14,7 @@ from leasekit.core.leases import service_manager as sm
 from leasekit.core.leases.records import GuestLease, GuestUnit
 from leasekit.core.properties import Properties
 from leasekit.core.protocol.messages import UnitState
-from leasekit.core.schema import Change, Row
+from leasekit.core.schema import Row
 from leasekit.core.steps import Action, ActionDone
 
 WAITING, UNIT_JOINING, UNIT_JOINED, UNIT_LEAVING, LEFT, UNIT_FAILED = (
@@ -55,7 +55,7 @@ class GuestUnits(GuestState):
             if unit.state == LEFT:
                 unit.state = WAITING
             unit.properties = state.properties
-            self._touch(unit)
+            self.kernel.touch(unit)
         self._check_left(lease)
 
     def _start_joins(self, lease: GuestLease) -> None:
@@ -64,7 +64,7 @@ class GuestUnits(GuestState):
         for unit in lease.units.values():
             if unit.state == WAITING:
                 unit.state = UNIT_JOINING
-                self._act(lease, unit, "join", self._next("action"))
+                self._act(lease, unit, "join", self.kernel.next("action"))
         self._check_joined(lease)
 
     def _start_leaves(self, lease: GuestLease, names: Iterable[str]) -> None:
@@ -75,16 +75,16 @@ class GuestUnits(GuestState):
                 continue
             if unit.state == WAITING:
                 unit.state = LEFT
-                self._touch(unit)
+                self.kernel.touch(unit)
             else:
                 unit.state = UNIT_LEAVING
-                self._act(lease, unit, "leave", self._next("action"))
+                self._act(lease, unit, "leave", self.kernel.next("action"))
 
     def _act(self, lease: GuestLease, unit: GuestUnit, op: str, number: int) -> None:
         lease.busy += unit.action == 0 or number == unit.action
         unit.action = number
-        self._touch(unit)
-        self._actions.append(Action(number, op, unit.id, unit.type, lease.id, self._context(lease, unit)))
+        self.kernel.touch(unit)
+        self.kernel.actions.append(Action(number, op, unit.id, unit.type, lease.id, self._context(lease, unit)))
 
     def _context(self, lease: GuestLease, unit: GuestUnit) -> Properties:
         context = {
@@ -119,7 +119,7 @@ class GuestUnits(GuestState):
             unit.reason = "" if done.ok else f"join failed: {done.reason}"
             if done.ok and done.properties:
                 unit.properties = {**unit.properties, **done.properties}
-            self._touch(unit)
+            self.kernel.touch(unit)
             self._check_joined(lease)
         elif unit.state == UNIT_LEAVING:
             self._has_left(lease, unit, "" if done.ok else f"leave failed: {done.reason}")
@@ -128,7 +128,7 @@ class GuestUnits(GuestState):
         """A leave has ended. A victim that its site has spared meanwhile, as others failed, joins anew."""
         spared = lease.join in (sm.JOINING, sm.JOINED) and unit.name not in lease.leaving
         unit.state, unit.reason = WAITING if spared else LEFT, reason
-        self._touch(unit)
+        self.kernel.touch(unit)
         if spared:
             self._start_joins(lease)
         self._check_joined(lease)
@@ -140,7 +140,7 @@ class GuestUnits(GuestState):
             failed = [unit for unit in lease.units.values() if unit.state == UNIT_FAILED]
             if failed:
                 lease.reason = f"{len(failed)} of {len(lease.units)} units did not join: {failed[0].reason}"
-            self._touch(lease)
+            self.kernel.touch(lease)
             self._all_joined(lease)
 
     def _check_left(self, lease: GuestLease) -> None:
@@ -148,8 +148,7 @@ class GuestUnits(GuestState):
             self._all_left(lease)
 
     def _erase(self, unit: GuestUnit) -> None:
-        self._dirty.pop(id(unit), None)
-        self._changes.append(Change("units", unit.id, None))
+        self.kernel.erase(unit)
 
     def _clear_units(self, lease: GuestLease) -> None:
         for unit in lease.units.values():

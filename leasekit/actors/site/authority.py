@@ -50,7 +50,7 @@ from leasekit.core.protocol.messages import (
     Truncated,
 )
 from leasekit.core.schema import Row
-from leasekit.core.steps import Outgoing, Tick
+from leasekit.core.steps import Tick
 from leasekit.core.time import Instant, Term
 from leasekit.core.words import counted
 
@@ -105,7 +105,7 @@ class Authority(SiteSaved):
                 self.publish(lease, "refused", message.number, error.text)
                 return
         self._accept(lease, message.number)
-        self._touch(lease)
+        self.kernel.touch(lease)
         self.look_again()
 
     def _continue(self, lease: SiteLease, peer: str, message: Redeem) -> None:
@@ -134,13 +134,13 @@ class Authority(SiteSaved):
             message.lease, peer, message.slice, leaf.type, au.TICKETED, au.REDEEMING, leaf.digest, leaf.term,
             leaf.units, message.number, message.resource, message.properties, settles=message.number,
             root=leaf.issuer, preemptible=leaf.constraints.get("preemptible") == "true", origin=ticket.root.digest,
-            key=self._peer_key(peer),
+            key=self.keyring.key_of(peer),
         )  # fmt: skip
         self.leases[lease.id] = lease
-        self.remember(leaf, lease.id, REDEEMED, self.now)
-        self._note(lease.id, "redeem", "", f"{au.TICKETED}/{au.REDEEMING}", f"{peer}: {leaf.units} {leaf.type}")
+        self.remember(leaf, lease.id, REDEEMED, self.kernel.now)
+        self.kernel.note(lease.id, "redeem", "", f"{au.TICKETED}/{au.REDEEMING}", f"{peer}: {leaf.units} {leaf.type}")
         self._end_with(lease, leaf, until)
-        if lease.term.start <= self.now and lease.ended < 0:
+        if lease.term.start <= self.kernel.now and lease.ended < 0:
             self.start_lease(lease)
         return lease
 
@@ -218,15 +218,15 @@ class Authority(SiteSaved):
 
     def _take_next(self, lease: SiteLease, message: Redeem, leaf: Claim, until: Instant) -> None:
         """The extend or modify of ``message`` is good, up to ``until``: it is applied when its term begins."""
-        self._fire(au.MACHINE, lease, message.op, f"{counted(leaf.units)} to {leaf.term.end}")
+        self.kernel.fire(au.MACHINE, lease, message.op, f"{counted(leaf.units)} to {leaf.term.end}")
         lease.number = message.number
         later = Later(
             message.op, message.number, leaf.digest, leaf.units, leaf.term, message.victims, message.properties
         )
         lease.next, lease.after = later, lease.next
-        self.remember(leaf, lease.id, REDEEMED, self.now)
+        self.remember(leaf, lease.id, REDEEMED, self.kernel.now)
         self._end_with(lease, leaf, until)
-        if leaf.term.start <= self.now:
+        if leaf.term.start <= self.kernel.now:
             self.apply_next(lease)
 
     def _end_with(self, lease: SiteLease, leaf: Claim, until: Instant) -> None:
@@ -237,9 +237,9 @@ class Authority(SiteSaved):
 
     def _redeem_modify(self, lease: SiteLease, peer: str, message: Redeem) -> None:
         if not message.ticket:
-            self._fire(au.MACHINE, lease, "modify", "configuration")
+            self.kernel.fire(au.MACHINE, lease, "modify", "configuration")
             lease.number = message.number
-            term = Term(self.now, lease.term.end) if lease.term.end > self.now else lease.term
+            term = Term(self.kernel.now, lease.term.end) if lease.term.end > self.kernel.now else lease.term
             later = Later(MODIFY, message.number, lease.claim, lease.wanted, term, (), message.properties)
             lease.next, lease.after = later, lease.next
             self.apply_next(lease)
@@ -257,7 +257,7 @@ class Authority(SiteSaved):
         extension = lease.extension
         # Its issuer is that of the first one, or has another key by now.
         issuer = bytes.fromhex(known.issuer) if known is not None else lease.root
-        cut = check_statement(self.scheme, message.truncation, TRUNCATION, signer=issuer, subject=lease.claim)
+        cut = check_statement(self.keyring.scheme, message.truncation, TRUNCATION, signer=issuer, subject=lease.claim)
         if cut.at != leaf.term.start or cut.at >= lease.term.end:
             raise TicketError(
                 "wrong_term", f"lease {lease.id} is cut off at {cut.at}, the claim starts at {leaf.term.start}; its "
@@ -284,7 +284,7 @@ class Authority(SiteSaved):
             return
         receipt = self._receipt_for(lease, peer, message.relinquishment) if message.relinquishment else b""
         lease.number = message.number
-        self._touch(lease)
+        self.kernel.touch(lease)
         if lease.ended >= 0:
             self._repeat(lease, message.number)
             return
@@ -308,11 +308,12 @@ class Authority(SiteSaved):
         """
         self._check_id(message.lease, peer)
         receipt = self._late_receipt(peer, message) if message.relinquishment else b""
+        now = self.kernel.now
         lease = SiteLease(
-            message.lease, peer, "", "", au.CLOSED, NONE, b"", Term(self.now, self.now + 1), 0, message.number,
-            reason="closed before it was redeemed", receipt=receipt, key=self._peer_key(peer),
+            message.lease, peer, "", "", au.CLOSED, NONE, b"", Term(now, now + 1), 0, message.number,
+            reason="closed before it was redeemed", receipt=receipt, key=self.keyring.key_of(peer),
         )  # fmt: skip
-        lease.ended = self.now
+        lease.ended = self.kernel.now
         self.leases[lease.id] = lease
         self.publish(lease, "closed", message.number)
         self._strays = [stray for stray in self._strays if stray in self.leases]
@@ -325,20 +326,20 @@ class Authority(SiteSaved):
 
     def _late_receipt(self, peer: str, message: CloseLease) -> bytes:
         """The receipt for a claim whose lease was over for so long that only the claim is remembered."""
-        signer = self._said_by(peer, message.relinquishment)
-        note = check_statement(self.scheme, message.relinquishment, RELINQUISHMENT, signer=signer)
+        signer = self.keyring.said_by(peer, message.relinquishment)
+        note = check_statement(self.keyring.scheme, message.relinquishment, RELINQUISHMENT, signer=signer)
         known = self.claims.get(note.subject)
         if known is None or known.lease != message.lease:
             return b""
-        at = max(self.now, note.at)
+        at = max(self.kernel.now, note.at)
         return self.receipt(note.subject, self.end_claim(note.subject, at), message.lease)
 
     def _receipt_for(self, lease: SiteLease, peer: str, data: bytes) -> bytes:
         """The receipt for what is left of the lease's claim; none for an older one, which is used up."""
-        note = check_statement(self.scheme, data, RELINQUISHMENT, signer=self._said_by(peer, data))
+        note = check_statement(self.keyring.scheme, data, RELINQUISHMENT, signer=self.keyring.said_by(peer, data))
         if note.subject != lease.claim:
             return b""
-        at = max(self.now, note.at)
+        at = max(self.kernel.now, note.at)
         return self.receipt(lease.claim, self.end_claim(lease.claim, at), lease.id)
 
     def _on_relinquish(self, peer: str, message: Relinquish) -> None:
@@ -351,24 +352,23 @@ class Authority(SiteSaved):
         digest = ticket.leaf.digest
         known = self.claims.get(digest)
         if known is None or known.state != VOID:
-            keys = self._keys_of(peer)
+            keys = self.keyring.keys_of(peer)
             by_issuer = ticket.leaf.issuer in keys
             holder = ticket.leaf.holder if by_issuer or ticket.leaf.holder in keys else keys[0]
-            leaf = self.verifier.check(
-                ticket, root=self._own_among(ticket.root.issuer), holder=holder, now=self.now,
-                skew=self._base.clock_skew,
-            )  # fmt: skip
+            leaf = self.keyring.verify(ticket, root=self.keyring.own_among(ticket.root.issuer), holder=holder)
             said_by = decode_statement(message.relinquishment).signer
             signer = said_by if said_by in keys and leaf.holder in keys else leaf.holder
-            note = check_statement(self.scheme, message.relinquishment, RELINQUISHMENT, signer=signer, subject=digest)
+            note = check_statement(
+                self.keyring.scheme, message.relinquishment, RELINQUISHMENT, signer=signer, subject=digest
+            )
             if by_issuer and known is not None:
                 self._settle_against_holder(ticket, known, note)
             known, reason = self._void(leaf, known, message.number)
             if reason:
-                self._messages.append(Outgoing(peer, Relinquished(message.lease, message.number, b"", reason)))
+                self.kernel.send(peer, Relinquished(message.lease, message.number, b"", reason))
                 return
-        receipt = state(self.signer_of(ticket.root.issuer), RECEIPT, digest, known.at, known.lease).encode()
-        self._messages.append(Outgoing(peer, Relinquished(message.lease, message.number, receipt, "")))
+        receipt = state(self.keyring.signer_of(ticket.root.issuer), RECEIPT, digest, known.at, known.lease).encode()
+        self.kernel.send(peer, Relinquished(message.lease, message.number, receipt, ""))
 
     def _settle_against_holder(self, ticket: Ticket, known: SiteClaim, note: Statement) -> None:
         """A claim that its holder had given back was redeemed: keep evidence, and end the lease."""
@@ -376,14 +376,12 @@ class Authority(SiteSaved):
         if lease is None or lease.ended >= 0 or lease.claim != ticket.leaf.digest or lease.pending == au.CLOSING:
             return
         # Only who redeemed it afterwards is guilty: a lease that stood before is simply being closed.
-        contract = self.contract(lease, known.at or self.now)
-        if contract.at > note.at + self._base.clock_skew:
+        contract = self.contract(lease, known.at or self.kernel.now)
+        if contract.at > note.at + self.kernel.settings.clock_skew:
             guilty = ticket.leaf.holder
             leaf = ticket.leaf
-            words = (
-                f"{self.called(guilty)} gave back {leaf.units} units of {leaf.type!r} as of {in_words(note.at)}, and "
-                f"redeemed them at {in_words(contract.at)}"
-            )
+            given_back = f"gave back {leaf.units} units of {leaf.type!r} as of {in_words(note.at)}"
+            words = f"{self.keyring.called(guilty)} {given_back}, and redeemed them at {in_words(contract.at)}"
             evidence = of_returned(ticket, note, contract)
             self.keep_evidence(f"returned-{known.id[:16]}", guilty, evidence, words, ticket.root.holder)
         self.close_lease(lease, "close", "its holder had given the claim back")
@@ -393,7 +391,7 @@ class Authority(SiteSaved):
             record = self.remember_unused(leaf, VOID, leaf.term.start)
             record.at = self.end_claim(leaf.digest, leaf.term.start)
             return record, ""
-        at = max(self.now, leaf.term.start)
+        at = max(self.kernel.now, leaf.term.start)
         lease = self.leases.get(known.lease)
         if lease is not None and lease.ended < 0:
             later = lease.extension
@@ -417,7 +415,7 @@ class Authority(SiteSaved):
             self.give(again=True)
             for record in list(self.given.values()):
                 if record.state in (deleg.HELD, deleg.OFFERING) and not self.units.has_type(record.type):
-                    self.take_back(record, self.now, -1, f"{self.name} has no {record.type!r} any more")
+                    self.take_back(record, self.kernel.now, -1, f"{self.name} has no {record.type!r} any more")
 
     def _settled(self) -> Sequence[DelegationSpec]:
         return self.settings.delegations
@@ -440,9 +438,9 @@ class Authority(SiteSaved):
     def _room(self, spec: DelegationSpec, line: str, term: Term) -> int:
         """How many units nobody else has been given over ``term``, or goes on to use of what was taken from it."""
         others: dict[str, int] = {}
-        enough = {one.base for one in self.given.values() if one.state == deleg.HELD and one.beyond <= self.now}
+        enough = {one.base for one in self.given.values() if one.state == deleg.HELD and one.beyond <= self.kernel.now}
         for one in self.given.values():
-            goes_on = one.freed > self.now and one.base not in enough
+            goes_on = one.freed > self.kernel.now and one.base not in enough
             used = one.state in (deleg.OFFERING, deleg.HELD, deleg.RECLAIMING) or goes_on
             if one.type == spec.type and one.base != line and used and one.term.overlaps(term):
                 others[one.base] = max(others.get(one.base, 0), one.units)
@@ -457,12 +455,12 @@ class Authority(SiteSaved):
         if not shrinks and self._room(spec, self._line_name(spec), Term(start, end)) < spec.units:
             return False  # until others have given back what they go on to use
         ticket = delegate_root(
-            self.signer,
-            holder=self._peer_key(spec.broker),
+            self.keyring.signer,
+            holder=self.keyring.key_of(spec.broker),
             type=spec.type,
             units=spec.units,
             term=Term(start, end),
-            serial=self._next("serial"),
+            serial=self.kernel.next("serial"),
             degree=spec.degree,
             properties=digest_properties(properties),
         )
@@ -470,19 +468,17 @@ class Authority(SiteSaved):
         return True
 
     def _let_go(self, record: Delegation, until: Instant) -> None:
-        record.freed = max(self.now, until)
+        record.freed = max(self.kernel.now, until)
 
     def _is_mine(self, peer: str, ticket: Ticket, offered: Delegation) -> bool:
         """The site's own signature is on it, and it is a claim that the site does not know as void."""
         leaf = ticket.leaf
         known = self.claims.get(leaf.digest)
-        if len(ticket.chain) > 1 or leaf.type != offered.type or leaf.term.end <= self.now:
+        if len(ticket.chain) > 1 or leaf.type != offered.type or leaf.term.end <= self.kernel.now:
             return False
-        self.verifier.check(
-            ticket, root=self._own_among(leaf.issuer), holder=self._key_among(peer, leaf.holder), now=self.now,
-            skew=self._base.clock_skew,
-        )  # fmt: skip
-        self._counters["serial"] = max(self._counters["serial"], leaf.serial)
+        holder = self.keyring.key_among(peer, leaf.holder)
+        self.keyring.verify(ticket, root=self.keyring.own_among(leaf.issuer), holder=holder)
+        self.kernel.counters["serial"] = max(self.kernel.counters["serial"], leaf.serial)
         return known is None or known.state != VOID
 
     def _refused(self, record: Delegation) -> None:
@@ -491,7 +487,7 @@ class Authority(SiteSaved):
         if leaf.digest not in self.claims:
             self.remember_unused(leaf, VOID, leaf.term.start)
             self.end_claim(leaf.digest, leaf.term.start)
-        record.freed = self.now
+        record.freed = self.kernel.now
 
     def _took_back(self, record: Delegation) -> None:
         """Leases that came from it and have not begun by then are off; the others are over by the deadline."""
@@ -507,34 +503,32 @@ class Authority(SiteSaved):
     def _on_truncated(self, peer: str, message: Truncated) -> None:
         """An issuer ends a claim of its own early: a lease that it was redeemed for ends with it."""
         statement = decode_statement(message.truncation)
-        key = self._key_among(peer, statement.signer)
+        key = self.keyring.key_among(peer, statement.signer)
         known = self.claims.get(statement.subject)
         if message.ticket:
             ticket = decode_ticket(message.ticket)
-            self.verifier.check(
-                ticket, root=self._own_among(ticket.root.issuer), holder=ticket.leaf.holder, now=self.now,
-                skew=self._base.clock_skew, issuer=key,
-            )  # fmt: skip
+            root = self.keyring.own_among(ticket.root.issuer)
+            self.keyring.verify(ticket, root=root, holder=ticket.leaf.holder, issuer=key)
             claim = ticket.leaf
         elif known is not None and known.issuer == key.hex():
             claim = decode_claim(known.body, known.signature)
         else:
             raise TicketError("unknown_claim", f"{self.name} has seen no claim of {peer} that this is about")
-        check_statement(self.scheme, message.truncation, TRUNCATION, signer=key, subject=claim.digest)
+        check_statement(self.keyring.scheme, message.truncation, TRUNCATION, signer=key, subject=claim.digest)
         self._check_firm(claim, known)
         if known is None:
             self.remember_unused(claim, HEARD)
         ended = self.end_claim(claim.digest, statement.at)
-        taker = self.name_of(claim.holder) or fingerprint(claim.holder)
+        taker = self.keyring.name_of(claim.holder) or fingerprint(claim.holder)
         for lease in self.leases_of(claim.digest):
             own = claim.digest in (lease.claim, *(one.claim for one in lease.accepted))
-            at = self.end_under(lease, claim.digest, max(ended, self.now))
+            at = self.end_under(lease, claim.digest, max(ended, self.kernel.now))
             if at >= 0 and message.saving > 0:
                 self.suspend_lease(lease, at, message.saving, peer)
             elif at >= 0:
                 self.notice_lease(lease, at, f"{peer} ends it early" if own else taken_back(peer, taker))
         receipt = self.receipt(claim.digest, ended, message.lease)
-        self._messages.append(Outgoing(peer, Accepted(message.lease, message.number, receipt)))
+        self.kernel.send(peer, Accepted(message.lease, message.number, receipt))
 
     def _check_firm(self, claim: Claim, known: SiteClaim | None) -> None:
         """A guest's claim ends early by its issuer's word only if it says so itself; a delegation may be taken back.
@@ -543,23 +537,12 @@ class Authority(SiteSaved):
         """
         if claim.constraints.get("preemptible") == "true":
             return
-        guests = (peer for peer in self.peers.values() if peer.role == "guest")
+        guests = (peer for peer in self.keyring.peers.values() if peer.role == "guest")
         of_guest = any(claim.holder == peer.key or claim.holder in dict(peer.former) for peer in guests)
         if of_guest or (known is not None and known.state == REDEEMED):
             raise TicketError("not_preemptible", f"claim {claim.id[:16]} does not say that its issuer may end it early")
 
     # -- time and state ----------------------------------------------------------------------------------------
-
-    def _due_at(self, record: Any) -> Instant | None:
-        if isinstance(record, SiteLease):
-            return self.lease_due_at(record)
-        return super()._due_at(record)
-
-    def _on_due(self, record: Any) -> None:
-        if isinstance(record, SiteLease):
-            self.lease_due(record)
-        else:
-            super()._on_due(record)
 
     def _restore(self, tables: Mapping[str, Sequence[Row]]) -> None:
         super()._restore(tables)

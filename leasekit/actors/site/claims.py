@@ -41,7 +41,7 @@ from leasekit.core.mappers import AuthorityMapper
 from leasekit.core.properties import Properties, digest_properties
 from leasekit.core.protocol.codec import LIST_MAX, clip
 from leasekit.core.protocol.messages import ClaimReport
-from leasekit.core.schema import Change, Row
+from leasekit.core.schema import Row
 from leasekit.core.time import Instant, Term
 from leasekit.core.timetable import Shortfall
 from leasekit.core.timetable.profile import FOREVER, Profile
@@ -70,8 +70,10 @@ class SiteClaims(SiteLeases):
         settings: AuthoritySettings,
     ) -> None:
         super().__init__(name, signer, scheme, peers, mapper, settings)
-        self.verifier = TicketVerifier(scheme, depth_max=settings.depth_max)
+        self.keyring.verifier = TicketVerifier(scheme, depth_max=settings.depth_max)
         self.claims: dict[bytes, SiteClaim] = {}
+        self.kernel.register(SiteClaim, due_at=self._claim_due_at, on_due=self._claim_due)
+        self.kernel.register(Incident)
         self._unused: Counter[str] = Counter()
         self.tree = ClaimTree(BY_USE if settings.surplus == "honour" else BY_DELEGATION)
         self.incidents: dict[str, Incident] = {}
@@ -87,22 +89,20 @@ class SiteClaims(SiteLeases):
         failed.
         """
         ticket = decode_ticket(data)
-        leaf = self.verifier.check(
-            ticket, root=self._own_among(ticket.root.issuer), holder=self._key_among(peer, ticket.leaf.holder),
-            now=self.now, skew=self._base.clock_skew,
-        )  # fmt: skip
+        holder = self.keyring.key_among(peer, ticket.leaf.holder)
+        leaf = self.keyring.verify(ticket, root=self.keyring.own_among(ticket.root.issuer), holder=holder)
         if leaf.units > LIST_MAX:
             raise TicketError("too_large", f"{leaf.units} units don't fit in one lease: at most {LIST_MAX} do")
-        if leaf.term.end <= self.now:
-            raise TicketError("expired", f"claim ended at {leaf.term.end}, it is {self.now} at {self.name}")
+        if leaf.term.end <= self.kernel.now:
+            raise TicketError("expired", f"claim ended at {leaf.term.end}, it is {self.kernel.now} at {self.name}")
         if leaf.properties != digest_properties(resource):
             raise TicketError("wrong_properties", "the resource properties are not those that the claims name")
         if not self.units.has_type(leaf.type):
             raise TicketError(
                 "unknown_type", f"type: found {leaf.type!r}, {self.name} has {', '.join(self.units.types())}"
             )
-        if leaf.term.start > self.now + self.settings.redeem_ahead_max:
-            raise TicketError("future", f"the term starts at {leaf.term.start}, too far ahead of {self.now}")
+        if leaf.term.start > self.kernel.now + self.settings.redeem_ahead_max:
+            raise TicketError("future", f"the term starts at {leaf.term.start}, too far ahead of {self.kernel.now}")
         self._check_history(ticket, leaf)
         return ticket, leaf
 
@@ -117,7 +117,7 @@ class SiteClaims(SiteLeases):
             if banned is not None:
                 raise TicketError(
                     "guilty_issuer",
-                    f"{self.called(banned)} has given away more than it had: {self.name} keeps evidence",
+                    f"{self.keyring.called(banned)} has given away more than it had: {self.name} keeps evidence",
                 )
         root = ticket.root.digest
         for record in self.given.values():
@@ -141,7 +141,7 @@ class SiteClaims(SiteLeases):
         for found in added.found:
             self._blame(found, ticket.root.holder)
         until = min(added.until, self._deadline(ticket))
-        if until <= max(self.now, leaf.term.start):
+        if until <= max(self.kernel.now, leaf.term.start):
             self.tree.withdraw(leaf.digest)
             raise TicketError("returned", f"the claim, or one above it, was ended as of {until}")
         if added.surplus is not None:
@@ -163,7 +163,7 @@ class SiteClaims(SiteLeases):
                 self.remember(claim, "", SEEN)
         self._counted_claims += 1
         if self._counted_claims % TIDY_EVERY == 0:
-            self.tree.forget_before(self.now - self._base.clock_skew)
+            self.tree.forget_before(self.kernel.now - self.kernel.settings.clock_skew)
         return until
 
     def _check_line(self, ticket: Ticket) -> None:
@@ -179,23 +179,24 @@ class SiteClaims(SiteLeases):
         if len(claims) < 2:
             return
         most = max(decode_ticket(one.ticket).leaf.capacity for one in claims.values())
-        used = Profile(0, self.now)
+        used = Profile(0, self.kernel.now)
         for lease in self.leases.values():
             if lease.ended < 0 and lease.pending != au.CLOSING and lease.origin in claims:
                 for units, start, end in _held_by(lease):
-                    if max(start, self.now) < end:
-                        used.add(max(start, self.now), end, units)
-        at = used.first_at_least(max(leaf.term.start, self.now), most - leaf.units + 1)
+                    if max(start, self.kernel.now) < end:
+                        used.add(max(start, self.kernel.now), end, units)
+        at = used.first_at_least(max(leaf.term.start, self.kernel.now), most - leaf.units + 1)
         if at < leaf.term.end:
             self.tree.withdraw(leaf.digest)
-            words = f"{self.called(ticket.root.holder)} gives more than the {most} units of {leaf.type!r} that it has"
+            giver = self.keyring.called(ticket.root.holder)
+            words = f"{giver} gives more than the {most} units of {leaf.type!r} that it has"
             self.report("overdelegated", leaf.id, words)
             raise TicketError("overdelegated", f"{words}: {used.value(at)} are in use at {in_words(at)}")
 
     def _nothing_left(self, surplus: Surplus) -> str:
         claim = surplus.claim
         return (
-            f"what {self.called(claim.holder)} may give from its claim {claim.id[:16]} is given already: "
+            f"what {self.keyring.called(claim.holder)} may give from its claim {claim.id[:16]} is given already: "
             f"{max(surplus.free, 0)} of {claim.capacity} units are left at {in_words(surplus.instant)}"
         )
 
@@ -207,7 +208,7 @@ class SiteClaims(SiteLeases):
 
     def _rest(self, leaf: Claim, until: Instant) -> Term:
         """A ticket that comes late takes nothing of what is past, where others may have had the units."""
-        return Term(max(leaf.term.start, self.now), until)
+        return Term(max(leaf.term.start, self.kernel.now), until)
 
     def _no_room(self, ticket: Ticket, short: Shortfall) -> TicketError:
         """Why the units aren't there: somebody was allowed to promise more than there is, or they are out of order."""
@@ -218,9 +219,10 @@ class SiteClaims(SiteLeases):
         )
         if all(claim.degree == DEGREE_ONE for claim in ticket.chain):
             return TicketError("insufficient", text)
+        holder, issuer = self.keyring.called(leaf.holder), self.keyring.called(leaf.issuer)
         words = (
-            f"oversubscribed: {self.called(leaf.holder)} was refused {leaf.units} units of {leaf.type!r} "
-            f"{span_in_words(leaf.term)}, which {self.called(leaf.issuer)} gave it; {max(short.free, 0)} are free"
+            f"oversubscribed: {holder} was refused {leaf.units} units of {leaf.type!r} {span_in_words(leaf.term)}, "
+            f"which {issuer} gave it; {max(short.free, 0)} are free"
         )
         self.report("oversubscribed", leaf.id, words)
         self._report(leaf.issuer, leaf, "oversubscribed", words)
@@ -261,7 +263,7 @@ class SiteClaims(SiteLeases):
         """A modify of it is refused after all: its claim is booked as it was."""
         table = self.calendar(lease.type)
         end = lease.term.end if lease.noticed < 0 else min(lease.noticed, lease.term.end)
-        if end > max(self.now, lease.term.start):
+        if end > max(self.kernel.now, lease.term.start):
             if lease.claim in table:
                 table.release(lease.claim)
             table.reserve(lease.claim, lease.wanted, Term(lease.term.start, end), force=True)
@@ -299,7 +301,7 @@ class SiteClaims(SiteLeases):
         known = self.claims[claim]
         self._unused[known.issuer] += bool(known.lease)
         known.lease = ""
-        self._touch(known)
+        self.kernel.touch(known)
 
     def leases_of(self, claim: bytes) -> list[SiteLease]:
         """The leases that use a claim, or one below it, now or in a renewal."""
@@ -328,7 +330,7 @@ class SiteClaims(SiteLeases):
         known = self.claims.get(claim)
         while known is not None and known.parent:
             known = self.claims.get(bytes.fromhex(known.parent))
-        return self.signer if known is None else self.signer_of(bytes.fromhex(known.issuer))
+        return self.keyring.signer if known is None else self.keyring.signer_of(bytes.fromhex(known.issuer))
 
     def end_claim(self, digest: bytes, at: Instant) -> Instant:
         """A statement that was checked ends a claim at ``at``, or when the site last gave its word that the claim
@@ -367,9 +369,9 @@ class SiteClaims(SiteLeases):
                 raise CommandError(f"claim {claim.id[:16]} ended at {in_words(until)}: it does not stand")
         for claim in claims:
             record = self.claims.get(claim.digest) or self.remember_unused(claim, SEEN)
-            record.vouched = self.now
+            record.vouched = self.kernel.now
             self._refresh(claim.digest)
-        return standing(self.root_signer(claims[0].digest), [one.digest for one in claims], self.now, instant)
+        return standing(self.root_signer(claims[0].digest), [one.digest for one in claims], self.kernel.now, instant)
 
     def _give_word(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """The evidence in ``file``, with the site's word on its claims in it."""
@@ -385,14 +387,14 @@ class SiteClaims(SiteLeases):
         if record is not None:
             if standing is not None:
                 record.until, record.honoured, record.used = standing.until, standing.honoured, standing.used
-            self._touch(record)
+            self.kernel.touch(record)
 
     # -- blame -------------------------------------------------------------------------------------------------
 
     def _blame(self, found: Overdelegation, root: bytes) -> None:
         """Keep evidence of one who gave away more than it had, and tell those who ought to know."""
         id_ = f"{fingerprint(found.guilty)}-{found.parent.id[:16]}"
-        words = overdelegated(found.parent, found.units, len(found.claims), found.instant, self.called)
+        words = overdelegated(found.parent, found.units, len(found.claims), found.instant, self.keyring.called)
         try:
             word = self._vouch(found.claims, found.instant)
         except LeasekitError as error:
@@ -400,7 +402,7 @@ class SiteClaims(SiteLeases):
             self._complain(f"evidence {id_} is kept without the site's word: {error}")
         self.keep_evidence(id_, found.guilty, of_overdelegation(found, word), words, root)
         for key in dict.fromkeys((found.guilty, found.parent.issuer)):  # a set has no order to rely on
-            if key != self.signer.public and key not in self._own:
+            if key != self.keyring.signer.public and key not in self.keyring._own:
                 self._report(key, found.claims[0], "overdelegated", words)
 
     def keep_evidence(self, id_: str, guilty: bytes, evidence: Evidence, words: str, root: bytes = b"") -> None:
@@ -413,11 +415,11 @@ class SiteClaims(SiteLeases):
             self._complain(f"evidence against {fingerprint(guilty)} is not kept: there are {len(self.incidents)}")
             return
         body = encode_evidence(evidence, words).encode()
-        incident = Incident(id_, self.now, evidence.kind, guilty.hex(), words, body, root.hex())
+        incident = Incident(id_, self.kernel.now, evidence.kind, guilty.hex(), words, body, root.hex())
         if id_ not in self.incidents:
             self._guilty[incident.guilty] += 1  # guilty is who there is evidence against: no more than that is kept
         self.incidents[id_] = incident
-        self._touch(incident)
+        self.kernel.touch(incident)
         self.report(evidence.kind, id_, words, event=evidence.kind)
 
     def _make_room(self, root: str) -> bool:
@@ -429,18 +431,17 @@ class SiteClaims(SiteLeases):
         latest = [one for one in self.incidents.values() if one.root == most][-1]
         del self.incidents[latest.id]
         self._guilty -= Counter({latest.guilty: 1})
-        self._dirty.pop(id(latest), None)
-        self._changes.append(Change(latest.table, latest.id, None))
+        self.kernel.erase(latest)
         return True
 
     def _report(self, key: bytes, claim: Claim, code: str, text: str, receipt: bytes = b"") -> None:
         """Tell the peer with ``key``, if it is one, what became of ``claim``."""
-        brokers = (peer for peer in self.peers.values() if peer.role == "broker")
+        brokers = (peer for peer in self.keyring.peers.values() if peer.role == "broker")
         peer = next((one.name for one in brokers if one.key == key or key in dict(one.former)), None)
         if peer is not None:
             if code != REPLACED and sum(n.peer == peer for n in self.notices.values()) >= REPORTS_MAX:
                 return
-            number = self._next("serial")
+            number = self.kernel.next("serial")
             message = ClaimReport(claim.id, number, code, clip(text), receipt)
             self.notify(f"report:{code}:{claim.id}@{peer}", peer, claim.id, number, message, claim.term.end)
 
@@ -449,20 +450,12 @@ class SiteClaims(SiteLeases):
     def _deals_with(self, peer: str) -> bool:
         return any(lease.holder == peer and (lease.ended < 0 or lease.unacked) for lease in self.leases.values())
 
-    def _live_records(self) -> int:
-        return len(self.leases) + len(self.claims) + 64
+    def _claim_due_at(self, record: SiteClaim) -> Instant | None:
+        return record.term.end + self.kernel.settings.clock_skew if record.live else None
 
-    def _due_at(self, record: Any) -> Instant | None:
-        if isinstance(record, SiteClaim):
-            return record.term.end + self._base.clock_skew if record.live else None
-        return super()._due_at(record)
-
-    def _on_due(self, record: Any) -> None:
-        if isinstance(record, SiteClaim):
-            record.live = False
-            self._forget(self.claims.pop(bytes.fromhex(record.id), None))
-        else:
-            super()._on_due(record)
+    def _claim_due(self, record: SiteClaim) -> None:
+        record.live = False
+        self._forget(self.claims.pop(bytes.fromhex(record.id), None))
 
     def _restore(self, tables: Mapping[str, Sequence[Row]]) -> None:
         super()._restore(tables)
@@ -471,7 +464,7 @@ class SiteClaims(SiteLeases):
             record = SiteClaim.from_row(row)
             self.claims[bytes.fromhex(record.id)] = record
             self._unused[record.issuer] += not record.lease
-            self._schedule(record, record.term.end + self._base.clock_skew)
+            self.kernel.schedule(record, record.term.end + self.kernel.settings.clock_skew)
             below.setdefault(record.parent, []).append(record)
         level = below.get("", [])
         while level:  # parents before children
@@ -493,7 +486,7 @@ class SiteClaims(SiteLeases):
     # -- queries -----------------------------------------------------------------------------------------------
 
     def _query_evidence(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
-        wanted, names = str(arguments.get("id", "")), self.names()
+        wanted, names = str(arguments.get("id", "")), self.keyring.names()
         return [
             {
                 "id": one.id,
@@ -508,7 +501,7 @@ class SiteClaims(SiteLeases):
         ]
 
     def _query_claims(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
-        names = self.names()
+        names = self.keyring.names()
         return [
             {
                 "claim": record.id,

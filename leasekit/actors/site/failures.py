@@ -56,11 +56,11 @@ class SiteFailures(SiteOutages):
     def _go_on_without(self, lease: SiteLease, unit: SiteUnit) -> None:
         lease.units.remove(unit.id)
         lease.reason = f"unit {unit.id}: {unit.reason}"
-        self._touch(lease)
+        self.kernel.touch(lease)
         settled = lease.pending != au.PRIMING
         if settled:
             lease.settles = 0  # nobody asked for what comes of it
-            self._fire(au.MACHINE, lease, "replace", lease.reason)
+            self.kernel.fire(au.MACHINE, lease, "replace", lease.reason)
         if not self._seek_another(lease):
             self._check_primed(lease)
         elif settled and lease.state == au.ACTIVE:
@@ -102,7 +102,7 @@ class SiteFailures(SiteOutages):
         """Take a unit that was to come from a lease. Returns whether it still wants one."""
         lease.units.remove(unit.id)
         lease.waiting -= 1
-        self._touch(lease)
+        self.kernel.touch(lease)
         return lease.pending == au.PRIMING
 
     def _seek_another(self, lease: SiteLease, *, count: bool = True) -> bool:

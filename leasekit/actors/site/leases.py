@@ -63,6 +63,14 @@ class SiteLeases(SiteTurns):
         self._endings = 0
         self._declare()
         self._queries.update(units=self._query_units, status=self._query_status)
+        self.kernel.register(
+            SiteLease,
+            due_at=self.lease_due_at,
+            on_due=self.lease_due,
+            owes=self._owes_updates,
+            send=self._send_updates_now,
+        )
+        self.kernel.register(SiteUnit)
 
     def _no_units_yet(self) -> Units:
         switched = frozenset(group.type for group in self.settings.inventory if group.power)
@@ -80,9 +88,9 @@ class SiteLeases(SiteTurns):
     def count_units(self, type_: str) -> None:
         """Make the calendar's capacity, from now on, the number of units that are in service."""
         table = self.calendar(type_)
-        more = self.units.in_service(type_) + self._missing(type_) - table.capacity_at(self.now)
+        more = self.units.in_service(type_) + self._missing(type_) - table.capacity_at(self.kernel.now)
         if more:
-            table.add_capacity(Term(self.now, INSTANT_MAX), more)
+            table.add_capacity(Term(self.kernel.now, INSTANT_MAX), more)
 
     def root_signer(self, claim: bytes) -> Signer:
         """Who speaks of a claim: see the layer above."""
@@ -124,7 +132,7 @@ class SiteLeases(SiteTurns):
         lease.term = Term(lease.term.start, later.term.end)
         changed = later.properties != lease.properties
         lease.properties = later.properties
-        self._fire(au.MACHINE, lease, "apply", later.op)
+        self.kernel.fire(au.MACHINE, lease, "apply", later.op)
         if changed and later.op != EXTEND:
             lease.waiting += sum(
                 self.units.change(self.units[name]) for name in lease.units if name not in later.victims
@@ -155,15 +163,15 @@ class SiteLeases(SiteTurns):
         if later.claim in self.calendar(lease.type):
             self.calendar(lease.type).release(later.claim)
         if lease.pending == au.EXTENDING:
-            self._fire(au.MACHINE, lease, "withdraw", "its guest gave the extend back")
-        self._touch(lease)
+            self.kernel.fire(au.MACHINE, lease, "withdraw", "its guest gave the extend back")
+        self.kernel.touch(lease)
 
     def close_lease(self, lease: SiteLease, event: str, reason: str) -> None:
         """End the lease now: every unit goes. ``event`` is ``close`` or ``end``."""
-        self._fire(au.MACHINE, lease, event, reason)
+        self.kernel.fire(au.MACHINE, lease, event, reason)
         lease.reason = reason
         self._queue.pop(lease.id, None)
-        self.end_reservation(lease, self.now)
+        self.end_reservation(lease, self.kernel.now)
         for later in lease.accepted:
             if later.claim in self.calendar(lease.type):
                 self.calendar(lease.type).release(later.claim)
@@ -187,9 +195,9 @@ class SiteLeases(SiteTurns):
         self.end_reservation(lease, at)
         for one in lease.accepted:
             self.calendar(lease.type).end(one.claim, at)
-        self._note(lease.id, "notice", "", "", f"ends at {at}: {why}")
+        self.kernel.note(lease.id, "notice", "", "", f"ends at {at}: {why}")
         if lease.pending == au.REDEEMING and lease.id not in self._queue and lease.term.start >= at:
-            self._fire(au.MACHINE, lease, "refuse", why)
+            self.kernel.fire(au.MACHINE, lease, "refuse", why)
             lease.reason = why
             self._finish(lease, "failed")
         else:
@@ -203,24 +211,24 @@ class SiteLeases(SiteTurns):
         lease.units.remove(unit.id)
         lease.waiting -= self._unsettled(lease, unit)
         self.units.take(unit, lease.id)
-        self._touch(lease)
+        self.kernel.touch(lease)
 
     def _check_primed(self, lease: SiteLease) -> None:
         if lease.pending != au.PRIMING or lease.waiting or lease.id in self._queue:
             return
         if not lease.units and lease.state == au.TICKETED:
             lease.reason = lease.reason or "no unit came up"
-            self._fire(au.MACHINE, lease, "fail", lease.reason)
-            self.end_reservation(lease, self.now)
+            self.kernel.fire(au.MACHINE, lease, "fail", lease.reason)
+            self.end_reservation(lease, self.kernel.now)
             self._finish(lease, "failed")
             return
         short = lease.wanted - len(lease.units)
         lease.reason = f"{short} of {lease.wanted} units are missing: {lease.reason}" if short else ""
-        self._fire(au.MACHINE, lease, "primed", lease.reason)
+        self.kernel.fire(au.MACHINE, lease, "primed", lease.reason)
         self.publish(lease, "active", lease.settles)
         if lease.next is not None:
-            self._fire(au.MACHINE, lease, lease.next.op, "accepted meanwhile")
-            if lease.next.term.start <= self.now:
+            self.kernel.fire(au.MACHINE, lease, lease.next.op, "accepted meanwhile")
+            if lease.next.term.start <= self.kernel.now:
                 self.apply_next(lease)
 
     def _check_down(self, lease: SiteLease) -> None:
@@ -230,17 +238,17 @@ class SiteLeases(SiteTurns):
                 self._finish(lease, "closed")
             return
         if lease.pending == au.CLOSING and not self._holding.get(lease.id):
-            self._fire(au.MACHINE, lease, "down")
+            self.kernel.fire(au.MACHINE, lease, "down")
             self._finish(lease, "closed")
 
     def _finish(self, lease: SiteLease, word: str) -> None:
-        lease.ended = self.now
+        lease.ended = self.kernel.now
         self._queue.pop(lease.id, None)
         self.publish(lease, word, max(lease.settles, lease.number))
         self._endings += 1
         if self._endings % 256 == 0:
             for table in self._calendars.values():
-                table.forget_before(self.now)
+                table.forget_before(self.kernel.now)
 
     def publish(self, lease: SiteLease, word: str, number: int, reason: str = "") -> None:
         """Tell the guest how the lease stands; ``reason`` is the record's if none is given."""
@@ -262,7 +270,9 @@ class SiteLeases(SiteTurns):
     def contract(self, lease: SiteLease, at: Instant | None = None) -> Statement:
         """The site's signed word, as of ``at`` (None: now), that the lease holds its units, and until when."""
         detail = f"{lease.id} {len(lease.units)} {lease.term.start} {lease.term.end}"
-        return state(self.root_signer(lease.claim), CONTRACT, lease.claim, self.now if at is None else at, detail)
+        return state(
+            self.root_signer(lease.claim), CONTRACT, lease.claim, self.kernel.now if at is None else at, detail
+        )
 
     @staticmethod
     def _unit_state(unit: SiteUnit) -> UnitState:
@@ -274,23 +284,25 @@ class SiteLeases(SiteTurns):
         before = unit.state
         if event:
             after = au.UNIT_MACHINE.next((unit.state, NONE), event)[0]
-            self._note(unit.lease or unit.id, f"unit {event}", before, after, f"{unit.id} {why}".rstrip())
+            self.kernel.note(unit.lease or unit.id, f"unit {event}", before, after, f"{unit.id} {why}".rstrip())
             unit.state = after
             if event == "setup" or (event == "teardown" and before == au.OUT):
                 self._holding[unit.lease] = self._holding.get(unit.lease, 0) + 1
-        self._touch(unit)
+        self.kernel.touch(unit)
 
     def _note_power(self, unit: SiteUnit, event: str, before: str, after: str, why: str) -> None:
-        self._note(unit.id, f"power {event}", before, after, f"{unit.id} {why}".rstrip())
-        self._touch(unit)
+        self.kernel.note(unit.id, f"power {event}", before, after, f"{unit.id} {why}".rstrip())
+        self.kernel.touch(unit)
 
     def _act(self, unit: SiteUnit, op: str, number: int) -> None:
-        unit.action = number or self._next("action")
+        unit.action = number or self.kernel.next("action")
         lease = self.leases.get(unit.lease)
         # What a guest has said keeps nothing from being torn down: no driver hears of it then.
         said = EMPTY if lease is None or op == "teardown" else lease.properties
-        self._actions.append(Action(unit.action, op, unit.id, unit.type, unit.lease, self._context(unit, lease), said))
-        self._touch(unit)
+        self.kernel.actions.append(
+            Action(unit.action, op, unit.id, unit.type, unit.lease, self._context(unit, lease), said)
+        )
+        self.kernel.touch(unit)
 
     def _context(self, unit: SiteUnit, lease: SiteLease | None) -> Properties:
         """What the site says of a unit: nothing of it is a guest's, which has a place of its own."""
@@ -310,7 +322,7 @@ class SiteLeases(SiteTurns):
         if ended is None:
             return
         what, unit, lease_id = ended
-        self._touch(unit)
+        self.kernel.touch(unit)
         lease = self.leases.get(lease_id)
         if what == "down":
             self._unit_down(unit, lease_id, lease)
@@ -393,12 +405,12 @@ class SiteLeases(SiteTurns):
         elif len(names) < missing:
             lease.reason = lease.reason or f"only {len(names)} more were free"
         if op == NEW:
-            self._fire(au.MACHINE, lease, "assign", counted(len(names)))
+            self.kernel.fire(au.MACHINE, lease, "assign", counted(len(names)))
         for name in names:
             lease.units.append(name)
             lease.waiting += 1
             self.units.give(self.units[name], lease.id)
-        self._touch(lease)
+        self.kernel.touch(lease)
 
     def _release(self, lease: SiteLease, op: str, names: tuple[str, ...]) -> None:
         if op != SHRINK or len(set(names)) != len(names) or len(names) != len(lease.units) - lease.wanted:
@@ -422,11 +434,11 @@ class SiteLeases(SiteTurns):
         del self._queue[lease.id]
         lease.reason = lease.reason or reason
         if op == NEW:
-            self._fire(au.MACHINE, lease, "refuse", reason)
-            self.end_reservation(lease, self.now)
+            self.kernel.fire(au.MACHINE, lease, "refuse", reason)
+            self.end_reservation(lease, self.kernel.now)
             self._finish(lease, "failed")
         else:
-            self._touch(lease)
+            self.kernel.touch(lease)
             self._check_primed(lease)
 
     # -- time --------------------------------------------------------------------------------------------------
@@ -445,7 +457,7 @@ class SiteLeases(SiteTurns):
 
     def lease_due(self, lease: SiteLease) -> None:
         """Do what is due: end, go on, start, send again, or forget."""
-        now = self.now
+        now = self.kernel.now
         if lease.ended >= 0:
             if self._drop_at(lease) <= now:
                 self._drop(lease)
@@ -472,7 +484,7 @@ class SiteLeases(SiteTurns):
         self._holding = {}
         self.units.restore(tables.get("units", ()))
         for unit in self._declare():
-            self._touch(unit)
+            self.kernel.touch(unit)
         self.units.retire_gone()
         for unit in self.units:
             if unit.lease:
@@ -486,8 +498,8 @@ class SiteLeases(SiteTurns):
                 if lease.pending == au.PRIMING and len(lease.units) != lease.wanted:
                     self._demand(lease)
             if lease.unacked:
-                self._owe(lease, lease.holder)
-            self._schedule(lease, self.now if lease.unacked else self.lease_due_at(lease))
+                self.kernel.owe(lease, lease.holder)
+            self.kernel.schedule(lease, self.kernel.now if lease.unacked else self.lease_due_at(lease))
         self.units.resume()
 
     @staticmethod

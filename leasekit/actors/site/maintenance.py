@@ -19,7 +19,7 @@ from leasekit.core.leases import delegation as deleg
 from leasekit.core.leases.relations import Delegation, Window
 from leasekit.core.protocol.codec import clip
 from leasekit.core.protocol.messages import OfferAnswer, Withhold
-from leasekit.core.schema import Change, Row
+from leasekit.core.schema import Row
 from leasekit.core.time import INSTANT_MAX, Instant, Term
 from leasekit.core.words import counted
 
@@ -35,6 +35,7 @@ class SiteMaintenance(SiteFailures):
         self._dips: dict[tuple[str, str], int] = {}
         self._commands.update({"maintenance.add": self._add_window, "maintenance.remove": self._remove_window})
         self._queries["maintenance"] = self._query_windows
+        self.kernel.register(Window, due_at=lambda one: one.end if one.begun else one.start, on_due=self._window_due)
 
     # -- announcing --------------------------------------------------------------------------------------------
 
@@ -45,26 +46,28 @@ class SiteMaintenance(SiteFailures):
         names = tuple(map(str, named))
         type_, reason = str(arguments.get("type") or ""), str(arguments.get("reason") or "maintenance")
         start, end = arguments.get("start"), arguments.get("end")
-        if type(start) is not int or type(end) is not int or not max(start, self.now) < end <= INSTANT_MAX:
+        if type(start) is not int or type(end) is not int or not max(start, self.kernel.now) < end <= INSTANT_MAX:
             raise CommandError(
-                f"window: found {start!r:.40} to {end!r:.40}, it must end after it begins, later than {self.now} and "
-                f"by {INSTANT_MAX}"
+                f"window: found {start!r:.40} to {end!r:.40}, it must end after it begins, later than "
+                f"{self.kernel.now} and by {INSTANT_MAX}"
             )
         chosen = self._chosen(names, type_)
-        self._check_alone(chosen, max(start, self.now), end)
+        self._check_alone(chosen, max(start, self.kernel.now), end)
         window = Window(
-            f"window-{self._next('serial')}", max(start, self.now), end, chosen, clip(reason, REASON_MAX),
+            f"window-{self.kernel.next('serial')}", max(start, self.kernel.now), end, chosen, clip(reason, REASON_MAX),
             bool(arguments.get("close", False)),
         )  # fmt: skip
         self.windows[window.id] = window
-        self._note("", "maintenance", "", "", f"{window.id}: {counted(len(chosen))} over [{start}, {end}): {reason}")
+        self.kernel.note(
+            "", "maintenance", "", "", f"{window.id}: {counted(len(chosen))} over [{start}, {end}): {reason}"
+        )
         self._recount(window)
         self._tell_brokers(window, give_back=False)
         if window.close:
             self._notice_leases(window)
-        if window.start <= self.now:
+        if window.start <= self.kernel.now:
             self._begin(window)
-        self._touch(window)
+        self.kernel.touch(window)
         return {"window": window.id, "units": list(chosen), "start": window.start, "end": end}
 
     def _chosen(self, names: Sequence[str], type_: str) -> tuple[str, ...]:
@@ -110,7 +113,7 @@ class SiteMaintenance(SiteFailures):
     def _dip(self, window: Window, type_: str, count: int) -> None:
         """Have ``count`` units missing in the calendar over what is left of the window."""
         more = self._dips.get((window.id, type_), 0) - count
-        start = max(window.start, self.now)
+        start = max(window.start, self.kernel.now)
         if more and start < window.end:
             self.calendar(type_).add_capacity(Term(start, window.end), more)
             self._dips[window.id, type_] = count
@@ -129,7 +132,7 @@ class SiteMaintenance(SiteFailures):
         """
         windows = {_words(window) for window in self.windows.values() if window.begun}
         back = sum(unit.retire in windows for unit in self.units if unit.type == type_)
-        running = [window for window in self.windows.values() if window.start <= self.now < window.end]
+        running = [window for window in self.windows.values() if window.start <= self.kernel.now < window.end]
         return back - sum(self._dips.get((window.id, type_), 0) for window in running)
 
     def _by_type(self, window: Window) -> dict[str, int]:
@@ -151,7 +154,7 @@ class SiteMaintenance(SiteFailures):
             for record in held:
                 units = told.get(record.id, 0)
                 if record.id in told and (units or give_back or again):
-                    number = self._next("serial")
+                    number = self.kernel.next("serial")
                     message = Withhold(record.id, number, window.id, 0 if give_back else units, term, window.reason)
                     self.notify(f"{window.id}@{record.id}", record.peer, record.id, number, message, window.end)
 
@@ -189,7 +192,7 @@ class SiteMaintenance(SiteFailures):
             if name in self.units and self.units[name].state != au.OUT and not self.units[name].retire:
                 self.units.retire(name, _words(window))
         self._recount(window)
-        self._touch(window)
+        self.kernel.touch(window)
 
     def _end(self, window: Window) -> None:
         for name in window.units if window.begun else ():
@@ -204,32 +207,23 @@ class SiteMaintenance(SiteFailures):
             self._dips.pop((window.id, type_), None)
         del self.windows[window.id]
         self._recount(window)
-        self._dirty.pop(id(window), None)
-        window.timer = None
-        self._changes.append(Change(window.table, window.id, None))
+        self.kernel.erase(window)
         self.look_again()
 
     # -- time and state ----------------------------------------------------------------------------------------
 
-    def _due_at(self, record: Any) -> Instant | None:
-        if isinstance(record, Window):
-            return record.end if record.begun else record.start
-        return super()._due_at(record)
-
-    def _on_due(self, record: Any) -> None:
-        if not isinstance(record, Window):
-            super()._on_due(record)
-        elif record.end <= self.now:
-            self._end(record)
+    def _window_due(self, window: Window) -> None:
+        if window.end <= self.kernel.now:
+            self._end(window)
         else:
-            self._begin(record)
+            self._begin(window)
 
     def _restore_windows(self, rows: Sequence[Row]) -> None:
         """After leases and units: a window takes from the calendars what they have."""
         for row in rows:
             window = Window.from_row(row)
             self.windows[window.id] = window
-            self._schedule(window, window.end if window.begun else window.start)
+            self.kernel.schedule(window, window.end if window.begun else window.start)
         for type_ in self.units.types():
             self.count_units(type_)
 

@@ -16,7 +16,7 @@ from leasekit.core.leases import outage as out
 from leasekit.core.leases.outage import Outage
 from leasekit.core.leases.records import SiteLease, SiteUnit
 from leasekit.core.protocol.codec import clip
-from leasekit.core.schema import Change, Row
+from leasekit.core.schema import Row
 from leasekit.core.time import MINUTE, SECOND, Duration, Instant
 
 AGAIN_FIRST: Final[Duration] = 10 * SECOND
@@ -31,19 +31,20 @@ class SiteOutages(SiteClaims):
     def __init__(self, *arguments: Any) -> None:
         self.outages: dict[str, Outage] = {}
         super().__init__(*arguments)
+        self.kernel.register(Outage, due_at=self._outage_due_at, on_due=self._try)
 
     def stop_setups(self, unit: SiteUnit, reason: str) -> None:
         """A unit could not be set up by the site's fault: no more of its type are, until one can be."""
         outage = self.outages.get(unit.type)
         if outage is None:
-            outage = self.outages[unit.type] = Outage(unit.type, reason, self.now, self.now + AGAIN_FIRST)
-            self._note(unit.type, "outage", "", f"{out.STOPPED}/-", reason)
+            outage = self.outages[unit.type] = Outage(unit.type, reason, self.kernel.now, self.kernel.now + AGAIN_FIRST)
+            self.kernel.note(unit.type, "outage", "", f"{out.STOPPED}/-", reason)
         elif outage.state == out.TRYING and outage.unit == unit.id:
             outage.tries += 1
             outage.reason = reason
-            outage.again = self.now + min(AGAIN_LAST, AGAIN_FIRST << min(outage.tries, 20))
-            self._fire(out.MACHINE, outage, "failed", reason)
-        self._touch(outage)
+            outage.again = self.kernel.now + min(AGAIN_LAST, AGAIN_FIRST << min(outage.tries, 20))
+            self.kernel.fire(out.MACHINE, outage, "failed", reason)
+        self.kernel.touch(outage)
         if unit.state == au.FREE:
             self.units.prepare(unit)
         else:
@@ -54,7 +55,7 @@ class SiteOutages(SiteClaims):
         if outage is None or (outage.state == out.TRYING and outage.unit == unit.id):
             return False
         outage.waiting[unit.id] = unit
-        self._touch(outage)
+        self.kernel.touch(outage)
         self._tell_waiting(outage, self.leases.get(unit.promised))
         return True
 
@@ -63,7 +64,7 @@ class SiteOutages(SiteClaims):
         words = clip(f"{self.name} can't set up units of type {outage.id} for now: {outage.reason}", REASON_MAX)
         if lease is not None and not lease.reason.startswith(words.partition(": ")[0]):
             lease.reason = words
-            self._touch(lease)
+            self.kernel.touch(lease)
             self.publish(lease, "waiting", 0, words)
 
     def _try(self, outage: Outage) -> None:
@@ -72,9 +73,9 @@ class SiteOutages(SiteClaims):
             unit = outage.waiting.pop(next(iter(outage.waiting)))
             if _is_held_up(unit):
                 outage.unit = unit.id
-                self._fire(out.MACHINE, outage, "try", unit.id)
+                self.kernel.fire(out.MACHINE, outage, "try", unit.id)
                 self.units.prepare(unit)
-        self._touch(outage)
+        self.kernel.touch(outage)
 
     def _fire_unit(self, unit: SiteUnit, event: str, why: str) -> None:
         super()._fire_unit(unit, event, why)
@@ -84,31 +85,22 @@ class SiteOutages(SiteClaims):
         if event == "up":
             self._mended(outage)
         elif unit.state == au.OUT or (unit.state != au.SETUP and not unit.promised):
-            outage.again = self.now
-            self._fire(out.MACHINE, outage, "unclear", f"{unit.id} {why}".rstrip())
+            outage.again = self.kernel.now
+            self.kernel.fire(out.MACHINE, outage, "unclear", f"{unit.id} {why}".rstrip())
 
     def _mended(self, outage: Outage) -> None:
-        self._fire(out.MACHINE, outage, "mended")
+        self.kernel.fire(out.MACHINE, outage, "mended")
         del self.outages[outage.id]
-        self._dirty.pop(id(outage), None)
-        outage.timer = None
-        self._changes.append(Change(outage.table, outage.id, None))
+        self.kernel.erase(outage)
         for unit in outage.waiting.values():
             if _is_held_up(unit):
                 self.units.prepare(unit)
 
     # -- time and state ----------------------------------------------------------------------------------------
 
-    def _due_at(self, record: Any) -> Instant | None:
-        if isinstance(record, Outage):
-            return record.again if record.state == out.STOPPED and record.waiting else None
-        return super()._due_at(record)
-
-    def _on_due(self, record: Any) -> None:
-        if isinstance(record, Outage):
-            self._try(record)
-        else:
-            super()._on_due(record)
+    @staticmethod
+    def _outage_due_at(outage: Outage) -> Instant | None:
+        return outage.again if outage.state == out.STOPPED and outage.waiting else None
 
     def restore_leases(self, tables: Mapping[str, Sequence[Row]]) -> None:
         """As the layer below: what was stopped stays so until it is tried again."""
@@ -116,7 +108,7 @@ class SiteOutages(SiteClaims):
         super().restore_leases(tables)
         for outage in self.outages.values():
             outage.waiting = {unit.id: unit for unit in self.units if unit.type == outage.id and _is_held_up(unit)}
-            self._schedule(outage, self._due_at(outage))
+            self.kernel.schedule(outage, self.kernel.due_at(outage))
 
     # -- queries -----------------------------------------------------------------------------------------------
 

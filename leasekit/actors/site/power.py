@@ -53,7 +53,7 @@ class SitePower(SiteMaintenance):
 
     def _turn_at(self) -> Instant | None:
         if self._watches and not self._queue and not self._running:
-            return self.now if self._look or self._more else self._wake
+            return self.kernel.now if self._look or self._more else self._wake
         return super()._turn_at()
 
     def _filters(self, shown: Iterable[str]) -> Iterator[tuple[str, str]]:

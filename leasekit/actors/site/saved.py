@@ -21,7 +21,7 @@ from leasekit.core.leases.records import SiteLease, SiteUnit
 from leasekit.core.leases.saved import RESUMES, SavedUnit, saved_key
 from leasekit.core.properties import Properties
 from leasekit.core.protocol.codec import clip
-from leasekit.core.schema import Change, Row
+from leasekit.core.schema import Row
 from leasekit.core.steps import Action, ActionDone
 from leasekit.core.time import HOUR, Duration, Instant
 
@@ -40,6 +40,9 @@ class SiteSaved(SitePower):
         self._ending: ActionDone | None = None
         super().__init__(*arguments)
         self._queries["saved"] = self._query_saved
+        self.kernel.register(
+            SavedUnit, due_at=lambda kept: kept.until if kept.state == sv.SAVED else None, on_due=self._saved_due
+        )
 
     # -- suspending --------------------------------------------------------------------------------------------
 
@@ -50,11 +53,11 @@ class SiteSaved(SitePower):
             return
         if lease.ended >= 0 or lease.pending == au.CLOSING:
             return  # its guest has closed it, and may have said that nothing is to be kept
-        before, begin = lease.saves, max(at - saving, self.now)
+        before, begin = lease.saves, max(at - saving, self.kernel.now)
         lease.saves = True
         self.notice_lease(lease, begin, f"{by} suspends it")
         lease.saves = before if lease.noticed != begin else lease.ended < 0
-        self._touch(lease)
+        self.kernel.touch(lease)
 
     def saved_of(self, lease: SiteLease) -> int:
         """How many units of a lease are saved, if it is suspended; else -1."""
@@ -84,7 +87,7 @@ class SiteSaved(SitePower):
         claimed = self._busy.get(unit.id)
         if claimed is not None:
             claimed.lease = lease.id  # it isn't up yet: what it was to go on from is kept for the next
-            self._touch(claimed)
+            self.kernel.touch(claimed)
         elif unit.state == au.SETUP:
             self._say(lease, f"unit {unit.id} was not saved: it was not up yet")
         elif sum(kept.holder == lease.holder for kept in self.saved.values()) >= self.settings.saved_max:
@@ -93,17 +96,17 @@ class SiteSaved(SitePower):
             )
         else:
             key = saved_key(lease.id, unit.id)
-            until = self.now + self.settings.keep_saved
+            until = self.kernel.now + self.settings.keep_saved
             kept = SavedUnit(key, lease.id, unit.id, lease.holder, lease.type, until, holder_key=lease.key)
             self.saved[key] = self._busy[unit.id] = kept
-            self._note(lease.id, "save", "", "", f"{unit.id} as {key}")
-            self._touch(kept)
+            self.kernel.note(lease.id, "save", "", "", f"{unit.id} as {key}")
+            self.kernel.touch(kept)
 
     def _say(self, lease: SiteLease, words: str) -> None:
         lease.notice = clip(f"{lease.notice}; {words}" if lease.notice else words, REASON_MAX)
         if lease.pending == au.CLOSING:
             lease.reason = lease.notice
-        self._touch(lease)
+        self.kernel.touch(lease)
 
     # -- what drivers are told ---------------------------------------------------------------------------------
 
@@ -117,7 +120,7 @@ class SiteSaved(SitePower):
     def _claim(self, lease: SiteLease, unit: SiteUnit) -> None:
         """The unit goes on from its own state, if that is there, or from another's of the suspended lease."""
         wanted = (lease.properties[RESUMES], lease.holder, lease.type, sv.SAVED)
-        keys = (b"", *self._keys_of(lease.holder))  # one that has only the name of a former peer is another
+        keys = (b"", *self.keyring.keys_of(lease.holder))  # one that has only the name of a former peer is another
         able = [
             one
             for one in self.saved.values()
@@ -127,7 +130,7 @@ class SiteSaved(SitePower):
         if chosen is not None:
             chosen.by = unit.id
             self._busy[unit.id] = chosen
-            self._fire(sv.MACHINE, chosen, "claim", f"{unit.id} of {lease.id}")
+            self.kernel.fire(sv.MACHINE, chosen, "claim", f"{unit.id} of {lease.id}")
 
     def _context(self, unit: SiteUnit, lease: SiteLease | None) -> Properties:
         """As the layer below. Keys are the site's to give: no guest names one."""
@@ -178,17 +181,17 @@ class SiteSaved(SitePower):
             if kept.tries >= TRIES_MAX:
                 self._drop_saved(kept, "spoilt")
             else:
-                self._fire(sv.MACHINE, kept, "release", unit.reason)
+                self.kernel.fire(sv.MACHINE, kept, "release", unit.reason)
 
     def _after_teardown(self, unit: SiteUnit, kept: SavedUnit) -> None:
         done = self._ending
         if kept.state == sv.CLAIMED:
-            self._fire(sv.MACHINE, kept, "release", "its setup was stopped")
+            self.kernel.fire(sv.MACHINE, kept, "release", "its setup was stopped")
             return
         assert done is not None, "a teardown ends by an action's end"
         why = done.properties.get(NOT_SAVED, "") if done.ok else f"teardown failed: {done.reason}"
         if not why:
-            self._fire(sv.MACHINE, kept, "saved")
+            self.kernel.fire(sv.MACHINE, kept, "saved")
             return
         lease = self.leases.get(kept.lease)
         if lease is not None:
@@ -197,44 +200,35 @@ class SiteSaved(SitePower):
 
     def _end_saved(self, kept: SavedUnit, event: str, why: str) -> None:
         """Nothing is left of it."""
-        self._fire(sv.MACHINE, kept, event, why)
+        self.kernel.fire(sv.MACHINE, kept, event, why)
         del self.saved[kept.id]
-        self._dirty.pop(id(kept), None)
-        kept.timer = None
-        self._changes.append(Change(kept.table, kept.id, None))
+        self.kernel.erase(kept)
 
     # -- throwing away -----------------------------------------------------------------------------------------
 
     def _drop_saved(self, kept: SavedUnit, event: str) -> None:
-        self._fire(sv.MACHINE, kept, event)
-        kept.action = self._next("action")
+        self.kernel.fire(sv.MACHINE, kept, event)
+        kept.action = self.kernel.next("action")
         self._send_drop(kept)
 
     def _send_drop(self, kept: SavedUnit) -> None:
         context = {**self.units.properties(kept.type), "unit.name": kept.unit, "site.name": self.name}
-        self._actions.append(Action(kept.action, DROP, kept.id, kept.type, "", context))
+        self.kernel.actions.append(Action(kept.action, DROP, kept.id, kept.type, "", context))
 
     def _dropped(self, kept: SavedUnit, done: ActionDone) -> None:
         if done.ok:
             self._end_saved(kept, "dropped", "")
             return
         self._complain(f"what is kept of unit {kept.unit} of {kept.lease} can't be thrown away: {done.reason}")
-        kept.action, kept.until, kept.tries = 0, self.now + DROP_AGAIN, TRIES_MAX
+        kept.action, kept.until, kept.tries = 0, self.kernel.now + DROP_AGAIN, TRIES_MAX
         kept.lease = ""  # nobody goes on from what may be half gone
-        self._fire(sv.MACHINE, kept, "failed", clip(done.reason, REASON_MAX))
+        self.kernel.fire(sv.MACHINE, kept, "failed", clip(done.reason, REASON_MAX))
 
     # -- time and state ----------------------------------------------------------------------------------------
 
-    def _due_at(self, record: Any) -> Instant | None:
-        if isinstance(record, SavedUnit):
-            return record.until if record.state == sv.SAVED else None
-        return super()._due_at(record)
-
-    def _on_due(self, record: Any) -> None:
-        if not isinstance(record, SavedUnit):
-            super()._on_due(record)
-        elif record.state == sv.SAVED:
-            self._drop_saved(record, "expire")
+    def _saved_due(self, kept: SavedUnit) -> None:
+        if kept.state == sv.SAVED:
+            self._drop_saved(kept, "expire")
 
     def restore_leases(self, tables: Mapping[str, Sequence[Row]]) -> None:
         """As the layer below, with what is kept: it says what is done again with units."""
@@ -242,7 +236,7 @@ class SiteSaved(SitePower):
         for row in tables.get(SavedUnit.table, ()):
             kept = SavedUnit.from_row(row)
             self.saved[kept.id] = kept
-            self._schedule(kept, self._due_at(kept))
+            self.kernel.schedule(kept, self.kernel.due_at(kept))
             if kept.state in (sv.SAVING, sv.CLAIMED):
                 self._busy[kept.by or kept.unit] = kept
             if kept.state == sv.DROPPING:

@@ -57,14 +57,14 @@ class SiteTurns(Giver[SiteLease]):
     def _turn_at(self) -> Instant | None:
         if self._running or not self._queue:
             return None
-        return self.now if self._look or self._more else self._wake
+        return self.kernel.now if self._look or self._more else self._wake
 
     def turn(self) -> Turn | None:
         """The mapper's turn, if leases wait for units and something has changed since it looked; before it, what
         filters say.
         """
         at = self._turn_at()
-        if at is None or at > self.now:
+        if at is None or at > self.kernel.now:
             return None
         ordered = sorted(self._queue.items(), key=lambda item: _ORDER[item[1]])
         shrinking = [item for item in ordered if item[1] == SHRINK]
@@ -78,7 +78,7 @@ class SiteTurns(Giver[SiteLease]):
         demands = [self._view(self.leases[id_], op) for id_, op in shown]
         self._shown = {demand.lease: demand.units for demand in demands}
         units = self.units if self.inline else self.units.snapshot()
-        cycle = AuthorityCycle(self.now, demands, units.free, units.view, units.all, self._booked(dict(shown)))
+        cycle = AuthorityCycle(self.kernel.now, demands, units.free, units.view, units.all, self._booked(dict(shown)))
         return self._begin_turn(lambda: self._mapper.assign(cycle))._replace(yields=self._more)
 
     def _few(self, ordered: list[tuple[str, str]]) -> list[tuple[str, str]]:

@@ -65,12 +65,11 @@ the setup that a unit is up from, which is only held against what probes say: th
 
 _KEPT_OUT: Final = frozenset(
     {
-        "now", "_counters", "_timers", "_timer_seq", "_dirty", "_changes", "_messages", "_replies", "_actions", "_owed",
-        "_counted", "errors", "_running", "_failed", "_to_accept", "_peer_changes", "_call_unblock", "_commands",
-        "_handlers", "_inputs", "_mapper", "_queries", "inline", "peers", "scheme", "settings", "_base", "signer",
-        "verifier", "name", "tag", "sites_by_key", "_needs", "_deployed", "_open", "_names", "_dependents", "slices",
-        "_options", "_closings", "_open_requests", "_cut_off", "reports", "usage", "_endings", "_counted_claims",
-        "_errand_commands", "_shown", "_questions_asked", "_cycle_at", "_specs", "_retried", "_tags",
+        "kernel", "keyring", "errors", "_running", "_failed", "_to_accept", "_call_unblock", "_commands", "_handlers",
+        "_inputs", "_mapper", "_queries", "inline", "settings", "name", "sites_by_key", "_needs", "_deployed", "_open",
+        "_names", "_dependents", "slices", "_options", "_closings", "_open_requests", "_cut_off", "reports", "usage",
+        "_endings", "_counted_claims", "_errand_commands", "_shown", "_questions_asked", "_cycle_at", "_specs",
+        "_retried", "_tags",
     }
 )  # fmt: skip
 """Attributes of actors that are empty between steps, derived from records, for people, or never change."""
@@ -314,12 +313,12 @@ def read_actor(actor: Any) -> tuple[Piece, bool]:
     out: list[Any] = []
     busy = {"guest": _read_guest, "broker": _read_broker, "site": _read_site}[actor.name](actor, out)
     _read_ties(actor, out)
-    for peer, owed in actor._owed.items():
+    for peer, owed in actor.kernel.owed.items():
         out.append(peer)
         for record in owed.values():
             # Who is owed nothing now keeps its place in the order for what it is owed later.
             _SPECIAL.get((type(record).__name__, "id"), _plain)(record.id, _NO_SCOPE, out)
-            out.append(actor._owes(record, peer))
+            out.append(actor.kernel.owes(record, peer))
     for name, value in actor.__dict__.items():
         if name not in _KEPT_OUT and name not in _READ[actor.name]:
             out.append(name)
@@ -329,7 +328,7 @@ def read_actor(actor: Any) -> tuple[Piece, bool]:
 
 def _read_ties(actor: Any, out: list[Any]) -> None:
     """Timers that run out at the same instant do so in the order in which they were set."""
-    for one, two in pairwise(sorted(actor._timers, key=itemgetter(0, 1))):
+    for one, two in pairwise(sorted(actor.kernel.timers, key=itemgetter(0, 1))):
         if one[0] == two[0] and one[2] is not two[2]:
             for record in (one[2], two[2]):
                 kind = type(record).__name__

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Final
 
 import attrs
@@ -18,6 +18,8 @@ import attrs
 from leasekit.actors.base import Actor
 from leasekit.actors.broker.broker import Broker
 from leasekit.actors.guest.service_manager import ServiceManager
+from leasekit.actors.kernel import Kernel
+from leasekit.actors.keyring import Keyring
 from leasekit.actors.settings import (
     AuthoritySettings,
     BrokerSettings,
@@ -69,12 +71,20 @@ TICKS_MAX: Final = 20
 
 WIRING: Final = frozenset(
     {
-        "_call_unblock", "_commands", "_handlers", "_inputs", "_mapper", "_queries", "inline", "peers", "scheme",
-        "settings", "_base", "signer", "verifier", "name", "tag", "sites_by_key", "_needs", "_deployed",
-        "_errand_commands",
+        "_call_unblock", "_commands", "_handlers", "_inputs", "_kinds", "_mapper", "_queries", "inline", "kernel",
+        "keyring", "settings", "name", "sites_by_key", "_needs", "_deployed", "_errand_commands",
     }
 )  # fmt: skip
-"""Attributes that an actor's constructor fills in from its settings alone, and that do not change."""
+"""Attributes that the constructors of an actor and its parts fill in from settings alone, and that do not change."""
+
+
+PARTS: Final[Mapping[str, type]] = {"kernel": Kernel, "keyring": Keyring}
+"""Parts of an actor, by the attributes in which it has them."""
+
+
+def _holders(actor: Actor) -> list[object]:
+    """The actor, and its parts."""
+    return [actor, *(getattr(actor, part) for part in PARTS)]
 
 
 class ObedientBroker(Fcfs):
@@ -169,15 +179,22 @@ class Effect:
     """Whether the mapper did what it was told to, if it was told anything."""
 
 
-def _here() -> Actor:
-    """What stands in a frozen actor for the actor itself; the thawer puts its own in its place."""
+def _here(part: str) -> Actor:
+    """What stands in a frozen actor for the actor itself, or a part; the thawer puts its own in its place."""
     raise LookupError("a frozen actor is thawed by a Rig")
 
 
-class _Freezer(pickle.Pickler):
-    """Pickles what an actor holds; the actor itself, where it is referred to, stays out."""
+def _stand_in(part: str) -> Callable[[object], tuple[Any, ...]]:
+    return lambda _: (_here, (part,))
 
-    dispatch_table = {kind: lambda actor: (_here, ()) for kind in (ServiceManager, Broker, Authority)}
+
+class _Freezer(pickle.Pickler):
+    """Pickles what an actor and its parts hold; they themselves, where they are referred to, stay out."""
+
+    dispatch_table = {
+        **dict.fromkeys((ServiceManager, Broker, Authority), lambda actor: (_here, ("",))),
+        **{kind: _stand_in(name) for name, kind in PARTS.items()},
+    }
 
 
 class _Thawer(pickle.Unpickler):
@@ -186,7 +203,10 @@ class _Thawer(pickle.Unpickler):
         self._actor = actor
 
     def find_class(self, module: str, name: str) -> Any:
-        return (lambda: self._actor) if name == "_here" else super().find_class(module, name)
+        return self._here if name == "_here" else super().find_class(module, name)
+
+    def _here(self, part: str) -> Any:
+        return getattr(self._actor, part) if part else self._actor
 
 
 class Rig:
@@ -232,7 +252,8 @@ class Rig:
     def _thaw(self, name: str, frozen: Frozen) -> Any:
         actor = self._live[name]
         state, self._stores[name] = _Thawer(io.BytesIO(frozen.data), actor).load()
-        actor.__dict__.update(state)
+        for holder, held in zip(_holders(actor), state, strict=True):
+            holder.__dict__.update(held)
         self._at = {id_: f"{state[0]}/{state[1]}" for id_, state in frozen.leases.items()}
         return actor
 
@@ -240,8 +261,10 @@ class Rig:
         actor, store, file = self._live[name], self._stores[name], io.BytesIO()
         wake = actor.wake_at()
         # As the actor does from time to time: timers that were taken back have no part in what happens next.
-        actor._timers = sorted(entry for entry in actor._timers if entry[2].timer == entry[0])
-        state = {key: value for key, value in actor.__dict__.items() if key not in WIRING}
+        actor.kernel.timers = sorted(entry for entry in actor.kernel.timers if entry[2].timer == entry[0])
+        state = [
+            {key: value for key, value in holder.__dict__.items() if key not in WIRING} for holder in _holders(actor)
+        ]
         _Freezer(file, protocol=5).dump((state, store))
         data = file.getvalue()
         known = self._known.get(data)

@@ -1,0 +1,276 @@
+"""What all parts of an actor share: its clock, what is to be done next, timers, and what peers have not acknowledged.
+
+A part keeps records. A record is any object with ``id``, ``table``, ``timer`` and ``row()``; what its kind needs (when
+time next concerns it, what happens then, what a peer has not acknowledged of it) is registered once, by its class. All
+timers live in one heap with lazy deletion, so a record that nothing concerns costs nothing. The kernel must not know
+what a record means.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar, Final, Protocol, TypeVar
+
+import attrs
+
+from leasekit.actors.settings import ActorSettings
+from leasekit.core.leases.machine import Machine
+from leasekit.core.protocol.messages import Message
+from leasekit.core.schema import LOG, Change, Row
+from leasekit.core.steps import Action, Outgoing, PeerChange, Ready, Reply
+from leasekit.core.time import Duration, Instant
+
+CLOCK: Final = "clock"
+COUNTERS: Final = ("lease", "serial", "action", "turn", "slice")
+_SUPERSEDED_MIN: Final = 64
+"""So many timers that nobody waits for any more are kept before any is thrown away."""
+
+_new: Final = tuple.__new__
+"""Makes a named tuple from a tuple without a call in Python: for changes, of which every step of a lease makes some."""
+
+
+class Record(Protocol):
+    """What the kernel knows of a record. ``timer`` is the instant it is scheduled for, ``table`` where its row goes."""
+
+    id: str
+    table: ClassVar[str]
+    timer: Instant | None
+
+    def row(self) -> Row: ...
+
+
+class StateRecord(Record, Protocol):
+    """A record that a state machine moves."""
+
+    state: str
+    pending: str
+    reason: str
+
+
+R = TypeVar("R", bound=Record)
+
+
+def _never(record: Any) -> Instant | None:
+    return None
+
+
+def _nothing(record: Any) -> None: ...
+
+
+def _owes_nothing(record: Any, peer: str) -> bool:
+    return False
+
+
+def _sends_nothing(record: Any, peer: str) -> None: ...
+
+
+@attrs.frozen(slots=True)
+class Kind:
+    """What a kind of record needs: ``due_at`` is when time next concerns one, ``on_due`` what happens then; ``owes``
+    whether a peer has not acknowledged something of one, ``send`` how the peer gets that again.
+    """
+
+    due_at: Callable[[Any], Instant | None] = _never
+    on_due: Callable[[Any], None] = _nothing
+    owes: Callable[[Any, str], bool] = _owes_nothing
+    send: Callable[[Any, str], None] = _sends_nothing
+
+
+class Kernel:
+    """The clock, the Ready that is being made, the timers and the counters of one actor."""
+
+    def __init__(self, settings: ActorSettings) -> None:
+        self.settings = settings
+        self.now: Instant = 0
+        self.counters: dict[str, int] = dict.fromkeys(COUNTERS, 0)
+        self.timers: list[tuple[Instant, int, Record]] = []
+        # By identity: a peer chooses the ids of leases, which must not meet those of units or delegations.
+        self.dirty: dict[int, Record] = {}
+        self.changes: list[Change] = []
+        self.messages: list[Outgoing] = []
+        self.replies: list[Reply] = []
+        self.actions: list[Action] = []
+        self.peer_changes: list[PeerChange] = []
+        self.owed: dict[str, dict[str, Record]] = {}
+        self._kinds: dict[type, Kind] = {}
+        self._counted = False
+        self._timer_seq = self._superseded = 0
+
+    # -- kinds of records --------------------------------------------------------------------------------------
+
+    def register(
+        self,
+        record: type[R],
+        *,
+        due_at: Callable[[R], Instant | None] = _never,
+        on_due: Callable[[R], None] = _nothing,
+        owes: Callable[[R, str], bool] = _owes_nothing,
+        send: Callable[[R, str], None] = _sends_nothing,
+    ) -> None:
+        """Say once what all records of a class need; see :class:`Kind`."""
+        self._kinds[record] = Kind(due_at, on_due, owes, send)
+
+    def due_at(self, record: Record) -> Instant | None:
+        """When time next concerns a record."""
+        return self._kinds[type(record)].due_at(record)
+
+    def owes(self, record: Record, peer: str) -> bool:
+        """Whether ``peer`` has not acknowledged something of a record."""
+        return self._kinds[type(record)].owes(record, peer)
+
+    # -- records -----------------------------------------------------------------------------------------------
+
+    def touch(self, record: Record) -> None:
+        """A record has changed: its row is written, and its timer set, with the next Ready."""
+        self.dirty[id(record)] = record
+
+    def schedule(self, record: Record, at: Instant | None) -> None:
+        """Have time concern a record ``at`` then (None: not at all), and at no other instant."""
+        if at == record.timer:
+            return
+        self._superseded += record.timer is not None
+        record.timer = at
+        if at is not None:
+            self._timer_seq += 1
+            heapq.heappush(self.timers, (at, self._timer_seq, record))
+
+    def forget(self, record: Record) -> None:
+        """A record is no more: it has no row to be written, and no timer."""
+        self.dirty.pop(id(record), None)
+        self.schedule(record, None)
+
+    def erase(self, record: Record) -> None:
+        """A record is no more, and its row goes from the store."""
+        self.forget(record)
+        self.changes.append(Change(record.table, record.id, None))
+
+    def fire(self, machine: Machine, record: Any, event: str, why: str = "") -> None:
+        """Move ``record`` by ``event`` and write the log. Raises ``ProtocolError``, and changes nothing, if the table
+        has no such row.
+        """
+        before = (record.state, record.pending)
+        after = machine.next(before, event)
+        record.state, record.pending = after
+        row = (self.now, record.id, event, f"{before[0]}/{before[1]}", f"{after[0]}/{after[1]}", why)
+        self.changes.append(_new(Change, (LOG, "", row)))
+        self.dirty[id(record)] = record
+
+    def note(self, subject: str, event: str, before: str, after: str, why: str) -> None:
+        """Write a line of the transition log."""
+        self.changes.append(_new(Change, (LOG, "", (self.now, subject, event, before, after, why))))
+
+    def next(self, counter: str) -> int:
+        """The next number of a counter, one of :data:`COUNTERS`."""
+        self._counted = True
+        self.counters[counter] += 1
+        return self.counters[counter]
+
+    # -- messages ----------------------------------------------------------------------------------------------
+
+    def send(self, peer: str, message: Message) -> None:
+        """Have ``message`` sent to ``peer``, once, with the next Ready."""
+        self.messages.append(Outgoing(peer, message))
+
+    def owe(self, record: Record, peer: str) -> None:
+        """``peer`` has not acknowledged something of ``record``: it is sent again as soon as the peer connects."""
+        owed = self.owed.get(peer)
+        if owed is None:
+            owed = self.owed[peer] = {}
+        owed[record.id] = record
+
+    def owe_no_more(self, record: Record, peer: str) -> None:
+        """``peer`` has acknowledged all of ``record``."""
+        owed = self.owed.get(peer)
+        if owed is not None:
+            owed.pop(record.id, None)
+
+    def connected(self, peer: str) -> None:
+        """What ``peer`` has not acknowledged is sent at once instead of at the end of its backoff."""
+        owed = self.owed.get(peer)
+        for record in list(owed.values()) if owed else ():
+            kind = self._kinds[type(record)]
+            if kind.owes(record, peer):
+                kind.send(record, peer)
+                self.touch(record)
+            elif owed is not None:
+                owed.pop(record.id, None)
+
+    def backoff(self, tries: int) -> Duration:
+        """How long an answer is waited for that did not come ``tries`` times, milliseconds."""
+        return min(self.settings.retry_max, self.settings.retry_first << min(tries, 20))
+
+    # -- time, and the Ready -----------------------------------------------------------------------------------
+
+    def tick(self, now: Instant) -> None:
+        """Go on to ``now``, and do what is due by then."""
+        if now > self.now:
+            self.now = now
+        if self.dirty:
+            self._settle()
+        timers, now = self.timers, self.now
+        if not timers or timers[0][0] > now:
+            return
+        due = []
+        while timers and timers[0][0] <= now:
+            at, _, record = heapq.heappop(timers)
+            if record.timer == at:
+                due.append((at, record))
+            else:
+                self._superseded -= 1
+        for at, record in due:
+            if record.timer == at:  # and not taken back by one that was due before it
+                record.timer = None
+                self.dirty[id(record)] = record  # before: a record that is dropped takes itself out again
+                self._kinds[type(record)].on_due(record)
+
+    def next_timer(self) -> Instant | None:
+        """When time next concerns any record."""
+        if self.dirty:
+            self._settle()
+        timers = self.timers
+        while timers and timers[0][2].timer != timers[0][0]:
+            heapq.heappop(timers)
+            self._superseded -= 1
+        return timers[0][0] if timers else None
+
+    def take(self) -> Ready | None:
+        """What is to be done since the last call, or None."""
+        if self.dirty:
+            self._settle()
+        if not (self.changes or self.messages or self.replies or self.actions or self.peer_changes):
+            return None
+        if self.changes:
+            self._save_counters()
+        ready = Ready(self.changes, self.messages, self.replies, self.actions, self.peer_changes)
+        self.changes, self.messages, self.replies, self.actions, self.peer_changes = [], [], [], [], []
+        return ready
+
+    def restore(self, rows: Iterable[Row]) -> None:
+        """Take up the clock and the counters that a store kept."""
+        for key, value in rows:
+            if key == CLOCK:
+                self.now = max(self.now, value)
+            elif key in self.counters:
+                self.counters[key] = value
+
+    def _settle(self) -> None:
+        """Turn what was touched into rows and timers."""
+        dirty, self.dirty = self.dirty, {}
+        add, kinds, schedule = self.changes.append, self._kinds, self.schedule
+        for record in dirty.values():
+            at = kinds[type(record)].due_at(record)
+            if at != record.timer:
+                schedule(record, at)
+            row = record.row()
+            add(_new(Change, (record.table, row[0], row)))
+        if self._superseded > _SUPERSEDED_MIN and 4 * self._superseded > 3 * len(self.timers):
+            self.timers = [entry for entry in self.timers if entry[2].timer == entry[0]]
+            heapq.heapify(self.timers)
+            self._superseded = 0
+
+    def _save_counters(self) -> None:
+        self.changes.append(Change("meta", CLOCK, (CLOCK, self.now)))
+        if self._counted:
+            self._counted = False
+            self.changes.extend(Change("meta", key, (key, value)) for key, value in self.counters.items())
