@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final, TypeVar
 
+from leasekit.actors.dispatch import Dispatch
 from leasekit.actors.kernel import Kernel
 from leasekit.actors.keyring import Keyring
 from leasekit.actors.settings import ActorSettings, Peer
@@ -26,7 +27,6 @@ from leasekit.actors.turns import (
 from leasekit.core.claims.keys import Scheme, Signer
 from leasekit.core.errors import CommandError, LeasekitError, RemoteError
 from leasekit.core.mappers import Wake
-from leasekit.core.properties import is_text
 from leasekit.core.protocol.codec import clip
 from leasekit.core.protocol.messages import ErrorReply, Message
 from leasekit.core.schema import Row
@@ -70,10 +70,8 @@ class Actor:
         self._wake: Instant | None = None
         self._running = 0
         self._failed = 0
-        self._needs: dict[type, str] = {}
-        self._handlers: dict[type, Callable[[str, Any], None]] = {}
-        self._commands: dict[str, Callable[[Mapping[str, Any]], Any]] = {}
-        self._queries: dict[str, Callable[[Mapping[str, Any]], Any]] = {}
+        self.dispatch = Dispatch(self.role)
+        self.dispatch.add(self)
         self._inputs: dict[type, Callable[[Any], None]] = {
             Tick: self._tick,
             Received: self._received,
@@ -128,12 +126,7 @@ class Actor:
 
     def query(self, name: str, arguments: Mapping[str, Any]) -> Any:
         """Read-only answers for the operator; plain data. Raises ``CommandError``."""
-        handler = self._queries.get(name)
-        if handler is None:
-            raise CommandError(
-                f"{with_article(self.role)} has no query {name!r}; it has {', '.join(sorted(self._queries))}"
-            )
-        return handler(arguments)
+        return self.dispatch.ask(name, arguments)
 
     def restore(self, tables: Mapping[str, Sequence[Row]]) -> None:
         """Take up the state that a store kept; afterwards all that is due is due at once."""
@@ -168,11 +161,11 @@ class Actor:
 
     def _received(self, received: Received) -> None:
         peer, message = received
-        handler = self._handlers.get(type(message))
+        handler = self.dispatch.messages.get(type(message))
         try:
             if handler is None:
                 raise RemoteError("unexpected", f"{with_article(self.role)} does not take {type(message).__name__}")
-            need = self._needs.get(type(message))
+            need = self.dispatch.needs.get(type(message))
             if need is not None:
                 self.keyring.check_may(peer, need)
             handler(peer, message)
@@ -187,17 +180,14 @@ class Actor:
             self.kernel.send(peer, ErrorReply(subject, number, error.code, clip(error.text)))
 
     def _command(self, command: Command) -> None:
-        handler = self._commands.get(command.name)
+        deferred = self.dispatch.deferred.get(command.name)
         try:
-            if handler is None:
-                raise CommandError(
-                    f"{with_article(self.role)} has no command {command.name!r}; it has "
-                    f"{', '.join(sorted(self._commands))}"
-                )
-            check_arguments(command.arguments)
-            self.kernel.replies.append(Reply(command.id, handler(command.arguments)))
+            if deferred is not None:
+                deferred(command)
+            else:
+                self.kernel.reply(Reply(command.id, self.dispatch.carry_out(command.name, command.arguments)))
         except LeasekitError as error:
-            self.kernel.replies.append(Reply(command.id, error=str(error)))
+            self.kernel.reply(Reply(command.id, error=str(error)))
 
     def _connected(self, connected: Connected) -> None:
         """What is owed to the peer is sent at once instead of at the end of its backoff."""
@@ -266,25 +256,6 @@ class Actor:
             "leases": states,
             "mapper_errors": self.errors[-5:],
         }
-
-
-def check_arguments(arguments: Mapping[str, Any]) -> None:
-    """What no command takes, since no row or message can hold it: text that is not Unicode. Raises ``CommandError``."""
-    for field, value in arguments.items():
-        if not all(is_text(text) for text in _texts(value)):
-            raise CommandError(f"{field!r:.40}: found {value!r:.80}, which is not Unicode: half of a surrogate pair")
-
-
-def _texts(value: Any) -> Iterable[str]:
-    todo = [value]
-    while todo:
-        one = todo.pop()
-        if isinstance(one, str):
-            yield one
-        elif isinstance(one, Mapping):
-            todo += [*one.keys(), *one.values()]
-        elif isinstance(one, (list, tuple)):
-            todo += one
 
 
 def instant_of(arguments: Mapping[str, Any], field: str) -> Instant | None:

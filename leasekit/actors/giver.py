@@ -21,6 +21,7 @@ import attrs
 
 from leasekit.actors.base import earliest, instant_of
 from leasekit.actors.differences import differences
+from leasekit.actors.dispatch import command, query, takes
 from leasekit.actors.reports import Reports
 from leasekit.actors.served import ServedLease
 from leasekit.actors.settings import DelegationSpec
@@ -92,9 +93,6 @@ class Giver(Reports[L], Generic[L]):
         self._specs: dict[str, DelegationSpec] = {}
         self._retried: dict[str, int] = {}
         self._waiting_lines: dict[str, None] = {}
-        self._handlers.update({OfferAnswer: self._on_offer_answer, LetGo: self._on_let_go})
-        self._commands.update({"delegation.reclaim": self._reclaim, "delegation.give": self._wish})
-        self._queries["delegations"] = self._query_delegations
         self.kernel.register(
             Delegation,
             due_at=self._delegation_due_at,
@@ -291,6 +289,7 @@ class Giver(Reports[L], Generic[L]):
         record.send_at = self.kernel.now + self.kernel.backoff(record.tries)
         record.tries += 1
 
+    @takes(OfferAnswer)
     def _on_offer_answer(self, peer: str, message: OfferAnswer) -> None:
         record = self.given.get(message.delegation)
         if record is None or record.peer != peer or record.number != message.number:
@@ -360,6 +359,7 @@ class Giver(Reports[L], Generic[L]):
             self.kernel.fire(deleg.MACHINE, record, "let_go", f"{offered.peer} has let go of it")
         self.kernel.touch(record)
 
+    @takes(LetGo)
     def _on_let_go(self, peer: str, message: LetGo) -> None:
         """Its taker's operator let go of it: it is offered anew, since the taker is there again."""
         record = self.given.get(message.delegation)
@@ -418,6 +418,7 @@ class Giver(Reports[L], Generic[L]):
 
     # -- the operator's ----------------------------------------------------------------------------------------
 
+    @command("delegation.give")
     def _wish(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Give a line again, or more of it, or less, or until another instant; as the settings say, where nothing is
         said of it. Kept, until it is wished for otherwise, or taken back.
@@ -483,6 +484,7 @@ class Giver(Reports[L], Generic[L]):
             self.kernel.erase(wish)
         self._specs = self._wanted_specs()
 
+    @command("delegation.reclaim")
     def _reclaim(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         name = str(arguments.get("delegation", ""))
         live = sorted((one for one in self.given.values() if one.base == name and _can_go_back(one)), key=_order)
@@ -567,6 +569,7 @@ class Giver(Reports[L], Generic[L]):
                     self.kernel.owe(record, record.peer)
                 self.kernel.schedule(record, self.kernel.now if waiting else self.kernel.due_at(record))
 
+    @query("delegations")
     def _query_delegations(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
         return [
             {

@@ -172,6 +172,10 @@ class Kernel:
         """Have ``message`` sent to ``peer``, once, with the next Ready."""
         self.messages.append(Outgoing(peer, message))
 
+    def reply(self, reply: Reply) -> None:
+        """Answer an operator's command, with the next Ready."""
+        self.replies.append(reply)
+
     def owe(self, record: Record, peer: str) -> None:
         """``peer`` has not acknowledged something of ``record``: it is sent again as soon as the peer connects."""
         owed = self.owed.get(peer)

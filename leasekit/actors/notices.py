@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
+from leasekit.actors.dispatch import takes
 from leasekit.actors.served import ServedLease, Server
 from leasekit.core.leases.relations import Notice
 from leasekit.core.protocol.codec import encode_message
@@ -25,7 +26,6 @@ class Notices(Server[L], Generic[L]):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.notices: dict[str, Notice] = {}
-        self._handlers[Accepted] = self._on_accepted
         self.kernel.register(
             Notice,
             due_at=lambda notice: min(notice.send_at, notice.until),
@@ -50,6 +50,7 @@ class Notices(Server[L], Generic[L]):
         notice.send_at = self.kernel.now + self.kernel.backoff(notice.tries)
         notice.tries += 1
 
+    @takes(Accepted)
     def _on_accepted(self, peer: str, message: Accepted) -> None:
         for notice in self._waiting_for(peer, message.lease, message.number):
             self._accepted_notice(notice, message.receipt)

@@ -13,12 +13,13 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 import attrs
 
-from leasekit.actors.base import Actor, check_arguments
+from leasekit.actors.base import Actor
+from leasekit.actors.dispatch import check_arguments, command, deferred, query, takes
 from leasekit.actors.settings import ADMINISTER, ENDORSE, MAY, OPEN_REQUESTS_MAX, PERMISSIONS, Peer
 from leasekit.core.claims.keys import KEY_BYTES, fingerprint
 from leasekit.core.claims.statements import ENDORSEMENT, check_statement, endorse, endorsed
@@ -82,20 +83,12 @@ class Peering(Actor):
         self._turned_away: Counter[str] = Counter()
         self._linked: set[str] = set()
         self._errands: dict[str, _Errand] = {}
-        self._errand_commands: dict[str, Callable[[Command], None]] = {"peer.command": self._send_errand}
-        self._handlers.update(
-            {Introduce: self._on_introduce, Administer: self._on_administer, Administered: self._on_administered}
-        )
-        self._needs.update({Introduce: ENDORSE, Administer: ADMINISTER})
-        self._commands.update(
-            {"peer.add": self._add_peer, "peer.remove": self._remove_peer, "peer.succeed": self._succeed}
-        )
-        self._queries["peers"] = self._query_peers
         self.kernel.register(PeerRecord, due_at=self._unused_at, on_due=self._on_unused)
         self.kernel.register(_Errand, on_due=self._unheard)
 
     # -- peers that come and go --------------------------------------------------------------------------------
 
+    @command("peer.add")
     def _add_peer(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         peer = _peer_from(arguments)
         known = self.keyring.peers.get(peer.name)
@@ -107,6 +100,7 @@ class Peering(Actor):
         self._make_known(peer, removed=False)
         return {"peer": peer.name, "key": peer.key.hex(), "may": sorted(peer.may)}
 
+    @command("peer.remove")
     def _remove_peer(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         name = str(arguments.get("name", ""))
         known = self.keyring.peers.get(name)
@@ -127,6 +121,7 @@ class Peering(Actor):
         del self.keyring.peers[name]
         self._peer_changed(name)
 
+    @command("peer.succeed")
     def _succeed(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """A peer has another key: its succession, which both sign, says so, and how long the old one is honoured."""
         name, text = str(arguments.get("name", "")), str(arguments.get("succession", ""))
@@ -206,6 +201,7 @@ class Peering(Actor):
             return False
         return record.id in self._deployed or any(peer.key == record.key for peer in self._deployed.values())
 
+    @query("peers")
     def _query_peers(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
         return [
             {
@@ -229,6 +225,7 @@ class Peering(Actor):
         note = endorse(self.keyring.signer, peer.key, self.kernel.now, name=peer.name, role=role, address=peer.address)
         return note.encode()
 
+    @takes(Introduce, ENDORSE)
     def _on_introduce(self, peer: str, message: Introduce) -> None:
         self.take_endorsement(peer, message.endorsement, message.until)
         self.kernel.send(peer, Accepted(message.peer, message.number))
@@ -305,17 +302,7 @@ class Peering(Actor):
 
     # -- commanding another actor ------------------------------------------------------------------------------
 
-    def _command(self, command: Command) -> None:
-        """As the base's; a command that needs a peer is answered when the peer has answered."""
-        send = self._errand_commands.get(command.name)
-        if send is None:
-            super()._command(command)
-            return
-        try:
-            send(command)
-        except CommandError as error:
-            self.kernel.replies.append(Reply(command.id, error=str(error)))
-
+    @deferred("peer.command")
     def _send_errand(self, command: Command) -> None:
         peer, name = str(command.arguments.get("peer", "")), str(command.arguments.get("command", ""))
         check_arguments(command.arguments)
@@ -360,25 +347,20 @@ class Peering(Actor):
         errand = self._errands.get(f"errand:{number}")
         return errand if errand is not None and (errand.peer, errand.subject) == (peer, subject) else None
 
+    @takes(Administer, ADMINISTER)
     def _on_administer(self, peer: str, message: Administer) -> None:
-        handler = self._commands.get(message.command)
         result, error = "", ""
         try:
-            if handler is None:
-                raise CommandError(
-                    f"{with_article(self.role)} has no command {message.command!r}; it has "
-                    f"{', '.join(sorted(self._commands))}"
-                )
-            arguments = _object(message.arguments)
-            check_arguments(arguments)
+            carry_out = self.dispatch.prepare(message.command, _object(message.arguments))
             self.kernel.note("", "administer", "", "", f"{peer}: {message.command} {message.arguments}")
-            result = json.dumps(handler(arguments))
+            result = json.dumps(carry_out())
         except LeasekitError as wrong:
             error = str(wrong)
         if len(result) > TEXT_MAX:
             result = json.dumps({"done": True, "note": "the answer is too long to send"})
         self.kernel.send(peer, Administered(message.command, message.number, result, clip(error)))
 
+    @takes(Administered)
     def _on_administered(self, peer: str, message: Administered) -> None:
         errand = self._errand_of(peer, message.command, message.number)
         if errand is None:
@@ -400,7 +382,7 @@ class Peering(Actor):
     def _end_errand(self, errand: _Errand, reply: Reply) -> None:
         del self._errands[errand.id]
         self.kernel.forget(errand)
-        self.kernel.replies.append(reply)
+        self.kernel.reply(reply)
 
     def _unused_at(self, record: PeerRecord) -> Instant | None:
         introduced = record.origin not in ("", OPERATOR) and not record.removed

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
+from leasekit.actors.dispatch import query, takes
 from leasekit.actors.peering import Peering
 from leasekit.actors.settings import ActorSettings, Peer
 from leasekit.core.claims.keys import Scheme, Signer, key_tag
@@ -58,9 +59,7 @@ class Server(Peering, Generic[L]):
         self._tags: dict[str, str] = {}
         for known in self.keyring.peers:
             self._know_tags(known)
-        self._queries.update(leases=self._query_leases, lease=self._query_lease)
         self._to_accept: dict[str, tuple[ServedLease, int]] = {}
-        self._handlers.update({Ack: self._on_ack, ErrorReply: self._on_error})
 
     def _describe(self, lease: L) -> dict[str, Any]:
         """The lease as plain data for an operator."""
@@ -182,6 +181,7 @@ class Server(Peering, Generic[L]):
         lease.send_at = self.kernel.now + self.kernel.backoff(lease.tries)
         self.kernel.touch(lease)
 
+    @takes(Ack)
     def _on_ack(self, peer: str, message: Ack) -> None:
         lease = self.leases.get(message.lease)
         if lease is None:
@@ -197,6 +197,7 @@ class Server(Peering, Generic[L]):
             self.kernel.owe_no_more(lease, peer)
         self.kernel.touch(lease)
 
+    @takes(ErrorReply)
     def _on_error(self, peer: str, message: ErrorReply) -> None:
         """A client could not take an update: it stays due, backed off, until its term is over."""
         self._refused_errand(peer, message)
@@ -216,10 +217,12 @@ class Server(Peering, Generic[L]):
             Change(lease.table, lease.id, lease.row() if was and self.kernel.settings.keep_closed else None)
         )
 
+    @query("leases")
     def _query_leases(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
         every = arguments.get("all", False)
         return [self._describe(lease) for lease in self.leases.values() if every or lease.ended < 0]
 
+    @query("lease")
     def _query_lease(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         lease = self.leases.get(str(arguments.get("lease", "")))
         if lease is None:

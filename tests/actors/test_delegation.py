@@ -97,7 +97,7 @@ def test_offers_are_repeated_until_answered(tmp_path: Path) -> None:
     other = DeployedWorld(CHAIN, tmp_path / "other", make=_deaf_to_answers)
     assert other.query("upper", "delegations")[0]["state"] == "offering"
     first = len(other.letters(Offer, "upper"))
-    other.broker("upper")._handlers[OfferAnswer] = other.broker("upper")._on_offer_answer
+    other.broker("upper").dispatch.messages[OfferAnswer] = other.broker("upper")._on_offer_answer
     other.pass_time(MINUTE)
     assert len(other.letters(Offer, "upper")) > first
     assert other.query("upper", "delegations")[0]["state"] == "held"
@@ -105,7 +105,7 @@ def test_offers_are_repeated_until_answered(tmp_path: Path) -> None:
 
 def _deaf_to_answers(name: str, actor):  # type: ignore[no-untyped-def]
     if name == "upper":
-        actor._handlers[OfferAnswer] = lambda peer, message: None
+        actor.dispatch.messages[OfferAnswer] = lambda peer, message: None
     return actor
 
 
@@ -120,16 +120,16 @@ def test_what_was_refused_stays_booked_until_its_site_knows(tmp_path: Path) -> N
         world.restart("upper")
         world.pass_time(MINUTE)
     site = world.site()
-    site._handlers[Truncated] = site._on_truncated
+    site.dispatch.messages[Truncated] = site._on_truncated
     world.pass_time(HOUR)
     assert (booked(world, "upper"), free(world, "upper")) == (0, 6)
 
 
 def _refusing(name: str, actor):  # type: ignore[no-untyped-def]
     if name == "site":
-        actor._handlers[Truncated] = lambda peer, message: None
+        actor.dispatch.messages[Truncated] = lambda peer, message: None
     if name == "lower":
-        actor._handlers[Offer] = lambda peer, offer: actor.kernel.messages.append(
+        actor.dispatch.messages[Offer] = lambda peer, offer: actor.kernel.messages.append(
             Outgoing(peer, OfferAnswer(offer.delegation, offer.number, "it has enough"))
         )
     return actor

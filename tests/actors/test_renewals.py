@@ -196,10 +196,10 @@ class Refusing:
 
     def __call__(self, name: str, actor: Actor) -> Actor:
         if name == "upper":
-            take: Any = actor._handlers[Offer]
-            actor._handlers[Offer] = lambda peer, message: self.refuse(actor, peer, message) if self.on else take(
-                peer, message
-            )  # fmt: skip
+            take: Any = actor.dispatch.messages[Offer]
+            actor.dispatch.messages[Offer] = lambda peer, message: (
+                self.refuse(actor, peer, message) if self.on else take(peer, message)
+            )
         return actor
 
     def refuse(self, actor: Actor, peer: str, message: Offer) -> None:

@@ -126,7 +126,7 @@ def test_any_command(
     """Any command of any role with any arguments is answered, or waits for a peer; a restart finds what it left."""
     world = DeployedWorld(CHAIN, tmp_path_factory.mktemp("any"))
     node = world.nodes[actor].actor
-    names = sorted(node._commands)  # type: ignore[attr-defined]
+    names = sorted([*node.dispatch.commands, *node.dispatch.deferred])  # type: ignore[attr-defined]
     world.request("batch", 1, 2 * SECOND, HOUR)
     world.pass_time(20 * SECOND)
     for index, arguments in script:

@@ -112,11 +112,11 @@ async def test_what_is_refused_is_refused_in_words(
 async def test_a_bug_in_a_query_is_told_and_survived(tmp_path: Path) -> None:
     """A query that fails for a reason of ours is answered, and the next one works."""
     shell = make_shell("guest", tmp_path)
-    shell.actor._queries["broken"] = lambda arguments: 1 // 0
+    shell.actor.dispatch.queries["broken"] = lambda arguments: 1 // 0
     async with served(shell, tmp_path / "c") as path:
         with pytest.raises(RequestError, match="internal error: ZeroDivisionError"):
             await ask(path, lambda client: client.query("broken"))
-        shell.actor._queries["strange"] = lambda arguments: object()
+        shell.actor.dispatch.queries["strange"] = lambda arguments: object()
         with pytest.raises(RequestError, match="can't be sent"):
             await ask(path, lambda client: client.query("strange"))
         assert await ask(path, lambda client: client.query("leases")) == []

@@ -486,7 +486,7 @@ async def test_a_bug_costs_only_what_was_not_committed(tmp_path: Path) -> None:
     def make() -> Actor:
         actor = make_actor("guest")
         if not made:
-            actor._commands["slice.create"] = lambda arguments: 1 // 0
+            actor.dispatch.commands["slice.create"] = lambda arguments: 1 // 0
         made.append(actor)
         return actor
 

@@ -94,7 +94,7 @@ def with_a_bug(name: str, **changes: Any) -> Any:
     def make() -> Actor:
         actor = make_actor(name, **changes)
         if not made:
-            actor._commands["peer.remove"] = fail
+            actor.dispatch.commands["peer.remove"] = fail
         made.append(actor)
         return actor
 

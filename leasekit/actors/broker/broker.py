@@ -14,6 +14,7 @@ from leasekit.actors.broker.claims import concerned, constraints_of, place_of
 from leasekit.actors.broker.plans import BrokerPlans
 from leasekit.actors.broker.suspension import ends_suspended, is_part, note_suspend, with_suspend
 from leasekit.actors.broker.usage import UsageBook
+from leasekit.actors.dispatch import takes
 from leasekit.actors.served import OLD
 from leasekit.actors.settings import REQUEST, BrokerSettings, Peer
 from leasekit.actors.turns import is_inline
@@ -84,7 +85,6 @@ class Broker(BrokerPlans):
         self._cycle_at: Instant = 0
         if getattr(mapper, "wants_usage", False):
             self.usage = UsageBook(getattr(mapper, "usage_kept", 0))
-        self._needs[RequestTicket] = REQUEST
         self.kernel.register(
             BrokerLease,
             due_at=self._lease_due_at,
@@ -92,10 +92,10 @@ class Broker(BrokerPlans):
             owes=self._owes_updates,
             send=self._send_updates_now,
         )
-        self._handlers.update({RequestTicket: self._on_request, Withdraw: self._on_withdraw})
 
     # -- requests ----------------------------------------------------------------------------------------------
 
+    @takes(RequestTicket, REQUEST)
     def _on_request(self, peer: str, message: RequestTicket) -> None:
         lease = self.leases.get(message.lease)
         if not self._is_news(lease, peer, message.number):
@@ -234,6 +234,7 @@ class Broker(BrokerPlans):
             )
         return min(claim.until, term.end, self.kernel.now + self.settings.request_timeout)
 
+    @takes(Withdraw)
     def _on_withdraw(self, peer: str, message: Withdraw) -> None:
         lease = self.leases.get(message.lease)
         if lease is None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from leasekit.actors.broker.sources import TRUNCATE, BrokerSources
+from leasekit.actors.dispatch import takes
 from leasekit.actors.settings import DELEGATE, BrokerSettings, Peer
 from leasekit.core.claims.keys import Scheme, Signer
 from leasekit.core.claims.statements import TRUNCATION, Statement, decode_statement, state
@@ -58,8 +59,6 @@ class BrokerClaims(BrokerSources):
     ) -> None:
         super().__init__(name, signer, scheme, peers, settings)
         self._closings = 0
-        self._handlers.update({ReturnTicket: self._on_return, ClaimReport: self._on_claim_report})
-        self._needs[ClaimReport] = DELEGATE
 
     # -- for the layer above -----------------------------------------------------------------------------------
 
@@ -69,6 +68,7 @@ class BrokerClaims(BrokerSources):
 
     # -- tickets that come back -------------------------------------------------------------------------------
 
+    @takes(ReturnTicket)
     def _on_return(self, peer: str, message: ReturnTicket) -> None:
         lease = self.leases.get(message.lease)
         if lease is not None:
@@ -177,6 +177,7 @@ class BrokerClaims(BrokerSources):
         self.book.free_rest(claim)
         self._wanted = True
 
+    @takes(ClaimReport, DELEGATE)
     def _on_claim_report(self, peer: str, message: ClaimReport) -> None:
         """A site has taken a modify, so that what it leaves of the old claim is free; or a claim made trouble."""
         if self.keyring.peers[peer].role != "authority":

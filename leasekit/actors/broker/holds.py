@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from leasekit.actors.broker.probes import BrokerProbes
+from leasekit.actors.dispatch import query, takes
 from leasekit.actors.settings import REQUEST, BrokerSettings, Peer
 from leasekit.core.claims.keys import Scheme, Signer
 from leasekit.core.claims.ticket import JOINED_MAX
@@ -52,10 +53,7 @@ class BrokerHolds(BrokerProbes):
     ) -> None:
         super().__init__(name, signer, scheme, peers, settings, fresh)
         self.holds: dict[str, PlanHold] = {}
-        self._queries["holds"] = self._query_holds
         self.kernel.register(PlanHold, due_at=lambda hold: hold.expires, on_due=self._hold_due)
-        self._handlers.update({Hold: self._on_hold, Release: self._on_release})
-        self._needs.update({Hold: REQUEST, Release: REQUEST})
 
     # -- for the layer above -----------------------------------------------------------------------------------
 
@@ -208,6 +206,7 @@ class BrokerHolds(BrokerProbes):
         if self.keyring.peers[peer].role != "broker":
             raise RemoteError("forbidden", f"{peer} is no broker: {self.name} neither quotes nor holds for it")
 
+    @takes(Hold, REQUEST)
     def _on_hold(self, peer: str, message: Hold) -> None:
         """Another broker has planned with what it was quoted."""
         self._must_plan(peer)
@@ -235,6 +234,7 @@ class BrokerHolds(BrokerProbes):
             return str(error)
         return reason
 
+    @takes(Release, REQUEST)
     def _on_release(self, peer: str, message: Release) -> None:
         hold = self.holds.get(message.plan)
         if hold is not None and hold.peer == peer and hold.state != USED:
@@ -261,6 +261,7 @@ class BrokerHolds(BrokerProbes):
     def _hold_due(self, hold: PlanHold) -> None:
         self._drop_hold(hold, f"it was held until {hold.expires}")
 
+    @query("holds")
     def _query_holds(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
         return [
             {

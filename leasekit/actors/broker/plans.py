@@ -16,6 +16,7 @@ import attrs
 
 from leasekit.actors.base import earliest
 from leasekit.actors.broker.holds import BrokerHolds
+from leasekit.actors.dispatch import takes
 from leasekit.actors.settings import REQUEST, BrokerSettings, Peer
 from leasekit.actors.turns import FAILED, MALFORMED, NOT_CARRIED_OUT, check_decision, run_turn
 from leasekit.core.claims.keys import Scheme, Signer
@@ -97,13 +98,10 @@ class BrokerPlans(BrokerHolds):
         self.kernel.register(_Planning, on_due=self._planning_due)
         self._to_plan: deque[_Planning] = deque()
         self._planning: _Planning | None = None
-        self._handlers.update(
-            {Plan: self._on_plan, Quote: self._on_quote, Quoted: self._on_quoted, Held: self._on_held}
-        )
-        self._needs.update({Plan: REQUEST, Quote: REQUEST})
 
     # -- being asked -------------------------------------------------------------------------------------------
 
+    @takes(Plan, REQUEST)
     def _on_plan(self, peer: str, message: Plan) -> None:
         if self._call_plan is None:
             raise RemoteError("unavailable", f"{self.name}'s mapper plans no topologies; `coallocation` does")
@@ -149,6 +147,7 @@ class BrokerPlans(BrokerHolds):
 
     # -- quotes ------------------------------------------------------------------------------------------------
 
+    @takes(Quote, REQUEST)
     def _on_quote(self, peer: str, message: Quote) -> None:
         self._must_plan(peer)
         offers: list[QuotedOffer] = []
@@ -175,6 +174,7 @@ class BrokerPlans(BrokerHolds):
         units = source.units * share // 1000
         return QuotedOffer(source.id, source.site, source.type, units, term, source.properties, tuple(shown))
 
+    @takes(Quoted)
     def _on_quoted(self, peer: str, message: Quoted) -> None:
         planning = self._plannings.get(message.query)
         if planning is None or planning.hold is not None or peer not in planning.waiting:
@@ -358,6 +358,7 @@ class BrokerPlans(BrokerHolds):
 
     # -- the other brokers' word -------------------------------------------------------------------------------
 
+    @takes(Held)
     def _on_held(self, peer: str, message: Held) -> None:
         planning = next(
             (one for one in self._plannings.values() if one.hold is not None and one.hold.id == message.plan), None

@@ -15,6 +15,7 @@ from typing import Final
 import attrs
 
 from leasekit.actors.broker.claims import BrokerClaims, concerned
+from leasekit.actors.dispatch import takes
 from leasekit.actors.settings import REQUEST, BrokerSettings, Peer
 from leasekit.actors.turns import FAILED, NOT_CARRIED_OUT, check_decision, run_turn
 from leasekit.core.claims.keys import Scheme, Signer
@@ -65,8 +66,6 @@ class BrokerProbes(BrokerClaims):
         self._questions: deque[_Question] = deque()
         self._question: _Question | None = None
         self._questions_asked = 0
-        self._handlers[Probe] = self._on_probe
-        self._needs[Probe] = REQUEST
 
     # -- for the layer above -----------------------------------------------------------------------------------
 
@@ -90,6 +89,7 @@ class BrokerProbes(BrokerClaims):
 
     # -- asking ------------------------------------------------------------------------------------------------
 
+    @takes(Probe, REQUEST)
     def _on_probe(self, peer: str, message: Probe) -> None:
         if self._fresh is None:
             raise RemoteError("unavailable", f"{self.name} answers requests only")

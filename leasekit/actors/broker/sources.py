@@ -12,6 +12,7 @@ from typing import Any
 
 from leasekit.actors.broker.book import rest_of
 from leasekit.actors.broker.state import BrokerState, delegation_key
+from leasekit.actors.dispatch import command, takes
 from leasekit.actors.giver import replaced_by, taken_back
 from leasekit.actors.settings import DELEGATE, BrokerSettings, DelegationSpec, Peer
 from leasekit.actors.shares import withheld_shares
@@ -76,12 +77,10 @@ class BrokerSources(BrokerState):
         self._introduced: dict[tuple[str, str], tuple[Instant, Instant]] = {}
         self._endorsements: dict[str, bytes] = {}
         self._refused_offers: dict[tuple[str, bytes], str] = {}
-        self._handlers.update({Offer: self._on_offer, Reclaim: self._on_reclaim, Withhold: self._on_withhold})
-        self._commands["source.release"] = self._release
-        self._needs.update({Offer: DELEGATE, Reclaim: DELEGATE, Withhold: DELEGATE})
 
     # -- taking ------------------------------------------------------------------------------------------------
 
+    @takes(Offer, DELEGATE)
     def _on_offer(self, peer: str, message: Offer) -> None:
         known = self._known(peer, message.delegation)
         if known is not None and known.ticket == message.ticket:
@@ -207,6 +206,7 @@ class BrokerSources(BrokerState):
         if count >= TAKEN_MAX:
             raise TicketError("busy", f"{self.name} holds {count} delegations of {peer}, its limit")
 
+    @takes(Withhold, DELEGATE)
     def _on_withhold(self, peer: str, message: Withhold) -> None:
         """The giver's units are in maintenance then: nothing new is granted of them."""
         source = self.book.get(message.delegation)
@@ -243,6 +243,7 @@ class BrokerSources(BrokerState):
 
     # -- what the giver takes back -----------------------------------------------------------------------------
 
+    @takes(Reclaim, DELEGATE)
     def _on_reclaim(self, peer: str, message: Reclaim) -> None:
         source = self._known(peer, message.delegation)
         ticket = self._check_given(peer, message.ticket)
@@ -297,6 +298,7 @@ class BrokerSources(BrokerState):
             if one.source == source.id:
                 yield one.units, one.term.start, one.term.end if one.freed < 0 else one.freed
 
+    @command("source.release")
     def _release(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Let go of what is held, as if its giver had taken it back: for one that is gone."""
         name = str(arguments.get("source", ""))

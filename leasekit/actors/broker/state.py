@@ -11,6 +11,7 @@ from typing import Any
 
 from leasekit.actors.broker.book import Book
 from leasekit.actors.broker.usage import UsageBook
+from leasekit.actors.dispatch import query
 from leasekit.actors.giver import Giver
 from leasekit.actors.settings import REQUEST, BrokerSettings, Peer
 from leasekit.core.claims.keys import Scheme, Signer
@@ -47,7 +48,6 @@ class BrokerState(Giver[BrokerLease]):
         self.usage: UsageBook | None = None
         self._options: dict[str, Options] = {}
         self._wanted = False
-        self._queries.update(sources=self._query_sources, status=self._query_status)
 
     def set_claims(self, lease: BrokerLease, claims: tuple[Granted, ...]) -> None:
         """The lease's claims are these from now on."""
@@ -167,9 +167,11 @@ class BrokerState(Giver[BrokerLease]):
             return claim.until
         return max(claim.term.start, min(claim.until, source.deadline))
 
+    @query("sources")
     def _query_sources(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
         return self.book.describe(self.kernel.now)
 
+    @query("status")
     def _query_status(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         return {
             **self._status(self.leases.values()),

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeVar
 
+from leasekit.actors.dispatch import command, deferred, takes
 from leasekit.actors.guest.groups import GuestGroups
 from leasekit.actors.settings import GuestSettings, Peer
 from leasekit.actors.turns import FAILED, check_decision, is_inline, run_turn
@@ -64,21 +65,6 @@ class GuestDesk(GuestGroups):
         self._mapper = mapper
         self._wake = 0
         self._call_unblock: Callable[..., Go | Hold] | None = getattr(mapper, "unblock", None)
-        self._handlers[ProbeAnswer] = self._on_probe_answer
-        self._errand_commands["lease.probe"] = self._probe
-        self._errand_commands["lease.probe_extend"] = self._probe_extend
-        self._errand_commands["lease.probe_modify"] = self._probe_modify
-        self._commands.update(
-            {
-                "lease.request": lambda a: self._named(self.request_lease(_structure(RequestLease, a, term=True))),
-                "lease.extend": lambda a: self._named(self.extend_lease(_structure(ExtendLease, a))),
-                "lease.modify": lambda a: self._named(self.modify_lease(_structure(ModifyLease, a))),
-                "lease.close": lambda a: self._named(self.close_early(_structure(CloseLeaseEarly, a))),
-                "slice.create": self._create_slice,
-                "slice.close": self._close_slice,
-                "slice.key": self._set_key,
-            }
-        )
 
     # -- for the layer above -----------------------------------------------------------------------------------
 
@@ -189,6 +175,7 @@ class GuestDesk(GuestGroups):
         self.ask(lease, "ask", deadline)
         return lease
 
+    @deferred("lease.probe")
     def _probe(self, command: Command) -> None:
         """Have the broker say what it would answer a request; the command's reply is what it said."""
         wish = _structure(RequestLease, command.arguments, term=True)
@@ -198,11 +185,13 @@ class GuestDesk(GuestGroups):
             raise CommandError("properties.group_id: a group is answered whole, one request of it can't be tried")
         self._send_probe(command, broker, wish.type, Asked(NEW, wish.units, wish.term, wish.site, wish.properties))
 
+    @deferred("lease.probe_extend")
     def _probe_extend(self, command: Command) -> None:
         """The same for an extend."""
         lease, asked, _ = self._extension(_structure(ExtendLease, command.arguments))
         self._send_probe(command, lease.broker, lease.type, asked, lease.id)
 
+    @deferred("lease.probe_modify")
     def _probe_modify(self, command: Command) -> None:
         """The same for a modify of units or end: a configuration is the site's to decide."""
         lease, asked = self._modification(_structure(ModifyLease, command.arguments))
@@ -219,6 +208,7 @@ class GuestDesk(GuestGroups):
         )
         self.kernel.send(broker, probe)
 
+    @takes(ProbeAnswer)
     def _on_probe_answer(self, peer: str, message: ProbeAnswer) -> None:
         errand = self._errand_of(peer, message.lease, message.number)
         if errand is not None:
@@ -382,9 +372,23 @@ class GuestDesk(GuestGroups):
 
     # -- commands ----------------------------------------------------------------------------------------------
 
-    def _named(self, lease: GuestLease) -> dict[str, Any]:
-        return self.describe(lease)
+    @command("lease.request")
+    def _request(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        return self.describe(self.request_lease(_structure(RequestLease, arguments, term=True)))
 
+    @command("lease.extend")
+    def _extend(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        return self.describe(self.extend_lease(_structure(ExtendLease, arguments)))
+
+    @command("lease.modify")
+    def _modify(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        return self.describe(self.modify_lease(_structure(ModifyLease, arguments)))
+
+    @command("lease.close")
+    def _close(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        return self.describe(self.close_early(_structure(CloseLeaseEarly, arguments)))
+
+    @command("slice.create")
     def _create_slice(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         name, hold = _string(arguments, "name"), arguments.get("hold", 0)
         _check_name("name", name)
@@ -398,6 +402,7 @@ class GuestDesk(GuestGroups):
         self.kernel.touch(record)
         return {"slice": name, "hold": hold}
 
+    @command("slice.key")
     def _set_key(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """The slice's users log in with another key: units that are there are told, those to come get it."""
         name, key = _string(arguments, "name"), _key_text(arguments)
@@ -430,6 +435,7 @@ class GuestDesk(GuestGroups):
             self._redeem(lease, MODIFY)
         self.kernel.touch(lease)
 
+    @command("slice.close")
     def _close_slice(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         name, reason = _string(arguments, "name"), _string(arguments, "reason")
         if name not in self.slices:

@@ -7,8 +7,10 @@ of it has begun.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+from leasekit.actors.dispatch import command
 from leasekit.actors.guest.desk import joint
 from leasekit.actors.guest.suspension import GuestSuspension
 from leasekit.core.errors import CommandError
@@ -26,9 +28,9 @@ TAKEN_BACK = "its guest takes the extend back"
 class GuestExtensions(GuestSuspension):
     """What goes on from the terms of leases."""
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self._commands["lease.undo_extend"] = lambda a: self._named(self.undo_extend(str(a.get("lease", ""))))
+    @command("lease.undo_extend")
+    def _undo(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        return self.describe(self.undo_extend(str(arguments.get("lease", ""))))
 
     def _send_ask(self, lease: GuestLease) -> None:
         raise NotImplementedError

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from leasekit.actors.base import earliest
+from leasekit.actors.dispatch import command, deferred, query, takes
 from leasekit.actors.guest.desk import NAME_MAX, GuestDesk
 from leasekit.actors.settings import GuestSettings, Peer
 from leasekit.core.claims.keys import Scheme, Signer
@@ -62,10 +63,6 @@ class GuestPlans(GuestDesk):
         self.topologies: dict[str, Topology] = {}
         self._topology_of: dict[str, Topology] = {}
         self.kernel.register(Topology, due_at=self._topology_due_at, on_due=self._topology_due)
-        self._handlers[Planned] = self._on_planned
-        self._errand_commands["topology.plan"] = self._try_topology
-        self._commands.update({"topology.request": self._ask_topology, "topology.close": self._close_topology})
-        self._queries.update(topology=self._query_topology, topologies=self._query_topologies)
 
     # -- asking ------------------------------------------------------------------------------------------------
 
@@ -127,6 +124,7 @@ class GuestPlans(GuestDesk):
                 topology.tries = 0
                 self._send_plan(topology)
 
+    @deferred("topology.plan")
     def _try_topology(self, command: Command) -> None:
         """Have the broker say what it would plan; the command's reply is what it said."""
         request = _request_of(command.arguments)
@@ -141,6 +139,7 @@ class GuestPlans(GuestDesk):
 
     # -- the broker's answer -----------------------------------------------------------------------------------
 
+    @takes(Planned)
     def _on_planned(self, peer: str, message: Planned) -> None:
         errand = self._errand_of(peer, message.query, message.number)
         if errand is not None:
@@ -369,6 +368,7 @@ class GuestPlans(GuestDesk):
 
     # -- commands and queries ----------------------------------------------------------------------------------
 
+    @command("topology.request")
     def _ask_topology(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         tries = arguments.get("tries", TRIES)
         if type(tries) is not int:
@@ -376,6 +376,7 @@ class GuestPlans(GuestDesk):
         wish = RequestTopology(_request_of(arguments), _text(arguments, "broker"), tries)
         return self._describe_topology(self.request_topology(wish))
 
+    @command("topology.close")
     def _close_topology(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         topology, reason = self._find_topology(arguments), _text(arguments, "reason") or "closed by its guest"
         if topology.state in OVER:
@@ -412,11 +413,13 @@ class GuestPlans(GuestDesk):
             raise CommandError(f"topology: found {name!r:.80}, there are {known:.400}")
         return found
 
+    @query("topology")
     def _query_topology(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         topology = self._find_topology(arguments)
         request = decode_topology(topology.request, REQUEST_BYTES_MAX * 4)
         return {**self._describe_topology(topology), "request": request.to_dict()}
 
+    @query("topologies")
     def _query_topologies(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
         every = arguments.get("all", False)
         return [

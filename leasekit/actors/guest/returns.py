@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Final
 
+from leasekit.actors.dispatch import takes
 from leasekit.actors.guest.units import GuestUnits
 from leasekit.core.claims.statements import RELINQUISHMENT, state
 from leasekit.core.claims.ticket import decode_ticket, split_tickets
@@ -118,6 +119,7 @@ class GuestReturns(GuestUnits):
         giving.send_at = self.kernel.now + self.kernel.backoff(giving.tries)
         giving.tries += 1
 
+    @takes(Relinquished)
     def _on_relinquished(self, peer: str, message: Relinquished) -> None:
         giving = self._return_numbered(message.lease, message.number)
         if giving is None or giving.site != peer or giving.state != returns.RELINQUISHING:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from leasekit.actors.base import earliest
+from leasekit.actors.dispatch import takes
 from leasekit.actors.guest.extensions import GuestExtensions
 from leasekit.actors.settings import ENDORSE, GuestSettings, Peer
 from leasekit.core.claims.keys import Scheme, Signer
@@ -29,7 +30,6 @@ from leasekit.core.protocol.messages import (
     LeaseUpdate,
     Message,
     Redeem,
-    Relinquished,
     RequestTicket,
     TicketUpdate,
     Withdraw,
@@ -54,15 +54,6 @@ class ServiceManager(GuestExtensions):
         settings: GuestSettings | None = None,
     ) -> None:
         super().__init__(name, signer, scheme, peers, mapper, settings or GuestSettings())
-        self._handlers.update(
-            {
-                Accepted: self._on_accepted,
-                TicketUpdate: self._on_ticket_update,
-                LeaseUpdate: self._on_lease_update,
-                Relinquished: self._on_relinquished,
-                ErrorReply: self._on_error,
-            }
-        )
         self.kernel.register(
             GuestLease,
             due_at=self._lease_due_at,
@@ -107,6 +98,7 @@ class ServiceManager(GuestExtensions):
         self.kernel.owe(lease, lease.broker)
         self.kernel.touch(lease)
 
+    @takes(TicketUpdate)
     def _on_ticket_update(self, peer: str, message: TicketUpdate) -> None:
         lease = self.leases.get(message.lease)
         if lease is None or lease.broker != peer:
@@ -232,6 +224,7 @@ class ServiceManager(GuestExtensions):
             configuration, lease.leaving, lease.truncation,
         )  # fmt: skip
 
+    @takes(LeaseUpdate)
     def _on_lease_update(self, peer: str, message: LeaseUpdate) -> None:
         lease = self.leases.get(message.lease)
         if lease is None:
@@ -338,6 +331,7 @@ class ServiceManager(GuestExtensions):
             self.give_back(lease, held, lease.site, receipt)
         self._end(lease)
 
+    @takes(Accepted)
     def _on_accepted(self, peer: str, message: Accepted) -> None:
         giving = self._return_numbered(message.lease, message.number)
         lease = self.leases.get(message.lease)
@@ -357,6 +351,7 @@ class ServiceManager(GuestExtensions):
             else:
                 self.kernel.touch(lease)
 
+    @takes(ErrorReply)
     def _on_error(self, peer: str, message: ErrorReply) -> None:
         """A server refused to take a message at all: that settles what the message asked for."""
         if self._refused_errand(peer, message):

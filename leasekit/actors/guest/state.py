@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from leasekit.actors.dispatch import query
 from leasekit.actors.peering import Peering
 from leasekit.actors.settings import GuestSettings, Peer
 from leasekit.core.claims.keys import Scheme, Signer
@@ -40,13 +41,6 @@ class GuestState(Peering):
         self._open: dict[str, GuestLease] = {}
         self._names: dict[tuple[str, str], str] = {}
         self._dependents: dict[str, list[str]] = {}
-        self._queries.update(
-            leases=self._query_leases,
-            lease=self._query_lease,
-            slices=self._query_slices,
-            status=self._query_status,
-            returns=self._query_returns,
-        )
         self.kernel.register(GuestUnit)
         self.kernel.register(Slice)
 
@@ -201,6 +195,7 @@ class GuestState(Peering):
             "resumes": None if not lease.resumes else {"lease": lease.resumes, "suspended": lease.resumes_from},
         }
 
+    @query("leases")
     def _query_leases(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
         wanted = arguments.get("slice", "")
         every = arguments.get("all", False)
@@ -210,9 +205,11 @@ class GuestState(Peering):
             if (not wanted or lease.slice == wanted) and (every or lease.state in OPEN)
         ]
 
+    @query("lease")
     def _query_lease(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         return self.describe(self.find(str(arguments.get("lease", ""))))
 
+    @query("slices")
     def _query_slices(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
         rows = []
         for record in self.slices.values():
@@ -230,10 +227,12 @@ class GuestState(Peering):
             )
         return rows
 
+    @query("status")
     def _query_status(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         units = sum(len(lease.units) for lease in self._open.values())
         return {**self._status(self.leases.values()), "units": units, "returns": len(self.returns)}
 
+    @query("returns")
     def _query_returns(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
         return [
             {

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from leasekit.actors.dispatch import command, takes
 from leasekit.actors.giver import taken_back
 from leasekit.actors.served import FRESH, OLD
 from leasekit.actors.settings import DELEGATE, REDEEM, AuthoritySettings, DelegationSpec, Peer
@@ -73,19 +74,10 @@ class Authority(SiteSaved):
         super().__init__(name, signer, scheme, peers, mapper, settings or AuthoritySettings())
         self._delegated = False
         self._strays: list[str] = []
-        self._handlers.update(
-            {
-                Redeem: self._on_redeem,
-                CloseLease: self._on_close,
-                Relinquish: self._on_relinquish,
-                Truncated: self._on_truncated,
-            }
-        )
-        self._needs.update({Redeem: REDEEM, Truncated: DELEGATE})
-        self._commands.update({"unit.disable": self._disable_unit, "unit.enable": self._enable_unit})
 
     # -- redeeming ---------------------------------------------------------------------------------------------
 
+    @takes(Redeem, REDEEM)
     def _on_redeem(self, peer: str, message: Redeem) -> None:
         lease = self.leases.get(message.lease)
         if not self._is_news(lease, peer, message.number):
@@ -271,6 +263,7 @@ class Authority(SiteSaved):
 
     # -- closing and giving back -------------------------------------------------------------------------------
 
+    @takes(CloseLease)
     def _on_close(self, peer: str, message: CloseLease) -> None:
         lease = self.leases.get(message.lease)
         fresh = self._freshness(lease, peer, message.number)
@@ -342,6 +335,7 @@ class Authority(SiteSaved):
         at = max(self.kernel.now, note.at)
         return self.receipt(lease.claim, self.end_claim(lease.claim, at), lease.id)
 
+    @takes(Relinquish)
     def _on_relinquish(self, peer: str, message: Relinquish) -> None:
         """Works the same however often it comes: the claim is void from the first time on.
 
@@ -500,6 +494,7 @@ class Authority(SiteSaved):
             elif record.deadline >= 0 and (at := self.end_under(lease, record.digest, record.deadline)) >= 0:
                 self.notice_lease(lease, at, why)
 
+    @takes(Truncated, DELEGATE)
     def _on_truncated(self, peer: str, message: Truncated) -> None:
         """An issuer ends a claim of its own early: a lease that it was redeemed for ends with it."""
         statement = decode_statement(message.truncation)
@@ -556,12 +551,14 @@ class Authority(SiteSaved):
     def _query_status(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         return {**super()._query_status(arguments), "delegations": self.differences()}
 
+    @command("unit.disable")
     def _disable_unit(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         reason = str(arguments.get("reason") or "taken out of service by the operator")
         unit = self.units.retire(str(arguments.get("unit", "")), reason)
         self.count_units(unit.type)
         return {"unit": unit.id, "state": unit.state, "reason": unit.retire}
 
+    @command("unit.enable")
     def _enable_unit(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         unit = self.units.bring_back(str(arguments.get("unit", "")))
         self.count_units(unit.type)

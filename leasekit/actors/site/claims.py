@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from attrs import evolve
 
+from leasekit.actors.dispatch import command, query
 from leasekit.actors.settings import AuthoritySettings, Peer
 from leasekit.actors.site.leases import SiteLeases
 from leasekit.core.claims.claim import DEGREE_ONE, Claim, decode_claim
@@ -79,8 +80,6 @@ class SiteClaims(SiteLeases):
         self.incidents: dict[str, Incident] = {}
         self._guilty: Counter[str] = Counter()
         self._counted_claims = 0
-        self._queries.update(evidence=self._query_evidence, claims=self._query_claims)
-        self._commands["evidence.word"] = self._give_word
 
     # -- tickets that come -------------------------------------------------------------------------------------
 
@@ -373,6 +372,7 @@ class SiteClaims(SiteLeases):
             self._refresh(claim.digest)
         return standing(self.root_signer(claims[0].digest), [one.digest for one in claims], self.kernel.now, instant)
 
+    @command("evidence.word")
     def _give_word(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """The evidence in ``file``, with the site's word on its claims in it."""
         found = decode_evidence(str(arguments.get("file", "")))
@@ -485,6 +485,7 @@ class SiteClaims(SiteLeases):
 
     # -- queries -----------------------------------------------------------------------------------------------
 
+    @query("evidence")
     def _query_evidence(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
         wanted, names = str(arguments.get("id", "")), self.keyring.names()
         return [
@@ -500,6 +501,7 @@ class SiteClaims(SiteLeases):
             if wanted in ("", one.id)
         ]
 
+    @query("claims")
     def _query_claims(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
         names = self.keyring.names()
         return [

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from leasekit.actors.dispatch import command, query
 from leasekit.actors.site.outages import SiteOutages
 from leasekit.actors.site.turns import REPLACE
 from leasekit.actors.site.units import REASON_MAX
@@ -30,9 +31,8 @@ class SiteFailures(SiteOutages):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self._commands["unit.fail"] = self._fail_unit
-        self._queries["watched"] = self._query_watched
 
+    @command("unit.fail")
     def _fail_unit(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """``unit`` is down, for ``reason``. With ``lease`` and ``setup``, as ``watched`` told them, only if it is
         still that one's, from that setup.
@@ -121,6 +121,7 @@ class SiteFailures(SiteOutages):
         self.look_again()
         return True
 
+    @query("watched")
     def _query_watched(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
         """The units that are up, for whoever probes them: whose, from which setup, and what their driver may know."""
         return [

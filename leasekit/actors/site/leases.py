@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from leasekit.actors.base import earliest
+from leasekit.actors.dispatch import query
 from leasekit.actors.settings import AuthoritySettings, Peer
 from leasekit.actors.site.turns import GROW, NEW, REPLACE, SHRINK, SiteTurns
 from leasekit.actors.site.units import REASON_MAX, Units, summary
@@ -62,7 +63,6 @@ class SiteLeases(SiteTurns):
         self._stale = False
         self._endings = 0
         self._declare()
-        self._queries.update(units=self._query_units, status=self._query_status)
         self.kernel.register(
             SiteLease,
             due_at=self.lease_due_at,
@@ -538,9 +538,11 @@ class SiteLeases(SiteTurns):
             "reason": lease.reason,
         }
 
+    @query("units")
     def _query_units(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
         return self.units.describe()
 
+    @query("status")
     def _query_status(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         units = {type_: dict(counts) for type_, counts in summary(self.units).items()}
         status = self._status(self.leases.values())

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from leasekit.actors.dispatch import command, query
 from leasekit.actors.shares import withheld_shares
 from leasekit.actors.site.failures import SiteFailures
 from leasekit.core.errors import CommandError
@@ -33,12 +34,11 @@ class SiteMaintenance(SiteFailures):
         super().__init__(*arguments)
         self.windows: dict[str, Window] = {}
         self._dips: dict[tuple[str, str], int] = {}
-        self._commands.update({"maintenance.add": self._add_window, "maintenance.remove": self._remove_window})
-        self._queries["maintenance"] = self._query_windows
         self.kernel.register(Window, due_at=lambda one: one.end if one.begun else one.start, on_due=self._window_due)
 
     # -- announcing --------------------------------------------------------------------------------------------
 
+    @command("maintenance.add")
     def _add_window(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         named = arguments.get("units") or ()
         if not isinstance(named, (list, tuple)):
@@ -91,6 +91,7 @@ class SiteMaintenance(SiteFailures):
                     f"units: {min(shared)} is in {other.id} already, over [{other.start}, {other.end}): remove it first"
                 )
 
+    @command("maintenance.remove")
     def _remove_window(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         window = self.windows.get(str(arguments.get("window", "")))
         if window is None:
@@ -227,6 +228,7 @@ class SiteMaintenance(SiteFailures):
         for type_ in self.units.types():
             self.count_units(type_)
 
+    @query("maintenance")
     def _query_windows(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
         return [
             {

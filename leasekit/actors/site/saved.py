@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from leasekit.actors.dispatch import query
 from leasekit.actors.site.power import SitePower
 from leasekit.actors.site.units import REASON_MAX
 from leasekit.core.drivers import DROP, NOT_RESUMED, NOT_SAVED, RESUME, SAVE, UNIT, saves
@@ -39,7 +40,6 @@ class SiteSaved(SitePower):
         self._busy: dict[str, SavedUnit] = {}
         self._ending: ActionDone | None = None
         super().__init__(*arguments)
-        self._queries["saved"] = self._query_saved
         self.kernel.register(
             SavedUnit, due_at=lambda kept: kept.until if kept.state == sv.SAVED else None, on_due=self._saved_due
         )
@@ -243,6 +243,7 @@ class SiteSaved(SitePower):
                 self._send_drop(kept)
         super().restore_leases(tables)
 
+    @query("saved")
     def _query_saved(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
         return [
             {

@@ -65,10 +65,10 @@ the setup that a unit is up from, which is only held against what probes say: th
 
 _KEPT_OUT: Final = frozenset(
     {
-        "kernel", "keyring", "errors", "_running", "_failed", "_to_accept", "_call_unblock", "_commands", "_handlers",
-        "_inputs", "_mapper", "_queries", "inline", "settings", "name", "sites_by_key", "_needs", "_deployed", "_open",
+        "kernel", "keyring", "errors", "_running", "_failed", "_to_accept", "_call_unblock", "_handlers",
+        "_inputs", "_mapper", "inline", "settings", "name", "sites_by_key", "_deployed", "dispatch", "_open",
         "_names", "_dependents", "slices", "_options", "_closings", "_open_requests", "_cut_off", "reports", "usage",
-        "_endings", "_counted_claims", "_errand_commands", "_shown", "_questions_asked", "_cycle_at", "_specs",
+        "_endings", "_counted_claims", "_shown", "_questions_asked", "_cycle_at", "_specs",
         "_retried", "_tags",
     }
 )  # fmt: skip

@@ -71,8 +71,8 @@ TICKS_MAX: Final = 20
 
 WIRING: Final = frozenset(
     {
-        "_call_unblock", "_commands", "_handlers", "_inputs", "_kinds", "_mapper", "_queries", "inline", "kernel",
-        "keyring", "settings", "name", "sites_by_key", "_needs", "_deployed", "_errand_commands",
+        "_call_unblock", "_inputs", "_kinds", "_mapper", "inline", "kernel",
+        "keyring", "settings", "name", "sites_by_key", "_deployed", "dispatch",
     }
 )  # fmt: skip
 """Attributes that the constructors of an actor and its parts fill in from settings alone, and that do not change."""
