@@ -71,8 +71,8 @@ TICKS_MAX: Final = 20
 
 WIRING: Final = frozenset(
     {
-        "_call_unblock", "_inputs", "_kinds", "_mapper", "inline", "kernel",
-        "keyring", "settings", "name", "sites_by_key", "_deployed", "dispatch",
+        "_call_unblock", "_deployed", "_inputs", "_kernel", "_kinds", "_mapper", "_own", "dispatch", "inline", "kernel",
+        "keyring", "name", "peers", "scheme", "settings", "signer", "sites_by_key", "tag", "verifier",
     }
 )  # fmt: skip
 """Attributes that the constructors of an actor and its parts fill in from settings alone, and that do not change."""
