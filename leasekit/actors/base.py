@@ -8,25 +8,17 @@ lazy deletion: a record that nothing concerns costs nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import islice
 from typing import Any, Final, TypeVar
 
+from leasekit.actors.calls import Calls
 from leasekit.actors.dispatch import Dispatch
 from leasekit.actors.kernel import Kernel
 from leasekit.actors.keyring import Keyring
+from leasekit.actors.peering import Peering
 from leasekit.actors.settings import ActorSettings, Peer
-from leasekit.actors.turns import (
-    FAILED,
-    MALFORMED,
-    NOT_CARRIED_OUT,
-    MalformedError,
-    check_decision,
-    later_than,
-    run_turn,
-)
+from leasekit.actors.turns import MapperTurns
 from leasekit.core.claims.keys import Scheme, Signer
 from leasekit.core.errors import CommandError, LeasekitError, RemoteError
-from leasekit.core.mappers import Wake
 from leasekit.core.protocol.codec import clip
 from leasekit.core.protocol.messages import ErrorReply, Message
 from leasekit.core.schema import Row
@@ -56,6 +48,8 @@ class Actor:
     """The common part of an actor; see :mod:`leasekit.core.steps` for the contract with its shell."""
 
     role: str = ""
+    endorsable: str = ""
+    """The role of those whom a broker may make known here."""
     decisions: tuple[type, ...] = ()
     """What the role's mapper may decide, beside :class:`Wake`."""
 
@@ -66,12 +60,14 @@ class Actor:
         self.kernel = Kernel(settings)
         self.keyring = Keyring(name, signer, scheme, peers, self.kernel)
         self.inline = False
-        self.errors: list[str] = []
-        self._wake: Instant | None = None
-        self._running = 0
-        self._failed = 0
         self.dispatch = Dispatch(self.role)
-        self.dispatch.add(self)
+        self.turns = MapperTurns(self.kernel, self.role, self.decisions, self._carry_out, self._waits_for_mapper)
+        self.peering = Peering(self.kernel, self.keyring, self.role, self.endorsable, self._deals_with)
+        self.calls = Calls(self.kernel, self.keyring, self.dispatch)
+        for part in (self.peering, self.calls, self):
+            self.dispatch.add(part)
+        self.connected = [self.kernel.connected, self.peering.connected, self.calls.connected]
+        """What happens, in order, when a connection to a peer comes up."""
         self._inputs: dict[type, Callable[[Any], None]] = {
             Tick: self._tick,
             Received: self._received,
@@ -96,6 +92,11 @@ class Actor:
     def peers(self) -> Mapping[str, Peer]:
         """The peers that this actor knows, by name."""
         return self.keyring.peers
+
+    @property
+    def errors(self) -> Sequence[str]:
+        """What the operator was told last that is wrong."""
+        return self.kernel.errors
 
     @property
     def now(self) -> Instant:
@@ -131,12 +132,13 @@ class Actor:
     def restore(self, tables: Mapping[str, Sequence[Row]]) -> None:
         """Take up the state that a store kept; afterwards all that is due is due at once."""
         self.kernel.restore(tables.get("meta", ()))
+        self.peering.restore(tables.get("peers", ()))
         self._restore(tables)
 
     # -- for the roles to fill in ------------------------------------------------------------------------------
 
     def _restore(self, tables: Mapping[str, Sequence[Row]]) -> None:
-        raise NotImplementedError
+        """Take up the role's own."""
 
     def _turn_at(self) -> Instant | None:
         raise NotImplementedError
@@ -190,58 +192,22 @@ class Actor:
             self.kernel.reply(Reply(command.id, error=str(error)))
 
     def _connected(self, connected: Connected) -> None:
-        """What is owed to the peer is sent at once instead of at the end of its backoff."""
-        self.kernel.connected(connected.peer)
+        for tell in self.connected:
+            tell(connected.peer)
 
     def _disconnected(self, disconnected: Disconnected) -> None:
-        """What is due is sent again all the same; most roles need not know."""
+        self.peering.disconnected(disconnected.peer)
 
-    # -- the mapper --------------------------------------------------------------------------------------------
-
-    def _begin_turn(self, call: Callable[[], Any]) -> Turn:
-        self._running = number = self.kernel.next("turn")
-        return Turn(number, lambda: run_turn(number, call))
+    def _refused_call(self, peer: str, message: ErrorReply) -> bool:
+        """Whether an error answers something that waits for ``peer``'s answer."""
+        return self.calls.refused(peer, message)
 
     def _turn_done(self, done: TurnDone) -> None:
-        """Carry out what the mapper decided, each decision by itself. A mapper that raised, or whose decision can't
-        be carried out, is called again later: what it wanted to do may still have to be done.
-        """
-        if done.number != self._running:
-            return
-        self._running = 0
-        failed = bool(done.error)
-        if done.error:
-            waiting = ", ".join(islice(self._waits_for_mapper(), 5))
-            self._mapper_is_wrong(
-                FAILED, f"{self.role} mapper: {done.error}{f' (waiting: {waiting})' if waiting else ''}"
-            )
-        for decision in done.decisions:
-            try:
-                self._decide(decision)
-            except (LeasekitError, ValueError) as error:
-                failed = True
-                text = f"{self.role} mapper's {type(decision).__name__} is not carried out: {error}"
-                self._mapper_is_wrong(MALFORMED if isinstance(error, MalformedError) else NOT_CARRIED_OUT, text)
-        if failed:
-            self._wake = earliest(self._wake, self.kernel.now + self.kernel.backoff(self._failed))
-        self._failed = self._failed + 1 if failed else 0
+        self.turns.done(done)
 
-    def _decide(self, decision: Any) -> None:
-        if not isinstance(decision, (Wake, *self.decisions)):
-            raise MalformedError(f"{decision!r:.80} is no decision of the {self.role} mapper")
-        check_decision(decision)
-        if isinstance(decision, Wake):
-            self._wake = earliest(self._wake, later_than(self.kernel.now, decision.at))
-        else:
-            self._carry_out(decision)
-
-    def _mapper_is_wrong(self, kind: str, text: str) -> None:
-        """Say what its mapper does wrong: ``kind`` is one of the three of :mod:`leasekit.actors.turns`."""
-        self._complain(text, "mapper", kind)
-
-    def _complain(self, text: str, event: str = "complaint", kind: str = "") -> None:
-        self.errors = [*self.errors[-19:], text]
-        self.kernel.note("", event, "", kind, text)
+    def _deals_with(self, peer: str) -> bool:
+        """Whether something goes on with a peer."""
+        return False
 
     def _status(self, leases: Iterable[Any]) -> dict[str, Any]:
         """What every role says of itself: who it is, what time it has, and how many leases are in which state."""
@@ -255,6 +221,7 @@ class Actor:
             "now": self.kernel.now,
             "leases": states,
             "mapper_errors": self.errors[-5:],
+            "introductions": self.peering.introductions(),
         }
 
 
@@ -264,13 +231,3 @@ def instant_of(arguments: Mapping[str, Any], field: str) -> Instant | None:
     if value is None or (type(value) is int and 0 <= value <= INSTANT_MAX):
         return value
     raise CommandError(f"{field}: found {value!r:.80}, expected an instant: milliseconds from 0 to {INSTANT_MAX}")
-
-
-def earliest(one: Instant | None, two: Instant | None, three: Instant | None = None) -> Instant | None:
-    """The earliest of those that are set."""
-    least = one
-    if two is not None and (least is None or two < least):
-        least = two
-    if three is not None and (least is None or three < least):
-        least = three
-    return least

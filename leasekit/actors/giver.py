@@ -19,9 +19,10 @@ from typing import Any, Final, Generic, TypeVar
 
 import attrs
 
-from leasekit.actors.base import earliest, instant_of
+from leasekit.actors.base import instant_of
 from leasekit.actors.differences import differences
 from leasekit.actors.dispatch import command, query, takes
+from leasekit.actors.kernel import earliest
 from leasekit.actors.reports import Reports
 from leasekit.actors.served import ServedLease
 from leasekit.actors.settings import DelegationSpec
@@ -43,7 +44,6 @@ from leasekit.core.protocol.messages import (
     Reclaim,
 )
 from leasekit.core.schema import Change, Row
-from leasekit.core.steps import Connected
 from leasekit.core.time import Instant
 
 L = TypeVar("L", bound=ServedLease)
@@ -101,6 +101,8 @@ class Giver(Reports[L], Generic[L]):
             send=self._send_given_now,
         )
         self.kernel.register(Wish)
+        self.peering.changed.append(self._give_changed)
+        self.connected.append(self._give_connected)
 
     # -- for the roles to fill in ------------------------------------------------------------------------------
 
@@ -379,7 +381,8 @@ class Giver(Reports[L], Generic[L]):
     def _not_taken(self, record: Delegation, reason: str) -> None:
         record.reason = reason
         self.kernel.fire(deleg.MACHINE, record, "refused", reason)
-        self._complain(f"{record.peer} refuses {record.id}: {reason}; it is offered again when something has changed")
+        again = "it is offered again when something has changed"
+        self.kernel.complain(f"{record.peer} refuses {record.id}: {reason}; {again}")
         self._refused(record)
 
     def _on_error(self, peer: str, message: ErrorReply) -> None:
@@ -398,21 +401,19 @@ class Giver(Reports[L], Generic[L]):
             self._renew(record)
             self.kernel.owe_no_more(record, peer)
 
-    def _peer_changed(self, name: str) -> None:
+    def _give_changed(self, name: str) -> None:
         """What a peer refused it may take now that it is known otherwise."""
-        super()._peer_changed(name)
         if name in self.keyring.peers:
             theirs = [line for line, spec in self._specs.items() if spec.broker == name]
             for line in theirs:
                 self._retried.pop(line, None)
             self.give(theirs, again=True)
 
-    def _connected(self, connected: Connected) -> None:
-        """As the base's; a peer that was away may have been set right meanwhile."""
-        super()._connected(connected)
+    def _give_connected(self, peer: str) -> None:
+        """A peer that was away may have been set right meanwhile."""
         for line, spec in list(self._specs.items()):
             refused = any(one.base == line and one.state == deleg.REFUSED for one in self.given.values())
-            if spec.broker == connected.peer and refused and self._retried.get(line, 0) < RETRIES_MAX:
+            if spec.broker == peer and refused and self._retried.get(line, 0) < RETRIES_MAX:
                 self._retried[line] = self._retried.get(line, 0) + 1
                 self.give([line], again=True)
 

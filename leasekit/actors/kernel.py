@@ -30,12 +30,17 @@ _new: Final = tuple.__new__
 """Makes a named tuple from a tuple without a call in Python: for changes, of which every step of a lease makes some."""
 
 
-class Record(Protocol):
-    """What the kernel knows of a record. ``timer`` is the instant it is scheduled for, ``table`` where its row goes."""
+class Timed(Protocol):
+    """What the kernel knows of what waits. ``timer`` is the instant it is scheduled for."""
 
     id: str
-    table: ClassVar[str]
     timer: Instant | None
+
+
+class Record(Timed, Protocol):
+    """What the kernel knows of a record. ``table`` is where its row goes."""
+
+    table: ClassVar[str]
 
     def row(self) -> Row: ...
 
@@ -49,6 +54,7 @@ class StateRecord(Record, Protocol):
 
 
 R = TypeVar("R", bound=Record)
+T = TypeVar("T", bound=Timed)
 
 
 def _never(record: Any) -> Instant | None:
@@ -75,6 +81,7 @@ class Kind:
     on_due: Callable[[Any], None] = _nothing
     owes: Callable[[Any, str], bool] = _owes_nothing
     send: Callable[[Any, str], None] = _sends_nothing
+    is_kept: bool = True
 
 
 class Kernel:
@@ -84,7 +91,7 @@ class Kernel:
         self.settings = settings
         self.now: Instant = 0
         self.counters: dict[str, int] = dict.fromkeys(COUNTERS, 0)
-        self.timers: list[tuple[Instant, int, Record]] = []
+        self.timers: list[tuple[Instant, int, Any]] = []
         # By identity: a peer chooses the ids of leases, which must not meet those of units or delegations.
         self.dirty: dict[int, Record] = {}
         self.changes: list[Change] = []
@@ -92,6 +99,8 @@ class Kernel:
         self.replies: list[Reply] = []
         self.actions: list[Action] = []
         self.peer_changes: list[PeerChange] = []
+        self.errors: list[str] = []
+        """What the operator was told last that is wrong."""
         self.owed: dict[str, dict[str, Record]] = {}
         self._kinds: dict[type, Kind] = {}
         self._counted = False
@@ -111,6 +120,12 @@ class Kernel:
         """Say once what all records of a class need; see :class:`Kind`."""
         self._kinds[record] = Kind(due_at, on_due, owes, send)
 
+    def register_unkept(self, kind: type[T], *, on_due: Callable[[T], None]) -> None:
+        """The same for what waits and is not kept: it is over when its actor is. Time concerns it when it was
+        :meth:`schedule`d.
+        """
+        self._kinds[kind] = Kind(on_due=on_due, is_kept=False)
+
     def due_at(self, record: Record) -> Instant | None:
         """When time next concerns a record."""
         return self._kinds[type(record)].due_at(record)
@@ -125,7 +140,7 @@ class Kernel:
         """A record has changed: its row is written, and its timer set, with the next Ready."""
         self.dirty[id(record)] = record
 
-    def schedule(self, record: Record, at: Instant | None) -> None:
+    def schedule(self, record: Timed, at: Instant | None) -> None:
         """Have time concern a record ``at`` then (None: not at all), and at no other instant."""
         if at == record.timer:
             return
@@ -135,7 +150,7 @@ class Kernel:
             self._timer_seq += 1
             heapq.heappush(self.timers, (at, self._timer_seq, record))
 
-    def forget(self, record: Record) -> None:
+    def forget(self, record: Timed) -> None:
         """A record is no more: it has no row to be written, and no timer."""
         self.dirty.pop(id(record), None)
         self.schedule(record, None)
@@ -159,6 +174,11 @@ class Kernel:
     def note(self, subject: str, event: str, before: str, after: str, why: str) -> None:
         """Write a line of the transition log."""
         self.changes.append(_new(Change, (LOG, "", (self.now, subject, event, before, after, why))))
+
+    def complain(self, text: str, event: str = "complaint", kind: str = "") -> None:
+        """Tell the operator what is wrong."""
+        self.errors = [*self.errors[-19:], text]
+        self.note("", event, "", kind, text)
 
     def next(self, counter: str) -> int:
         """The next number of a counter, one of :data:`COUNTERS`."""
@@ -224,9 +244,10 @@ class Kernel:
                 self._superseded -= 1
         for at, record in due:
             if record.timer == at:  # and not taken back by one that was due before it
-                record.timer = None
-                self.dirty[id(record)] = record  # before: a record that is dropped takes itself out again
-                self._kinds[type(record)].on_due(record)
+                kind, record.timer = self._kinds[type(record)], None
+                if kind.is_kept:
+                    self.dirty[id(record)] = record  # before: a record that is dropped takes itself out again
+                kind.on_due(record)
 
     def next_timer(self) -> Instant | None:
         """When time next concerns any record."""
@@ -278,3 +299,13 @@ class Kernel:
         if self._counted:
             self._counted = False
             self.changes.extend(Change("meta", key, (key, value)) for key, value in self.counters.items())
+
+
+def earliest(one: Instant | None, two: Instant | None, three: Instant | None = None) -> Instant | None:
+    """The earliest of those that are set."""
+    least = one
+    if two is not None and (least is None or two < least):
+        least = two
+    if three is not None and (least is None or three < least):
+        least = three
+    return least

@@ -63,11 +63,11 @@ class Notices(Server[L], Generic[L]):
 
     def _on_error(self, peer: str, message: ErrorReply) -> None:
         """A peer that can't take a notice has had it; one that can't take an update is sent it again."""
-        if self._refused_errand(peer, message):
+        if self._refused_call(peer, message):
             return
         for notice in self._waiting_for(peer, message.lease, message.number) if message.number else ():
             self._end_notice(notice)
-            self._complain(f"{peer} refused a notice about {message.lease}: {message.text}")
+            self.kernel.complain(f"{peer} refused a notice about {message.lease}: {message.text}")
 
     def _waiting_for(self, peer: str, subject: str, number: int) -> list[Notice]:
         return [n for n in self.notices.values() if (n.peer, n.subject, n.number) == (peer, subject, number)]

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
+from leasekit.actors.base import Actor
 from leasekit.actors.dispatch import query, takes
-from leasekit.actors.peering import Peering
 from leasekit.actors.settings import ActorSettings, Peer
 from leasekit.core.claims.keys import Scheme, Signer, key_tag
 from leasekit.core.errors import CommandError, RemoteError
@@ -48,7 +48,7 @@ class ServedLease(Protocol):
 L = TypeVar("L", bound=ServedLease)
 
 
-class Server(Peering, Generic[L]):
+class Server(Actor, Generic[L]):
     """An actor that answers requests about leases, whose records are ``L``."""
 
     def __init__(
@@ -59,6 +59,7 @@ class Server(Peering, Generic[L]):
         self._tags: dict[str, str] = {}
         for known in self.keyring.peers:
             self._know_tags(known)
+        self.peering.changed.append(self._retag)
         self._to_accept: dict[str, tuple[ServedLease, int]] = {}
 
     def _describe(self, lease: L) -> dict[str, Any]:
@@ -137,8 +138,7 @@ class Server(Peering, Generic[L]):
                 "key that gives the same ones: make a new one with `leasekit keys rotate`"
             )  # fmt: skip
 
-    def _peer_changed(self, name: str) -> None:
-        super()._peer_changed(name)
+    def _retag(self, name: str) -> None:
         self._tags = {tag: owner for tag, owner in self._tags.items() if owner != name}
         self._know_tags(name)
 
@@ -200,7 +200,7 @@ class Server(Peering, Generic[L]):
     @takes(ErrorReply)
     def _on_error(self, peer: str, message: ErrorReply) -> None:
         """A client could not take an update: it stays due, backed off, until its term is over."""
-        self._refused_errand(peer, message)
+        self._refused_call(peer, message)
 
     def _drop_at(self, lease: ServedLease) -> Instant:
         """When a lease that is over may be forgotten: after the retention, later if its last word was not heard."""

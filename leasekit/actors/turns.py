@@ -6,15 +6,17 @@ What comes back is a stranger's: :func:`check_decision` looks at each field befo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
 from pathlib import Path
 from traceback import walk_tb
 from types import FrameType
 from typing import Any, Final, get_type_hints
 
-from leasekit.core.errors import CommandError
-from leasekit.core.mappers import Demand, Grant, LeaseView, PendingRequest, PlannedPart
+from leasekit.actors.kernel import Kernel, earliest
+from leasekit.core.errors import CommandError, LeasekitError
+from leasekit.core.mappers import Demand, Grant, LeaseView, PendingRequest, PlannedPart, Wake
 from leasekit.core.properties import Properties, check_plain, check_properties, is_text
-from leasekit.core.steps import TurnDone
+from leasekit.core.steps import Turn, TurnDone
 from leasekit.core.time import INSTANT_MAX, Instant, Term, make_term
 from leasekit.core.topology import TopologyRequest
 
@@ -188,3 +190,71 @@ def _checks(kind: type[Any]) -> tuple[tuple[str, Check, Any], ...]:
             (field, _BY_TYPE[hint], defaults.get(field, _NO_DEFAULT)) for field, hint in get_type_hints(kind).items()
         )
     return checks
+
+
+class MapperTurns:
+    """The turns of an actor's mapper: one runs at a time, and what it decides is carried out decision by decision.
+
+    ``decisions`` are what the mapper of a ``role`` may decide beside :class:`Wake`. ``carry_out`` does what one of them
+    says; it raises ``LeasekitError`` or ``ValueError``, with nothing changed, if that can't be done. ``waiting`` gives
+    the ids of those that wait for the mapper, for its errors.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        role: str,
+        decisions: tuple[type, ...],
+        carry_out: Callable[[Any], None],
+        waiting: Callable[[], Iterable[str]],
+    ) -> None:
+        self._kernel = kernel
+        self._role = role
+        self._decisions = decisions
+        self._carry_out = carry_out
+        self._waiting = waiting
+        self._failed = 0
+        self.running = 0
+        """The number of the turn that runs now, or 0."""
+        self.wake: Instant | None = None
+        """When the mapper wants to be called next."""
+
+    def begin(self, call: Callable[[], Any]) -> Turn:
+        """A turn that runs ``call``."""
+        self.running = number = self._kernel.next("turn")
+        return Turn(number, lambda: run_turn(number, call))
+
+    def done(self, done: TurnDone) -> None:
+        """Carry out what the mapper decided, each decision by itself. A mapper that raised, or whose decision can't
+        be carried out, is called again later: what it wanted to do may still have to be done.
+        """
+        if done.number != self.running:
+            return
+        self.running = 0
+        failed = bool(done.error)
+        if done.error:
+            waiting = ", ".join(islice(self._waiting(), 5))
+            self.wrong(FAILED, f"{self._role} mapper: {done.error}{f' (waiting: {waiting})' if waiting else ''}")
+        for decision in done.decisions:
+            try:
+                self._decide(decision)
+            except (LeasekitError, ValueError) as error:
+                failed = True
+                text = f"{self._role} mapper's {type(decision).__name__} is not carried out: {error}"
+                self.wrong(MALFORMED if isinstance(error, MalformedError) else NOT_CARRIED_OUT, text)
+        if failed:
+            self.wake = earliest(self.wake, self._kernel.now + self._kernel.backoff(self._failed))
+        self._failed = self._failed + 1 if failed else 0
+
+    def _decide(self, decision: Any) -> None:
+        if not isinstance(decision, (Wake, *self._decisions)):
+            raise MalformedError(f"{decision!r:.80} is no decision of the {self._role} mapper")
+        check_decision(decision)
+        if isinstance(decision, Wake):
+            self.wake = earliest(self.wake, later_than(self._kernel.now, decision.at))
+        else:
+            self._carry_out(decision)
+
+    def wrong(self, kind: str, text: str) -> None:
+        """Say what the mapper does wrong: ``kind`` is :data:`FAILED`, :data:`MALFORMED` or :data:`NOT_CARRIED_OUT`."""
+        self._kernel.complain(text, "mapper", kind)

@@ -150,9 +150,9 @@ def strangers(name: str, actor: Actor) -> Actor:
     """The site and the guest of the upper broker don't know each other."""
     for other in {"site": ["batch"], "batch": ["site"]}.get(name, []):
         actor.keyring.peers.pop(other, None)
-        actor._deployed.pop(other, None)  # type: ignore[attr-defined]
+        actor.peering._deployed.pop(other, None)  # type: ignore[attr-defined]
     if name == "batch":
-        actor._peer_changed("site")  # type: ignore[attr-defined]
+        actor.peering._peer_changed("site")  # type: ignore[attr-defined]
     return actor
 
 

@@ -132,8 +132,8 @@ def test_a_ticket_that_was_not_redeemed_yet(world: DeployedWorld) -> None:
 
 def _decide(broker: Broker, decision: Any) -> None:
     """Have the broker carry out a decision as at the end of a turn."""
-    broker._running = broker.kernel.next("turn")
-    broker.step(TurnDone(broker._running, [decision]))
+    broker.turns.running = broker.kernel.next("turn")
+    broker.step(TurnDone(broker.turns.running, [decision]))
 
 
 def test_granted_anew(tmp_path: Path) -> None:

@@ -34,8 +34,8 @@ def decide(world: DeployedWorld, broker: str, decision: Any) -> list[str]:
     """Have a broker carry out a decision as at the end of a turn; returns what it complained of."""
     actor = world.broker(broker)
     before = len(actor.errors)
-    actor._running = actor.kernel.next("turn")
-    actor.step(TurnDone(actor._running, [decision]))
+    actor.turns.running = actor.kernel.next("turn")
+    actor.step(TurnDone(actor.turns.running, [decision]))
     world.feed(broker, [])
     return actor.errors[before:]
 

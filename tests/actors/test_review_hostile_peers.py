@@ -475,7 +475,7 @@ def test_the_deploy_file_overrules_endorsements(tmp_path: Path) -> None:
         if name == "site":
             boss = Peer(name="boss", key=Keypair(b"b" * 32).public, role="guest", may=frozenset({ADMINISTER}))
             actor.keyring.peers["boss"] = boss
-            actor._deployed["boss"] = boss  # type: ignore[attr-defined]
+            actor.peering._deployed["boss"] = boss  # type: ignore[attr-defined]
         return actor
 
     world._make = make

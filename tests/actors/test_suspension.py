@@ -412,8 +412,8 @@ def test_the_rest_asks_as_the_lease_did(world: SavingWorld) -> None:
 
 def _decide(world: SavingWorld, decision: Any) -> None:
     broker = world.broker("broker")
-    broker._running = broker.kernel.next("turn")
-    broker.step(TurnDone(broker._running, [decision]))
+    broker.turns.running = broker.kernel.next("turn")
+    broker.step(TurnDone(broker.turns.running, [decision]))
     world.feed("broker", [])
 
 

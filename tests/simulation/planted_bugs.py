@@ -340,8 +340,8 @@ BUGS: Final[dict[str, Bug]] = {
         Broker, "_cut_claims", "number == 0 else", "number < 0 else"
     ),
     "nobody gets known by an endorsement": Bug(
-        Peering, "take_endorsement", "known = self.keyring.peers.get(name)",
-        "return\n    known = self.keyring.peers.get(name)",
+        Peering, "take_endorsement", "known = self._keyring.peers.get(name)",
+        "return\n    known = self._keyring.peers.get(name)",
     ),
 }  # fmt: skip
 

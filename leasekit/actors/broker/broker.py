@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 
-from leasekit.actors.base import earliest
 from leasekit.actors.broker.claims import concerned, constraints_of, place_of
 from leasekit.actors.broker.plans import BrokerPlans
 from leasekit.actors.broker.suspension import ends_suspended, is_part, note_suspend, with_suspend
 from leasekit.actors.broker.usage import UsageBook
 from leasekit.actors.dispatch import takes
+from leasekit.actors.kernel import earliest
 from leasekit.actors.served import OLD
 from leasekit.actors.settings import REQUEST, BrokerSettings, Peer
 from leasekit.actors.turns import is_inline
@@ -258,31 +258,31 @@ class Broker(BrokerPlans):
     # -- the mapper's turns ------------------------------------------------------------------------------------
 
     def _turn_at(self) -> Instant | None:
-        if self._running:
+        if self.turns.running:
             return None
         return self._plans_due(self.kernel.now if self._questions else self._request_turn_at())
 
     def _request_turn_at(self) -> Instant | None:
         if not self._pending:
             return None
-        return self.kernel.now if self._wanted else self._wake
+        return self.kernel.now if self._wanted else self.turns.wake
 
     def turn(self) -> Turn | None:
         """The mapper's turn, if requests wait and something has changed since it saw them; else a question's."""
-        if self._running:
+        if self.turns.running:
             return None
         at = self._request_turn_at()
         if at is not None and at <= self.kernel.now:
-            self._wanted, self._wake = False, None
+            self._wanted, self.turns.wake = False, None
             cycle = self._cycle()
             if cycle.requests or cycle.groups:
-                return self._begin_turn(lambda: self._mapper.allocate(cycle))
+                return self.turns.begin(lambda: self._mapper.allocate(cycle))
         return self._question_turn() or self._plan_turn()
 
     def _turn_done(self, done: TurnDone) -> None:
-        if self._question is not None and done.number == self._running:
+        if self._question is not None and done.number == self.turns.running:
             self._question_done(done)
-        elif self._planning is not None and done.number == self._running:
+        elif self._planning is not None and done.number == self.turns.running:
             self._plan_done(done)
         else:
             super()._turn_done(done)

@@ -10,15 +10,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import attrs
 
-from leasekit.actors.base import earliest
 from leasekit.actors.broker.holds import BrokerHolds
 from leasekit.actors.dispatch import takes
+from leasekit.actors.kernel import earliest
 from leasekit.actors.settings import REQUEST, BrokerSettings, Peer
-from leasekit.actors.turns import FAILED, MALFORMED, NOT_CARRIED_OUT, check_decision, run_turn
+from leasekit.actors.turns import FAILED, MALFORMED, NOT_CARRIED_OUT, check_decision
 from leasekit.core.claims.keys import Scheme, Signer
 from leasekit.core.errors import CommandError, RemoteError
 from leasekit.core.leases.plans import HELD, HOLD_MACHINE, HOLDING, PlanHold
@@ -37,7 +37,6 @@ from leasekit.core.protocol.messages import (
     QuotedOffer,
     Release,
 )
-from leasekit.core.schema import Row
 from leasekit.core.settings import SettingsError
 from leasekit.core.steps import Turn, TurnDone
 from leasekit.core.time import Instant, Term
@@ -56,8 +55,8 @@ REMOTE: Final = "!"
 
 @attrs.define(slots=True, eq=False)
 class _Planning:
-    """One request being planned. ``waiting`` are the brokers whose answers are due by ``until``: quotes, and then, for
-    ``hold``, whether they hold their parts.
+    """One request being planned. Nothing of it is kept: who asks asks again. ``waiting`` are brokers whose answers are
+    due by ``until``: quotes, and then, for ``hold``, whether they hold their parts.
     """
 
     id: str
@@ -73,10 +72,6 @@ class _Planning:
     answer: Planned | None = None
     dropped: str = ""
     timer: Instant | None = None
-    table: ClassVar[str] = ""
-
-    def row(self) -> Row:
-        raise NotImplementedError("a request that is being planned is not kept: who asks asks again")
 
 
 class BrokerPlans(BrokerHolds):
@@ -95,7 +90,7 @@ class BrokerPlans(BrokerHolds):
         super().__init__(name, signer, scheme, peers, settings, fresh)
         self._call_plan: Callable[[PlanCycle], Any] | None = getattr(mapper, "plan", None)
         self._plannings: dict[str, _Planning] = {}
-        self.kernel.register(_Planning, on_due=self._planning_due)
+        self.kernel.register_unkept(_Planning, on_due=self._planning_due)
         self._to_plan: deque[_Planning] = deque()
         self._planning: _Planning | None = None
 
@@ -187,7 +182,7 @@ class BrokerPlans(BrokerHolds):
             self.kernel.schedule(planning, None)
             self._to_plan.append(planning)
 
-    def _refused_errand(self, peer: str, message: ErrorReply) -> bool:
+    def _refused_call(self, peer: str, message: ErrorReply) -> bool:
         """As the base's; a broker that refuses to quote, or to hold, has answered."""
         planning = self._plannings.get(message.lease)
         if planning is not None and planning.hold is None and peer in planning.waiting:
@@ -196,7 +191,7 @@ class BrokerPlans(BrokerHolds):
         if any(one.hold is not None and one.hold.id == message.lease for one in self._plannings.values()):
             self._on_held(peer, Held(message.lease, message.number, message.text or "it is refused"))
             return True
-        return super()._refused_errand(peer, message)
+        return super()._refused_call(peer, message)
 
     # -- the mapper's turn -------------------------------------------------------------------------------------
 
@@ -204,7 +199,7 @@ class BrokerPlans(BrokerHolds):
         """The turn that plans the next request."""
         while self._to_plan and self._to_plan[0].peer not in self.keyring.peers:
             self._end_planning(self._to_plan.popleft())
-        if self._running or not self._to_plan:
+        if self.turns.running or not self._to_plan:
             return None
         plan = self._call_plan
         assert plan is not None, "no request is taken without"
@@ -213,8 +208,7 @@ class BrokerPlans(BrokerHolds):
         sources = self._offered(types, snapshot=not self.inline)
         sources += [_remote(id_, offer) for id_, offer in planning.offers.items()]
         cycle = PlanCycle(self.kernel.now, planning.peer, planning.request, sources)
-        self._running = number = self.kernel.next("turn")
-        return Turn(number, lambda: run_turn(number, lambda: plan(cycle)))
+        return self.turns.begin(lambda: plan(cycle))
 
     def _offered(self, types: Iterable[str], *, snapshot: bool) -> list[Source]:
         """What can be granted of these types, and all links."""
@@ -225,10 +219,10 @@ class BrokerPlans(BrokerHolds):
     def _plan_done(self, done: TurnDone) -> None:
         planning = self._planning
         assert planning is not None, "its turn has ended"
-        self._planning, self._running = None, 0
+        self._planning, self.turns.running = None, 0
         refusal = NoPlan("the broker's mapper found no plan, and did not say why")
         if done.error:
-            self._mapper_is_wrong(FAILED, f"broker mapper, asked to plan: {done.error}")
+            self.turns.wrong(FAILED, f"broker mapper, asked to plan: {done.error}")
             refusal = NoPlan("the broker's mapper has failed on it")
         for decision in done.decisions:
             try:
@@ -236,7 +230,7 @@ class BrokerPlans(BrokerHolds):
                     raise CommandError(f"{decision!r:.80} is no plan")
                 check_decision(decision)
             except CommandError as error:
-                self._mapper_is_wrong(MALFORMED, f"broker mapper's plan is not taken: {error}")
+                self.turns.wrong(MALFORMED, f"broker mapper's plan is not taken: {error}")
                 continue
             if isinstance(decision, NoPlan):
                 refusal = decision
@@ -323,7 +317,7 @@ class BrokerPlans(BrokerHolds):
         except ValueError as error:
             faults = [str(error)]
         if faults:
-            self._mapper_is_wrong(NOT_CARRIED_OUT, f"broker mapper's plan is not taken: {'; '.join(faults)}")
+            self.turns.wrong(NOT_CARRIED_OUT, f"broker mapper's plan is not taken: {'; '.join(faults)}")
             raise CommandError(f"it is not what was asked for: {faults[0]}")
         return tuple(made)
 

@@ -17,7 +17,7 @@ import attrs
 from leasekit.actors.broker.claims import BrokerClaims, concerned
 from leasekit.actors.dispatch import takes
 from leasekit.actors.settings import REQUEST, BrokerSettings, Peer
-from leasekit.actors.turns import FAILED, NOT_CARRIED_OUT, check_decision, run_turn
+from leasekit.actors.turns import FAILED, NOT_CARRIED_OUT, check_decision
 from leasekit.core.claims.keys import Scheme, Signer
 from leasekit.core.errors import CommandError, RemoteError
 from leasekit.core.leases import broker as br
@@ -138,7 +138,7 @@ class BrokerProbes(BrokerClaims):
 
     def _question_turn(self) -> Turn | None:
         """The turn that decides the next question."""
-        while self._questions and not self._running:
+        while self._questions and not self.turns.running:
             self._question = question = self._questions.popleft()
             if question.lease.deadline <= max(
                 self.kernel.now, question.at
@@ -154,21 +154,20 @@ class BrokerProbes(BrokerClaims):
     def _begin_question(self, cycle: BrokerCycle) -> Turn:
         fresh = self._fresh
         assert fresh is not None, "no question is taken without"
-        self._running = number = self.kernel.next("turn")
-        return Turn(number, lambda: run_turn(number, lambda: fresh().allocate(cycle)))
+        return self.turns.begin(lambda: fresh().allocate(cycle))
 
     def _question_done(self, done: TurnDone) -> None:
         question = self._question
         assert question is not None, "its turn has ended"
-        self._running = 0
+        self.turns.running = 0
         if done.error:
-            self._mapper_is_wrong(FAILED, f"broker mapper, asked what it would do: {done.error}")
+            self.turns.wrong(FAILED, f"broker mapper, asked what it would do: {done.error}")
             self._close_question(REFUSED, "the broker's mapper has failed on it")
             return
         try:
             wake = self._judge(question.lease, done)
         except CommandError as error:
-            self._mapper_is_wrong(NOT_CARRIED_OUT, f"broker mapper, asked what it would do: {error}")
+            self.turns.wrong(NOT_CARRIED_OUT, f"broker mapper, asked what it would do: {error}")
             self._close_question(REFUSED, f"the broker's mapper decided what can't be carried out: {error}")
             return
         if self._question is None:

@@ -77,6 +77,7 @@ class BrokerSources(BrokerState):
         self._introduced: dict[tuple[str, str], tuple[Instant, Instant]] = {}
         self._endorsements: dict[str, bytes] = {}
         self._refused_offers: dict[tuple[str, bytes], str] = {}
+        self.peering.changed.append(self._unsay)
 
     # -- taking ------------------------------------------------------------------------------------------------
 
@@ -363,16 +364,15 @@ class BrokerSources(BrokerState):
         if at + DAY <= self.kernel.now or told + DAY < until:  # or the site may forget, before the lease begins
             self._introduced[guest, site] = self.kernel.now, max(told, until)
             number = self.kernel.next("serial")
-            message = Introduce(guest, number, self.endorsement(holder), until)
+            message = Introduce(guest, number, self.peering.endorsement(holder), until)
             # Due for longer than the lease is: the guest's next one may not be introduced anew.
             self.notify(f"introduce:{guest}@{site}", site, guest, number, message, max(until, source.term.end))
         if site not in self._endorsements:
-            self._endorsements[site] = self.endorsement(place)
+            self._endorsements[site] = self.peering.endorsement(place)
         return self._endorsements[site]
 
-    def _peer_changed(self, name: str) -> None:
+    def _unsay(self, name: str) -> None:
         """What was said of a peer may not hold any more: it is said anew."""
-        super()._peer_changed(name)
         self._introduced = {pair: told for pair, told in self._introduced.items() if name not in pair}
         self._endorsements.pop(name, None)
 
@@ -468,7 +468,7 @@ class BrokerSources(BrokerState):
         if at >= record.term.end:
             return
         if record.site not in self.keyring.peers:
-            self._complain(f"{record.id} stays reserved: its site {record.site!r} is no peer that could be told")
+            self.kernel.complain(f"{record.id} stays reserved: its site {record.site!r} is no peer that could be told")
             return
         number = self.kernel.next("serial")
         signer = self.keyring.signer_of(decode_ticket(record.ticket).leaf.issuer)

@@ -63,7 +63,7 @@ class GuestDesk(GuestGroups):
         super().__init__(name, signer, scheme, peers, settings)
         self.inline = is_inline(mapper)
         self._mapper = mapper
-        self._wake = 0
+        self.turns.wake = 0
         self._call_unblock: Callable[..., Go | Hold] | None = getattr(mapper, "unblock", None)
 
     # -- for the layer above -----------------------------------------------------------------------------------
@@ -95,16 +95,16 @@ class GuestDesk(GuestGroups):
 
     def _turn_at(self) -> Instant | None:
         """When the mapper wants to be called next; None while it runs."""
-        return None if self._running else self._wake
+        return None if self.turns.running else self.turns.wake
 
     def turn(self) -> Turn | None:
         """The mapper's turn, if it is due."""
-        if self._running or self._wake is None or self._wake > self.kernel.now:
+        if self.turns.running or self.turns.wake is None or self.turns.wake > self.kernel.now:
             return None
-        self._wake = None
+        self.turns.wake = None
         views = [self.view(lease, snapshot=not self.inline) for lease in self.open_leases()]
         cycle = GuestCycle(self.kernel.now, views, list(self.topology_views()))
-        return self._begin_turn(lambda: self._mapper.plan(cycle))
+        return self.turns.begin(lambda: self._mapper.plan(cycle))
 
     def _waits_for_mapper(self) -> Iterable[str]:
         return ()
@@ -133,7 +133,7 @@ class GuestDesk(GuestGroups):
                 return _answer(done.decisions[0])
             except CommandError as wrong:
                 error = str(wrong)
-        self._mapper_is_wrong(FAILED, f"guest mapper's unblock for {lease.id}: {error}")
+        self.turns.wrong(FAILED, f"guest mapper's unblock for {lease.id}: {error}")
         return Hold(self.kernel.now + self.settings.retry_max)
 
     # -- decisions ---------------------------------------------------------------------------------------------
@@ -202,7 +202,7 @@ class GuestDesk(GuestGroups):
     def _send_probe(self, command: Command, broker: str, type_: str, asked: Asked, of: str = "") -> None:
         subject = f"{self.keyring.tag}-probe"
         unheard = f"{broker} did not answer within {PROBE_TIMEOUT // SECOND} s; nothing was asked for"
-        errand = self._begin_errand(command, broker, subject, PROBE_TIMEOUT, unheard)
+        errand = self.calls.begin(command, broker, subject, PROBE_TIMEOUT, unheard)
         probe = errand.repeat = Probe(
             subject, errand.number, type_, asked.units, asked.term, asked.site, dict(asked.properties), asked.op, of
         )
@@ -210,7 +210,7 @@ class GuestDesk(GuestGroups):
 
     @takes(ProbeAnswer)
     def _on_probe_answer(self, peer: str, message: ProbeAnswer) -> None:
-        errand = self._errand_of(peer, message.lease, message.number)
+        errand = self.calls.answered(peer, message.lease, message.number)
         if errand is not None:
             answer = {
                 "broker": peer,
@@ -221,7 +221,7 @@ class GuestDesk(GuestGroups):
                 "reason": message.reason,
                 "earliest": message.earliest if message.earliest >= 0 else None,
             }
-            self._end_errand(errand, Reply(errand.command, answer))
+            self.calls.end(errand, Reply(errand.command, answer))
 
     def _wait_until(self, options: Options, term: Term) -> Instant:
         """When the broker's answer comes too late: a little after the broker itself gives up, so that its reason is

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from leasekit.actors.base import earliest
 from leasekit.actors.dispatch import command, deferred, query, takes
 from leasekit.actors.guest.desk import NAME_MAX, GuestDesk
+from leasekit.actors.kernel import earliest
 from leasekit.actors.settings import GuestSettings, Peer
 from leasekit.core.claims.keys import Scheme, Signer
 from leasekit.core.errors import CommandError
@@ -26,7 +26,7 @@ from leasekit.core.properties import PROPERTIES_MAX
 from leasekit.core.protocol.messages import ErrorReply, Plan, Planned, PlanPart, Release
 from leasekit.core.requests import parse_options
 from leasekit.core.schema import Row
-from leasekit.core.steps import Command, Connected, Reply
+from leasekit.core.steps import Command, Reply
 from leasekit.core.time import SECOND, Duration, Instant
 from leasekit.core.topology import (
     REQUEST_BYTES_MAX,
@@ -62,6 +62,7 @@ class GuestPlans(GuestDesk):
         super().__init__(name, signer, scheme, peers, mapper, settings)
         self.topologies: dict[str, Topology] = {}
         self._topology_of: dict[str, Topology] = {}
+        self.connected.append(self._ask_again)
         self.kernel.register(Topology, due_at=self._topology_due_at, on_due=self._topology_due)
 
     # -- asking ------------------------------------------------------------------------------------------------
@@ -117,10 +118,9 @@ class GuestPlans(GuestDesk):
         topology.tries += 1
         self.kernel.touch(topology)
 
-    def _connected(self, connected: Connected) -> None:
-        super()._connected(connected)
+    def _ask_again(self, peer: str) -> None:
         for topology in self.topologies.values():
-            if topology.state == ASKING and topology.broker == connected.peer:
+            if topology.state == ASKING and topology.broker == peer:
                 topology.tries = 0
                 self._send_plan(topology)
 
@@ -133,7 +133,7 @@ class GuestPlans(GuestDesk):
         number = self.kernel.counters["serial"] + 1  # the one that the errand gets
         subject = f"{self.keyring.tag}-try-{number}"
         unheard = f"{broker} did not answer within {PLAN_TIMEOUT // SECOND} s; nothing was asked for"
-        errand = self._begin_errand(command, broker, subject, PLAN_TIMEOUT, unheard)
+        errand = self.calls.begin(command, broker, subject, PLAN_TIMEOUT, unheard)
         message = errand.repeat = Plan(subject, errand.number, "try", request.for_broker().to_bytes())
         self.kernel.send(broker, message)
 
@@ -141,9 +141,9 @@ class GuestPlans(GuestDesk):
 
     @takes(Planned)
     def _on_planned(self, peer: str, message: Planned) -> None:
-        errand = self._errand_of(peer, message.query, message.number)
+        errand = self.calls.answered(peer, message.query, message.number)
         if errand is not None:
-            self._end_errand(errand, Reply(errand.command, {"broker": peer, **_answer(message)}))
+            self.calls.end(errand, Reply(errand.command, {"broker": peer, **_answer(message)}))
             return
         topology = self.topologies.get(message.query.rpartition(".")[0])
         if topology is None or topology.broker != peer or topology.query != message.query:
@@ -162,14 +162,14 @@ class GuestPlans(GuestDesk):
             else:
                 self._decide_on(topology, message)
 
-    def _refused_errand(self, peer: str, message: ErrorReply) -> bool:
+    def _refused_call(self, peer: str, message: ErrorReply) -> bool:
         """As the base's; a request for a plan may be refused by an error, too."""
         topology = self.topologies.get(message.lease.rpartition(".")[0])
         if topology is not None and topology.broker == peer and topology.query == message.lease:
             if topology.state == ASKING and message.number == topology.number:
                 self._end_topology(topology, "refuse", f"{peer}: {message.text}")
             return True
-        return super()._refused_errand(peer, message)
+        return super()._refused_call(peer, message)
 
     def _why_not(self, topology: Topology, message: Planned) -> str:
         """What is wrong with a plan, so that it is not leased."""

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from leasekit.actors.base import earliest
 from leasekit.actors.dispatch import takes
 from leasekit.actors.guest.extensions import GuestExtensions
+from leasekit.actors.kernel import earliest
 from leasekit.actors.settings import ENDORSE, GuestSettings, Peer
 from leasekit.core.claims.keys import Scheme, Signer
 from leasekit.core.errors import RemoteError, TicketError
@@ -137,9 +137,9 @@ class ServiceManager(GuestExtensions):
         """The broker makes the ticket's site known. If it can't be believed, neither can the ticket: it says why."""
         try:
             self.keyring.check_may(broker, ENDORSE)
-            self.take_endorsement(broker, endorsement)
+            self.peering.take_endorsement(broker, endorsement)
         except RemoteError as error:
-            self._complain(f"{broker}'s endorsement of a site: {error.text}")
+            self.kernel.complain(f"{broker}'s endorsement of a site: {error.text}")
 
     def _on_ticket(self, lease: GuestLease, message: TicketUpdate, wanted: bool) -> None:
         if not wanted or not sm.MACHINE.allows((lease.state, lease.pending), "ticket"):
@@ -354,7 +354,7 @@ class ServiceManager(GuestExtensions):
     @takes(ErrorReply)
     def _on_error(self, peer: str, message: ErrorReply) -> None:
         """A server refused to take a message at all: that settles what the message asked for."""
-        if self._refused_errand(peer, message):
+        if self._refused_call(peer, message):
             return
         reason = f"{peer}: {message.text}"
         giving = self._return_numbered(message.lease, message.number)

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from leasekit.actors.base import Actor
 from leasekit.actors.dispatch import query
-from leasekit.actors.peering import Peering
 from leasekit.actors.settings import GuestSettings, Peer
 from leasekit.core.claims.keys import Scheme, Signer
 from leasekit.core.errors import CommandError
@@ -23,7 +23,7 @@ from leasekit.core.time import Instant, Term
 OPEN = (sm.NASCENT, sm.TICKETED, sm.ACTIVE, sm.ACTIVE_TICKETED)
 
 
-class GuestState(Peering):
+class GuestState(Actor):
     """The records of a service manager."""
 
     role = "guest"
@@ -41,13 +41,13 @@ class GuestState(Peering):
         self._open: dict[str, GuestLease] = {}
         self._names: dict[tuple[str, str], str] = {}
         self._dependents: dict[str, list[str]] = {}
+        self.peering.changed.append(self._know_sites)
         self.kernel.register(GuestUnit)
         self.kernel.register(Slice)
 
     # -- records -----------------------------------------------------------------------------------------------
 
-    def _peer_changed(self, name: str) -> None:
-        super()._peer_changed(name)
+    def _know_sites(self, name: str) -> None:
         self.sites_by_key = _sites_by_key(self.keyring.peers.values())
 
     def _restore(self, tables: Mapping[str, Sequence[Row]]) -> None:

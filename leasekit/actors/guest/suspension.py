@@ -49,7 +49,7 @@ class GuestSuspension(GuestLimits):
         try:
             rest = self.request_lease(wish)
         except CommandError as error:
-            self._complain(f"the rest of lease {lease.id}, which was suspended, can't be asked for: {error}")
+            self.kernel.complain(f"the rest of lease {lease.id}, which was suspended, can't be asked for: {error}")
             return
         rest.resumes, rest.resumes_from = lease.id, stopped
         self.kernel.note(lease.id, "rest", "", "", f"{rest.id} asks for the {left} ms that are left")

@@ -399,7 +399,7 @@ class SiteClaims(SiteLeases):
             word = self._vouch(found.claims, found.instant)
         except LeasekitError as error:
             word = None
-            self._complain(f"evidence {id_} is kept without the site's word: {error}")
+            self.kernel.complain(f"evidence {id_} is kept without the site's word: {error}")
         self.keep_evidence(id_, found.guilty, of_overdelegation(found, word), words, root)
         for key in dict.fromkeys((found.guilty, found.parent.issuer)):  # a set has no order to rely on
             if key != self.keyring.signer.public and key not in self.keyring._own:
@@ -412,7 +412,7 @@ class SiteClaims(SiteLeases):
         below the ``root`` that has most gives way, so that nobody can hide what others do behind its own.
         """
         if id_ not in self.incidents and not self._make_room(root.hex()):
-            self._complain(f"evidence against {fingerprint(guilty)} is not kept: there are {len(self.incidents)}")
+            self.kernel.complain(f"evidence against {fingerprint(guilty)} is not kept: there are {len(self.incidents)}")
             return
         body = encode_evidence(evidence, words).encode()
         incident = Incident(id_, self.kernel.now, evidence.kind, guilty.hex(), words, body, root.hex())

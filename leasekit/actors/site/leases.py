@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from leasekit.actors.base import earliest
 from leasekit.actors.dispatch import query
+from leasekit.actors.kernel import earliest
 from leasekit.actors.settings import AuthoritySettings, Peer
 from leasekit.actors.site.turns import GROW, NEW, REPLACE, SHRINK, SiteTurns
 from leasekit.actors.site.units import REASON_MAX, Units, summary

@@ -52,8 +52,8 @@ class SitePower(SiteMaintenance):
         self._look = self._look or self._watches
 
     def _turn_at(self) -> Instant | None:
-        if self._watches and not self._queue and not self._running:
-            return self.kernel.now if self._look or self._more else self._wake
+        if self._watches and not self._queue and not self.turns.running:
+            return self.kernel.now if self._look or self._more else self.turns.wake
         return super()._turn_at()
 
     def _filters(self, shown: Iterable[str]) -> Iterator[tuple[str, str]]:

@@ -219,7 +219,7 @@ class SiteSaved(SitePower):
         if done.ok:
             self._end_saved(kept, "dropped", "")
             return
-        self._complain(f"what is kept of unit {kept.unit} of {kept.lease} can't be thrown away: {done.reason}")
+        self.kernel.complain(f"what is kept of unit {kept.unit} of {kept.lease} can't be thrown away: {done.reason}")
         kept.action, kept.until, kept.tries = 0, self.kernel.now + DROP_AGAIN, TRIES_MAX
         kept.lease = ""  # nobody goes on from what may be half gone
         self.kernel.fire(sv.MACHINE, kept, "failed", clip(done.reason, REASON_MAX))

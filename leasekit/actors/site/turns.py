@@ -55,9 +55,9 @@ class SiteTurns(Giver[SiteLease]):
         self._look = bool(self._queue)
 
     def _turn_at(self) -> Instant | None:
-        if self._running or not self._queue:
+        if self.turns.running or not self._queue:
             return None
-        return self.kernel.now if self._look or self._more else self._wake
+        return self.kernel.now if self._look or self._more else self.turns.wake
 
     def turn(self) -> Turn | None:
         """The mapper's turn, if leases wait for units and something has changed since it looked; before it, what
@@ -73,13 +73,13 @@ class SiteTurns(Giver[SiteLease]):
         shown = shrinking if alone else self._few(ordered)
         if self._filtered_by and not self.units.kinds.ask(dict.fromkeys(self._filters(id_ for id_, _ in shown))):
             return _SLICE
-        self._shrunk, self._look, self._wake = alone, alone, None
+        self._shrunk, self._look, self.turns.wake = alone, alone, None
         self._more = not alone and len(shown) < len(ordered)
         demands = [self._view(self.leases[id_], op) for id_, op in shown]
         self._shown = {demand.lease: demand.units for demand in demands}
         units = self.units if self.inline else self.units.snapshot()
         cycle = AuthorityCycle(self.kernel.now, demands, units.free, units.view, units.all, self._booked(dict(shown)))
-        return self._begin_turn(lambda: self._mapper.assign(cycle))._replace(yields=self._more)
+        return self.turns.begin(lambda: self._mapper.assign(cycle))._replace(yields=self._more)
 
     def _few(self, ordered: list[tuple[str, str]]) -> list[tuple[str, str]]:
         """As many of the first as have few different filters: each may mean a look at all units."""

@@ -65,11 +65,10 @@ the setup that a unit is up from, which is only held against what probes say: th
 
 _KEPT_OUT: Final = frozenset(
     {
-        "kernel", "keyring", "errors", "_running", "_failed", "_to_accept", "_call_unblock", "_handlers",
-        "_inputs", "_mapper", "inline", "settings", "name", "sites_by_key", "_deployed", "dispatch", "_open",
-        "_names", "_dependents", "slices", "_options", "_closings", "_open_requests", "_cut_off", "reports", "usage",
-        "_endings", "_counted_claims", "_shown", "_questions_asked", "_cycle_at", "_specs",
-        "_retried", "_tags",
+        "kernel", "keyring", "turns", "peering", "calls", "_to_accept", "_call_unblock", "_inputs", "_mapper", "inline",
+        "settings", "name", "sites_by_key", "dispatch", "connected", "_open", "_names", "_dependents", "slices",
+        "_options", "_closings", "_open_requests", "_cut_off", "reports", "usage", "_endings", "_counted_claims",
+        "_shown", "_questions_asked", "_cycle_at", "_specs", "_retried", "_tags",
     }
 )  # fmt: skip
 """Attributes of actors that are empty between steps, derived from records, for people, or never change."""
@@ -337,10 +336,10 @@ def _read_ties(actor: Any, out: list[Any]) -> None:
 
 
 _READ: Final[Mapping[str, frozenset[str]]] = {
-    "guest": frozenset({"leases", "returns", "_wake"}),
-    "broker": frozenset({"leases", "book", "_pending", "_wake", "notices", "given"}),
+    "guest": frozenset({"leases", "returns"}),
+    "broker": frozenset({"leases", "book", "_pending", "notices", "given"}),
     "site": frozenset({
-        "leases", "claims", "tree", "units", "_calendars", "_queue", "_wake", "_holding", "notices", "given",
+        "leases", "claims", "tree", "units", "_calendars", "_queue", "_holding", "notices", "given",
     }),
 }  # fmt: skip
 """Attributes that the functions below read."""
@@ -355,7 +354,7 @@ def _read_guest(guest: Any, out: list[Any]) -> bool:
     for giving in guest.returns.values():
         out.append(giving.lease)
         _record(giving, Scope(giving.lease, "guest"), out)
-    _time(guest._wake, Scope("", ""), out)
+    _time(guest.turns.wake, Scope("", ""), out)
     return bool(guest.leases or guest.returns)
 
 
@@ -365,7 +364,7 @@ def _read_broker(broker: Any, out: list[Any]) -> bool:
         _read_end(broker, lease, out)
     out += ["pending", *broker._pending]
     _read_relations(broker, out)
-    _time(broker._wake, Scope("", ""), out)
+    _time(broker.turns.wake, Scope("", ""), out)
     booked = False
     for source in broker.book.describe(broker.now):
         booked |= source["free_now"] != source["units"]
@@ -424,7 +423,7 @@ def _read_site(site: Any, out: list[Any]) -> bool:
     _read_relations(site, out)
     out += ["queue", *(part for item in site._queue.items() for part in item)]
     out += [part for item in sorted(site._holding.items()) for part in item]
-    _time(site._wake, Scope("", ""), out)
+    _time(site.turns.wake, Scope("", ""), out)
     busy = any(unit.state not in ("free", "out") for unit in site.units)
     reserved = any(site.calendar(type_).reserved_at(site.now) for type_ in site.units.types())
     return bool(busy or site.leases or reserved or site._holding)

@@ -17,9 +17,11 @@ import attrs
 
 from leasekit.actors.base import Actor
 from leasekit.actors.broker.broker import Broker
+from leasekit.actors.calls import Calls
 from leasekit.actors.guest.service_manager import ServiceManager
 from leasekit.actors.kernel import Kernel
 from leasekit.actors.keyring import Keyring
+from leasekit.actors.peering import Peering
 from leasekit.actors.settings import (
     AuthoritySettings,
     BrokerSettings,
@@ -29,6 +31,7 @@ from leasekit.actors.settings import (
     UnitGroup,
 )
 from leasekit.actors.site.authority import Authority
+from leasekit.actors.turns import MapperTurns
 from leasekit.core.claims.keys import UNSIGNED, UnsignedIdentity
 from leasekit.core.leases import service_manager as sm
 from leasekit.core.mappers import AuthorityCycle, AuthorityDecision, BrokerCycle, BrokerDecision, Refuse, Reject, Wake
@@ -69,17 +72,19 @@ BROKER_SETTINGS: Final = BrokerSettings(request_timeout=16 * SECOND, **COMMON)
 TICKS_MAX: Final = 20
 """How often an actor may want to be ticked at one instant."""
 
+PARTS: Final[Mapping[str, type]] = {
+    "kernel": Kernel, "keyring": Keyring, "turns": MapperTurns, "peering": Peering, "calls": Calls,
+}  # fmt: skip
+"""Parts of an actor, by the attributes in which it has them."""
+
 WIRING: Final = frozenset(
     {
-        "_call_unblock", "_deployed", "_inputs", "_kernel", "_kinds", "_mapper", "_own", "dispatch", "inline", "kernel",
-        "keyring", "name", "peers", "scheme", "settings", "signer", "sites_by_key", "tag", "verifier",
+        "_call_unblock", "_carry_out", "_deals_with", "_decisions", "_deployed", "_dispatch", "_endorsable", "_inputs",
+        "_kernel", "_keyring", "_kinds", "_mapper", "_own", "_role", "_waiting", "changed", "connected", "dispatch",
+        "inline", "name", "peers", "scheme", "settings", "signer", "sites_by_key", "tag", "verifier", *PARTS,
     }
 )  # fmt: skip
 """Attributes that the constructors of an actor and its parts fill in from settings alone, and that do not change."""
-
-
-PARTS: Final[Mapping[str, type]] = {"kernel": Kernel, "keyring": Keyring}
-"""Parts of an actor, by the attributes in which it has them."""
 
 
 def _holders(actor: Actor) -> list[object]:
