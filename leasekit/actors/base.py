@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from leasekit.actors.calls import Calls
-from leasekit.actors.dispatch import Dispatch
+from leasekit.actors.dispatch import Dispatch, takes
 from leasekit.actors.kernel import Kernel
 from leasekit.actors.keyring import Keyring
 from leasekit.actors.peering import Peering
@@ -66,6 +66,8 @@ class Actor:
         self.calls = Calls(self.kernel, self.keyring, self.dispatch)
         for part in (self.peering, self.calls, self):
             self.dispatch.add(part)
+        self.refused: list[Callable[[str, ErrorReply], bool]] = [self.calls.refused]
+        """Who is told of an error that a peer sends, in order, until it was meant for one of them."""
         self.connected = [self.kernel.connected, self.peering.connected, self.calls.connected]
         """What happens, in order, when a connection to a peer comes up."""
         self._inputs: dict[type, Callable[[Any], None]] = {
@@ -198,9 +200,10 @@ class Actor:
     def _disconnected(self, disconnected: Disconnected) -> None:
         self.peering.disconnected(disconnected.peer)
 
-    def _refused_call(self, peer: str, message: ErrorReply) -> bool:
-        """Whether an error answers something that waits for ``peer``'s answer."""
-        return self.calls.refused(peer, message)
+    @takes(ErrorReply)
+    def _on_error(self, peer: str, message: ErrorReply) -> None:
+        """What a peer could not take stays due, backed off, until it is of no use, unless a part says otherwise."""
+        any(refused(peer, message) for refused in self.refused)
 
     def _turn_done(self, done: TurnDone) -> None:
         self.turns.done(done)

@@ -101,6 +101,7 @@ class Giver(Reports[L], Generic[L]):
             send=self._send_given_now,
         )
         self.kernel.register(Wish)
+        self.refused.insert(0, self._offer_refused)
         self.peering.changed.append(self._give_changed)
         self.connected.append(self._give_connected)
 
@@ -385,14 +386,14 @@ class Giver(Reports[L], Generic[L]):
         self.kernel.complain(f"{record.peer} refuses {record.id}: {reason}; {again}")
         self._refused(record)
 
-    def _on_error(self, peer: str, message: ErrorReply) -> None:
+    def _offer_refused(self, peer: str, message: ErrorReply) -> bool:
         """A taker that can't take an offer has refused it; one that can't hear of a reclaim has heard of it: what it
         gave before runs out, or ends by the deadline.
         """
         record = self.given.get(message.lease)
         if record is None or (record.peer, record.number) != (peer, message.number) or not message.number:
-            super()._on_error(peer, message)
-        elif record.state == deleg.OFFERING:
+            return False
+        if record.state == deleg.OFFERING:
             self._not_taken(record, message.text or message.code)
             self.kernel.owe_no_more(record, peer)
         elif record.state == deleg.RECLAIMING:
@@ -400,6 +401,7 @@ class Giver(Reports[L], Generic[L]):
             self._let_go(record, record.term.end if record.deadline < 0 else record.deadline)
             self._renew(record)
             self.kernel.owe_no_more(record, peer)
+        return True
 
     def _give_changed(self, name: str) -> None:
         """What a peer refused it may take now that it is known otherwise."""

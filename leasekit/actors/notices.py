@@ -26,6 +26,7 @@ class Notices(Server[L], Generic[L]):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.notices: dict[str, Notice] = {}
+        self.refused.append(self._notice_refused)
         self.kernel.register(
             Notice,
             due_at=lambda notice: min(notice.send_at, notice.until),
@@ -61,13 +62,12 @@ class Notices(Server[L], Generic[L]):
         it takes: then the notice stays due.
         """
 
-    def _on_error(self, peer: str, message: ErrorReply) -> None:
+    def _notice_refused(self, peer: str, message: ErrorReply) -> bool:
         """A peer that can't take a notice has had it; one that can't take an update is sent it again."""
-        if self._refused_call(peer, message):
-            return
         for notice in self._waiting_for(peer, message.lease, message.number) if message.number else ():
             self._end_notice(notice)
             self.kernel.complain(f"{peer} refused a notice about {message.lease}: {message.text}")
+        return True
 
     def _waiting_for(self, peer: str, subject: str, number: int) -> list[Notice]:
         return [n for n in self.notices.values() if (n.peer, n.subject, n.number) == (peer, subject, number)]

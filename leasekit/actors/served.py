@@ -6,17 +6,19 @@ new. An update is due, in order, until the client acknowledges it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
 from leasekit.actors.base import Actor
 from leasekit.actors.dispatch import query, takes
+from leasekit.actors.kernel import Kernel
+from leasekit.actors.keyring import Keyring
 from leasekit.actors.settings import ActorSettings, Peer
 from leasekit.core.claims.keys import Scheme, Signer, key_tag
 from leasekit.core.errors import CommandError, RemoteError
 from leasekit.core.leases.records import Update
 from leasekit.core.properties import is_plain
-from leasekit.core.protocol.messages import Accepted, Ack, ErrorReply, LeaseUpdate, Message, TicketUpdate, acknowledge
+from leasekit.core.protocol.messages import Accepted, Ack, LeaseUpdate, Message, TicketUpdate, acknowledge
 from leasekit.core.schema import Change
 from leasekit.core.steps import Ready
 from leasekit.core.time import Instant
@@ -48,6 +50,177 @@ class ServedLease(Protocol):
 L = TypeVar("L", bound=ServedLease)
 
 
+class Served(Generic[L]):
+    """The leases of a server, whose records are ``L``: who holds each, which requests were answered, and which updates
+    are due. ``is_settled`` says whether an update that answers a request is out.
+    """
+
+    def __init__(self, kernel: Kernel, keyring: Keyring, is_settled: Callable[[Any, int], bool]) -> None:
+        self._kernel = kernel
+        self._keyring = keyring
+        self._is_settled = is_settled
+        self.leases: dict[str, L] = {}
+        self._tags: dict[str, str] = {}
+        self._to_accept: dict[str, tuple[ServedLease, int]] = {}
+        for known in keyring.peers:
+            self._know_tags(known)
+
+    def before_ready(self) -> None:
+        """Requests that the Ready which is being made does not settle are acknowledged with ``Accepted``."""
+        if self._to_accept:
+            accept, self._to_accept = self._to_accept, {}
+            for lease, number in accept.values():
+                if not self._is_settled(lease, number):
+                    self._kernel.send(lease.holder, Accepted(lease.id, number))
+
+    def freshness(self, lease: ServedLease | None, peer: str, number: int) -> str:
+        """Whether a request is new, a repeat or old. Raises ``RemoteError`` if the lease is another holder's."""
+        if number <= 0:
+            raise RemoteError("bad_number", f"request number is {number}, it must be positive")
+        if lease is None:
+            return FRESH
+        self.check_holder(lease, peer)
+        if number > lease.number:
+            return FRESH
+        return REPEAT if number == lease.number else OLD
+
+    def is_news(self, lease: L | None, peer: str, number: int) -> bool:
+        """Whether a request is to be looked at: an old one is not, and a repeat is answered from the record. Raises
+        ``RemoteError`` if the lease is another holder's, or its holder takes no answers.
+        """
+        fresh = self.freshness(lease, peer, number)
+        if fresh == REPEAT:
+            assert lease is not None, "a repeat has a record"
+            self.repeat(lease, number)
+        elif fresh == FRESH:
+            self._check_heard(lease)
+        return fresh == FRESH
+
+    def _check_heard(self, lease: ServedLease | None) -> None:
+        """Who takes no answers gets no more of them: they are kept until then. Raises ``RemoteError``."""
+        if lease is not None and len(lease.unacked) >= UNACKED_MAX:
+            raise RemoteError("busy", f"lease {lease.id} has {len(lease.unacked)} updates that wait to be acknowledged")
+
+    def is_holders(self, lease: ServedLease, peer: str) -> bool:
+        """Whether a lease is that of ``peer``: of its name, and the key that first asked for it, or its successor."""
+        known = self._keyring.peers.get(peer)
+        if lease.holder != peer or known is None:
+            return False
+        return lease.key in (b"", known.key) or any(key == lease.key for key, _ in known.former)
+
+    def check_holder(self, lease: ServedLease, peer: str) -> None:
+        """Raises ``RemoteError`` unless a lease is that of ``peer``."""
+        if not self.is_holders(lease, peer):
+            other = lease.holder == peer
+            raise RemoteError(
+                "not_yours", f"lease {lease.id} is not held by {peer}{', whose key was another then' if other else ''}"
+            )
+
+    def check_id(self, id_: str, peer: str, what: str = "lease") -> None:
+        """Ids are derived from their holder's key: nobody can take one before its holder does. Where two keys are given
+        the same ids, they are those of the peer that was known first. Raises ``RemoteError``.
+        """
+        if not is_plain(id_):
+            raise RemoteError("bad_id", f"{what}: found {id_!r}, ids have no control characters")
+        tags = [key_tag(key) for key in self._keyring.keys_of(peer)]
+        tag = next((tag for tag in tags if id_.startswith(f"{tag}-")), None)
+        if tag is None:
+            raise RemoteError("bad_id", f"{what}: found {id_!r}, ids of {peer}'s {what}s begin with {tags[0]}-")
+        owner = self._tags.get(tag, peer)
+        if owner != peer:
+            theirs = f"{what}: ids that begin with {tag}- are those of {owner} at {self._keyring.name}"
+            raise RemoteError(
+                "bad_id", f"{theirs}; {peer} has another key that gives the same ones: make a new one with "
+                "`leasekit keys rotate`"
+            )  # fmt: skip
+
+    def retag(self, name: str) -> None:
+        """A peer is known otherwise: other ids are those of its keys."""
+        self._tags = {tag: owner for tag, owner in self._tags.items() if owner != name}
+        self._know_tags(name)
+
+    def _know_tags(self, name: str) -> None:
+        known = self._keyring.peers.get(name)
+        if known is not None:
+            for key in (known.key, *(key for key, _ in known.former)):
+                self._tags.setdefault(key_tag(key), name)
+
+    def repeat(self, lease: ServedLease, number: int) -> None:
+        """Answer a repeat from the record: what is settled again, or that it is being worked on."""
+        if lease.unacked:
+            self.send(lease)
+        else:
+            self._kernel.send(lease.holder, Accepted(lease.id, number))
+
+    def accept(self, lease: ServedLease, number: int) -> None:
+        """Request ``number`` is taken: that is acknowledged, unless the next Ready settles it."""
+        self._to_accept[lease.id] = (lease, number)
+
+    def publish(self, lease: ServedLease, message: TicketUpdate | LeaseUpdate) -> None:
+        """Remember an update, which has the next number, and send it."""
+        lease.update += 1
+        assert message.update == lease.update, "updates are numbered without gaps"
+        lease.unacked.append(Update(lease.update, message))
+        self._tell(lease, message)
+        lease.tries = 0
+        lease.send_at = self._kernel.now + self._kernel.backoff(0)
+        self._kernel.owe(lease, lease.holder)
+        self._kernel.touch(lease)
+
+    def _tell(self, lease: ServedLease, message: Message) -> None:
+        """To its holder: not to who has that name, but another key, by now."""
+        if self.is_holders(lease, lease.holder):
+            self._kernel.send(lease.holder, message)
+
+    def send(self, lease: ServedLease) -> None:
+        """Send what its holder has not acknowledged, again."""
+        for update in lease.unacked:
+            self._tell(lease, update.message)
+        lease.tries += 1
+        lease.send_at = self._kernel.now + self._kernel.backoff(lease.tries)
+        self._kernel.touch(lease)
+
+    @takes(Ack)
+    def _on_ack(self, peer: str, message: Ack) -> None:
+        lease = self.leases.get(message.lease)
+        if lease is None:
+            return
+        meant = next((update.message for update in lease.unacked if update.number == message.update), None)
+        if meant is None or message.signed not in (b"", acknowledge(meant).signed):
+            return  # it is of a lease that was forgotten, and has been made anew since
+        if not self.is_holders(lease, peer):
+            return
+        # Only of this one: who has forgotten the lease, or has it as over, acknowledges whatever comes, in any order.
+        lease.unacked = [update for update in lease.unacked if update.number != message.update]
+        if not lease.unacked:
+            self._kernel.owe_no_more(lease, peer)
+        self._kernel.touch(lease)
+
+    def drop_at(self, lease: ServedLease) -> Instant:
+        """When a lease that is over may be forgotten: after the retention, later if its last word was not heard."""
+        return lease.ended + self._kernel.settings.retention * (10 if lease.unacked else 1)
+
+    def drop(self, lease: L) -> None:
+        """Forget a lease that is over; its row stays as history, or goes if none is wanted."""
+        del self.leases[lease.id]
+        lease.unacked = []
+        self._kernel.forget(lease)
+        self._kernel.owe_no_more(lease, lease.holder)
+        was = bool(lease.type)  # else only closes were heard of it, which anybody can make up
+        self._kernel.changes.append(
+            Change(lease.table, lease.id, lease.row() if was and self._kernel.settings.keep_closed else None)
+        )
+
+    def owes(self, lease: ServedLease, peer: str) -> bool:
+        """Whether ``peer`` has updates of a lease to acknowledge."""
+        return bool(lease.unacked) and lease.holder == peer
+
+    def send_now(self, lease: ServedLease, peer: str) -> None:
+        """Send them to a peer that has just connected."""
+        lease.tries = 0
+        self.send(lease)
+
+
 class Server(Actor, Generic[L]):
     """An actor that answers requests about leases, whose records are ``L``."""
 
@@ -55,12 +228,10 @@ class Server(Actor, Generic[L]):
         self, name: str, signer: Signer, scheme: Scheme, peers: Iterable[Peer], settings: ActorSettings
     ) -> None:
         super().__init__(name, signer, scheme, peers, settings)
-        self.leases: dict[str, L] = {}
-        self._tags: dict[str, str] = {}
-        for known in self.keyring.peers:
-            self._know_tags(known)
-        self.peering.changed.append(self._retag)
-        self._to_accept: dict[str, tuple[ServedLease, int]] = {}
+        self.served: Served[L] = Served(self.kernel, self.keyring, self._is_settled)
+        self.leases = self.served.leases
+        self.dispatch.add(self.served)
+        self.peering.changed.append(self.served.retag)
 
     def _describe(self, lease: L) -> dict[str, Any]:
         """The lease as plain data for an operator."""
@@ -72,150 +243,8 @@ class Server(Actor, Generic[L]):
 
     def ready(self) -> Ready | None:
         """As the base's; requests that this Ready does not settle are acknowledged with ``Accepted``."""
-        if self._to_accept:
-            accept, self._to_accept = self._to_accept, {}
-            for lease, number in accept.values():
-                if not self._is_settled(lease, number):
-                    self.kernel.send(lease.holder, Accepted(lease.id, number))
+        self.served.before_ready()
         return super().ready()
-
-    def _freshness(self, lease: ServedLease | None, peer: str, number: int) -> str:
-        """Whether a request is new, a repeat or old. Raises ``RemoteError`` if the lease is another holder's."""
-        if number <= 0:
-            raise RemoteError("bad_number", f"request number is {number}, it must be positive")
-        if lease is None:
-            return FRESH
-        self._check_holder(lease, peer)
-        if number > lease.number:
-            return FRESH
-        return REPEAT if number == lease.number else OLD
-
-    def _is_news(self, lease: L | None, peer: str, number: int) -> bool:
-        """Whether a request is to be looked at: an old one is not, and a repeat is answered from the record. Raises
-        ``RemoteError`` if the lease is another holder's, or its holder takes no answers.
-        """
-        fresh = self._freshness(lease, peer, number)
-        if fresh == REPEAT:
-            assert lease is not None, "a repeat has a record"
-            self._repeat(lease, number)
-        elif fresh == FRESH:
-            self._check_heard(lease)
-        return fresh == FRESH
-
-    def _check_heard(self, lease: ServedLease | None) -> None:
-        """Who takes no answers gets no more of them: they are kept until then. Raises ``RemoteError``."""
-        if lease is not None and len(lease.unacked) >= UNACKED_MAX:
-            raise RemoteError("busy", f"lease {lease.id} has {len(lease.unacked)} updates that wait to be acknowledged")
-
-    def _is_holders(self, lease: ServedLease, peer: str) -> bool:
-        """Whether a lease is that of ``peer``: of its name, and the key that first asked for it, or its successor."""
-        known = self.keyring.peers.get(peer)
-        if lease.holder != peer or known is None:
-            return False
-        return lease.key in (b"", known.key) or any(key == lease.key for key, _ in known.former)
-
-    def _check_holder(self, lease: ServedLease, peer: str) -> None:
-        if not self._is_holders(lease, peer):
-            other = lease.holder == peer
-            raise RemoteError(
-                "not_yours", f"lease {lease.id} is not held by {peer}{', whose key was another then' if other else ''}"
-            )
-
-    def _check_id(self, id_: str, peer: str, what: str = "lease") -> None:
-        """Ids are derived from their holder's key: nobody can take one before its holder does. Where two keys are given
-        the same ids, they are those of the peer that was known first. Raises ``RemoteError``.
-        """
-        if not is_plain(id_):
-            raise RemoteError("bad_id", f"{what}: found {id_!r}, ids have no control characters")
-        tags = [key_tag(key) for key in self.keyring.keys_of(peer)]
-        tag = next((tag for tag in tags if id_.startswith(f"{tag}-")), None)
-        if tag is None:
-            raise RemoteError("bad_id", f"{what}: found {id_!r}, ids of {peer}'s {what}s begin with {tags[0]}-")
-        owner = self._tags.get(tag, peer)
-        if owner != peer:
-            raise RemoteError(
-                "bad_id", f"{what}: ids that begin with {tag}- are those of {owner} at {self.name}; {peer} has another "
-                "key that gives the same ones: make a new one with `leasekit keys rotate`"
-            )  # fmt: skip
-
-    def _retag(self, name: str) -> None:
-        self._tags = {tag: owner for tag, owner in self._tags.items() if owner != name}
-        self._know_tags(name)
-
-    def _know_tags(self, name: str) -> None:
-        known = self.keyring.peers.get(name)
-        if known is not None:
-            for key in (known.key, *(key for key, _ in known.former)):
-                self._tags.setdefault(key_tag(key), name)
-
-    def _repeat(self, lease: ServedLease, number: int) -> None:
-        """Answer a repeat from the record: what is settled again, or that it is being worked on."""
-        if lease.unacked:
-            self._send_updates(lease)
-        else:
-            self.kernel.send(lease.holder, Accepted(lease.id, number))
-
-    def _accept(self, lease: ServedLease, number: int) -> None:
-        self._to_accept[lease.id] = (lease, number)
-
-    def _publish(self, lease: ServedLease, message: TicketUpdate | LeaseUpdate) -> None:
-        """Remember an update, which has the next number, and send it."""
-        lease.update += 1
-        assert message.update == lease.update, "updates are numbered without gaps"
-        lease.unacked.append(Update(lease.update, message))
-        self._tell(lease, message)
-        lease.tries = 0
-        lease.send_at = self.kernel.now + self.kernel.backoff(0)
-        self.kernel.owe(lease, lease.holder)
-        self.kernel.touch(lease)
-
-    def _tell(self, lease: ServedLease, message: Message) -> None:
-        """To its holder: not to who has that name, but another key, by now."""
-        if self._is_holders(lease, lease.holder):
-            self.kernel.send(lease.holder, message)
-
-    def _send_updates(self, lease: ServedLease) -> None:
-        for update in lease.unacked:
-            self._tell(lease, update.message)
-        lease.tries += 1
-        lease.send_at = self.kernel.now + self.kernel.backoff(lease.tries)
-        self.kernel.touch(lease)
-
-    @takes(Ack)
-    def _on_ack(self, peer: str, message: Ack) -> None:
-        lease = self.leases.get(message.lease)
-        if lease is None:
-            return
-        meant = next((update.message for update in lease.unacked if update.number == message.update), None)
-        if meant is None or message.signed not in (b"", acknowledge(meant).signed):
-            return  # it is of a lease that was forgotten, and has been made anew since
-        if not self._is_holders(lease, peer):
-            return
-        # Only of this one: who has forgotten the lease, or has it as over, acknowledges whatever comes, in any order.
-        lease.unacked = [update for update in lease.unacked if update.number != message.update]
-        if not lease.unacked:
-            self.kernel.owe_no_more(lease, peer)
-        self.kernel.touch(lease)
-
-    @takes(ErrorReply)
-    def _on_error(self, peer: str, message: ErrorReply) -> None:
-        """A client could not take an update: it stays due, backed off, until its term is over."""
-        self._refused_call(peer, message)
-
-    def _drop_at(self, lease: ServedLease) -> Instant:
-        """When a lease that is over may be forgotten: after the retention, later if its last word was not heard."""
-        return lease.ended + self.kernel.settings.retention * (10 if lease.unacked else 1)
-
-    def _drop(self, lease: L) -> None:
-        """Forget a lease that is over; its row stays as history, or goes if none is wanted."""
-        del self.leases[lease.id]
-        lease.unacked = []
-        self.kernel.forget(lease)
-        self.kernel.owe_no_more(lease, lease.holder)
-        was = bool(lease.type)  # else only closes were heard of it, which anybody can make up
-        self.kernel.changes.append(
-            Change(lease.table, lease.id, lease.row() if was and self.kernel.settings.keep_closed else None)
-        )
 
     @query("leases")
     def _query_leases(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -228,10 +257,3 @@ class Server(Actor, Generic[L]):
         if lease is None:
             raise CommandError(f"no lease {arguments.get('lease')!r} here")
         return self._describe(lease)
-
-    def _owes_updates(self, lease: ServedLease, peer: str) -> bool:
-        return bool(lease.unacked) and lease.holder == peer
-
-    def _send_updates_now(self, lease: ServedLease, peer: str) -> None:
-        lease.tries = 0
-        self._send_updates(lease)

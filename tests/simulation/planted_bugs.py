@@ -36,7 +36,7 @@ from leasekit.actors.guest.service_manager import ServiceManager
 from leasekit.actors.guest.units import GuestUnits
 from leasekit.actors.kernel import Kernel
 from leasekit.actors.peering import Peering
-from leasekit.actors.served import Server
+from leasekit.actors.served import Served
 from leasekit.actors.site.authority import Authority
 from leasekit.actors.site.claims import SiteClaims
 from leasekit.actors.site.leases import SiteLeases
@@ -98,9 +98,9 @@ BUGS: Final[dict[str, Bug]] = {
         ServiceManager, "_on_lease_update", "message.update > lease.site_seen + 1", "False"
     ),
     "a repeated request is done again": Bug(
-        Server, "_freshness", "if number > lease.number:", "if number >= lease.number:"
+        Served, "freshness", "if number > lease.number:", "if number >= lease.number:"
     ),
-    "an older request is obeyed": Bug(Server, "_freshness", "else OLD", "else FRESH"),
+    "an older request is obeyed": Bug(Served, "freshness", "else OLD", "else FRESH"),
     "a refused extend closes the lease": Bug(
         ServiceManager, "_on_no_ticket", "self.advance(lease)",
         "self.close(lease, reason) if lease.state == sm.ACTIVE else self.advance(lease)",
@@ -123,7 +123,7 @@ BUGS: Final[dict[str, Bug]] = {
     ),
     "a request's number is used twice": Bug(ServiceManager, "_redeem", "lease.number += 1", "lease.number += 0"),
     "an update has the number of the one before it": Bug(
-        Server, "_publish", "lease.unacked.append(Update(lease.update, message))",
+        Served, "publish", "lease.unacked.append(Update(lease.update, message))",
         "lease.unacked.append(Update(lease.update, message)); lease.update -= lease.update == 3",
     ),
     # -- whose fault it is

@@ -15,7 +15,7 @@ from leasekit.actors.base import Actor
 from leasekit.actors.broker.book import Book
 from leasekit.actors.broker.broker import Broker
 from leasekit.actors.guest.service_manager import ServiceManager
-from leasekit.actors.served import Server
+from leasekit.actors.served import Served
 from leasekit.actors.site.failures import SiteFailures
 from leasekit.actors.site.leases import SiteLeases
 from leasekit.actors.site.units import Units
@@ -83,7 +83,7 @@ PLANTED: dict[str, tuple[type[Any], str, Callable[..., Any]]] = {
     "counters are not kept": (Actor, "_save_counters", nothing),
     "units are not torn down": (Units, "take", keep_units),
     "a request that is unanswered is not sent again": (ServiceManager, "_resend", nothing),
-    "acknowledgements are ignored": (Server, "_on_ack", nothing),
+    "acknowledgements are ignored": (Served, "_on_ack", nothing),
     "tickets are not given back": (ServiceManager, "give_back", nothing),
     "what is given back is not taken back": (Broker, "_take_back", nothing),
     "a broker forgets at a restart what it has booked": (Book, "reserve_again", nothing),

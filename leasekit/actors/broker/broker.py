@@ -89,8 +89,8 @@ class Broker(BrokerPlans):
             BrokerLease,
             due_at=self._lease_due_at,
             on_due=self._lease_due,
-            owes=self._owes_updates,
-            send=self._send_updates_now,
+            owes=self.served.owes,
+            send=self.served.send_now,
         )
 
     # -- requests ----------------------------------------------------------------------------------------------
@@ -98,7 +98,7 @@ class Broker(BrokerPlans):
     @takes(RequestTicket, REQUEST)
     def _on_request(self, peer: str, message: RequestTicket) -> None:
         lease = self.leases.get(message.lease)
-        if not self._is_news(lease, peer, message.number):
+        if not self.served.is_news(lease, peer, message.number):
             return
         if message.op not in _OPS:
             raise RemoteError("bad_op", f"op: found {message.op!r}, allowed are {', '.join(_OPS)}")
@@ -120,7 +120,7 @@ class Broker(BrokerPlans):
         self._options[lease.id] = options
         self.wait(lease)
         self._wanted = True
-        self._accept(lease, message.number)
+        self.served.accept(lease, message.number)
         self.kernel.touch(lease)
         if hold is not None:
             self._commit(hold, lease)
@@ -156,7 +156,7 @@ class Broker(BrokerPlans):
             raise RemoteError("too_large", f"units: found {units}, no site here has more than {most} of {type_!r}")
 
     def _open(self, peer: str, message: RequestTicket, asked: Asked, options: Options) -> BrokerLease:
-        self._check_id(message.lease, peer)
+        self.served.check_id(message.lease, peer)
         self._check_size(message.type, message.units, options)
         lease = BrokerLease(
             message.lease, peer, message.slice, message.type, br.NASCENT, br.TICKETING, asked, message.number,
@@ -239,7 +239,7 @@ class Broker(BrokerPlans):
         lease = self.leases.get(message.lease)
         if lease is None:
             raise RemoteError("unknown_lease", f"{self.name} knows no lease {message.lease}")
-        fresh = self._freshness(lease, peer, message.number)
+        fresh = self.served.freshness(lease, peer, message.number)
         if fresh == OLD:
             return
         overtaken, lease.number = message.request > lease.number, message.number
@@ -249,7 +249,7 @@ class Broker(BrokerPlans):
                 lease.request = message.request  # when it comes it is dropped
                 self._settle_request(lease, "closed", "the request was withdrawn")
             else:
-                self._repeat(lease, message.number)
+                self.served.repeat(lease, message.number)
             return
         self.kernel.fire(br.MACHINE, lease, "withdraw", "its guest gave the request up")
         self._settle_request(lease, "closed", "the request was withdrawn")
@@ -549,7 +549,7 @@ class Broker(BrokerPlans):
         if source is not None:
             site, properties = source.site, source.properties
             endorsement = self.introduce(lease.holder, source, lease.claims[-1].term.end)
-        self._publish(
+        self.served.publish(
             lease,
             TicketUpdate(
                 lease.id, lease.update + 1, number, status, ticket, site, properties, truncation, reason,
@@ -578,19 +578,19 @@ class Broker(BrokerPlans):
 
     def _lease_due_at(self, lease: BrokerLease) -> Instant | None:
         if lease.ended >= 0:
-            return earliest(lease.send_at if lease.unacked else None, self._drop_at(lease))
+            return earliest(lease.send_at if lease.unacked else None, self.served.drop_at(lease))
         waiting = lease.deadline if lease.request else None
         ends = self._booked_until(lease) if lease.claims else None
         return earliest(lease.send_at if lease.unacked else None, waiting, ends)
 
     def _lease_due(self, lease: BrokerLease) -> None:
-        if lease.ended >= 0 and self._drop_at(lease) <= self.kernel.now:
+        if lease.ended >= 0 and self.served.drop_at(lease) <= self.kernel.now:
             self._drop(lease)
             return
         if lease.request and lease.deadline <= self.kernel.now:
             self._reject(lease, self._why_expired(lease), event="expire")
         if lease.unacked and lease.send_at <= self.kernel.now:
-            self._send_updates(lease)
+            self.served.send(lease)
         if lease.ended < 0 and lease.claims and self._booked_until(lease) <= self.kernel.now:
             self.kernel.fire(br.MACHINE, lease, "end", "its term is over")
             self._wanted = True

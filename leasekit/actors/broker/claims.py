@@ -72,7 +72,7 @@ class BrokerClaims(BrokerSources):
     def _on_return(self, peer: str, message: ReturnTicket) -> None:
         lease = self.leases.get(message.lease)
         if lease is not None:
-            self._check_holder(lease, peer)
+            self.served.check_holder(lease, peer)
         subject = decode_statement(message.receipt).subject
         claim = next((c for c in lease.claims if c.digest == subject), None) if lease is not None else None
         if lease is not None and claim is not None:

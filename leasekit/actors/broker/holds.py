@@ -219,7 +219,7 @@ class BrokerHolds(BrokerProbes):
         self.kernel.send(peer, Held(message.plan, message.number, clip(reason, 1000)))
 
     def _hold_for(self, peer: str, message: Hold) -> str:
-        self._check_id(message.plan, peer, "plan")
+        self.served.check_id(message.plan, peer, "plan")
         expires = min(message.expires, self.kernel.now + self.settings.hold_for)
         if not message.parts or not message.holder or message.term.end <= self.kernel.now or expires <= self.kernel.now:
             return "there is nothing to hold, or its time is over"

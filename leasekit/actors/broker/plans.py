@@ -92,6 +92,7 @@ class BrokerPlans(BrokerHolds):
         self._plannings: dict[str, _Planning] = {}
         self.kernel.register_unkept(_Planning, on_due=self._planning_due)
         self._to_plan: deque[_Planning] = deque()
+        self.refused.insert(self.refused.index(self.calls.refused), self._plan_refused)
         self._planning: _Planning | None = None
 
     # -- being asked -------------------------------------------------------------------------------------------
@@ -182,8 +183,8 @@ class BrokerPlans(BrokerHolds):
             self.kernel.schedule(planning, None)
             self._to_plan.append(planning)
 
-    def _refused_call(self, peer: str, message: ErrorReply) -> bool:
-        """As the base's; a broker that refuses to quote, or to hold, has answered."""
+    def _plan_refused(self, peer: str, message: ErrorReply) -> bool:
+        """A broker that refuses to quote, or to hold, has answered."""
         planning = self._plannings.get(message.lease)
         if planning is not None and planning.hold is None and peer in planning.waiting:
             self._on_quoted(peer, Quoted(message.lease, message.number, ()))
@@ -191,7 +192,7 @@ class BrokerPlans(BrokerHolds):
         if any(one.hold is not None and one.hold.id == message.lease for one in self._plannings.values()):
             self._on_held(peer, Held(message.lease, message.number, message.text or "it is refused"))
             return True
-        return super()._refused_call(peer, message)
+        return False
 
     # -- the mapper's turn -------------------------------------------------------------------------------------
 

@@ -126,7 +126,7 @@ class BrokerProbes(BrokerClaims):
         if message.op not in _PENDING:
             raise RemoteError("bad_op", f"op: found {message.op!r}, allowed are {NEW}, {', '.join(_PENDING)}")
         lease = self.leases.get(message.of)
-        if lease is None or not self._is_holders(lease, peer) or not lease.claims:
+        if lease is None or not self.served.is_holders(lease, peer) or not lease.claims:
             raise RemoteError("unknown_lease", f"{self.name} has granted {peer} no lease {message.of}")
         deadline = self._goes_on_until(lease, message.op, message.term)
         return BrokerLease(

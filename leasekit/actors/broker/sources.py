@@ -340,7 +340,8 @@ class BrokerSources(BrokerState):
         """Tell a guest that a claim of its lease, and what goes on from it, ends at ``at``."""
         lease = self.leases[lease_id]
         statement = state(self.signer_from(claim.source), TRUNCATION, claim.digest, at, lease.id).encode()
-        self._publish(lease, TicketUpdate(lease.id, lease.update + 1, 0, "noticed", b"", "", {}, statement, reason, -1))
+        update = TicketUpdate(lease.id, lease.update + 1, 0, "noticed", b"", "", {}, statement, reason, -1)
+        self.served.publish(lease, update)
 
     def _busy_until(self, source: Delegation) -> Instant:
         """When the last thing ends that was cut from ``source`` and may go on, or may be cut yet: 0 if nothing is."""

@@ -60,7 +60,7 @@ class BrokerState(Giver[BrokerLease]):
         if self.usage is not None:
             self.usage.let_go(lease.holder, lease.type, lease.claims)
             self.kernel.changes += self.usage.take_changes()
-        super()._drop(lease)
+        self.served.drop(lease)
 
     def signer_from(self, source: str) -> Signer:
         """Who cuts claims from a delegation, and speaks of them: the key that it was given to."""

@@ -63,6 +63,7 @@ class GuestPlans(GuestDesk):
         self.topologies: dict[str, Topology] = {}
         self._topology_of: dict[str, Topology] = {}
         self.connected.append(self._ask_again)
+        self.refused.insert(0, self._plan_refused)
         self.kernel.register(Topology, due_at=self._topology_due_at, on_due=self._topology_due)
 
     # -- asking ------------------------------------------------------------------------------------------------
@@ -162,14 +163,14 @@ class GuestPlans(GuestDesk):
             else:
                 self._decide_on(topology, message)
 
-    def _refused_call(self, peer: str, message: ErrorReply) -> bool:
-        """As the base's; a request for a plan may be refused by an error, too."""
+    def _plan_refused(self, peer: str, message: ErrorReply) -> bool:
+        """a request for a plan may be refused by an error, too."""
         topology = self.topologies.get(message.lease.rpartition(".")[0])
         if topology is not None and topology.broker == peer and topology.query == message.lease:
             if topology.state == ASKING and message.number == topology.number:
                 self._end_topology(topology, "refuse", f"{peer}: {message.text}")
             return True
-        return super()._refused_call(peer, message)
+        return False
 
     def _why_not(self, topology: Topology, message: Planned) -> str:
         """What is wrong with a plan, so that it is not leased."""

@@ -54,6 +54,7 @@ class ServiceManager(GuestExtensions):
         settings: GuestSettings | None = None,
     ) -> None:
         super().__init__(name, signer, scheme, peers, mapper, settings or GuestSettings())
+        self.refused.append(self._request_refused)
         self.kernel.register(
             GuestLease,
             due_at=self._lease_due_at,
@@ -351,11 +352,8 @@ class ServiceManager(GuestExtensions):
             else:
                 self.kernel.touch(lease)
 
-    @takes(ErrorReply)
-    def _on_error(self, peer: str, message: ErrorReply) -> None:
+    def _request_refused(self, peer: str, message: ErrorReply) -> bool:
         """A server refused to take a message at all: that settles what the message asked for."""
-        if self._refused_call(peer, message):
-            return
         reason = f"{peer}: {message.text}"
         giving = self._return_numbered(message.lease, message.number)
         lease = self.leases.get(message.lease)
@@ -363,7 +361,7 @@ class ServiceManager(GuestExtensions):
             if self._return_owes(giving, peer):
                 self._end_return(giving, "refused", reason)
         elif lease is None or message.number == 0:
-            return
+            return False
         elif (lease.state, lease.pending) == (sm.NASCENT, sm.CLOSE_WAIT):
             # Only a withdrawal of what never arrived is settled by this: if it still comes, its ticket goes back.
             if message.number == lease.number and peer == lease.broker and message.code == "unknown_lease":
@@ -388,6 +386,7 @@ class ServiceManager(GuestExtensions):
             else:
                 self._on_op_refused(lease, reason)
                 self.advance(lease)
+        return True
 
     # -- joining, leaving, closing -----------------------------------------------------------------------------
 

@@ -80,7 +80,7 @@ class Authority(SiteSaved):
     @takes(Redeem, REDEEM)
     def _on_redeem(self, peer: str, message: Redeem) -> None:
         lease = self.leases.get(message.lease)
-        if not self._is_news(lease, peer, message.number):
+        if not self.served.is_news(lease, peer, message.number):
             return
         if message.op not in (NEW, EXTEND, MODIFY, UNDO):
             raise RemoteError("bad_op", f"op: found {message.op!r}, allowed are {NEW}, {EXTEND}, {MODIFY}, {UNDO}")
@@ -96,7 +96,7 @@ class Authority(SiteSaved):
                 lease.number = message.number
                 self.publish(lease, "refused", message.number, error.text)
                 return
-        self._accept(lease, message.number)
+        self.served.accept(lease, message.number)
         self.kernel.touch(lease)
         self.look_again()
 
@@ -118,7 +118,7 @@ class Authority(SiteSaved):
     def _redeem_new(self, lease: SiteLease | None, peer: str, message: Redeem) -> SiteLease:
         if lease is not None:
             return self._redeem_again(lease, message)
-        self._check_id(message.lease, peer)
+        self.served.check_id(message.lease, peer)
         _check_words(message)
         ticket, leaf = self._check_first(peer, message)
         until = self.admit(ticket)
@@ -266,26 +266,26 @@ class Authority(SiteSaved):
     @takes(CloseLease)
     def _on_close(self, peer: str, message: CloseLease) -> None:
         lease = self.leases.get(message.lease)
-        fresh = self._freshness(lease, peer, message.number)
+        fresh = self.served.freshness(lease, peer, message.number)
         if fresh == OLD:
             return
         if lease is None:
             self._close_unknown(peer, message)
             return
         if fresh != FRESH:
-            self._repeat(lease, message.number)
+            self.served.repeat(lease, message.number)
             return
         receipt = self._receipt_for(lease, peer, message.relinquishment) if message.relinquishment else b""
         lease.number = message.number
         self.kernel.touch(lease)
         if lease.ended >= 0:
-            self._repeat(lease, message.number)
+            self.served.repeat(lease, message.number)
             return
         if receipt:
             lease.receipt = receipt
         lease.settles, lease.saves = message.number, lease.saves and message.save
         self.close_lease(lease, "close", self._why_closed(lease))
-        self._accept(lease, message.number)
+        self.served.accept(lease, message.number)
 
     @staticmethod
     def _why_closed(lease: SiteLease) -> str:
@@ -299,7 +299,7 @@ class Authority(SiteSaved):
 
         Only so many, or a guest could fill the memory with them. Or one that is long forgotten: its claim is not.
         """
-        self._check_id(message.lease, peer)
+        self.served.check_id(message.lease, peer)
         receipt = self._late_receipt(peer, message) if message.relinquishment else b""
         now = self.kernel.now
         lease = SiteLease(
@@ -314,7 +314,7 @@ class Authority(SiteSaved):
             ((most, _),) = Counter(self.leases[stray].holder for stray in self._strays).most_common(1)
             oldest = next(stray for stray in self._strays if self.leases[stray].holder == most)
             self._strays.remove(oldest)
-            self._drop(self.leases[oldest])
+            self.served.drop(self.leases[oldest])
         self._strays.append(lease.id)
 
     def _late_receipt(self, peer: str, message: CloseLease) -> bytes:

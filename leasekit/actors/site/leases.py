@@ -67,8 +67,8 @@ class SiteLeases(SiteTurns):
             SiteLease,
             due_at=self.lease_due_at,
             on_due=self.lease_due,
-            owes=self._owes_updates,
-            send=self._send_updates_now,
+            owes=self.served.owes,
+            send=self.served.send_now,
         )
         self.kernel.register(SiteUnit)
 
@@ -259,7 +259,7 @@ class SiteLeases(SiteTurns):
             units = tuple(self._unit_state(unit) for unit in held if unit.state in (au.UP, au.CHANGE))
         if word == "active":
             contract = self.contract(lease).encode()
-        self._publish(
+        self.served.publish(
             lease,
             LeaseUpdate(
                 lease.id, lease.update + 1, number, word, _promised(lease, word), units, clip(reason or lease.reason),
@@ -447,7 +447,7 @@ class SiteLeases(SiteTurns):
         """When time next concerns the lease."""
         sending = lease.send_at if lease.unacked else None
         if lease.ended >= 0:
-            return earliest(sending, self._drop_at(lease))
+            return earliest(sending, self.served.drop_at(lease))
         if lease.pending == au.CLOSING:
             return sending
         starts = lease.term.start if lease.pending == au.REDEEMING and lease.id not in self._queue else None
@@ -459,8 +459,8 @@ class SiteLeases(SiteTurns):
         """Do what is due: end, go on, start, send again, or forget."""
         now = self.kernel.now
         if lease.ended >= 0:
-            if self._drop_at(lease) <= now:
-                self._drop(lease)
+            if self.served.drop_at(lease) <= now:
+                self.served.drop(lease)
                 return
         elif lease.pending == au.CLOSING:
             pass
@@ -473,7 +473,7 @@ class SiteLeases(SiteTurns):
         elif lease.pending == au.REDEEMING and lease.term.start <= now and lease.id not in self._queue:
             self.start_lease(lease)
         if lease.unacked and lease.send_at <= now:
-            self._send_updates(lease)
+            self.served.send(lease)
 
     def _is_settled(self, lease: Any, number: int) -> bool:
         return bool(lease.unacked) and any(update.message.number >= number for update in lease.unacked)

@@ -65,10 +65,10 @@ the setup that a unit is up from, which is only held against what probes say: th
 
 _KEPT_OUT: Final = frozenset(
     {
-        "kernel", "keyring", "turns", "peering", "calls", "_to_accept", "_call_unblock", "_inputs", "_mapper", "inline",
-        "settings", "name", "sites_by_key", "dispatch", "connected", "_open", "_names", "_dependents", "slices",
-        "_options", "_closings", "_open_requests", "_cut_off", "reports", "usage", "_endings", "_counted_claims",
-        "_shown", "_questions_asked", "_cycle_at", "_specs", "_retried", "_tags",
+        "kernel", "keyring", "turns", "peering", "calls", "served", "_call_unblock", "_inputs", "_mapper",
+        "inline", "settings", "name", "sites_by_key", "dispatch", "connected", "refused", "_open", "_names",
+        "_dependents", "slices", "_options", "_closings", "_open_requests", "_cut_off", "reports", "usage",
+        "_endings", "_counted_claims", "_shown", "_questions_asked", "_cycle_at", "_specs", "_retried", "_tags",
     }
 )  # fmt: skip
 """Attributes of actors that are empty between steps, derived from records, for people, or never change."""
@@ -376,7 +376,7 @@ def _read_broker(broker: Any, out: list[Any]) -> bool:
 
 def _read_end(server: Any, lease: BrokerLease | SiteLease, out: list[Any]) -> None:
     """When a lease ended says when it is forgotten, which is yet to come."""
-    _time(server._drop_at(lease) if lease.ended >= 0 else None, _NO_SCOPE, out)
+    _time(server.served.drop_at(lease) if lease.ended >= 0 else None, _NO_SCOPE, out)
 
 
 def _read_relations(server: Any, out: list[Any]) -> None:

@@ -22,6 +22,7 @@ from leasekit.actors.guest.service_manager import ServiceManager
 from leasekit.actors.kernel import Kernel
 from leasekit.actors.keyring import Keyring
 from leasekit.actors.peering import Peering
+from leasekit.actors.served import Served
 from leasekit.actors.settings import (
     AuthoritySettings,
     BrokerSettings,
@@ -74,14 +75,16 @@ TICKS_MAX: Final = 20
 
 PARTS: Final[Mapping[str, type]] = {
     "kernel": Kernel, "keyring": Keyring, "turns": MapperTurns, "peering": Peering, "calls": Calls,
+    "served": Served,
 }  # fmt: skip
 """Parts of an actor, by the attributes in which it has them."""
 
 WIRING: Final = frozenset(
     {
-        "_call_unblock", "_carry_out", "_deals_with", "_decisions", "_deployed", "_dispatch", "_endorsable", "_inputs",
-        "_kernel", "_keyring", "_kinds", "_mapper", "_own", "_role", "_waiting", "changed", "connected", "dispatch",
-        "inline", "name", "peers", "scheme", "settings", "signer", "sites_by_key", "tag", "verifier", *PARTS,
+        "_call_unblock", "_carry_out", "_deals_with", "_decisions", "_deployed", "_dispatch", "_endorsable",
+        "_inputs", "_is_settled", "_kernel", "_keyring", "_kinds", "_mapper", "_own", "_role", "_waiting",
+        "changed", "connected", "dispatch", "inline", "name", "peers", "refused", "scheme", "settings",
+        "signer", "sites_by_key", "tag", "verifier", *PARTS,
     }
 )  # fmt: skip
 """Attributes that the constructors of an actor and its parts fill in from settings alone, and that do not change."""
@@ -89,7 +92,7 @@ WIRING: Final = frozenset(
 
 def _holders(actor: Actor) -> list[object]:
     """The actor, and its parts."""
-    return [actor, *(getattr(actor, part) for part in PARTS)]
+    return [actor, *(getattr(actor, part) for part in PARTS if hasattr(actor, part))]
 
 
 class ObedientBroker(Fcfs):
