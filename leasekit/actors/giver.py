@@ -23,8 +23,8 @@ from leasekit.actors.base import instant_of
 from leasekit.actors.differences import differences
 from leasekit.actors.dispatch import command, query, takes
 from leasekit.actors.kernel import earliest
-from leasekit.actors.reports import Reports
 from leasekit.actors.served import ServedLease
+from leasekit.actors.server import Server
 from leasekit.actors.settings import DelegationSpec
 from leasekit.core.claims.claim import UNITS_MAX
 from leasekit.core.claims.statements import reclaim
@@ -83,7 +83,7 @@ def taken_back(giver: str, taker: str) -> str:
     return f"{giver} takes back what it gave to {taker}"
 
 
-class Giver(Reports[L], Generic[L]):
+class Giver(Server[L], Generic[L]):
     """A server that delegates."""
 
     def __init__(self, *arguments: Any) -> None:

@@ -6,93 +6,89 @@ them, that they must arrive all the same, and that they may arrive twice.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Iterable, Iterator
 
 from leasekit.actors.dispatch import takes
-from leasekit.actors.served import ServedLease, Server
+from leasekit.actors.kernel import Kernel
 from leasekit.core.leases.relations import Notice
 from leasekit.core.protocol.codec import encode_message
 from leasekit.core.protocol.messages import Accepted, ErrorReply, Message
 from leasekit.core.schema import Row
 from leasekit.core.time import Instant
 
-L = TypeVar("L", bound=ServedLease)
 
+class Notices:
+    """The notices that a server owes. ``accepted`` is told that a peer has one, with the receipt that came for it: what
+    waited for that can go on. If it raises ``LeasekitError`` the notice stays due.
+    """
 
-class Notices(Server[L], Generic[L]):
-    """A server that owes notices."""
-
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self.notices: dict[str, Notice] = {}
-        self.refused.append(self._notice_refused)
-        self.kernel.register(
+    def __init__(self, kernel: Kernel, accepted: Callable[[Notice, bytes], None]) -> None:
+        self._kernel = kernel
+        self._accepted = accepted
+        self._notices: dict[str, Notice] = {}
+        kernel.register(
             Notice,
             due_at=lambda notice: min(notice.send_at, notice.until),
-            on_due=self._notice_due,
-            owes=lambda notice, peer: notice.id in self.notices and notice.peer == peer,
-            send=self._send_notice_now,
+            on_due=self._due,
+            owes=lambda notice, peer: notice.id in self._notices and notice.peer == peer,
+            send=self._send_now,
         )
 
-    def notify(self, id_: str, peer: str, subject: str, number: int, message: Message, until: Instant) -> None:
-        """Owe ``message`` to ``peer``; a notice of the same ``id_`` that is still due is replaced."""
-        old = self.notices.get(id_)
-        if old is not None:
-            self._end_notice(old)
-        notice = Notice(id_, peer, subject, number, until, encode_message(message))
-        self.notices[id_] = notice
-        self._send_notice(notice)
-        self.kernel.touch(notice)
+    def __iter__(self) -> Iterator[Notice]:
+        return iter(self._notices.values())
 
-    def _send_notice(self, notice: Notice) -> None:
-        self.kernel.send(notice.peer, notice.content())
-        self.kernel.owe(notice, notice.peer)
-        notice.send_at = self.kernel.now + self.kernel.backoff(notice.tries)
+    def owe(self, id_: str, peer: str, subject: str, number: int, message: Message, until: Instant) -> None:
+        """Owe ``message`` to ``peer``; a notice of the same ``id_`` that is still due is replaced."""
+        old = self._notices.get(id_)
+        if old is not None:
+            self._end(old)
+        notice = Notice(id_, peer, subject, number, until, encode_message(message))
+        self._notices[id_] = notice
+        self._send(notice)
+        self._kernel.touch(notice)
+
+    def _send(self, notice: Notice) -> None:
+        self._kernel.send(notice.peer, notice.content())
+        self._kernel.owe(notice, notice.peer)
+        notice.send_at = self._kernel.now + self._kernel.backoff(notice.tries)
         notice.tries += 1
 
     @takes(Accepted)
     def _on_accepted(self, peer: str, message: Accepted) -> None:
         for notice in self._waiting_for(peer, message.lease, message.number):
-            self._accepted_notice(notice, message.receipt)
-            self._end_notice(notice)
+            self._accepted(notice, message.receipt)
+            self._end(notice)
 
-    def _accepted_notice(self, notice: Notice, receipt: bytes) -> None:
-        """The peer has heard of it: what waited for that can go on. Raises ``LeasekitError`` if ``receipt`` is not what
-        it takes: then the notice stays due.
-        """
-
-    def _notice_refused(self, peer: str, message: ErrorReply) -> bool:
+    def refused(self, peer: str, message: ErrorReply) -> bool:
         """A peer that can't take a notice has had it; one that can't take an update is sent it again."""
         for notice in self._waiting_for(peer, message.lease, message.number) if message.number else ():
-            self._end_notice(notice)
-            self.kernel.complain(f"{peer} refused a notice about {message.lease}: {message.text}")
+            self._end(notice)
+            self._kernel.complain(f"{peer} refused a notice about {message.lease}: {message.text}")
         return True
 
     def _waiting_for(self, peer: str, subject: str, number: int) -> list[Notice]:
-        return [n for n in self.notices.values() if (n.peer, n.subject, n.number) == (peer, subject, number)]
+        return [n for n in self._notices.values() if (n.peer, n.subject, n.number) == (peer, subject, number)]
 
-    def _end_notice(self, notice: Notice) -> None:
-        del self.notices[notice.id]
-        self.kernel.owe_no_more(notice, notice.peer)
-        self.kernel.erase(notice)
+    def _end(self, notice: Notice) -> None:
+        del self._notices[notice.id]
+        self._kernel.owe_no_more(notice, notice.peer)
+        self._kernel.erase(notice)
 
     # -- time and state ----------------------------------------------------------------------------------------
 
-    def _notice_due(self, notice: Notice) -> None:
-        if notice.until <= self.kernel.now:
-            self._end_notice(notice)
-        elif notice.send_at <= self.kernel.now:
-            self._send_notice(notice)
+    def _due(self, notice: Notice) -> None:
+        if notice.until <= self._kernel.now:
+            self._end(notice)
+        elif notice.send_at <= self._kernel.now:
+            self._send(notice)
 
-    def _send_notice_now(self, notice: Notice, peer: str) -> None:
+    def _send_now(self, notice: Notice, peer: str) -> None:
         notice.tries = 0
-        self._send_notice(notice)
+        self._send(notice)
 
-    def _restore(self, tables: Mapping[str, Sequence[Row]]) -> None:
-        super()._restore(tables)
-        for row in tables.get("notices", ()):
-            notice = Notice.from_row(row)
-            self.notices[notice.id] = notice
-            self.kernel.owe(notice, notice.peer)
-            self.kernel.schedule(notice, self.kernel.now)
+    def restore(self, rows: Iterable[Row]) -> None:
+        """Take up what a store kept: it is sent at once."""
+        for notice in map(Notice.from_row, rows):
+            self._notices[notice.id] = notice
+            self._kernel.owe(notice, notice.peer)
+            self._kernel.schedule(notice, self._kernel.now)

@@ -5,15 +5,12 @@ The latest are kept in the store. Each is a line in the transition log as well, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, Generic, TypeVar
+from collections.abc import Iterable
+from typing import Any, Final
 
-from leasekit.actors.notices import Notices
-from leasekit.actors.served import ServedLease
+from leasekit.actors.kernel import Kernel
 from leasekit.core.leases.relations import Report
 from leasekit.core.schema import Row
-
-L = TypeVar("L", bound=ServedLease)
 
 REPORTS_KEPT: Final = 20
 REPORTS_SHOWN: Final = 5
@@ -21,44 +18,43 @@ REPORTS_SHOWN: Final = 5
 REPORT: Final = "report"
 
 
-class Reports(Notices[L], Generic[L]):
-    """A server that keeps reports."""
+class Reports:
+    """The reports that the actor called ``name`` keeps."""
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self.reports: dict[str, Report] = {}
-        self.kernel.register(Report)
+    def __init__(self, kernel: Kernel, name: str) -> None:
+        self._kernel = kernel
+        self._name = name
+        self._reports: dict[str, Report] = {}
+        kernel.register(Report)
 
-    def report(self, code: str, subject: str, words: str, peer: str = "", *, event: str = REPORT) -> None:
+    def keep(self, code: str, subject: str, words: str, peer: str = "", *, event: str = REPORT) -> None:
         """Keep that ``code`` was found about ``subject``, a claim or evidence, here or by ``peer``; what says the same
         as before changes nothing. ``event`` is what the log calls it.
         """
         id_ = f"{code}:{subject}@{peer}"
-        known = self.reports.pop(id_, None)
+        known = self._reports.pop(id_, None)
         if known is not None and known.words == words:
-            self.reports[id_] = known
+            self._reports[id_] = known
             return
-        while len(self.reports) >= REPORTS_KEPT:
-            self._forget_report(next(iter(self.reports.values())))
-        report = self.reports[id_] = Report(id_, self.kernel.now, peer, code, subject, words)
-        self.kernel.touch(report)
-        self.kernel.note("", event, "", "", f"{peer} reports: {words}" if peer else words)
+        while len(self._reports) >= REPORTS_KEPT:
+            self._forget(next(iter(self._reports.values())))
+        report = self._reports[id_] = Report(id_, self._kernel.now, peer, code, subject, words)
+        self._kernel.touch(report)
+        self._kernel.note("", event, "", "", f"{peer} reports: {words}" if peer else words)
 
-    def _forget_report(self, report: Report) -> None:
-        del self.reports[report.id]
-        self.kernel.erase(report)
+    def _forget(self, report: Report) -> None:
+        del self._reports[report.id]
+        self._kernel.erase(report)
 
-    def latest_reports(self) -> list[dict[str, Any]]:
+    def latest(self) -> list[dict[str, Any]]:
         """The latest as plain data, the last one at the end."""
-        latest = [*self.reports.values()][-REPORTS_SHOWN:]
+        latest = [*self._reports.values()][-REPORTS_SHOWN:]
         return [
-            {"at": one.at, "from": one.peer or self.name, "code": one.code, "about": one.subject, "words": one.words}
+            {"at": one.at, "from": one.peer or self._name, "code": one.code, "about": one.subject, "words": one.words}
             for one in latest
         ]
 
-    # -- time and state ----------------------------------------------------------------------------------------
-
-    def _restore(self, tables: Mapping[str, Sequence[Row]]) -> None:
-        super()._restore(tables)
-        found = [Report.from_row(row) for row in tables.get("reports", ())]
-        self.reports = {one.id: one for one in sorted(found, key=lambda one: (one.at, one.id))}
+    def restore(self, rows: Iterable[Row]) -> None:
+        """Take up what a store kept."""
+        found = map(Report.from_row, rows)
+        self._reports = {one.id: one for one in sorted(found, key=lambda one: (one.at, one.id))}

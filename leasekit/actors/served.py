@@ -6,21 +6,18 @@ new. An update is due, in order, until the client acknowledges it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
-from leasekit.actors.base import Actor
-from leasekit.actors.dispatch import query, takes
+from leasekit.actors.dispatch import takes
 from leasekit.actors.kernel import Kernel
 from leasekit.actors.keyring import Keyring
-from leasekit.actors.settings import ActorSettings, Peer
-from leasekit.core.claims.keys import Scheme, Signer, key_tag
-from leasekit.core.errors import CommandError, RemoteError
+from leasekit.core.claims.keys import key_tag
+from leasekit.core.errors import RemoteError
 from leasekit.core.leases.records import Update
 from leasekit.core.properties import is_plain
 from leasekit.core.protocol.messages import Accepted, Ack, LeaseUpdate, Message, TicketUpdate, acknowledge
 from leasekit.core.schema import Change
-from leasekit.core.steps import Ready
 from leasekit.core.time import Instant
 
 FRESH, REPEAT, OLD = "fresh", "repeat", "old"
@@ -219,41 +216,3 @@ class Served(Generic[L]):
         """Send them to a peer that has just connected."""
         lease.tries = 0
         self.send(lease)
-
-
-class Server(Actor, Generic[L]):
-    """An actor that answers requests about leases, whose records are ``L``."""
-
-    def __init__(
-        self, name: str, signer: Signer, scheme: Scheme, peers: Iterable[Peer], settings: ActorSettings
-    ) -> None:
-        super().__init__(name, signer, scheme, peers, settings)
-        self.served: Served[L] = Served(self.kernel, self.keyring, self._is_settled)
-        self.leases = self.served.leases
-        self.dispatch.add(self.served)
-        self.peering.changed.append(self.served.retag)
-
-    def _describe(self, lease: L) -> dict[str, Any]:
-        """The lease as plain data for an operator."""
-        raise NotImplementedError
-
-    def _is_settled(self, lease: Any, number: int) -> bool:
-        """Whether an update that answers request ``number`` is out."""
-        raise NotImplementedError
-
-    def ready(self) -> Ready | None:
-        """As the base's; requests that this Ready does not settle are acknowledged with ``Accepted``."""
-        self.served.before_ready()
-        return super().ready()
-
-    @query("leases")
-    def _query_leases(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
-        every = arguments.get("all", False)
-        return [self._describe(lease) for lease in self.leases.values() if every or lease.ended < 0]
-
-    @query("lease")
-    def _query_lease(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        lease = self.leases.get(str(arguments.get("lease", "")))
-        if lease is None:
-            raise CommandError(f"no lease {arguments.get('lease')!r} here")
-        return self._describe(lease)

@@ -185,7 +185,7 @@ class BrokerClaims(BrokerSources):
         if message.code == REPLACED:
             self._replaced(peer, message)
         else:
-            self.report(message.code, message.claim, message.reason, peer)
+            self.reports.keep(message.code, message.claim, message.reason, peer)
         self.kernel.send(peer, Accepted(message.claim, message.number))
 
     def _replaced(self, peer: str, message: ClaimReport) -> None:
@@ -242,7 +242,7 @@ class BrokerClaims(BrokerSources):
         self.kernel.fire(br.MACHINE, lease, "preempt", f"ends at {at}: {reason}")
         for claim, site, message in notices:
             id_ = f"{TRUNCATE}{lease.id}#{claim.key}"
-            self.notify(id_, site, lease.id, message.number, message, claim.term.end)
+            self.notices.owe(id_, site, lease.id, message.number, message, claim.term.end)
         self._notice_guest(lease.id, lease.claims[-1], at, reason)
 
     def _time_to_save(self, lease: BrokerLease, at: Instant) -> Duration:

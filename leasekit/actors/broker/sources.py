@@ -238,7 +238,7 @@ class BrokerSources(BrokerState):
                 number = self.kernel.next("serial")
                 passed = message._replace(delegation=record.id, number=number, units=told[record.id])
                 until = message.term.end
-                self.notify(f"{message.window}@{record.id}", record.peer, record.id, number, passed, until)
+                self.notices.owe(f"{message.window}@{record.id}", record.peer, record.id, number, passed, until)
         self._wanted = True
         self.kernel.touch(source)
 
@@ -314,7 +314,7 @@ class BrokerSources(BrokerState):
             self._source_off(source, self.kernel.now, -1, "let go of by the operator")
             number, until = self.kernel.next("serial"), self._busy_until(source)
             message = LetGo(source.id, number, source.ticket, until)
-            self.notify(f"let_go:{source.id}", source.peer, source.id, number, message, source.term.end)
+            self.notices.owe(f"let_go:{source.id}", source.peer, source.id, number, message, source.term.end)
         return {"sources": [one.id for one in sources]}
 
     def _source_off(self, source: Delegation, at: Instant, deadline: Instant, why: str) -> None:
@@ -367,7 +367,7 @@ class BrokerSources(BrokerState):
             number = self.kernel.next("serial")
             message = Introduce(guest, number, self.peering.endorsement(holder), until)
             # Due for longer than the lease is: the guest's next one may not be introduced anew.
-            self.notify(f"introduce:{guest}@{site}", site, guest, number, message, max(until, source.term.end))
+            self.notices.owe(f"introduce:{guest}@{site}", site, guest, number, message, max(until, source.term.end))
         if site not in self._endorsements:
             self._endorsements[site] = self.peering.endorsement(place)
         return self._endorsements[site]
@@ -456,7 +456,9 @@ class BrokerSources(BrokerState):
             if lacking > 0 and window.units:
                 number, units = self.kernel.next("serial"), min(lacking, record.units)
                 message = Withhold(record.id, number, window.window, units, window.term, window.reason)
-                self.notify(f"{window.window}@{record.id}", record.peer, record.id, number, message, window.term.end)
+                self.notices.owe(
+                    f"{window.window}@{record.id}", record.peer, record.id, number, message, window.term.end
+                )
 
     def _refused(self, record: Delegation) -> None:
         """The taker has the claim all the same: its units are free when the site knows that it is not to be used."""
@@ -475,7 +477,7 @@ class BrokerSources(BrokerState):
         signer = self.keyring.signer_of(decode_ticket(record.ticket).leaf.issuer)
         statement = state(signer, TRUNCATION, record.digest, at, record.id).encode()
         message = Truncated(record.id, number, record.ticket, statement)
-        self.notify(f"{TRUNCATE}{record.id}", record.site, record.id, number, message, record.term.end)
+        self.notices.owe(f"{TRUNCATE}{record.id}", record.site, record.id, number, message, record.term.end)
 
     def _accepted_notice(self, notice: Notice, receipt: bytes) -> None:
         super()._accepted_notice(notice, receipt)

@@ -177,6 +177,6 @@ class BrokerState(Giver[BrokerLease]):
             **self._status(self.leases.values()),
             "waiting": len(self._pending),
             "sources": len(self.book),
-            "reports": self.latest_reports(),
+            "reports": self.reports.latest(),
             "delegations": self.differences(),
         }

@@ -189,7 +189,7 @@ class SiteClaims(SiteLeases):
             self.tree.withdraw(leaf.digest)
             giver = self.keyring.called(ticket.root.holder)
             words = f"{giver} gives more than the {most} units of {leaf.type!r} that it has"
-            self.report("overdelegated", leaf.id, words)
+            self.reports.keep("overdelegated", leaf.id, words)
             raise TicketError("overdelegated", f"{words}: {used.value(at)} are in use at {in_words(at)}")
 
     def _nothing_left(self, surplus: Surplus) -> str:
@@ -223,7 +223,7 @@ class SiteClaims(SiteLeases):
             f"oversubscribed: {holder} was refused {leaf.units} units of {leaf.type!r} {span_in_words(leaf.term)}, "
             f"which {issuer} gave it; {max(short.free, 0)} are free"
         )
-        self.report("oversubscribed", leaf.id, words)
+        self.reports.keep("oversubscribed", leaf.id, words)
         self._report(leaf.issuer, leaf, "oversubscribed", words)
         return TicketError("oversubscribed", f"oversubscribed, try later: {text}")
 
@@ -420,7 +420,7 @@ class SiteClaims(SiteLeases):
             self._guilty[incident.guilty] += 1  # guilty is who there is evidence against: no more than that is kept
         self.incidents[id_] = incident
         self.kernel.touch(incident)
-        self.report(evidence.kind, id_, words, event=evidence.kind)
+        self.reports.keep(evidence.kind, id_, words, event=evidence.kind)
 
     def _make_room(self, root: str) -> bool:
         if len(self.incidents) < self.settings.evidence_max:
@@ -439,11 +439,11 @@ class SiteClaims(SiteLeases):
         brokers = (peer for peer in self.keyring.peers.values() if peer.role == "broker")
         peer = next((one.name for one in brokers if one.key == key or key in dict(one.former)), None)
         if peer is not None:
-            if code != REPLACED and sum(n.peer == peer for n in self.notices.values()) >= REPORTS_MAX:
+            if code != REPLACED and sum(n.peer == peer for n in self.notices) >= REPORTS_MAX:
                 return
             number = self.kernel.next("serial")
             message = ClaimReport(claim.id, number, code, clip(text), receipt)
-            self.notify(f"report:{code}:{claim.id}@{peer}", peer, claim.id, number, message, claim.term.end)
+            self.notices.owe(f"report:{code}:{claim.id}@{peer}", peer, claim.id, number, message, claim.term.end)
 
     # -- time and state ----------------------------------------------------------------------------------------
 

@@ -551,7 +551,7 @@ class SiteLeases(SiteTurns):
             "units": units,
             "waiting": len(self._queue),
             "filters": self.units.kinds.counts(),
-            "reports": self.latest_reports(),
+            "reports": self.reports.latest(),
         }
 
 

@@ -157,7 +157,7 @@ class SiteMaintenance(SiteFailures):
                 if record.id in told and (units or give_back or again):
                     number = self.kernel.next("serial")
                     message = Withhold(record.id, number, window.id, 0 if give_back else units, term, window.reason)
-                    self.notify(f"{window.id}@{record.id}", record.peer, record.id, number, message, window.end)
+                    self.notices.owe(f"{window.id}@{record.id}", record.peer, record.id, number, message, window.end)
 
     def _spare(self, type_: str, held: Sequence[Delegation], window: Window, part: Term) -> int:
         """The units that the site has given to nobody over ``part``, and that no other window takes."""

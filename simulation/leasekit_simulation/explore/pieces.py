@@ -67,7 +67,7 @@ _KEPT_OUT: Final = frozenset(
     {
         "kernel", "keyring", "turns", "peering", "calls", "served", "_call_unblock", "_inputs", "_mapper",
         "inline", "settings", "name", "sites_by_key", "dispatch", "connected", "refused", "_open", "_names",
-        "_dependents", "slices", "_options", "_closings", "_open_requests", "_cut_off", "reports", "usage",
+        "_dependents", "slices", "_options", "_closings", "_open_requests", "_cut_off", "reports", "notices", "usage",
         "_endings", "_counted_claims", "_shown", "_questions_asked", "_cycle_at", "_specs", "_retried", "_tags",
     }
 )  # fmt: skip
@@ -337,9 +337,9 @@ def _read_ties(actor: Any, out: list[Any]) -> None:
 
 _READ: Final[Mapping[str, frozenset[str]]] = {
     "guest": frozenset({"leases", "returns"}),
-    "broker": frozenset({"leases", "book", "_pending", "notices", "given"}),
+    "broker": frozenset({"leases", "book", "_pending", "given"}),
     "site": frozenset({
-        "leases", "claims", "tree", "units", "_calendars", "_queue", "_holding", "notices", "given",
+        "leases", "claims", "tree", "units", "_calendars", "_queue", "_holding", "given",
     }),
 }  # fmt: skip
 """Attributes that the functions below read."""
@@ -382,7 +382,7 @@ def _read_end(server: Any, lease: BrokerLease | SiteLease, out: list[Any]) -> No
 def _read_relations(server: Any, out: list[Any]) -> None:
     """What a server has with its peers beside leases: what it delegated, and notices that are due."""
     out += [given.state for given in server.given.values()]
-    for notice in server.notices.values():
+    for notice in server.notices:
         out += [notice.id.partition(":")[0], notice.peer, notice.state]
         for at in (notice.until, notice.send_at, notice.timer):
             _time(at, _NO_SCOPE, out)

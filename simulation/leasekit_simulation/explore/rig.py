@@ -21,7 +21,9 @@ from leasekit.actors.calls import Calls
 from leasekit.actors.guest.service_manager import ServiceManager
 from leasekit.actors.kernel import Kernel
 from leasekit.actors.keyring import Keyring
+from leasekit.actors.notices import Notices
 from leasekit.actors.peering import Peering
+from leasekit.actors.reports import Reports
 from leasekit.actors.served import Served
 from leasekit.actors.settings import (
     AuthoritySettings,
@@ -75,16 +77,16 @@ TICKS_MAX: Final = 20
 
 PARTS: Final[Mapping[str, type]] = {
     "kernel": Kernel, "keyring": Keyring, "turns": MapperTurns, "peering": Peering, "calls": Calls,
-    "served": Served,
+    "served": Served, "notices": Notices, "reports": Reports,
 }  # fmt: skip
 """Parts of an actor, by the attributes in which it has them."""
 
 WIRING: Final = frozenset(
     {
-        "_call_unblock", "_carry_out", "_deals_with", "_decisions", "_deployed", "_dispatch", "_endorsable",
-        "_inputs", "_is_settled", "_kernel", "_keyring", "_kinds", "_mapper", "_own", "_role", "_waiting",
-        "changed", "connected", "dispatch", "inline", "name", "peers", "refused", "scheme", "settings",
-        "signer", "sites_by_key", "tag", "verifier", *PARTS,
+        "_accepted", "_call_unblock", "_carry_out", "_deals_with", "_decisions", "_deployed", "_dispatch",
+        "_endorsable", "_inputs", "_is_settled", "_kernel", "_keyring", "_kinds", "_mapper", "_name", "_own",
+        "_role", "_waiting", "changed", "connected", "dispatch", "inline", "name", "peers", "refused", "scheme",
+        "settings", "signer", "sites_by_key", "tag", "verifier", *PARTS,
     }
 )  # fmt: skip
 """Attributes that the constructors of an actor and its parts fill in from settings alone, and that do not change."""

@@ -1,0 +1,69 @@
+"""What broker and authority share as actors: leases that they serve, notices that they owe, reports that they keep."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Generic, TypeVar
+
+from leasekit.actors.base import Actor
+from leasekit.actors.dispatch import query
+from leasekit.actors.notices import Notices
+from leasekit.actors.reports import Reports
+from leasekit.actors.served import Served, ServedLease
+from leasekit.actors.settings import ActorSettings, Peer
+from leasekit.core.claims.keys import Scheme, Signer
+from leasekit.core.errors import CommandError
+from leasekit.core.leases.relations import Notice
+from leasekit.core.schema import Row
+from leasekit.core.steps import Ready
+
+L = TypeVar("L", bound=ServedLease)
+
+
+class Server(Actor, Generic[L]):
+    """An actor that answers requests about leases, whose records are ``L``."""
+
+    def __init__(
+        self, name: str, signer: Signer, scheme: Scheme, peers: Iterable[Peer], settings: ActorSettings
+    ) -> None:
+        super().__init__(name, signer, scheme, peers, settings)
+        self.served: Served[L] = Served(self.kernel, self.keyring, self._is_settled)
+        self.leases = self.served.leases
+        self.notices = Notices(self.kernel, self._accepted_notice)
+        self.reports = Reports(self.kernel, name)
+        self.dispatch.add(self.served)
+        self.dispatch.add(self.notices)
+        self.refused.append(self.notices.refused)
+        self.peering.changed.append(self.served.retag)
+
+    def _describe(self, lease: L) -> dict[str, Any]:
+        """The lease as plain data for an operator."""
+        raise NotImplementedError
+
+    def _is_settled(self, lease: Any, number: int) -> bool:
+        """Whether an update that answers request ``number`` is out."""
+        raise NotImplementedError
+
+    def _accepted_notice(self, notice: Notice, receipt: bytes) -> None:
+        """A peer has a notice; see :class:`Notices`."""
+
+    def _restore(self, tables: Mapping[str, Sequence[Row]]) -> None:
+        self.notices.restore(tables.get("notices", ()))
+        self.reports.restore(tables.get("reports", ()))
+
+    def ready(self) -> Ready | None:
+        """As the base's; requests that this Ready does not settle are acknowledged with ``Accepted``."""
+        self.served.before_ready()
+        return super().ready()
+
+    @query("leases")
+    def _query_leases(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
+        every = arguments.get("all", False)
+        return [self._describe(lease) for lease in self.leases.values() if every or lease.ended < 0]
+
+    @query("lease")
+    def _query_lease(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        lease = self.leases.get(str(arguments.get("lease", "")))
+        if lease is None:
+            raise CommandError(f"no lease {arguments.get('lease')!r} here")
+        return self._describe(lease)
