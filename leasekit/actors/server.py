@@ -7,6 +7,7 @@ from typing import Any, Generic, TypeVar
 
 from leasekit.actors.base import Actor
 from leasekit.actors.dispatch import query
+from leasekit.actors.issued import Issued, Issuer
 from leasekit.actors.notices import Notices
 from leasekit.actors.reports import Reports
 from leasekit.actors.served import Served, ServedLease
@@ -35,6 +36,15 @@ class Server(Actor, Generic[L]):
         self.dispatch.add(self.notices)
         self.refused.append(self.notices.refused)
         self.peering.changed.append(self.served.retag)
+
+    def _issue(self, issuer: Issuer) -> Issued:
+        """The part that delegates what ``issuer`` has."""
+        issued = Issued(self.kernel, self.keyring, issuer)
+        self.dispatch.add(issued)
+        self.refused.insert(0, issued.refused)
+        self.peering.changed.append(issued.peer_changed)
+        self.connected.append(issued.connected)
+        return issued
 
     def _describe(self, lease: L) -> dict[str, Any]:
         """The lease as plain data for an operator."""

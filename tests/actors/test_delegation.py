@@ -97,7 +97,7 @@ def test_offers_are_repeated_until_answered(tmp_path: Path) -> None:
     other = DeployedWorld(CHAIN, tmp_path / "other", make=_deaf_to_answers)
     assert other.query("upper", "delegations")[0]["state"] == "offering"
     first = len(other.letters(Offer, "upper"))
-    other.broker("upper").dispatch.messages[OfferAnswer] = other.broker("upper")._on_offer_answer
+    other.broker("upper").dispatch.messages[OfferAnswer] = other.broker("upper").issued._on_offer_answer
     other.pass_time(MINUTE)
     assert len(other.letters(Offer, "upper")) > first
     assert other.query("upper", "delegations")[0]["state"] == "held"

@@ -240,7 +240,7 @@ def test_a_taker_does_not_put_the_deadline_off(world: DeployedWorld) -> None:
     """Whatever the taker says of how long its leases go on, its giver has the units back by the deadline."""
     world.lost.add(("upper", "lower", "Reclaim"))
     world.command("upper", "delegation.reclaim", delegation="upper/vm@lower", deadline=10 * MINUTE)
-    number = world.broker("upper").given["upper/vm@lower"].number
+    number = world.broker("upper").issued.given["upper/vm@lower"].number
     world.receive("upper", "lower", OfferAnswer("upper/vm@lower", number, "", 11 * HOUR))
     world.pass_time(MINUTE)
     table = world.broker("upper").book.table("site/vm@upper")

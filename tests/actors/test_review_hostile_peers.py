@@ -85,7 +85,7 @@ def test_a_giver_does_not_overwrite_what_its_taker_has_given(world: DeployedWorl
     assert world.letters(OfferAnswer, "upper", "site")[-1].reason or errors(world, "upper", "site")
     world.restart("upper")
     world.pass_time(SECOND)
-    assert "upper/vm@lower" in world.broker("upper").given
+    assert "upper/vm@lower" in world.broker("upper").issued.given
     assert [row["free_now"] for row in world.query("upper", "sources")] == [2]
 
 

@@ -186,7 +186,7 @@ async def until(shell: ActorShell, check: Callable[[], bool], seconds: float = 1
 
 async def delegated(site: ActorShell) -> None:
     """Wait until the broker has taken what the site delegates."""
-    records = site.actor.given
+    records = site.actor.issued.given
     await until(site, lambda: bool(records) and all(record.state == "held" for record in records.values()))
 
 

@@ -308,7 +308,7 @@ class BrokerClaims(BrokerSources):
         self._settle_cut(lease, len(lease.claims))
         lease.ended, lease.reason, lease.request = self.kernel.now, reason, 0
         self.wait_no_more(lease)
-        self.give_waiting()
+        self.issued.give_waiting()
         self._closings += 1
         if self._closings % 256 == 0:
             self.book.forget_before(self.kernel.now)

@@ -13,7 +13,8 @@ from typing import Any
 from leasekit.actors.broker.book import rest_of
 from leasekit.actors.broker.state import BrokerState, delegation_key
 from leasekit.actors.dispatch import command, takes
-from leasekit.actors.giver import replaced_by, taken_back
+from leasekit.actors.issued import replaced_by, taken_back
+from leasekit.actors.kernel import earliest
 from leasekit.actors.settings import DELEGATE, BrokerSettings, DelegationSpec, Peer
 from leasekit.actors.shares import withheld_shares
 from leasekit.core.claims.claim import DEGREE_ONE, UNITS_MAX
@@ -73,6 +74,14 @@ class BrokerSources(BrokerState):
         self, name: str, signer: Signer, scheme: Scheme, peers: Iterable[Peer], settings: BrokerSettings
     ) -> None:
         super().__init__(name, signer, scheme, peers, settings)
+        self.issued = self._issue(self)
+        self.kernel.register(
+            Delegation,
+            due_at=lambda one: self.issued.due_at(one) if one.given else self._taken_due_at(one),
+            on_due=lambda one: self.issued.due(one) if one.given else self._taken_due(one),
+            owes=self.issued.owes,
+            send=self.issued.send_now,
+        )
         self._gave = False
         self._introduced: dict[tuple[str, str], tuple[Instant, Instant]] = {}
         self._endorsements: dict[str, bytes] = {}
@@ -200,7 +209,7 @@ class BrokerSources(BrokerState):
         )
         self.kernel.touch(source)
         self._wanted = True
-        self.give()
+        self.issued.give()
 
     def _check_room(self, peer: str) -> None:
         count = self.book.count_of(peer)
@@ -228,7 +237,7 @@ class BrokerSources(BrokerState):
         window = Withheld(message.window, message.units, message.term, message.reason, message.number)
         if known is not None:
             self.book.withhold(source, known, -1)
-        takers = [d for d in self.given.values() if d.source == source.id and d.state in (deleg.OFFERING, deleg.HELD)]
+        takers = [d for d in self.issued if d.source == source.id and d.state in (deleg.OFFERING, deleg.HELD)]
         rest = Term(max(message.term.start, min(self.kernel.now, message.term.end - 1)), message.term.end)
         told = withheld_shares(message.units, rest, self.book.table(source.id).available, takers)
         self.book.withhold(source, window, 1)
@@ -295,7 +304,7 @@ class BrokerSources(BrokerState):
             for old, new in pairwise(claims):
                 if old.held and old.source == source.id:
                     yield from ((units, *term) for _, units, term in rest_of(old, new))
-        for one in self.given.values():
+        for one in self.issued:
             if one.source == source.id:
                 yield one.units, one.term.start, one.term.end if one.freed < 0 else one.freed
 
@@ -326,10 +335,10 @@ class BrokerSources(BrokerState):
 
     def _stop_granting(self, source: Delegation) -> None:
         """What was cut from ``source`` and has not begun by then is off; its own takers are told."""
-        for record in list(self.given.values()):
+        for record in list(self.issued):
             if record.source == source.id and deleg.MACHINE.allows((record.state, record.pending), "reclaim"):
-                self.give_again(record)
-                self.take_back(record, source.reclaimed, source.deadline, f"{source.peer} took {source.id} back")
+                self.issued.give_again(record)
+                self.issued.take_back(record, source.reclaimed, source.deadline, f"{source.peer} took {source.id} back")
         for lease in list(self.leases.values()):
             for claim in lease.claims if lease.state == br.TICKETED else ():
                 if claim.source == source.id and claim.term.start >= source.reclaimed:
@@ -347,7 +356,7 @@ class BrokerSources(BrokerState):
         """When the last thing ends that was cut from ``source`` and may go on, or may be cut yet: 0 if nothing is."""
         claims = [c for lease in self.leases.values() for c in lease.claims if c.source == source.id]
         ends = [c.booked_until for c in claims if source.reclaimed < 0 or c.term.start < source.reclaimed]
-        ends += [d.term.end for d in self.given.values() if d.source == source.id and d.state != deleg.ENDED]
+        ends += [d.term.end for d in self.issued if d.source == source.id and d.state != deleg.ENDED]
         last = max((end for end in (*ends, source.grants_until) if end > self.kernel.now), default=0)
         return min(last, source.deadline) if source.deadline >= 0 else last
 
@@ -383,20 +392,23 @@ class BrokerSources(BrokerState):
         super()._tick(tick)
         if not self._gave:
             self._gave = True
-            self.give(again=True)
+            self.issued.give(again=True)
 
-    def _settled(self) -> Sequence[DelegationSpec]:
+    def delegation_specs(self) -> Sequence[DelegationSpec]:
+        """What the settings say is to be given."""
         return self.settings.delegations
 
-    def _most(self, spec: DelegationSpec) -> int:
+    def most_of(self, spec: DelegationSpec) -> int:
+        """As many as are asked for."""
         return UNITS_MAX  # whether it ever has that much shows when its sites have delegated
 
-    def _check_wish(self, line: str, type_: str, units: int, until: Instant | None) -> None:
-        super()._check_wish(line, type_, units, until)
-        if not units and line not in self._specs:
+    def check_wish(self, line: str, type_: str, units: int) -> None:
+        """How many are given must be said."""
+        if not units and line not in self.issued.specs:
             raise CommandError(f"units: found none, and the settings don't say how many {type_!r} are given: say it")
 
-    def _delegate(self, id_: str, spec: DelegationSpec, last: Delegation | None, *, instead: bool = False) -> bool:
+    def delegate(self, id_: str, spec: DelegationSpec, last: Delegation | None, *, instead: bool = False) -> bool:
+        """See :class:`Issuer`."""
         for source in self.book.of_type(spec.type):
             if (spec.site and source.site != spec.site) or source.state != deleg.HELD:
                 continue
@@ -407,7 +419,7 @@ class BrokerSources(BrokerState):
                 continue  # what comes later is for renewals
             if last is not None and self.book.base(last.source) != source.base:
                 continue
-            begin, wanted = self._stretch(spec, last, instead=instead)
+            begin, wanted = self.issued.stretch(spec, last, instead=instead)
             start, end = max(begin, source.term.start) if last is None else begin, min(wanted, source.term.end)
             if not source.term.start <= start < end:
                 continue
@@ -428,8 +440,8 @@ class BrokerSources(BrokerState):
                 table.release(key)
             # Over a maintenance window it may be more than there is: the taker hears of that when it has it.
             table.reserve(key, ticket.leaf.capacity, term, force=True)
-            self._offer(
-                id_, spec.broker, ticket, source.properties, line=self._line_name(spec), site=source.site,
+            self.issued.offer(
+                id_, spec.broker, ticket, source.properties, line=self.issued.line_name(spec), site=source.site,
                 source=source.id,
             )  # fmt: skip
             return True
@@ -444,7 +456,7 @@ class BrokerSources(BrokerState):
             self.book.withhold(source, window, 1)
         return free
 
-    def _taken(self, record: Delegation) -> None:
+    def offer_taken(self, record: Delegation) -> None:
         """It may have been cut out of what a maintenance window takes: the taker is to leave that alone."""
         source = self.book.get(record.source)
         for window in source.withheld if source is not None else ():
@@ -460,11 +472,22 @@ class BrokerSources(BrokerState):
                     f"{window.window}@{record.id}", record.peer, record.id, number, message, window.term.end
                 )
 
-    def _refused(self, record: Delegation) -> None:
+    def offer_refused(self, record: Delegation) -> None:
         """The taker has the claim all the same: its units are free when the site knows that it is not to be used."""
         self._end_claim(record, record.term.start)
 
-    def _let_go(self, record: Delegation, until: Instant) -> None:
+    def taken_back(self, record: Delegation) -> None:
+        """Its taker stops what depends on it."""
+
+    def is_own_claim(self, peer: str, ticket: Ticket, offered: Delegation) -> bool:
+        """What this broker forgot it can't tell from what others made up."""
+        return False
+
+    def check_given_in_all(self, type_: str) -> None:
+        """Whether there is as much shows when its sites have delegated."""
+
+    def let_go(self, record: Delegation, until: Instant) -> None:
+        """What the taker granted before may go on until then."""
         self._end_claim(record, max(record.reclaimed, record.replaced, min(until, record.term.end)))
 
     def _end_claim(self, record: Delegation, at: Instant) -> None:
@@ -481,7 +504,7 @@ class BrokerSources(BrokerState):
 
     def _accepted_notice(self, notice: Notice, receipt: bytes) -> None:
         super()._accepted_notice(notice, receipt)
-        record, message = self.given.get(notice.subject), notice.content()
+        record, message = self.issued.given.get(notice.subject), notice.content()
         if isinstance(message, Truncated) and record is not None:
             ticket = decode_ticket(record.ticket)
             leaf = ticket.leaf
@@ -507,17 +530,20 @@ class BrokerSources(BrokerState):
         if table is not None:
             table.end(delegation_key(record.id), at)
             self._wanted = True
-            self.give_waiting()
+            self.issued.give_waiting()
 
     # -- time and state ----------------------------------------------------------------------------------------
 
-    def _delegation_due(self, record: Delegation) -> None:
-        if record.state == deleg.REPLACED and not record.given:
-            record.freed = self._busy_until(record)  # a modify that came back unused goes on for longer
-        super()._delegation_due(record)
-        if record.given:
-            return
-        if record.state == deleg.ENDED:
-            self.book.remove(record.id)
-        elif record.grants_until <= self.kernel.now:
-            self.book.close(record.id)
+    def _taken_due_at(self, source: Delegation) -> Instant | None:
+        if source.state in (deleg.REFUSED, deleg.ENDED):
+            return None
+        freed = source.freed if source.state == deleg.REPLACED and source.freed >= 0 else None
+        return earliest(source.term.end, freed, source.grants_until if source.grants_until > self.kernel.now else None)
+
+    def _taken_due(self, source: Delegation) -> None:
+        if source.state == deleg.REPLACED:
+            source.freed = self._busy_until(source)  # a modify that came back unused goes on for longer
+        if self.issued.ended(source):
+            self.book.remove(source.id)
+        elif source.grants_until <= self.kernel.now:
+            self.book.close(source.id)

@@ -12,7 +12,8 @@ from typing import Any
 from leasekit.actors.broker.book import Book
 from leasekit.actors.broker.usage import UsageBook
 from leasekit.actors.dispatch import query
-from leasekit.actors.giver import Giver
+from leasekit.actors.issued import Issued
+from leasekit.actors.server import Server
 from leasekit.actors.settings import REQUEST, BrokerSettings, Peer
 from leasekit.core.claims.keys import Scheme, Signer
 from leasekit.core.claims.ticket import decode_ticket
@@ -31,10 +32,11 @@ def delegation_key(id_: str) -> str:
     return f"given {id_}"
 
 
-class BrokerState(Giver[BrokerLease]):
+class BrokerState(Server[BrokerLease]):
     """The records of a broker."""
 
     role = "broker"
+    issued: Issued
 
     def __init__(
         self, name: str, signer: Signer, scheme: Scheme, peers: Iterable[Peer], settings: BrokerSettings
@@ -108,8 +110,8 @@ class BrokerState(Giver[BrokerLease]):
                 self.kernel.schedule(source, self.kernel.due_at(source))
                 if source.grants_until <= self.kernel.now:
                     self.book.close(source.id)
-        self._restore_given(tables.get("delegations", ()), tables.get("wishes", ()))
-        for given in self.given.values():
+        self.issued.restore(tables.get("delegations", ()), tables.get("wishes", ()))
+        for given in self.issued:
             table = self.book.table_or_none(given.source)
             if table is not None and given.state != deleg.ENDED:  # one that was refused until its site knows: freed
                 table.reserve(
@@ -178,5 +180,5 @@ class BrokerState(Giver[BrokerLease]):
             "waiting": len(self._pending),
             "sources": len(self.book),
             "reports": self.reports.latest(),
-            "delegations": self.differences(),
+            "delegations": self.issued.differences(),
         }

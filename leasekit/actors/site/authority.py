@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from leasekit.actors.dispatch import command, takes
-from leasekit.actors.giver import taken_back
+from leasekit.actors.issued import taken_back
 from leasekit.actors.served import FRESH, OLD
 from leasekit.actors.settings import DELEGATE, REDEEM, AuthoritySettings, DelegationSpec, Peer
 from leasekit.actors.site.claims import HEARD, REDEEMED, VOID
@@ -72,6 +72,8 @@ class Authority(SiteSaved):
         settings: AuthoritySettings | None = None,
     ) -> None:
         super().__init__(name, signer, scheme, peers, mapper, settings or AuthoritySettings())
+        self.issued = self._issue(self)
+        self.issued.taken.append(self._tell_of_windows)
         self._delegated = False
         self._strays: list[str] = []
 
@@ -406,25 +408,28 @@ class Authority(SiteSaved):
         super()._tick(tick)
         if not self._delegated:
             self._delegated = True
-            self.give(again=True)
-            for record in list(self.given.values()):
+            self.issued.give(again=True)
+            for record in list(self.issued):
                 if record.state in (deleg.HELD, deleg.OFFERING) and not self.units.has_type(record.type):
-                    self.take_back(record, self.kernel.now, -1, f"{self.name} has no {record.type!r} any more")
+                    self.issued.take_back(record, self.kernel.now, -1, f"{self.name} has no {record.type!r} any more")
 
-    def _settled(self) -> Sequence[DelegationSpec]:
+    def delegation_specs(self) -> Sequence[DelegationSpec]:
+        """What the settings say is to be given."""
         return self.settings.delegations
 
-    def _most(self, spec: DelegationSpec) -> int:
+    def most_of(self, spec: DelegationSpec) -> int:
+        """How many units there are to give."""
         return self.units.total(spec.type) * spec.degree // DEGREE_ONE
 
-    def _check_wish(self, line: str, type_: str, units: int, until: Instant | None) -> None:
-        super()._check_wish(line, type_, units, until)
+    def check_wish(self, line: str, type_: str, units: int) -> None:
+        """It must be of a type that there is."""
         if not self.units.has_type(type_):
             raise CommandError(f"type: found {type_!r}, {self.name} has {', '.join(self.units.types())}")
 
-    def _check_given_in_all(self, type_: str) -> None:
-        specs = [spec for spec in self._wanted_specs(whole=True).values() if spec.type == type_]
-        most, wanted = max(self._most(spec) for spec in specs), sum(spec.units for spec in specs)
+    def check_given_in_all(self, type_: str) -> None:
+        """No more than there is."""
+        specs = [spec for spec in self.issued.wanted_specs(whole=True).values() if spec.type == type_]
+        most, wanted = max(self.most_of(spec) for spec in specs), sum(spec.units for spec in specs)
         if wanted > most:
             shares = ", ".join(f"{spec.units} for {spec.broker}" for spec in specs)
             raise CommandError(f"units: {wanted} of {type_!r} in all ({shares}), {self.name} has {most} to give")
@@ -432,21 +437,22 @@ class Authority(SiteSaved):
     def _room(self, spec: DelegationSpec, line: str, term: Term) -> int:
         """How many units nobody else has been given over ``term``, or goes on to use of what was taken from it."""
         others: dict[str, int] = {}
-        enough = {one.base for one in self.given.values() if one.state == deleg.HELD and one.beyond <= self.kernel.now}
-        for one in self.given.values():
+        enough = {one.base for one in self.issued if one.state == deleg.HELD and one.beyond <= self.kernel.now}
+        for one in self.issued:
             goes_on = one.freed > self.kernel.now and one.base not in enough
             used = one.state in (deleg.OFFERING, deleg.HELD, deleg.RECLAIMING) or goes_on
             if one.type == spec.type and one.base != line and used and one.term.overlaps(term):
                 others[one.base] = max(others.get(one.base, 0), one.units)
-        return self._most(spec) - sum(others.values())
+        return self.most_of(spec) - sum(others.values())
 
-    def _delegate(self, id_: str, spec: DelegationSpec, last: Delegation | None, *, instead: bool = False) -> bool:
+    def delegate(self, id_: str, spec: DelegationSpec, last: Delegation | None, *, instead: bool = False) -> bool:
+        """See :class:`Issuer`."""
         properties = self.units.properties(spec.type)
-        start, end = self._stretch(spec, last, instead=instead)
+        start, end = self.issued.stretch(spec, last, instead=instead)
         if instead and last is not None:
             start = last.term.start  # nothing that was asked for before it was taken falls between two claims
         shrinks = instead and last is not None and spec.units <= last.units
-        if not shrinks and self._room(spec, self._line_name(spec), Term(start, end)) < spec.units:
+        if not shrinks and self._room(spec, self.issued.line_name(spec), Term(start, end)) < spec.units:
             return False  # until others have given back what they go on to use
         ticket = delegate_root(
             self.keyring.signer,
@@ -458,13 +464,17 @@ class Authority(SiteSaved):
             degree=spec.degree,
             properties=digest_properties(properties),
         )
-        self._offer(id_, spec.broker, ticket, properties, line=self._line_name(spec))
+        self.issued.offer(id_, spec.broker, ticket, properties, line=self.issued.line_name(spec))
         return True
 
-    def _let_go(self, record: Delegation, until: Instant) -> None:
+    def let_go(self, record: Delegation, until: Instant) -> None:
+        """What the taker granted before may go on until then."""
         record.freed = max(self.kernel.now, until)
 
-    def _is_mine(self, peer: str, ticket: Ticket, offered: Delegation) -> bool:
+    def offer_taken(self, record: Delegation) -> None:
+        """See :attr:`Issued.taken`."""
+
+    def is_own_claim(self, peer: str, ticket: Ticket, offered: Delegation) -> bool:
         """The site's own signature is on it, and it is a claim that the site does not know as void."""
         leaf = ticket.leaf
         known = self.claims.get(leaf.digest)
@@ -475,7 +485,7 @@ class Authority(SiteSaved):
         self.kernel.counters["serial"] = max(self.kernel.counters["serial"], leaf.serial)
         return known is None or known.state != VOID
 
-    def _refused(self, record: Delegation) -> None:
+    def offer_refused(self, record: Delegation) -> None:
         """The claim is void, as it may be given anew: who uses it all the same is refused."""
         leaf = decode_ticket(record.ticket).leaf
         if leaf.digest not in self.claims:
@@ -483,7 +493,7 @@ class Authority(SiteSaved):
             self.end_claim(leaf.digest, leaf.term.start)
         record.freed = self.kernel.now
 
-    def _took_back(self, record: Delegation) -> None:
+    def taken_back(self, record: Delegation) -> None:
         """Leases that came from it and have not begun by then are off; the others are over by the deadline."""
         why = taken_back(self.name, record.peer)
         for lease in list(self.leases.values()):
@@ -541,7 +551,7 @@ class Authority(SiteSaved):
 
     def _restore(self, tables: Mapping[str, Sequence[Row]]) -> None:
         super()._restore(tables)
-        self._restore_given(tables.get("delegations", ()), tables.get("wishes", ()))
+        self.issued.restore(tables.get("delegations", ()), tables.get("wishes", ()))
         self.restore_leases(tables)
         self._strays = [lease.id for lease in self.leases.values() if not lease.type]
         self._restore_windows(tables.get("maintenance", ()))
@@ -549,7 +559,7 @@ class Authority(SiteSaved):
     # -- commands and queries ----------------------------------------------------------------------------------
 
     def _query_status(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        return {**super()._query_status(arguments), "delegations": self.differences()}
+        return {**super()._query_status(arguments), "delegations": self.issued.differences()}
 
     @command("unit.disable")
     def _disable_unit(self, arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -119,7 +119,7 @@ class SiteClaims(SiteLeases):
                     f"{self.keyring.called(banned)} has given away more than it had: {self.name} keeps evidence",
                 )
         root = ticket.root.digest
-        for record in self.given.values():
+        for record in self.issued:
             if record.digest == root and record.statement and 0 <= record.reclaimed <= leaf.term.start:
                 at = in_words(record.reclaimed)
                 raise TicketError("reclaimed", f"{self.name} took this delegation back as of {at}")
@@ -170,10 +170,8 @@ class SiteClaims(SiteLeases):
         the tree, which counts each by itself, does not see that. Raises ``TicketError``.
         """
         leaf, root = ticket.leaf, ticket.root.digest
-        lines = {one.base for one in self.given.values() if one.digest == root}
-        live = (
-            one for one in self.given.values() if one.base in lines and one.state not in (deleg.REFUSED, deleg.ENDED)
-        )
+        lines = {one.base for one in self.issued if one.digest == root}
+        live = (one for one in self.issued if one.base in lines and one.state not in (deleg.REFUSED, deleg.ENDED))
         claims = {one.digest: one for one in live if one.term.overlaps(leaf.term)}
         if len(claims) < 2:
             return
@@ -202,7 +200,7 @@ class SiteClaims(SiteLeases):
     def _deadline(self, ticket: Ticket) -> Instant:
         """When leases from a ticket's delegation are over at the latest, if it was taken back."""
         root = ticket.root
-        given = [record.deadline for record in self.given.values() if record.digest == root.digest]
+        given = [record.deadline for record in self.issued if record.digest == root.digest]
         return min((deadline for deadline in given if deadline >= 0), default=root.term.end)
 
     def _rest(self, leaf: Claim, until: Instant) -> Term:

@@ -19,7 +19,7 @@ from leasekit.core.leases import authority as au
 from leasekit.core.leases import delegation as deleg
 from leasekit.core.leases.relations import Delegation, Window
 from leasekit.core.protocol.codec import clip
-from leasekit.core.protocol.messages import OfferAnswer, Withhold
+from leasekit.core.protocol.messages import Withhold
 from leasekit.core.schema import Row
 from leasekit.core.time import INSTANT_MAX, Instant, Term
 from leasekit.core.words import counted
@@ -150,7 +150,7 @@ class SiteMaintenance(SiteFailures):
         """
         term = Term(window.start, window.end)
         for type_, count in self._by_type(window).items():
-            held = [d for d in self.given.values() if d.type == type_ and d.state in (deleg.OFFERING, deleg.HELD)]
+            held = [d for d in self.issued if d.type == type_ and d.state in (deleg.OFFERING, deleg.HELD)]
             told = withheld_shares(count, term, partial(self._spare, type_, held, window), held)
             for record in held:
                 units = told.get(record.id, 0)
@@ -174,14 +174,10 @@ class SiteMaintenance(SiteFailures):
             if lease.type in gone or set(lease.units) & set(window.units):
                 self.notice_lease(lease, max(window.start, lease.term.start), window.reason)
 
-    def _on_offer_answer(self, peer: str, message: OfferAnswer) -> None:
-        """As the giver's; one that has just taken its delegation hears of the windows that there are."""
-        record = self.given.get(message.delegation)
-        offered = record is not None and record.state == deleg.OFFERING
-        super()._on_offer_answer(peer, message)
-        if offered and record is not None and record.state == deleg.HELD:
-            for window in self.windows.values():
-                self._tell_brokers(window, give_back=False, again=True)
+    def _tell_of_windows(self, record: Delegation) -> None:
+        """One that has just taken its delegation hears of the windows that there are."""
+        for window in self.windows.values():
+            self._tell_brokers(window, give_back=False, again=True)
 
     # -- beginning and ending ----------------------------------------------------------------------------------
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import Final
 
-from leasekit.actors.giver import Giver
+from leasekit.actors.issued import Issued
+from leasekit.actors.server import Server
 from leasekit.actors.settings import AuthoritySettings, Peer
 from leasekit.actors.site.units import Units
 from leasekit.actors.turns import is_inline
@@ -26,10 +27,11 @@ _SLICE: Final = Turn(-1, lambda: TurnDone(-1), yields=True)
 _ORDER = {SHRINK: 0, GROW: 1, REPLACE: 2, NEW: 3}
 
 
-class SiteTurns(Giver[SiteLease]):
+class SiteTurns(Server[SiteLease]):
     """The mapper's turns at an authority."""
 
     units: Units
+    issued: Issued
 
     def __init__(
         self,

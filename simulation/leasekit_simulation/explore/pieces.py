@@ -65,10 +65,10 @@ the setup that a unit is up from, which is only held against what probes say: th
 
 _KEPT_OUT: Final = frozenset(
     {
-        "kernel", "keyring", "turns", "peering", "calls", "served", "_call_unblock", "_inputs", "_mapper",
-        "inline", "settings", "name", "sites_by_key", "dispatch", "connected", "refused", "_open", "_names",
-        "_dependents", "slices", "_options", "_closings", "_open_requests", "_cut_off", "reports", "notices", "usage",
-        "_endings", "_counted_claims", "_shown", "_questions_asked", "_cycle_at", "_specs", "_retried", "_tags",
+        "_call_unblock", "_closings", "_counted_claims", "_cut_off", "_cycle_at", "_dependents", "_endings",
+        "_inputs", "_mapper", "_names", "_open", "_open_requests", "_options", "_questions_asked", "_shown",
+        "_tags", "calls", "connected", "dispatch", "inline", "issued", "kernel", "keyring", "name", "notices",
+        "peering", "refused", "reports", "served", "settings", "sites_by_key", "slices", "turns", "usage",
     }
 )  # fmt: skip
 """Attributes of actors that are empty between steps, derived from records, for people, or never change."""
@@ -337,9 +337,9 @@ def _read_ties(actor: Any, out: list[Any]) -> None:
 
 _READ: Final[Mapping[str, frozenset[str]]] = {
     "guest": frozenset({"leases", "returns"}),
-    "broker": frozenset({"leases", "book", "_pending", "given"}),
+    "broker": frozenset({"leases", "book", "_pending"}),
     "site": frozenset({
-        "leases", "claims", "tree", "units", "_calendars", "_queue", "_holding", "given",
+        "leases", "claims", "tree", "units", "_calendars", "_queue", "_holding",
     }),
 }  # fmt: skip
 """Attributes that the functions below read."""
@@ -381,7 +381,7 @@ def _read_end(server: Any, lease: BrokerLease | SiteLease, out: list[Any]) -> No
 
 def _read_relations(server: Any, out: list[Any]) -> None:
     """What a server has with its peers beside leases: what it delegated, and notices that are due."""
-    out += [given.state for given in server.given.values()]
+    out += [given.state for given in server.issued]
     for notice in server.notices:
         out += [notice.id.partition(":")[0], notice.peer, notice.state]
         for at in (notice.until, notice.send_at, notice.timer):

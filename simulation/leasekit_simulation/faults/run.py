@@ -272,7 +272,7 @@ class Run:
             alone = all(other.giver != share.broker for other in self.scenario.shares)
             rows = world.query(share.site, "units")
             free = sum(unit["state"] == "free" for unit in rows if unit["type"] == share.type)
-            alone = alone and not world.actor(share.site).wishes
+            alone = alone and not world.actor(share.site).issued.wishes
             known = share.site in world.actor(guest).peers  # else a broker makes it known with the first ticket
             if not (whole and held and alone and free and known) or share.length < 100 * HOUR:
                 continue

@@ -13,18 +13,17 @@ is not sent again before something has changed: this actor was restarted, or its
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Protocol
 
 import attrs
 
 from leasekit.actors.base import instant_of
 from leasekit.actors.differences import differences
 from leasekit.actors.dispatch import command, query, takes
-from leasekit.actors.kernel import earliest
-from leasekit.actors.served import ServedLease
-from leasekit.actors.server import Server
+from leasekit.actors.kernel import Kernel, earliest
+from leasekit.actors.keyring import Keyring
 from leasekit.actors.settings import DelegationSpec
 from leasekit.core.claims.claim import UNITS_MAX
 from leasekit.core.claims.statements import reclaim
@@ -45,8 +44,6 @@ from leasekit.core.protocol.messages import (
 )
 from leasekit.core.schema import Change, Row
 from leasekit.core.time import Instant
-
-L = TypeVar("L", bound=ServedLease)
 
 RETRIES_MAX: Final = 10
 """How often an offer that was refused is made again when its taker connects: each claim that nobody takes is one that a
@@ -83,59 +80,62 @@ def taken_back(giver: str, taker: str) -> str:
     return f"{giver} takes back what it gave to {taker}"
 
 
-class Giver(Server[L], Generic[L]):
-    """A server that delegates."""
+class Issuer(Protocol):
+    """Where the units come from that are delegated, and what becomes of what was granted of them: a role says it."""
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self.given: dict[str, Delegation] = {}
-        self.wishes: dict[str, Wish] = {}
-        self._specs: dict[str, DelegationSpec] = {}
-        self._retried: dict[str, int] = {}
-        self._waiting_lines: dict[str, None] = {}
-        self.kernel.register(
-            Delegation,
-            due_at=self._delegation_due_at,
-            on_due=self._delegation_due,
-            owes=self._owes_offer,
-            send=self._send_given_now,
-        )
-        self.kernel.register(Wish)
-        self.refused.insert(0, self._offer_refused)
-        self.peering.changed.append(self._give_changed)
-        self.connected.append(self._give_connected)
-
-    # -- for the roles to fill in ------------------------------------------------------------------------------
-
-    def _settled(self) -> Sequence[DelegationSpec]:
+    def delegation_specs(self) -> Sequence[DelegationSpec]:
         """What the settings say is to be given."""
-        raise NotImplementedError
 
-    def _most(self, spec: DelegationSpec) -> int:
+    def most_of(self, spec: DelegationSpec) -> int:
         """How many units there are to give at all of what ``spec`` is about."""
-        raise NotImplementedError
 
-    def _delegate(self, id_: str, spec: DelegationSpec, last: Delegation | None, *, instead: bool = False) -> bool:
-        """Cut the claim that ``spec`` asks for and :meth:`_offer` it as ``id_``; it goes on from ``last``, or takes its
-        place (``instead``), or begins now. False if that can't be done yet.
+    def delegate(self, id_: str, spec: DelegationSpec, last: Delegation | None, *, instead: bool = False) -> bool:
+        """Cut the claim that ``spec`` asks for, and :meth:`Issued.offer` it as ``id_``. It goes on from ``last``, or
+        takes its place (``instead``), or begins now. False if that can't be done yet.
         """
-        raise NotImplementedError
 
-    def _taken(self, record: Delegation) -> None:
+    def check_wish(self, line: str, type_: str, units: int) -> None:
+        """Raises ``CommandError`` for what can't be given of a type."""
+
+    def check_given_in_all(self, type_: str) -> None:
+        """Raises ``CommandError`` if more of a type is to be given in all than there is."""
+
+    def is_own_claim(self, peer: str, ticket: Ticket, offered: Delegation) -> bool:
+        """Whether ``ticket``, which its taker shows, is of the line of ``offered``, and this issuer forgot it."""
+
+    def offer_taken(self, record: Delegation) -> None:
         """The taker has ``record``: tell it what it had better know of it."""
 
-    def _refused(self, record: Delegation) -> None:
+    def offer_refused(self, record: Delegation) -> None:
         """The taker does not take ``record``: nobody is to use it, and its units may be given to others."""
 
-    def _is_mine(self, peer: str, ticket: Ticket, offered: Delegation) -> bool:
-        """Whether ``ticket``, which its taker shows, is of the line of ``offered``, and this giver forgot it."""
-        return False
-
-    def _took_back(self, record: Delegation) -> None:
+    def taken_back(self, record: Delegation) -> None:
         """The operator has taken ``record`` back: stop what depends on it."""
 
-    def _let_go(self, record: Delegation, until: Instant) -> None:
+    def let_go(self, record: Delegation, until: Instant) -> None:
         """The taker has heard of it; what it granted before ends at ``until``."""
+
+
+class Issued:
+    """The delegations that an actor gives, by name, and what its operator wishes to be given."""
+
+    def __init__(self, kernel: Kernel, keyring: Keyring, issuer: Issuer) -> None:
+        self._kernel = kernel
+        self._keyring = keyring
+        self._issuer = issuer
+        self.given: dict[str, Delegation] = {}
+        self.specs: dict[str, DelegationSpec] = {}
+        """What is to be given, by line."""
+        self.taken: list[Callable[[Delegation], None]] = []
+        """Who is told, in order, of a delegation that its taker has from now on."""
+        self.wishes: dict[str, Wish] = {}
+        self._retried: dict[str, int] = {}
+        self._waiting_lines: dict[str, None] = {}
+        kernel.register(Delegation, due_at=self.due_at, on_due=self.due, owes=self.owes, send=self.send_now)
+        kernel.register(Wish)
+
+    def __iter__(self) -> Iterator[Delegation]:
+        return iter(self.given.values())
 
     # -- giving ------------------------------------------------------------------------------------------------
 
@@ -143,53 +143,55 @@ class Giver(Server[L], Generic[L]):
         """Offer what is to be given and is not held yet, or not as it is to be, and go on with what is to be renewed by
         now; ``again``: what was refused as well. Only of some ``lines``, if they are named.
         """
-        self._specs = self._wanted_specs()
-        for line, spec in self._specs.items():
+        self.specs = self.wanted_specs()
+        for line, spec in self.specs.items():
             if lines is not None and line not in lines:
                 continue
             self._waiting_lines.pop(line, None)
-            while spec.broker in self.keyring.peers and self._go_on(line, spec, again):
+            while spec.broker in self._keyring.peers and self._go_on(line, spec, again):
                 pass
             for record in self.given.values():
                 if record.base == line:
-                    self.kernel.schedule(record, self.kernel.due_at(record))  # the settings say when it is renewed
+                    self._kernel.schedule(record, self._kernel.due_at(record))  # the settings say when it is renewed
 
-    def _wanted_specs(self, *, whole: bool = False) -> dict[str, DelegationSpec]:
+    def wanted_specs(self, *, whole: bool = False) -> dict[str, DelegationSpec]:
         """What is to be given by line: what the settings say, as far as the operator wished for nothing else; no more
         than there is, or ``whole``.
         """
-        specs = {self._line_name(spec): spec for spec in self._settled()}
+        specs = {self.line_name(spec): spec for spec in self._issuer.delegation_specs()}
         for line, wish in self.wishes.items():
             spec = specs.get(line) or DelegationSpec(broker=wish.peer, type=wish.type, units=0, site=wish.site)
             if wish.until >= 0:
                 spec = attrs.evolve(spec, until=wish.until, renew=0)
-            specs[line] = attrs.evolve(spec, units=wish.units or spec.units or self._most(spec))
+            specs[line] = attrs.evolve(spec, units=wish.units or spec.units or self._issuer.most_of(spec))
         if whole:
             return specs
-        return {line: attrs.evolve(spec, units=min(spec.units, self._most(spec))) for line, spec in specs.items()}
+        return {
+            line: attrs.evolve(spec, units=min(spec.units, self._issuer.most_of(spec))) for line, spec in specs.items()
+        }
 
     def _go_on(self, line: str, spec: DelegationSpec, again: bool) -> bool:
         """Offer the next stretch of a line. False if there is nothing to be offered now."""
         stretches = [record for record in self.given.values() if record.base == line]
         live = sorted(
-            (one for one in stretches if one.state in _CURRENT and one.term.end > self.kernel.now), key=_order
+            (one for one in stretches if one.state in _CURRENT and one.term.end > self._kernel.now), key=_order
         )
-        end = live[-1].term.end if live else self.kernel.now
+        end = live[-1].term.end if live else self._kernel.now
         refused = any(one.state == deleg.REFUSED and one.term.end > end - bool(live) for one in stretches)
         if (refused and not again) or any(one.state in (deleg.OFFERING, deleg.RECLAIMING) for one in stretches):
             return False
         name = self._next_name(line, stretches)
         if not live:
-            return self._is_missing(line, spec, stretches) and self._made(line, self._delegate(name, spec, None))
-        if 0 <= spec.until <= self.kernel.now:  # its taker was away, and holds more than it was to have by now
-            self.take_back(live[0], self.kernel.now, -1, f"it was to end at {spec.until}")
+            return self._is_missing(line, spec, stretches) and self._made(line, self._issuer.delegate(name, spec, None))
+        if 0 <= spec.until <= self._kernel.now:  # its taker was away, and holds more than it was to have by now
+            self.take_back(live[0], self._kernel.now, -1, f"it was to end at {spec.until}")
             return False
         for one in live:
             other = self._is_other(one, spec, one is live[-1])
-            if other and self._made(line, self._delegate(name, spec, one, instead=True)):
+            if other and self._made(line, self._issuer.delegate(name, spec, one, instead=True)):
                 return True
-        due = bool(spec.renew) and end - spec.renew <= self.kernel.now
-        return due and self._made(line, self._delegate(name, spec, live[-1]))
+        due = bool(spec.renew) and end - spec.renew <= self._kernel.now
+        return due and self._made(line, self._issuer.delegate(name, spec, live[-1]))
 
     def _made(self, line: str, made: bool) -> bool:
         if not made:
@@ -205,7 +207,7 @@ class Giver(Server[L], Generic[L]):
         """Nothing of a line is held: whether it is to be. What the operator took back is not, unless it was wished for
         since; what its taker has let go of is.
         """
-        if not spec.units or 0 <= spec.until <= self.kernel.now:
+        if not spec.units or 0 <= spec.until <= self._kernel.now:
             return False
         last = max(stretches, key=_order, default=None)
         return last is None or line in self.wishes or not last.statement
@@ -217,19 +219,20 @@ class Giver(Server[L], Generic[L]):
         ends = is_last and spec.until >= 0 and record.term.end != max(spec.until, record.term.start + 1)
         return bool(spec.units) and ((record.units, degree) != (spec.units, spec.degree) or ends)
 
-    def _stretch(self, spec: DelegationSpec, last: Delegation | None, *, instead: bool) -> tuple[Instant, Instant]:
+    def stretch(self, spec: DelegationSpec, last: Delegation | None, *, instead: bool) -> tuple[Instant, Instant]:
         """Over what time the next stretch of a line goes: after ``last``, or in its place from now on."""
         if last is None:
-            return self.kernel.now, spec.until if spec.until >= 0 else self.kernel.now + spec.length
+            return self._kernel.now, spec.until if spec.until >= 0 else self._kernel.now + spec.length
         if not instead:
             return last.term.end, last.term.end + spec.stretch
         is_last = all(one.term.end <= last.term.end for one in self.given.values() if _is_current(one, last.base))
-        return max(self.kernel.now, last.term.start), spec.until if is_last and spec.until >= 0 else last.term.end
+        return max(self._kernel.now, last.term.start), spec.until if is_last and spec.until >= 0 else last.term.end
 
-    def _line_name(self, spec: DelegationSpec) -> str:
-        line = f"{self.name}/{spec.type}@{spec.broker}" + (f"/{spec.site}" if spec.site else "")
+    def line_name(self, spec: DelegationSpec) -> str:
+        """The name of the line that ``spec`` asks for."""
+        line = f"{self._keyring.name}/{spec.type}@{spec.broker}" + (f"/{spec.site}" if spec.site else "")
         if len(line) > ID_MAX:  # no message could say it
-            line = f"{self.name}/{sha256(line.encode()).hexdigest()[:12]}"
+            line = f"{self._keyring.name}/{sha256(line.encode()).hexdigest()[:12]}"
         return line
 
     def _next_name(self, line: str, stretches: Sequence[Delegation]) -> str:
@@ -238,14 +241,16 @@ class Giver(Server[L], Generic[L]):
             return line
         number = max(1 if one.id == line else int(one.id.rpartition("#")[2]) for one in stretches) + 1
         name = f"{line}#{number}"
-        return name if len(name) <= ID_MAX else f"{self.name}/{sha256(line.encode()).hexdigest()[:12]}#{number}"
+        return (
+            name if len(name) <= ID_MAX else f"{self._keyring.name}/{sha256(line.encode()).hexdigest()[:12]}#{number}"
+        )
 
     def _renew(self, record: Delegation) -> None:
         """Go on with the line of ``record``."""
-        if record.base in self._specs:
+        if record.base in self.specs:
             self.give([record.base])
 
-    def _offer(
+    def offer(
         self,
         id_: str,
         peer: str,
@@ -256,17 +261,18 @@ class Giver(Server[L], Generic[L]):
         site: str = "",
         source: str = "",
     ) -> None:
+        """Offer ``ticket`` to ``peer`` as ``id_``."""
         leaf = ticket.leaf
         record = Delegation(
-            id_, peer, leaf.type, leaf.units, leaf.term, ticket.encode(), properties, self.kernel.next("serial"),
-            site or self.name, leaf.digest, given=True, source=source, line="" if id_ == line else line,
+            id_, peer, leaf.type, leaf.units, leaf.term, ticket.encode(), properties, self._kernel.next("serial"),
+            site or self._keyring.name, leaf.digest, given=True, source=source, line="" if id_ == line else line,
         )  # fmt: skip
         self._forget_stretches(record)
         self.given[id_] = record
-        self.kernel.note(
+        self._kernel.note(
             id_, "delegate", "", deleg.OFFERING, f"{leaf.units} {leaf.type} to {peer} until {leaf.term.end}"
         )
-        self.kernel.touch(record)
+        self._kernel.touch(record)
         self._send_given(record)
 
     def _forget_stretches(self, fresh: Delegation) -> None:
@@ -275,21 +281,21 @@ class Giver(Server[L], Generic[L]):
             free = record.state == deleg.ENDED or (record.state == deleg.REFUSED and record.freed >= 0)
             if free and record.reclaimed < 0:
                 del self.given[record.id]
-                self.kernel.forget(record)
+                self._kernel.forget(record)
                 if record.id != fresh.id:
-                    self.kernel.changes.append(Change(record.table, record.id, None))
+                    self._kernel.changes.append(Change(record.table, record.id, None))
 
     def _send_given(self, record: Delegation) -> None:
         if record.state == deleg.OFFERING:
-            site = "" if record.site == self.name else record.site
+            site = "" if record.site == self._keyring.name else record.site
             message: Offer | Reclaim = Offer(
                 record.id, record.number, record.ticket, record.properties, site, record.line
             )
         else:
             message = Reclaim(record.id, record.number, record.ticket, record.statement)
-        self.kernel.send(record.peer, message)
-        self.kernel.owe(record, record.peer)
-        record.send_at = self.kernel.now + self.kernel.backoff(record.tries)
+        self._kernel.send(record.peer, message)
+        self._kernel.owe(record, record.peer)
+        record.send_at = self._kernel.now + self._kernel.backoff(record.tries)
         record.tries += 1
 
     @takes(OfferAnswer)
@@ -297,20 +303,23 @@ class Giver(Server[L], Generic[L]):
         record = self.given.get(message.delegation)
         if record is None or record.peer != peer or record.number != message.number:
             return
-        if record.state == deleg.OFFERING and message.reason and self._recall(record, message.held):
+        was = record.state
+        if was == deleg.OFFERING and message.reason and self._recall(record, message.held):
             self._renew(record)
-        elif record.state == deleg.OFFERING and message.reason:
+        elif was == deleg.OFFERING and message.reason:
             self._not_taken(record, message.reason)
-        elif record.state == deleg.OFFERING:
-            self.kernel.fire(deleg.MACHINE, record, "taken")
+        elif was == deleg.OFFERING:
+            self._kernel.fire(deleg.MACHINE, record, "taken")
             self._stand_in(record, message.until, message.beyond)
-            self._taken(record)
+            self._issuer.offer_taken(record)
             self._renew(record)
-        elif record.state == deleg.RECLAIMING:
-            self.kernel.fire(deleg.MACHINE, record, "let_go")
-            self._let_go(record, message.until if record.deadline < 0 else min(message.until, record.deadline))
+        elif was == deleg.RECLAIMING:
+            self._kernel.fire(deleg.MACHINE, record, "let_go")
+            self._issuer.let_go(record, message.until if record.deadline < 0 else min(message.until, record.deadline))
             self._renew(record)
-        self.kernel.owe_no_more(record, peer)
+        self._kernel.owe_no_more(record, peer)
+        for tell in self.taken if was == deleg.OFFERING and record.state == deleg.HELD else ():
+            tell(record)
 
     def _stand_in(self, fresh: Delegation, until: Instant, beyond: Instant) -> None:
         """``fresh`` was taken: it stands in the place of what was held over its term, of which what was granted goes on
@@ -319,9 +328,9 @@ class Giver(Server[L], Generic[L]):
         fresh.beyond = beyond
         for record in replaced_by(fresh, self.given.values()):
             record.replaced = fresh.term.start
-            self.kernel.fire(deleg.MACHINE, record, "replace", f"{fresh.id} is in its place, with {fresh.units}")
+            self._kernel.fire(deleg.MACHINE, record, "replace", f"{fresh.id} is in its place, with {fresh.units}")
             if record.state == deleg.REPLACED:
-                self._let_go(record, until)
+                self._issuer.let_go(record, until)
 
     def _recall(self, offered: Delegation, held: Sequence[HeldClaim]) -> bool:
         """Take up again what the taker holds of the line that ``offered`` was to begin. False if that is nothing."""
@@ -332,12 +341,14 @@ class Giver(Server[L], Generic[L]):
         found = []
         for one in held:
             ticket = decode_ticket(one.ticket)
-            if one.delegation.partition("#")[0] == offered.base and self._is_mine(offered.peer, ticket, offered):
+            if one.delegation.partition("#")[0] == offered.base and self._issuer.is_own_claim(
+                offered.peer, ticket, offered
+            ):
                 found.append((one, ticket))
         if found:
             offered.reason = "forgotten: its taker holds what was given before"
-            self.kernel.fire(deleg.MACHINE, offered, "refused", offered.reason)
-            self._refused(offered)
+            self._kernel.fire(deleg.MACHINE, offered, "refused", offered.reason)
+            self._issuer.offer_refused(offered)
         for one, ticket in found:
             self._take_up(offered, one, ticket)
         return bool(found)
@@ -346,21 +357,21 @@ class Giver(Server[L], Generic[L]):
         leaf, id_ = ticket.leaf, held.delegation
         old = self.given.get(id_)
         if old is not None:  # the same name: its row is written over
-            self.kernel.forget(old)
+            self._kernel.forget(old)
         record = self.given[id_] = Delegation(
             id_, offered.peer, leaf.type, leaf.units, leaf.term, held.ticket, offered.properties,
-            self.kernel.next("serial"), offered.site, leaf.digest, given=True,
+            self._kernel.next("serial"), offered.site, leaf.digest, given=True,
             line="" if id_ == offered.base else offered.base,
         )  # fmt: skip
-        self.kernel.note(id_, "delegate", "", deleg.OFFERING, f"{leaf.units} {leaf.type}: {offered.peer} holds it")
-        self.kernel.fire(deleg.MACHINE, record, "taken")
+        self._kernel.note(id_, "delegate", "", deleg.OFFERING, f"{leaf.units} {leaf.type}: {offered.peer} holds it")
+        self._kernel.fire(deleg.MACHINE, record, "taken")
         if held.state == deleg.REPLACED:
             record.replaced = record.freed = max(held.at, leaf.term.start)
-            self.kernel.fire(deleg.MACHINE, record, "replace", f"{offered.peer} says so")
+            self._kernel.fire(deleg.MACHINE, record, "replace", f"{offered.peer} says so")
         elif held.state == deleg.RECLAIMED:
             record.reclaimed = max(held.at, leaf.term.start)
-            self.kernel.fire(deleg.MACHINE, record, "let_go", f"{offered.peer} has let go of it")
-        self.kernel.touch(record)
+            self._kernel.fire(deleg.MACHINE, record, "let_go", f"{offered.peer} has let go of it")
+        self._kernel.touch(record)
 
     @takes(LetGo)
     def _on_let_go(self, peer: str, message: LetGo) -> None:
@@ -369,24 +380,24 @@ class Giver(Server[L], Generic[L]):
         digest = decode_ticket(message.ticket).leaf.digest
         if record is not None and record.peer == peer and record.digest == digest and record.state not in _OVER:
             if record.state == deleg.OFFERING:  # its answer was lost
-                self.kernel.fire(deleg.MACHINE, record, "taken")
+                self._kernel.fire(deleg.MACHINE, record, "taken")
             if deleg.MACHINE.allows((record.state, record.pending), "let_go"):
                 if record.reclaimed < 0:
-                    record.reclaimed, record.reason = self.kernel.now, f"{peer} has let go of it"
-                self.kernel.fire(deleg.MACHINE, record, "let_go", f"{peer} has let go of it")
-                self._let_go(record, message.until)
-                self.kernel.owe_no_more(record, peer)
+                    record.reclaimed, record.reason = self._kernel.now, f"{peer} has let go of it"
+                self._kernel.fire(deleg.MACHINE, record, "let_go", f"{peer} has let go of it")
+                self._issuer.let_go(record, message.until)
+                self._kernel.owe_no_more(record, peer)
                 self._renew(record)
-        self.kernel.send(peer, Accepted(message.delegation, message.number))
+        self._kernel.send(peer, Accepted(message.delegation, message.number))
 
     def _not_taken(self, record: Delegation, reason: str) -> None:
         record.reason = reason
-        self.kernel.fire(deleg.MACHINE, record, "refused", reason)
+        self._kernel.fire(deleg.MACHINE, record, "refused", reason)
         again = "it is offered again when something has changed"
-        self.kernel.complain(f"{record.peer} refuses {record.id}: {reason}; {again}")
-        self._refused(record)
+        self._kernel.complain(f"{record.peer} refuses {record.id}: {reason}; {again}")
+        self._issuer.offer_refused(record)
 
-    def _offer_refused(self, peer: str, message: ErrorReply) -> bool:
+    def refused(self, peer: str, message: ErrorReply) -> bool:
         """A taker that can't take an offer has refused it; one that can't hear of a reclaim has heard of it: what it
         gave before runs out, or ends by the deadline.
         """
@@ -395,25 +406,25 @@ class Giver(Server[L], Generic[L]):
             return False
         if record.state == deleg.OFFERING:
             self._not_taken(record, message.text or message.code)
-            self.kernel.owe_no_more(record, peer)
+            self._kernel.owe_no_more(record, peer)
         elif record.state == deleg.RECLAIMING:
-            self.kernel.fire(deleg.MACHINE, record, "let_go", f"{peer} does not hear of it: {message.text}")
-            self._let_go(record, record.term.end if record.deadline < 0 else record.deadline)
+            self._kernel.fire(deleg.MACHINE, record, "let_go", f"{peer} does not hear of it: {message.text}")
+            self._issuer.let_go(record, record.term.end if record.deadline < 0 else record.deadline)
             self._renew(record)
-            self.kernel.owe_no_more(record, peer)
+            self._kernel.owe_no_more(record, peer)
         return True
 
-    def _give_changed(self, name: str) -> None:
+    def peer_changed(self, name: str) -> None:
         """What a peer refused it may take now that it is known otherwise."""
-        if name in self.keyring.peers:
-            theirs = [line for line, spec in self._specs.items() if spec.broker == name]
+        if name in self._keyring.peers:
+            theirs = [line for line, spec in self.specs.items() if spec.broker == name]
             for line in theirs:
                 self._retried.pop(line, None)
             self.give(theirs, again=True)
 
-    def _give_connected(self, peer: str) -> None:
+    def connected(self, peer: str) -> None:
         """A peer that was away may have been set right meanwhile."""
-        for line, spec in list(self._specs.items()):
+        for line, spec in list(self.specs.items()):
             refused = any(one.base == line and one.state == deleg.REFUSED for one in self.given.values())
             if spec.broker == peer and refused and self._retried.get(line, 0) < RETRIES_MAX:
                 self._retried[line] = self._retried.get(line, 0) + 1
@@ -430,29 +441,30 @@ class Giver(Server[L], Generic[L]):
         units, until = arguments.get("units") or 0, instant_of(arguments, "until")
         if type(units) is not int or not 0 <= units <= UNITS_MAX:
             raise CommandError(f"units: found {units!r:.40}, expected a number from 1 to {UNITS_MAX}")
-        if until is not None and until <= self.kernel.now:
+        if until is not None and until <= self._kernel.now:
             raise CommandError(
-                f"until: found {until}, it is {self.kernel.now} already: `reclaim` takes a delegation back"
+                f"until: found {until}, it is {self._kernel.now} already: `reclaim` takes a delegation back"
             )
-        peer = self.keyring.peers.get(broker)
+        peer = self._keyring.peers.get(broker)
         if peer is None or peer.role != "broker":
             known = (
-                ", ".join(sorted(one.name for one in self.keyring.peers.values() if one.role == "broker")) or "(none)"
+                ", ".join(sorted(one.name for one in self._keyring.peers.values() if one.role == "broker")) or "(none)"
             )
-            raise CommandError(f"broker: found {broker!r}, the brokers that {self.name} knows are {known}")
-        line = self._line_name(DelegationSpec(broker=broker, type=type_, units=units, site=site))
-        self._check_wish(line, type_, units, until)
+            raise CommandError(f"broker: found {broker!r}, the brokers that {self._keyring.name} knows are {known}")
+        line = self.line_name(DelegationSpec(broker=broker, type=type_, units=units, site=site))
+        self._check_until(line, until)
+        self._issuer.check_wish(line, type_, units)
         before = self.wishes.get(line)
         self.wishes[line] = Wish(line, broker, type_, units, -1 if until is None else until, site)
         try:
-            self._check_given_in_all(type_)
+            self._issuer.check_given_in_all(type_)
         except CommandError:
             del self.wishes[line]
             if before is not None:
                 self.wishes[line] = before
             raise
-        self.kernel.touch(self.wishes[line])
-        self.kernel.note(
+        self._kernel.touch(self.wishes[line])
+        self._kernel.note(
             line, "wish", "", "", f"{units or 'all'} {type_} for {broker}" + (f" until {until}" if until else "")
         )
         self.give([line], again=True)
@@ -460,32 +472,29 @@ class Giver(Server[L], Generic[L]):
 
     def differences(self) -> list[dict[str, Any]]:
         """Where what takers hold differs from the settings."""
-        settled = {self._line_name(spec): spec for spec in self._settled()}
-        return differences(settled, self._wanted_specs(whole=True), self.wishes, self.given.values(), self.kernel.now)
+        settled = {self.line_name(spec): spec for spec in self._issuer.delegation_specs()}
+        return differences(settled, self.wanted_specs(whole=True), self.wishes, self.given.values(), self._kernel.now)
 
-    def _check_wish(self, line: str, type_: str, units: int, until: Instant | None) -> None:
+    def _check_until(self, line: str, until: Instant | None) -> None:
         """Raises ``CommandError`` for what could never be given."""
         held = [one for one in self.given.values() if one.base == line and one.state in _CURRENT]
         last = max(held, key=_order, default=None)
         if last is not None and until is not None and until <= last.term.start:
             raise CommandError(f"until: found {until}, {last.id} begins at {last.term.start}: reclaim it first")
 
-    def _check_given_in_all(self, type_: str) -> None:
-        """Raises ``CommandError`` if more of a type is to be given in all than there is."""
-
     def give_again(self, record: Delegation) -> None:
         """It is taken back, but not as the operator wants it: as soon as it can be given again, it is."""
-        if record.base in self._specs and record.base not in self.wishes:
+        if record.base in self.specs and record.base not in self.wishes:
             wish = self.wishes[record.base] = Wish(
-                record.base, record.peer, record.type, 0, -1, self._specs[record.base].site
+                record.base, record.peer, record.type, 0, -1, self.specs[record.base].site
             )
-            self.kernel.touch(wish)
+            self._kernel.touch(wish)
 
     def _forget_wish(self, line: str) -> None:
         wish = self.wishes.pop(line, None)
         if wish is not None:
-            self.kernel.erase(wish)
-        self._specs = self._wanted_specs()
+            self._kernel.erase(wish)
+        self.specs = self.wanted_specs()
 
     @command("delegation.reclaim")
     def _reclaim(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -497,7 +506,7 @@ class Giver(Server[L], Generic[L]):
         if record is None:
             known = ", ".join(sorted(self.given)) or "(none)"
             raise CommandError(f"delegation: found {arguments.get('delegation')!r}, given are {known}")
-        at, deadline = max(instant_of(arguments, "at") or 0, self.kernel.now), instant_of(arguments, "deadline")
+        at, deadline = max(instant_of(arguments, "at") or 0, self._kernel.now), instant_of(arguments, "deadline")
         if not _can_go_back(record):
             raise CommandError(f"delegation {record.id} is {record.state}: it can't be taken back")
         if deadline is not None and deadline < at:
@@ -511,12 +520,12 @@ class Giver(Server[L], Generic[L]):
         run out).
         """
         record.reclaimed, record.deadline, record.reason = at, deadline, why
-        signer = self.keyring.signer_of(decode_ticket(record.ticket).leaf.issuer)
+        signer = self._keyring.signer_of(decode_ticket(record.ticket).leaf.issuer)
         record.statement = reclaim(signer, record.digest, at, deadline if deadline >= 0 else None).encode()
-        record.number, record.tries = self.kernel.next("serial"), 0
-        self.kernel.fire(deleg.MACHINE, record, "reclaim", why)
+        record.number, record.tries = self._kernel.next("serial"), 0
+        self._kernel.fire(deleg.MACHINE, record, "reclaim", why)
         self._send_given(record)
-        self._took_back(record)
+        self._issuer.taken_back(record)
         for later in list(self.given.values()):  # what goes on from it as well, or stands for it, or it for that
             goes_on = later.base == record.base and later.term.end > record.term.start
             if goes_on and _can_go_back(later):
@@ -524,53 +533,58 @@ class Giver(Server[L], Generic[L]):
 
     # -- time and state ----------------------------------------------------------------------------------------
 
-    def _delegation_due_at(self, record: Delegation) -> Instant | None:
+    def due_at(self, record: Delegation) -> Instant | None:
+        """When time next concerns one that is given."""
         if record.state in _OVER:
             return None
+        end, now = record.term.end, self._kernel.now
         if record.state == deleg.REPLACED:
-            grants = record.grants_until if record.grants_until > self.kernel.now and not record.given else None
-            return earliest(record.term.end, record.freed if record.freed >= 0 else None, grants)
-        if record.given and record.state == deleg.RECLAIMED:
-            return earliest(record.term.end, record.freed if record.freed > self.kernel.now else None)
+            return earliest(end, record.freed if record.freed >= 0 else None)
+        if record.state == deleg.RECLAIMED:
+            return earliest(end, record.freed if record.freed > now else None)
         sending = record.send_at if record.state in (deleg.OFFERING, deleg.RECLAIMING) else None
-        spec = self._specs.get(record.base) if record.state == deleg.HELD and record.given else None
-        begin = record.term.end - spec.renew if spec is not None and spec.renew else 0
-        if not record.given:
-            begin = record.grants_until
-        if record.given and record.beyond > self.kernel.now:
-            begin = min(begin, record.beyond) if begin > self.kernel.now else record.beyond
-        return earliest(sending, record.term.end, begin if begin > self.kernel.now else None)
+        spec = self.specs.get(record.base) if record.state == deleg.HELD else None
+        begin = end - spec.renew if spec is not None and spec.renew else 0
+        if record.beyond > now:
+            begin = min(begin, record.beyond) if begin > now else record.beyond
+        return earliest(sending, end, begin if begin > now else None)
 
-    def _delegation_due(self, record: Delegation) -> None:
-        if record.term.end <= self.kernel.now or (
-            record.state == deleg.REPLACED and 0 <= record.freed <= self.kernel.now
-        ):
-            self.kernel.fire(
-                deleg.MACHINE, record, "end", "its term is over" if record.term.end <= self.kernel.now else "unused"
-            )
-            self.give()
-        elif record.state in (deleg.OFFERING, deleg.RECLAIMING):
-            self._send_given(record)
-        elif record.given:
-            self.give()
+    def due(self, record: Delegation) -> None:
+        """Time concerns one that is given: it is over, or sent again, or renewed."""
+        if not self.ended(record):
+            if record.state in (deleg.OFFERING, deleg.RECLAIMING):
+                self._send_given(record)
+            else:
+                self.give()
 
-    def _owes_offer(self, record: Delegation, peer: str) -> bool:
+    def ended(self, record: Delegation) -> bool:
+        """End a delegation, given or taken, whose time is over: whether it is."""
+        over = record.term.end <= self._kernel.now
+        if not over and not (record.state == deleg.REPLACED and 0 <= record.freed <= self._kernel.now):
+            return False
+        self._kernel.fire(deleg.MACHINE, record, "end", "its term is over" if over else "unused")
+        self.give()
+        return True
+
+    def owes(self, record: Delegation, peer: str) -> bool:
+        """Whether ``peer`` has an offer, or a reclaim, to answer."""
         return record.state in (deleg.OFFERING, deleg.RECLAIMING) and record.peer == peer
 
-    def _send_given_now(self, record: Delegation, peer: str) -> None:
+    def send_now(self, record: Delegation, peer: str) -> None:
+        """Send that to a peer that has just connected."""
         record.tries = 0
         self._send_given(record)
 
-    def _restore_given(self, rows: Sequence[Row], wishes: Sequence[Row]) -> None:
+    def restore(self, rows: Iterable[Row], wishes: Iterable[Row]) -> None:
+        """Take up what a store kept."""
         self.wishes = {row[0]: Wish.from_row(row) for row in wishes}
-        for row in rows:
-            record = Delegation.from_row(row)
+        for record in map(Delegation.from_row, rows):
             if record.given:
                 self.given[record.id] = record
                 waiting = record.state in (deleg.OFFERING, deleg.RECLAIMING)
                 if waiting:
-                    self.kernel.owe(record, record.peer)
-                self.kernel.schedule(record, self.kernel.now if waiting else self.kernel.due_at(record))
+                    self._kernel.owe(record, record.peer)
+                self._kernel.schedule(record, self._kernel.now if waiting else self._kernel.due_at(record))
 
     @query("delegations")
     def _query_delegations(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
