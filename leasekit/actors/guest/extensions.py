@@ -18,7 +18,6 @@ from leasekit.core.leases import service_manager as sm
 from leasekit.core.leases.machine import NONE
 from leasekit.core.leases.records import GuestLease, Held
 from leasekit.core.protocol.messages import EXTEND, UNDO, Withdraw
-from leasekit.core.steps import Outgoing
 from leasekit.core.time import SECOND
 from leasekit.core.words import counted
 
@@ -66,7 +65,10 @@ class GuestExtensions(GuestSuspension):
         which = f"lease {lease.id} is about to go on by its extension, at {lease.end}"
         if not lease.is_promised:
             raise CommandError(f"{which}, which site {lease.site} has yet to confirm: modify it when that has come")
-        left, least = self.redeem_by(lease) - self.kernel.now, self.kernel.settings.clock_skew + self.kernel.settings.retry_first
+        left, least = (
+            self.redeem_by(lease) - self.kernel.now,
+            self.kernel.settings.clock_skew + self.kernel.settings.retry_first,
+        )
         if left < least:
             raise CommandError(
                 f"{which}: too late to modify it before, which may take {least / SECOND:g} s; modify it from then on"
