@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from leasekit.actors.base import Actor
 from leasekit.actors.broker.book import Book
 from leasekit.actors.broker.broker import Broker
 from leasekit.actors.guest.service_manager import ServiceManager
+from leasekit.actors.kernel import Kernel
 from leasekit.actors.served import Served
 from leasekit.actors.site.failures import SiteFailures
 from leasekit.actors.site.leases import SiteLeases
@@ -80,7 +80,7 @@ def keep_units(self: Units, unit: Any, lease: str) -> bool:
 
 PLANTED: dict[str, tuple[type[Any], str, Callable[..., Any]]] = {
     "actions are not done again after a restart": (Units, "resume", nothing),
-    "counters are not kept": (Actor, "_save_counters", nothing),
+    "counters are not kept": (Kernel, "_save_counters", nothing),
     "units are not torn down": (Units, "take", keep_units),
     "a request that is unanswered is not sent again": (ServiceManager, "_resend", nothing),
     "acknowledgements are ignored": (Served, "_on_ack", nothing),
