@@ -50,7 +50,7 @@ MACHINES: Final[Mapping[str, TransitionTable]] = {
     "authority": authority.TABLE,
     "unit at a site": authority.UNIT_TABLE,
     "power of a unit": power.TABLE,
-    "setups of a type that its site can't do": outage.TABLE,
+    "setups for a lease that its site can't do": outage.TABLE,
     "delegation": delegation.TABLE,
     "return of a ticket": returns.TABLE,
 }

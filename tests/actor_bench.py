@@ -295,7 +295,7 @@ class Bench(World):
             latency = self.latencies.get((name, action.op), LATENCIES[action.op])
             if left:
                 self.failures[name, action.op, unit] = left - 1
-                blame = self.blames.get(name, UNIT)
+                blame = self.blames.get(unit, self.blames.get(name, UNIT))
                 return Outcome(latency, False, {}, "no such image" if blame != SITE else "the directory is down", blame)
             return Outcome(latency, True, {"host": f"{unit}.example"} if action.op == "setup" else {}, "")
 

@@ -197,7 +197,8 @@ class _Script:
                 self._lines.append(f"{source['source']}: {source['free_now']} of {source['units']} free")
         elif what == "outages":
             for outage in bench.query(actor, "status")["outages"]:
-                self._lines.append(f"{outage['id']} since {_time(outage['since'])}: {outage['reason']}")
+                since = _time(outage["since"])
+                self._lines.append(f"{outage['type']} for {outage['lease']} since {since}: {outage['reason']}")
         elif what == "errors":
             made = bench.actor(actor)
             self._lines += made.errors

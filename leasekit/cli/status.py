@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,14 @@ def _apart(ahead: int) -> str:
     return f"{format_duration(abs(ahead))} {'ahead' if ahead > 0 else 'behind'}"
 
 
+def _outages(outages: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """A line for each type of units that can't be set up for some leases, with the first reason."""
+    for type_ in dict.fromkeys(one["type"] for one in outages):
+        first, *more = (one for one in outages if one["type"] == type_)
+        whom = f"lease {first['lease']}" + (f" and {len(more)} more" if more else "")
+        yield f"units of type {type_} are not set up for {whom} since {to_second(first['since'])}: {first['reason']}"
+
+
 def _problems(answer: dict[str, Any]) -> list[str]:
     problems = [answer["shell"].get("problem", "")]
     problems += [
@@ -99,10 +108,7 @@ def _problems(answer: dict[str, Any]) -> list[str]:
         if one["refused"]
     ]
     problems += [f"mapper: {error}" for error in answer.get("mapper_errors", ())]
-    problems += [
-        f"units of type {one['id']} are not set up since {to_second(one['since'])}: {one['reason']}"
-        for one in answer.get("outages", ())
-    ]
+    problems += _outages(answer.get("outages", ()))
     problems += [
         f"{to_second(one['at'])}, {one['from']} reports {one['code']}: {one['words']}"
         for one in answer.get("reports", ())

@@ -201,7 +201,7 @@ class Executor:
         if action.op == "setup" and (error.blame == LEASE or (error.blame == SITE and action.type in self._troubled)):
             level = logging.INFO
         elif action.op == "setup" and error.blame == SITE:
-            more = f" (units of type {action.type} are not set up until that is mended)"
+            more = f" (leases that need it wait for units of type {action.type} until that is mended)"
             self._troubled.add(action.type)
         logger.log(
             level, "%s of %s failed: %s%s", action.op, action.unit, error.reason, more,

@@ -9,8 +9,8 @@ import attrs
 import pytest
 from actor_bench import LATENCIES, Bench, Mappers, Plan
 
-from leasekit.actors.settings import GuestSettings
-from leasekit.core.drivers import SITE, UNIT
+from leasekit.actors.settings import AuthoritySettings, GuestSettings
+from leasekit.core.drivers import SITE
 from leasekit.core.leases import power as pw
 from leasekit.core.leases.records import SiteUnit
 from leasekit.core.mappers import AuthorityCycle, Demand, Power, Wake
@@ -209,41 +209,37 @@ def test_a_unit_that_does_not_come_on_goes_out_of_service() -> None:
     assert bench.actor("site").calendar("vm").capacity_at(bench.now) == 2
 
 
-def stopped(units: int) -> PowerBench:
-    """A site that sets nothing up for now, by a fault of its own, and nobody waits for it."""
-    bench = PowerBench(units=units)
-    bench.blames["site"] = SITE
-    bench.failures["site", "setup", "vm-0"] = 1
-    id_ = bench.lease()
+def held_up(power_on_fails: int = 0) -> tuple[PowerBench, str]:
+    """A lease of two units that waits, by a fault of its site: with vm-0, and with vm-2, which is going off, in place
+    of vm-1, which is broken.
+    """
+    bench = PowerBench(units=3, site=AuthoritySettings(failures_max=1))
+    bench.latencies["site", "power_off"] = 5 * MINUTE
+    bench.failures["site", "power_on", "vm-2"] = power_on_fails
+    bench.failures |= {("site", "setup", "vm-0"): 2, ("site", "setup", "vm-1"): 1}
+    bench.blames["vm-0"] = SITE
+    bench.tell(Power("vm-2", "off"))
+    id_ = bench.lease(2)
     bench.run_until(bench.now + 5 * SECOND)
-    bench.command("guest", "lease.close", lease=id_)
-    bench.run_until(bench.now + MINUTE)
-    bench.blames["site"] = UNIT
-    assert [outage["id"] for outage in bench.query("site", "status")["outages"]] == ["vm"]
-    return bench
+    assert (bench.site_lease(id_).units, bench.power()["vm-2"]) == (["vm-0", "vm-2"], "stopping")
+    assert [outage["lease"] for outage in bench.query("site", "status")["outages"]] == [id_]
+    return bench, id_
 
 
 def test_a_unit_that_is_going_off_is_tried_after_a_fault_of_the_site() -> None:
-    """A lease gets it while nothing is set up: it comes on again, and its setup shows that the site is mended."""
-    bench = stopped(1)
-    bench.latencies["site", "power_off"] = BOOT
-    bench.tell(Power("vm-0", "off"))
-    id_ = bench.lease()
-    bench.run_until(bench.now + 2 * BOOT + MINUTE)
+    """Its lease got it while nothing is set up for it: it comes on again, and its setup shows that it is mended."""
+    bench, id_ = held_up()
+    bench.run_until(bench.now + 15 * MINUTE)
+    assert bench.drivers.ops("vm-2") == ["power_off", "power_on", "setup"]
     assert bench.site_lease(id_).state == "active"
     assert not bench.query("site", "status")["outages"]
 
 
 def test_another_unit_is_tried_where_one_does_not_come_on() -> None:
-    """That one goes out of service has told nothing of the site: its lease gets the other, by which it is tried."""
-    bench = stopped(2)
-    for name in ("vm-0", "vm-1"):
-        bench.tell(Power(name, "off"))
-    bench.run_until(bench.now + MINUTE)
-    bench.failures["site", "power_on", "vm-0"] = 1
-    id_ = bench.lease()
-    bench.run_until(bench.now + 2 * BOOT + MINUTE)
-    assert (bench.unit("vm-0").state, bench.site_lease(id_).units) == ("out", ["vm-1"])
+    """That one goes out of service has told nothing of the site: its lease has the other, by which it is tried."""
+    bench, id_ = held_up(power_on_fails=1)
+    bench.run_until(bench.now + 15 * MINUTE)
+    assert (bench.unit("vm-2").state, bench.site_lease(id_).units) == ("out", ["vm-0"])
     assert bench.site_lease(id_).state == "active"
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ teardown = ["sh", "-c", 'test -z "$(env | grep GUEST)"']
 """
 SETUP = """
 if [ "$LEASEKIT_GUEST_IMAGE" = nonsense ]; then echo "there is no image $LEASEKIT_GUEST_IMAGE" >&2; exit 65; fi
+if [ "$LEASEKIT_GUEST_IMAGE" = broken ]; then echo "the image server has no broken" >&2; exit 69; fi
 if [ -e down ]; then echo "the directory is down" >&2; exit 69; fi
 echo "{\\"host\\": \\"$LEASEKIT_UNIT\\"}"
 """
@@ -80,6 +82,11 @@ class Deployed:
                 "lease.request", **wish, configuration=dict(configuration), properties={"deferrable": "true"}
             )
             return str(made["id"])
+
+    def close(self, lease: str) -> None:
+        """End a lease."""
+        with ControlClient(self._actors["guest"].control) as client:
+            client.command("lease.close", lease=lease)
 
     def wait(self, lease: str, state: str) -> dict[str, Any]:
         """The guest's record of a lease, once it is in a state."""
@@ -131,7 +138,7 @@ def test_a_directory_that_is_down_stops_setups_until_it_is_up(tmp_path: Path) ->
         lease = world.request("web", 4, {})
         wait_until("not told", lambda: "the directory" not in world.ask("guest", "lease", lease=lease)["reason"])
         (outage,) = world.ask("site", "status")["outages"]
-        assert (outage["id"], "the directory is down" in outage["reason"]) == ("vm", True)
+        assert (outage["type"], "the directory is down" in outage["reason"]) == ("vm", True)
         wait_until("not clean", lambda: world.units() != [("free", 0)] * 6)
         assert world.ask("guest", "lease", lease=lease)["state"] == "ticketed"
         down.unlink()
@@ -139,5 +146,23 @@ def test_a_directory_that_is_down_stops_setups_until_it_is_up(tmp_path: Path) ->
         assert sorted(world.units()) == [("active", 0)] * 4 + [("free", 0)] * 2
         assert world.ask("site", "status")["outages"] == []
     log = (tmp_path / "leasekit.log").read_text()
-    assert log.count("are not set up until that is mended") == 1
+    assert log.count("until that is mended") == 1
     assert log.count("units of type vm can be set up again") == 1
+
+
+def test_an_image_that_can_not_be_had_holds_up_nobody_else(tmp_path: Path) -> None:
+    """Of several images the site misses one: who asks for it waits until the lease is closed, and who asks for another
+    one never does.
+    """
+    with deployed(tmp_path, SCRIPT) as world:
+        broken = {world.request(f"broken-{number}", 1, {"image": "broken"}) for number in range(2)}
+        wait_until("not held up", lambda: {one["lease"] for one in world.ask("site", "status")["outages"]} != broken)
+        for number in range(3):
+            world.wait(world.request(f"good-{number}", 1, {"image": "debian"}), "active")
+        for lease in broken:
+            assert "the image server has no broken" in world.ask("guest", "lease", lease=lease)["reason"]
+            world.close(lease)
+            world.wait(lease, "closed")
+        assert world.ask("site", "status")["outages"] == []
+    with closing(sqlite3.connect(tmp_path / "run" / "guest.db")) as store:
+        assert {lease for (lease,) in store.execute("SELECT lease FROM log WHERE event = 'waiting'")} == broken

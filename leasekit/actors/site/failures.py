@@ -5,8 +5,8 @@ each term. With no more, or if its property ``deficit`` says so, it goes on with
 at once that it has one unit less, and again when the place is filled.
 
 What can't be set up by the lease's fault can't be set up on any unit: nothing is replaced, and no unit is held to have
-failed. A lease that was never active fails then; another one keeps what it has. What is the site's fault stops all
-setups of the type (:mod:`.outages`).
+failed. A lease that was never active fails then; another one keeps what it has. What is the site's fault stops the
+lease's setups (:mod:`.outages`).
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class SiteFailures(SiteOutages):
     def _unit_failed(self, lease: SiteLease, unit: SiteUnit, blame: Blame) -> None:
         reason = f"unit {unit.id}: {unit.reason}"
         if blame == SITE:
-            self.stop_setups(unit, reason)
+            self.stop_setups(lease, unit, reason)
             return
         lease.reason = reason
         if unit.retire:

@@ -1,7 +1,8 @@
-"""What is the site's own fault, and no unit's: while its directory is down, or its pool full, none of its units of that
-type is set up (:mod:`leasekit.core.leases.outage`).
+"""What is the site's own fault, and no unit's: while its directory is down, or its pool full, a lease that has met that
+waits with the units that it has been given (:mod:`leasekit.core.leases.outage`), and its guest is told why. Units are
+torn down all the same.
 
-Leases wait with the units that they have been given, and their guests are told why. Units are torn down all the same.
+Each lease finds out for itself. What one guest asks for may be all that is broken, and would hold up the others.
 """
 
 from __future__ import annotations
@@ -33,12 +34,13 @@ class SiteOutages(SiteClaims):
         super().__init__(*arguments)
         self.kernel.register(Outage, due_at=self._outage_due_at, on_due=self._try)
 
-    def stop_setups(self, unit: SiteUnit, reason: str) -> None:
-        """A unit could not be set up by the site's fault: no more of its type are, until one can be."""
-        outage = self.outages.get(unit.type)
+    def stop_setups(self, lease: SiteLease, unit: SiteUnit, reason: str) -> None:
+        """A unit could not be set up by the site's fault: no more of its lease's are, until one can be."""
+        outage = self.outages.get(lease.id)
         if outage is None:
-            outage = self.outages[unit.type] = Outage(unit.type, reason, self.kernel.now, self.kernel.now + AGAIN_FIRST)
-            self.kernel.note(unit.type, "outage", "", f"{out.STOPPED}/-", reason)
+            id_ = f"{unit.type}/{lease.id}"
+            outage = self.outages[lease.id] = Outage(id_, reason, self.kernel.now, self.kernel.now + AGAIN_FIRST)
+            self.kernel.note(outage.id, "outage", "", f"{out.STOPPED}/-", reason)
         elif outage.state == out.TRYING and outage.unit == unit.id:
             outage.tries += 1
             outage.reason = reason
@@ -48,21 +50,22 @@ class SiteOutages(SiteClaims):
         if unit.state == au.FREE:
             self.units.prepare(unit)
         else:
-            self._tell_waiting(outage, self.leases.get(unit.promised))
+            self._tell_waiting(outage)
 
     def _waits(self, unit: SiteUnit) -> bool:
-        outage = self.outages.get(unit.type)
+        outage = self.outages.get(unit.promised)
         if outage is None or (outage.state == out.TRYING and outage.unit == unit.id):
             return False
         outage.waiting[unit.id] = unit
         self.kernel.touch(outage)
-        self._tell_waiting(outage, self.leases.get(unit.promised))
+        self._tell_waiting(outage)
         return True
 
-    def _tell_waiting(self, outage: Outage, lease: SiteLease | None) -> None:
-        """Tell a lease's guest once why it waits."""
-        words = clip(f"{self.name} can't set up units of type {outage.id} for now: {outage.reason}", REASON_MAX)
-        if lease is not None and not lease.reason.startswith(words.partition(": ")[0]):
+    def _tell_waiting(self, outage: Outage) -> None:
+        """Tell the lease's guest once why it waits."""
+        lease = self.leases[outage.lease]
+        words = clip(f"{self.name} can't set up units of type {outage.type} for now: {outage.reason}", REASON_MAX)
+        if not lease.reason.startswith(words.partition(": ")[0]):
             lease.reason = words
             self.kernel.touch(lease)
             self.publish(lease, "waiting", 0, words)
@@ -71,7 +74,7 @@ class SiteOutages(SiteClaims):
         """Set up the unit that waits the longest; nothing, if none does any more."""
         while outage.waiting and outage.state == out.STOPPED:
             unit = outage.waiting.pop(next(iter(outage.waiting)))
-            if _is_held_up(unit):
+            if outage.holds_up(unit):
                 outage.unit = unit.id
                 self.kernel.fire(out.MACHINE, outage, "try", unit.id)
                 self.units.prepare(unit)
@@ -79,8 +82,9 @@ class SiteOutages(SiteClaims):
 
     def _fire_unit(self, unit: SiteUnit, event: str, why: str) -> None:
         super()._fire_unit(unit, event, why)
-        outage = self.outages.get(unit.type)
-        if outage is None or outage.state != out.TRYING or outage.unit != unit.id:
+        tried = (one for one in self.outages.values() if one.unit == unit.id and one.state == out.TRYING)
+        outage = next(tried, None)
+        if outage is None:
             return
         if event == "up":
             self._mended(outage)
@@ -89,12 +93,29 @@ class SiteOutages(SiteClaims):
             self.kernel.fire(out.MACHINE, outage, "unclear", f"{unit.id} {why}".rstrip())
 
     def _mended(self, outage: Outage) -> None:
-        self.kernel.fire(out.MACHINE, outage, "mended")
-        del self.outages[outage.id]
-        self.kernel.erase(outage)
+        self._end_outage(outage, "mended")
         for unit in outage.waiting.values():
-            if _is_held_up(unit):
+            if outage.holds_up(unit):
                 self.units.prepare(unit)
+        for other in self.outages.values():
+            if other.type == outage.type and other.state == out.STOPPED:
+                other.again = self.kernel.now
+                self.kernel.touch(other)
+
+    def _end_outage(self, outage: Outage, event: str) -> None:
+        self.kernel.fire(out.MACHINE, outage, event)
+        del self.outages[outage.lease]
+        self.kernel.erase(outage)
+
+    def _check_primed(self, lease: SiteLease) -> None:
+        super()._check_primed(lease)
+        if not lease.waiting and lease.id in self.outages:
+            self._end_outage(self.outages[lease.id], "gone")  # it gave up what was held up
+
+    def _finish(self, lease: SiteLease, word: str) -> None:
+        super()._finish(lease, word)
+        if lease.id in self.outages:
+            self._end_outage(self.outages[lease.id], "gone")
 
     # -- time and state ----------------------------------------------------------------------------------------
 
@@ -104,10 +125,11 @@ class SiteOutages(SiteClaims):
 
     def restore_leases(self, tables: Mapping[str, Sequence[Row]]) -> None:
         """As the layer below: what was stopped stays so until it is tried again."""
-        self.outages = {row[0]: Outage.from_row(row) for row in tables.get(Outage.table, ())}
+        kept = [Outage.from_row(row) for row in tables.get(Outage.table, ())]
+        self.outages = {outage.lease: outage for outage in kept}
         super().restore_leases(tables)
-        for outage in self.outages.values():
-            outage.waiting = {unit.id: unit for unit in self.units if unit.type == outage.id and _is_held_up(unit)}
+        for outage in kept:
+            outage.waiting = {unit.id: unit for unit in self.units if outage.holds_up(unit)}
             self.kernel.schedule(outage, self.kernel.due_at(outage))
 
     # -- queries -----------------------------------------------------------------------------------------------
@@ -115,18 +137,12 @@ class SiteOutages(SiteClaims):
     def _query_units(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
         found = super()._query_units(arguments)
         for unit in found:
-            outage = self.outages.get(unit["type"])
-            held_up = outage is not None and unit["unit"] in outage.waiting and _is_held_up(self.units[unit["unit"]])
-            if outage is not None and held_up:
+            outage = self.outages.get(self.units[unit["unit"]].promised)
+            if outage is not None and unit["unit"] in outage.waiting:
                 unit["reason"] = f"waits until the site is mended: {outage.reason}"
         return found
 
     def _query_status(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        names = ("id", "since", "again", "tries", "reason")
+        names = ("type", "lease", "since", "again", "tries", "reason")
         outages = [{name: getattr(outage, name) for name in names} for outage in self.outages.values()]
         return {**super()._query_status(arguments), "outages": outages}
-
-
-def _is_held_up(unit: SiteUnit) -> bool:
-    """Whether a unit waits for its setup. One that is being switched off meanwhile is to come on all the same."""
-    return bool(unit.promised) and unit.state == au.FREE

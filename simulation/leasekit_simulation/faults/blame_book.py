@@ -19,8 +19,8 @@ IN_A_ROW: Final = re.compile(r"failed (\d+) times in a row")
 
 
 class BlameChecker(Listening):
-    """A unit goes out of service for no more failures than were its own. After a fault of the site no unit of the type
-    is set up but one at a time, to try, until one has come up.
+    """A unit goes out of service for no more failures than were its own. After a fault of the site no unit is set up
+    for the lease that has met it but one at a time, to try, until one has come up. Other leases hear nothing of it.
     """
 
     def __init__(self, sites: Sequence[str]) -> None:
@@ -64,15 +64,15 @@ class BlameChecker(Listening):
                 own = self._failed[actor, unit]
                 must(int(found[1]) <= own, f"{actor}: {why}; {own} of its failures were its own")
             elif event == "unit setup":
-                self._check_setup(actor, unit)
+                self._check_setup(actor, subject, unit)
             elif event == "outage" or (actor, subject) in self._outages:
                 self._outages[actor, subject] = after.partition("/")[0]
                 self._tried[actor, subject] = why if event == "try" else ""
                 if self._outages[actor, subject] == OVER:
                     del self._outages[actor, subject]
 
-    def _check_setup(self, site: str, unit: str) -> None:
-        for (where, type_), state in self._outages.items():
-            if where == site and unit.startswith(f"{type_}-"):
-                tried = state == TRYING and self._tried[site, type_] == unit
-                must(tried, f"{site} sets {unit} up, which waits until the site is mended: {type_} is {state}")
+    def _check_setup(self, site: str, lease: str, unit: str) -> None:
+        for (where, outage), state in self._outages.items():
+            if where == site and outage.endswith(f"/{lease}"):
+                tried = state == TRYING and self._tried[site, outage] == unit
+                must(tried, f"{site} sets {unit} up, which waits until the site is mended: {outage} is {state}")
