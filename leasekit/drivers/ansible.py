@@ -23,7 +23,7 @@ from leasekit.core.drivers import ProbeResult, UnitContext
 from leasekit.core.properties import EMPTY, Properties
 from leasekit.core.settings import DurationSetting, SettingsError
 from leasekit.core.time import SECOND
-from leasekit.drivers.commands import Run
+from leasekit.drivers.commands import Abandoned, Run, mark_of
 from leasekit.drivers.names import check_member_id
 from leasekit.drivers.one_sided import GuestOnly
 from leasekit.drivers.script import INHERITED, SEARCH
@@ -55,6 +55,7 @@ class AnsibleDriver(GuestOnly):
 
     def __init__(self, settings: AnsibleSettings) -> None:
         self._settings = settings
+        self._abandoned = Abandoned(settings.grace)
         inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
         self._environment = {"PATH": SEARCH, **inherited}
         errors = [
@@ -85,7 +86,8 @@ class AnsibleDriver(GuestOnly):
 
     async def _run(self, op: str, playbook: Path, unit: UnitContext) -> None:
         check_member_id(unit.unit)
-        settings = self._settings
+        settings, mark = self._settings, mark_of(unit.unit, unit.lease)
+        await self._abandoned.end(mark)
         login = login_of(unit.properties, settings.user)
         with tempfile.TemporaryDirectory(prefix="leasekit-ansible-") as name:
             folder = Path(name)
@@ -116,6 +118,7 @@ class AnsibleDriver(GuestOnly):
                 grace=settings.grace,
                 log=unit.log,
                 what=f"{op}: {playbook.name}",
+                mark=mark,
             )
             await run.output()
 

@@ -118,6 +118,22 @@ def mark_of(unit: str, lease: str) -> str:
     return _MARK + hashlib.sha256(f"{lease}/{unit}".encode("utf-8", "replace")).hexdigest()[:32]
 
 
+class Abandoned:
+    """What a daemon that was killed had begun, as a driver of the next one finds it."""
+
+    def __init__(self, grace: Duration) -> None:
+        self._grace = grace
+        self._found: dict[str, list[ProcessState]] | None = None
+
+    async def end(self, mark: str) -> None:
+        """End what goes on for a unit: nothing may work against what is done now. Raises ``DriverError``."""
+        if self._found is None:
+            self._found = abandoned()
+        if mark in self._found:
+            await end_abandoned(self._found[mark], self._grace)
+            self._found.pop(mark, None)  # another action of the unit may have come first
+
+
 @attrs.frozen(kw_only=True)
 class Run:
     """One run of a command: ``given`` goes to its standard input, lines of standard error to ``log``.

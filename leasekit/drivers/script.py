@@ -29,9 +29,8 @@ from leasekit.core.drivers import DriverError, ProbeResult, UnitContext
 from leasekit.core.properties import Properties, check_properties
 from leasekit.core.settings import DurationSetting, SettingsError
 from leasekit.core.time import SECOND
-from leasekit.drivers.commands import Command, Run, abandoned, as_commands, end_abandoned, mark_of, resolve_commands
+from leasekit.drivers.commands import Abandoned, Command, Run, as_commands, mark_of, resolve_commands
 from leasekit.drivers.names import check_member_id, one_line, unknown_operation
-from leasekit.drivers.processes import ProcessState
 
 SEARCH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """The path on which programs are looked for, unless the settings' environment has another."""
@@ -89,7 +88,7 @@ class ScriptDriver:
         self._environment = {"PATH": SEARCH, **inherited, **settings.environment}
         self._directory = settings.directory.absolute()
         self._grace = settings.grace
-        self._abandoned: dict[str, list[ProcessState]] | None = None
+        self._abandoned = Abandoned(settings.grace)
         self.operations = frozenset(settings.operations)
         commands = {name: getattr(settings, name) for name in _OPERATIONS}
         commands |= {f"operations.{name}": several for name, several in settings.operations.items()}
@@ -143,7 +142,7 @@ class ScriptDriver:
         check_member_id(unit.unit)
         environment = self._environment | properties_as_environment(unit, name)
         mark = mark_of(unit.unit, unit.lease)
-        await self._end_abandoned(mark)
+        await self._abandoned.end(mark)
         results: dict[str, str] = {}
         for command in self._commands[name]:
             what = f"{name}: {Path(command[0]).name}"
@@ -160,14 +159,6 @@ class ScriptDriver:
             )
             results |= read_properties(await run.output(), what)
         return results
-
-    async def _end_abandoned(self, mark: str) -> None:
-        """End what a daemon that was killed had begun for the unit: nothing may work against what is done now."""
-        if self._abandoned is None:
-            self._abandoned = abandoned()
-        if mark in self._abandoned:
-            await end_abandoned(self._abandoned[mark], self._grace)
-            self._abandoned.pop(mark, None)  # another action of the unit may have come first
 
 
 def _op(name: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,8 +12,10 @@ import attrs
 import pytest
 from system.packages import SSH, require, require_root
 from system.ssh_server import SshServer, ssh_server
+from system.system_waits import wait_until
 
 from leasekit.core.drivers import Driver, DriverError, UnitContext
+from leasekit.drivers.commands import abandoned, mark_of
 from leasekit.drivers.registry import make_driver
 
 HOSTILE = {
@@ -132,3 +136,34 @@ async def test_playbooks(server, lines, tmp_path):
     assert not (server.home / "member").exists()
     with pytest.raises(DriverError, match="leave: leave ended with exit status 2"):
         await driver.leave(make_unit(server, lines, "leave", size="large"))
+
+
+ENDLESS = "[{hosts: unit, gather_facts: false, tasks: [{raw: 'echo begun >begun; sleep 3600'}]}]"
+KILLED = """
+import sys, trio
+from pathlib import Path
+from leasekit.core.drivers import UnitContext
+from leasekit.drivers.registry import make_driver
+key, join, *said = sys.argv[1:]
+driver = make_driver("ansible", {"key": key, "join": join}, "ansible", base=Path())
+properties = dict(zip(said[::2], said[1::2]))
+unit = UnitContext(unit="web/vm-1", type="vm", lease="web", op="join", number=1, properties=properties, log=print)
+trio.run(driver.join, unit)
+"""
+
+
+async def test_the_play_of_a_killed_guest_is_ended(server, lines, tmp_path):
+    """A join whose daemon is killed goes on without it: the next action on the unit ends it first."""
+    driver = make("ansible", server, tmp_path, join=ENDLESS, leave=LEAVING.replace("member", "begun"))
+    said = [word for pair in server.properties.items() for word in pair]
+    daemon = subprocess.Popen([sys.executable, "-c", KILLED, str(server.key), str(tmp_path / "join"), *said])
+    mark = mark_of("web/vm-1", "web")
+    try:
+        wait_until("the join", lambda: "" if (server.home / "begun").exists() else "it has not begun")
+        assert mark not in abandoned()
+    finally:
+        daemon.kill()
+        daemon.wait()
+    assert mark in abandoned()
+    await driver.leave(make_unit(server, lines, "leave"))
+    assert mark not in abandoned()
