@@ -163,7 +163,7 @@ class Issued:
             spec = specs.get(line) or DelegationSpec(broker=wish.peer, type=wish.type, units=0, site=wish.site)
             if wish.until >= 0:
                 spec = attrs.evolve(spec, until=wish.until, renew=0)
-            specs[line] = attrs.evolve(spec, units=wish.units or spec.units or self._issuer.most_of(spec))
+            specs[line] = attrs.evolve(spec, units=wish.units or spec.units or self._issuer.most_of(spec), anew=wish.anew)
         if whole:
             return specs
         return {
@@ -189,6 +189,9 @@ class Issued:
         for one in live:
             other = self._is_other(one, spec, one is live[-1])
             if other and self._made(line, self._issuer.delegate(name, spec, one, instead=True)):
+                if spec.anew and one is live[-1]:
+                    self.wishes[line].anew = False
+                    self._kernel.touch(self.wishes[line])
                 return True
         due = bool(spec.renew) and end - spec.renew <= self._kernel.now
         return due and self._made(line, self._issuer.delegate(name, spec, live[-1]))
@@ -216,8 +219,8 @@ class Issued:
     def _is_other(record: Delegation, spec: DelegationSpec, is_last: bool) -> bool:
         """Whether what is held is not what is to be."""
         degree = decode_ticket(record.ticket).leaf.degree
-        ends = is_last and spec.until >= 0 and record.term.end != max(spec.until, record.term.start + 1)
-        return bool(spec.units) and ((record.units, degree) != (spec.units, spec.degree) or ends)
+        ends = spec.anew or (spec.until >= 0 and record.term.end != max(spec.until, record.term.start + 1))
+        return bool(spec.units) and ((record.units, degree) != (spec.units, spec.degree) or (is_last and ends))
 
     def stretch(self, spec: DelegationSpec, last: Delegation | None, *, instead: bool) -> tuple[Instant, Instant]:
         """Over what time the next stretch of a line goes: after ``last``, or in its place from now on."""
@@ -226,7 +229,8 @@ class Issued:
         if not instead:
             return last.term.end, last.term.end + spec.stretch
         is_last = all(one.term.end <= last.term.end for one in self.given.values() if _is_current(one, last.base))
-        return max(self._kernel.now, last.term.start), spec.until if is_last and spec.until >= 0 else last.term.end
+        end = spec.until if spec.until >= 0 else self._kernel.now + spec.length if spec.anew else last.term.end
+        return max(self._kernel.now, last.term.start), end if is_last else last.term.end
 
     def line_name(self, spec: DelegationSpec) -> str:
         """The name of the line that ``spec`` asks for."""
@@ -455,7 +459,8 @@ class Issued:
         self._check_until(line, until)
         self._issuer.check_wish(line, type_, units)
         before = self.wishes.get(line)
-        self.wishes[line] = Wish(line, broker, type_, units, -1 if until is None else until, site)
+        anew = until is None and before is not None and (before.anew or before.until >= 0)
+        self.wishes[line] = Wish(line, broker, type_, units, -1 if until is None else until, site, anew)
         try:
             self._issuer.check_given_in_all(type_)
         except CommandError:

@@ -126,6 +126,8 @@ class DelegationSpec:
     renew_for: Duration = 0
     until: Instant = -1
     """Until when, instead of for ``length`` (-1: for that)."""
+    anew: bool = False
+    """Whether what is held is to last for ``length`` from now on."""
 
     @property
     def stretch(self) -> Duration:

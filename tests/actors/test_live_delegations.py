@@ -214,6 +214,31 @@ def test_until_when(world: DeployedWorld, until: int) -> None:
     assert world.query("upper", "sources") == []
 
 
+@pytest.mark.parametrize("who", ["site", "upper"])
+def test_what_was_until_another_time_is_as_the_file_says_again(tmp_path: Path, who: str) -> None:
+    """Until when, too: once, and also where the giver starts again before it is answered."""
+    world = DeployedWorld(ALONE, tmp_path)
+    taker, line = ("upper", LINE) if who == "site" else ("lower", BELOW)
+
+    def held() -> list[tuple[str, int]]:
+        rows = world.query(taker, "sources")
+        return [(row["source"], row["grants_until"]) for row in rows if row["state"] == "held"]
+
+    ((_, first),) = held()
+    give(world, who, taker, until=world.now + HOUR)
+    assert [until for _, until in held()] < [2 * HOUR]
+    world.command(who, "delegation.give", broker=taker, type="vm")
+    world.restart(who)
+    world.pass_time(MINUTE)
+    ((source, until),) = held()
+    assert until >= first
+    assert differs(world, who) == {}
+    world.restart(who)
+    give(world, who, taker)
+    assert held() == [(source, until)]
+    is_sound(world)
+
+
 def test_what_another_goes_on_to_use_is_not_given_twice(tmp_path: Path) -> None:
     """Units move from one broker to another: what leases have is given when they have ended."""
     text = (

@@ -113,7 +113,8 @@ class Delegation:
 @attrs.define(slots=True, eq=False)
 class Wish:
     """What the operator had a giver delegate, whatever its settings say: ``id`` is the line. ``units`` and ``until``
-    are those of the settings where they are 0 and -1; ``site`` is empty where any will do.
+    are those of the settings where they are 0 and -1; ``site`` is empty where any will do. What was until another
+    instant by an earlier wish is to last ``anew`` for as long as the settings say.
     """
 
     id: str
@@ -122,17 +123,18 @@ class Wish:
     units: int
     until: Instant
     site: str = ""
+    anew: bool = False
     timer: Instant | None = None
 
     table: ClassVar[str] = "wishes"
 
     def row(self) -> Row:
-        return (self.id, self.peer, self.type, self.units, self.until, pack_body((self.site,)))
+        return (self.id, self.peer, self.type, self.units, self.until, pack_body((self.site, self.anew)))
 
     @classmethod
     def from_row(cls, row: Row) -> Self:
-        (site_,) = unpack_body(row[-1], 1)
-        return cls(row[0], row[1], row[2], row[3], row[4], site_)
+        site_, anew = unpack_body(row[-1], 2, False)
+        return cls(row[0], row[1], row[2], row[3], row[4], site_, anew)
 
 
 @attrs.define(slots=True, eq=False)
