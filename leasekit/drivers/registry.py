@@ -101,7 +101,9 @@ if TYPE_CHECKING:
     _DRIVERS: tuple[DriverFactory, ...] = (
         AnsibleDriver, BareMetalDriver, LibvirtDriver, LinkDriver, PowerDriver, SshDriver, XenDriver,
     )  # fmt: skip
-    _FINDERS: tuple[Callable[..., OrphanFinder], ...] = (BareMetalDriver, LibvirtDriver, PublishingDriver, XenDriver)
+    _FINDERS: tuple[Callable[..., OrphanFinder], ...] = (
+        BareMetalDriver, LibvirtDriver, ProcessDriver, PublishingDriver, XenDriver,
+    )  # fmt: skip
 
 
 def driver_names() -> list[str]:

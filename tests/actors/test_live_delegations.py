@@ -218,7 +218,7 @@ def test_until_when(world: DeployedWorld, until: int) -> None:
 def test_what_was_until_another_time_is_as_the_file_says_again(tmp_path: Path, who: str) -> None:
     """Until when, too: once, and also where the giver starts again before it is answered."""
     world = DeployedWorld(ALONE, tmp_path)
-    taker, line = ("upper", LINE) if who == "site" else ("lower", BELOW)
+    taker = "upper" if who == "site" else "lower"
 
     def held() -> list[tuple[str, int]]:
         rows = world.query(taker, "sources")

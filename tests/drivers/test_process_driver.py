@@ -167,6 +167,19 @@ async def test_a_daemon_killed_at_any_moment_of_setup(process_harness, make_unit
         assert process_harness.leftovers() == []
 
 
+async def test_what_is_left_of_units_that_nobody_has(process_harness, make_unit):
+    """The site lost its store: a later daemon lists what runs, and a teardown ends it."""
+    for name in ("u1", "u2"):
+        await process_harness.driver.setup(make_unit(name))
+    pid, driver = pid_of(process_harness, "u2"), process_harness.reopen()
+    (left,) = await driver.orphans({"u1"})
+    assert (left.unit, left.kind, left.name) == ("u2", "directory", str(process_harness.directory / "units" / "u2"))
+    await driver.teardown(make_unit("u2", "teardown"))
+    assert gone(pid)
+    assert await driver.orphans({"u1"}) == []
+    await driver.teardown(make_unit("u1", "teardown"))
+
+
 async def test_another_number_makes_the_unit_anew(process_harness, make_unit):
     """Setup for a new action does not hand on what another lease left: process, files and lease are new."""
     await process_harness.driver.setup(make_unit("u1", number=1, lease="one"))

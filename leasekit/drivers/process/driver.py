@@ -23,7 +23,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager, suppress
 from hashlib import blake2b
 from pathlib import Path
@@ -39,6 +39,7 @@ from leasekit.core.drivers import (
     RESUME,
     SAVE,
     DriverError,
+    Orphan,
     ProbeResult,
     SiteFaultError,
     UnitContext,
@@ -268,6 +269,12 @@ class ProcessDriver:
             else:
                 send_signals(files.members(), signal.SIGCONT)
             return self._properties(record)
+
+    async def orphans(self, known: Collection[str]) -> list[Orphan]:
+        """The directories of units that are not ``known``; :meth:`teardown` ends what runs in them and removes them."""
+        await trio.lowlevel.checkpoint()
+        left = sorted(path for path in self._units.iterdir() if path.name not in known)
+        return [Orphan(self._settings.host, path.name, "directory", str(path)) for path in left]
 
     # The guest's side
 
