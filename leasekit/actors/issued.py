@@ -163,7 +163,9 @@ class Issued:
             spec = specs.get(line) or DelegationSpec(broker=wish.peer, type=wish.type, units=0, site=wish.site)
             if wish.until >= 0:
                 spec = attrs.evolve(spec, until=wish.until, renew=0)
-            specs[line] = attrs.evolve(spec, units=wish.units or spec.units or self._issuer.most_of(spec), anew=wish.anew)
+            specs[line] = attrs.evolve(
+                spec, units=wish.units or spec.units or self._issuer.most_of(spec), anew=wish.anew
+            )
         if whole:
             return specs
         return {

@@ -131,7 +131,7 @@ class SiteOutages(SiteClaims):
         for outage in kept:
             if outage.lease not in self.leases:  # from when all units of a type were stopped
                 del self.outages[outage.lease]
-                self._changes.append(Change(outage.table, outage.id, None))
+                self.kernel.erase(outage)
                 continue
             outage.waiting = {unit.id: unit for unit in self.units if outage.holds_up(unit)}
             self.kernel.schedule(outage, self.kernel.due_at(outage))
