@@ -370,7 +370,7 @@ async def test_what_an_earlier_daemon_has_set_up_goes_on(script_harness, make_un
 
 async def test_several_actions_may_find_what_an_earlier_daemon_was_at(script_harness, make_unit, monkeypatch):
     """A probe, and a teardown, of one unit at the same time: both end it, and go on."""
-    monkeypatch.setattr("leasekit.drivers.script.abandoned", lambda: {mark_of("u1", "lease-1"): []})
+    monkeypatch.setattr("leasekit.drivers.commands.abandoned", lambda: {mark_of("u1", "lease-1"): []})
     driver = script_harness.make(probe=["true"], teardown=["true"])
     async with trio.open_nursery() as nursery:
         nursery.start_soon(driver.teardown, make_unit("u1", "teardown", 2, lease="lease-1"))
