@@ -129,10 +129,6 @@ class SiteOutages(SiteClaims):
         self.outages = {outage.lease: outage for outage in kept}
         super().restore_leases(tables)
         for outage in kept:
-            if outage.lease not in self.leases:  # from when all units of a type were stopped
-                del self.outages[outage.lease]
-                self.kernel.erase(outage)
-                continue
             outage.waiting = {unit.id: unit for unit in self.units if outage.holds_up(unit)}
             self.kernel.schedule(outage, self.kernel.due_at(outage))
 
