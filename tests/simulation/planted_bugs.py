@@ -134,6 +134,9 @@ BUGS: Final[dict[str, Bug]] = {
     "nobody looks whether the site is mended": Bug(
         SiteOutages, "_outage_due_at", "return outage.again if", "return None if"
     ),
+    "a unit that shows that the site is mended helps no other": Bug(
+        SiteOutages, "_mended", "self.units.prepare(unit)", NOTHING
+    ),
     # -- order of things
     "messages are sent before the commit": Bug(
         Kernel, "take", "ready = Ready(self.changes,",
