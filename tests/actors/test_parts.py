@@ -1,0 +1,383 @@
+"""Parts of actors, each built alone: by what its constructor names, and no actor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, ClassVar
+
+import attrs
+import pytest
+
+from leasekit.actors.calls import ADMINISTER_TIMEOUT, Calls
+from leasekit.actors.dispatch import Dispatch, command, deferred, query, takes
+from leasekit.actors.issued import Issued
+from leasekit.actors.kernel import Kernel
+from leasekit.actors.keyring import Keyring
+from leasekit.actors.notices import Notices
+from leasekit.actors.peering import Peering
+from leasekit.actors.reports import REPORTS_KEPT, Reports
+from leasekit.actors.served import Served
+from leasekit.actors.settings import ActorSettings, DelegationSpec, Peer
+from leasekit.actors.turns import MapperTurns
+from leasekit.core.claims.keys import ED25519, Keypair
+from leasekit.core.claims.statements import ENDORSEMENT, check_statement, endorse
+from leasekit.core.claims.ticket import delegate_root
+from leasekit.core.errors import CommandError, LeasekitError, RemoteError
+from leasekit.core.leases import broker as br
+from leasekit.core.leases import delegation as deleg
+from leasekit.core.leases.records import Asked, BrokerLease
+from leasekit.core.leases.relations import Notice
+from leasekit.core.mappers import Reject, Wake
+from leasekit.core.protocol.messages import (
+    NEW,
+    Accepted,
+    Ack,
+    Administer,
+    Administered,
+    ErrorReply,
+    Introduce,
+    Message,
+    Offer,
+    OfferAnswer,
+    Reclaim,
+    TicketUpdate,
+)
+from leasekit.core.schema import Row
+from leasekit.core.steps import Command, TurnDone
+from leasekit.core.time import DAY, HOUR, SECOND, Term
+
+ME, WEB, SITE = (Keypair(letter * 32) for letter in (b"m", b"w", b"s"))
+
+
+@attrs.define(eq=False)
+class Note:
+    """A record of no part."""
+
+    id: str
+    due: int
+    timer: int | None = None
+    table: ClassVar[str] = "notes"
+
+    def row(self) -> Row:
+        return (self.id, self.due)
+
+
+@pytest.fixture
+def kernel() -> Kernel:
+    """At the first hour."""
+    made = Kernel(ActorSettings())
+    made.tick(HOUR)
+    return made
+
+
+@pytest.fixture
+def keyring(kernel: Kernel) -> Keyring:
+    """That of a broker, which knows a guest and a site."""
+    web = Peer(name="web", key=WEB.public, role="guest", may=frozenset({"request"}))
+    site = Peer(name="site", key=SITE.public, role="authority")
+    return Keyring("hub", ME, ED25519, [web, site], kernel)
+
+
+def sent(kernel: Kernel) -> list[tuple[str, Message]]:
+    """The messages of the Ready."""
+    ready = kernel.take()
+    return [] if ready is None else [(peer, message) for peer, message in ready.messages]
+
+
+def test_kernel_writes_what_was_touched_and_wakes_what_is_due(kernel: Kernel) -> None:
+    """Once each; a timer that was taken back wakes nobody, and a thousand of them take no room for long."""
+    woken: list[str] = []
+    kernel.register(Note, due_at=lambda note: note.due, on_due=lambda note: woken.append(note.id))
+    one, two = Note("one", 2 * HOUR), Note("two", 3 * HOUR)
+    for note in (one, two, one):
+        kernel.touch(note)
+    ready = kernel.take()
+    assert ready is not None
+    assert [change.key for change in ready.changes if change.table == "notes"] == ["one", "two"]
+    assert (kernel.next_timer(), kernel.take()) == (2 * HOUR, None)
+    for later in range(1000):
+        kernel.schedule(two, 4 * HOUR + later)
+    kernel.erase(one)
+    kernel.touch(two)
+    assert kernel.next_timer() == 3 * HOUR and len(kernel.timers) < 100
+    kernel.tick(5 * HOUR)
+    assert woken == ["two"]
+
+
+def test_kernel_sends_what_is_not_acknowledged_when_its_peer_connects(kernel: Kernel) -> None:
+    """And forgets what is."""
+    heard: list[tuple[str, str]] = []
+    kernel.register(Note, owes=lambda note, peer: note.due > 0, send=lambda note, peer: heard.append((note.id, peer)))
+    one, two, three = Note("one", 1), Note("two", 0), Note("three", 1)
+    for note in (one, two, three):
+        kernel.owe(note, "site")
+    kernel.owe_no_more(three, "site")
+    for peer in ("web", "site"):
+        kernel.connected(peer)
+    assert heard == [("one", "site")] and list(kernel.owed["site"]) == ["one"]
+
+
+def test_keyring_honours_former_keys_until_they_are_over(kernel: Kernel, keyring: Keyring) -> None:
+    """Its own, and those of its peers."""
+    old = Keypair(b"o" * 32)
+    keyring.had_before(old, 2 * HOUR)
+    keyring.peers["web"] = attrs.evolve(keyring.peers["web"], former=((old.public, 2 * HOUR),))
+    assert keyring.signer_of(old.public) is old and keyring.key_among("web", old.public) == old.public
+    kernel.tick(2 * HOUR)
+    assert keyring.signer_of(old.public) is ME and keyring.key_among("web", old.public) == WEB.public
+    with pytest.raises(RemoteError, match="hub knows no peer named 'nobody'"):
+        keyring.key_of("nobody")
+    with pytest.raises(RemoteError, match="web may not redeem at hub"):
+        keyring.check_may("web", "redeem")
+    keyring.check_may("web", "request")
+
+
+class Desk:
+    """A part that takes something of each."""
+
+    @takes(Ack, "request")
+    def _on_ack(self, peer: str, message: Ack) -> None: ...
+
+    @command("desk.open")
+    def _open(self, arguments: Any) -> Any:
+        return ["opened", dict(arguments)]
+
+    @deferred("desk.ask")
+    def _ask(self, command: Command) -> None: ...
+
+    @query("desk")
+    def _desk(self, arguments: Any) -> Any:
+        return "tidy"
+
+
+class LargerDesk(Desk):
+    """It opens otherwise, as the same command."""
+
+    def _open(self, arguments: Any) -> Any:
+        return "wide open"
+
+
+def test_dispatch_finds_what_a_part_is_marked_with() -> None:
+    """Also where a method is overridden; what nobody takes is refused with what there is."""
+    dispatch = Dispatch("broker")
+    dispatch.add(Desk())
+    assert (set(dispatch.messages), dispatch.needs, set(dispatch.deferred)) == ({Ack}, {Ack: "request"}, {"desk.ask"})
+    assert dispatch.carry_out("desk.open", {"x": 1}) == ["opened", {"x": 1}]
+    assert dispatch.ask("desk", {}) == "tidy"
+    with pytest.raises(CommandError, match=r"a broker has no command 'desk\.shut'; it has desk\.open"):
+        dispatch.carry_out("desk.shut", {})
+    with pytest.raises(CommandError, match="not Unicode"):
+        dispatch.carry_out("desk.open", {"x": "\ud800"})
+    dispatch.add(LargerDesk())
+    assert dispatch.carry_out("desk.open", {}) == "wide open"
+
+
+def test_turns_carry_out_each_decision_by_itself(kernel: Kernel) -> None:
+    """One that can't be carried out is told, and the mapper called again; what is no decision as well."""
+    done: list[str] = []
+
+    def carry_out(decision: Any) -> None:
+        if decision.lease == "bad":
+            raise CommandError("no such lease")
+        done.append(decision.lease)
+
+    turns = MapperTurns(kernel, "broker", (Reject,), carry_out, lambda: iter(["one", "two"]))
+    turn = turns.begin(lambda: [Reject("bad", "r"), Wake(5 * HOUR), Reject("good", "r"), 7])
+    turns.done(TurnDone(turn.number + 1, [Reject("stale", "r")]))
+    turns.done(turn.run())
+    assert (done, turns.running, turns.wake) == (["good"], 0, HOUR + kernel.settings.retry_first)
+    assert [error.partition(": ")[0] for error in kernel.errors] == [
+        "broker mapper's Reject is not carried out", "broker mapper's int is not carried out",
+    ]  # fmt: skip
+    turns.done(turns.begin(lambda: 1 // 0).run())
+    assert "ZeroDivisionError" in kernel.errors[-1] and "(waiting: one, two)" in kernel.errors[-1]
+
+
+def test_peering_believes_endorsements_of_its_role_only(kernel: Kernel, keyring: Keyring) -> None:
+    """Whoever is made known is told to those who asked; who deals with nobody is forgotten in time."""
+    busy = {"new"}
+    told: list[str] = []
+    peering = Peering(kernel, keyring, "authority", "guest", busy.__contains__)
+    peering.changed.append(told.append)
+    new = Keypair(b"n" * 32).public
+    keyring.peers["web"] = attrs.evolve(keyring.peers["web"], role="broker")
+    note = endorse(WEB, new, HOUR, name="new", role="guest").encode()
+    peering._on_introduce("web", Introduce("new", 1, note, 2 * HOUR))
+    assert (keyring.key_of("new"), told) == (new, ["new"])
+    assert sent(kernel) == [("web", Accepted("new", 1))]
+    with pytest.raises(RemoteError, match="an authority takes no such word"):
+        peering.take_endorsement("web", endorse(WEB, new, HOUR, name="more", role="site").encode())
+    kernel.tick(40 * DAY)
+    assert "new" in keyring.peers
+    busy.clear()
+    kernel.take()
+    kernel.tick(80 * DAY)
+    assert "new" not in keyring.peers and told == ["new", "new"]
+    word = peering.endorsement(keyring.peers["site"])
+    assert check_statement(ED25519, word, ENDORSEMENT, signer=ME.public).subject == SITE.public
+
+
+def test_calls_wait_for_their_peer(kernel: Kernel, keyring: Keyring) -> None:
+    """The answer is the command's; no answer is one, too; who commands here must be permitted to by the dispatch."""
+    dispatch = Dispatch("broker")
+    dispatch.add(Desk())
+    calls = Calls(kernel, keyring, dispatch)
+    dispatch.add(calls)
+    begin = dispatch.deferred["peer.command"]
+    for id_ in (1, 2):
+        begin(Command(id_, "peer.command", {"peer": "site", "command": "unit.enable", "arguments": {"unit": "u"}}))
+    (_, first), _ = sent(kernel)
+    assert first == Administer("unit.enable", 1, '{"unit": "u"}')
+    calls._on_administered("web", Administered("unit.enable", 1, "1", ""))
+    assert kernel.replies == []
+    calls._on_administered("site", Administered("unit.enable", 1, '{"done": true}', ""))
+    kernel.tick(HOUR + ADMINISTER_TIMEOUT)
+    ready = kernel.take()
+    assert ready is not None
+    assert [(reply.id, reply.result) for reply in ready.replies] == [(1, {"done": True}), (2, None)]
+    assert "did not answer within 30 s" in ready.replies[1].error
+    assert not calls.refused("site", ErrorReply("unit.enable", 2, "busy", "later"))
+    calls._on_administer("site", Administer("desk.open", 9, '{"x": 2}'))
+    assert sent(kernel) == [("site", Administered("desk.open", 9, '["opened", {"x": 2}]', ""))]
+
+
+def lease_of(keyring: Keyring) -> BrokerLease:
+    """One that web has asked for."""
+    asked = Asked(NEW, 1, Term(HOUR, 2 * HOUR), "", {})
+    return BrokerLease("w-1", "web", "", "vm", br.NASCENT, br.TICKETING, asked, 3, 3, HOUR, HOUR, key=WEB.public)
+
+
+def test_served_numbers_updates_and_keeps_them_until_they_are_acknowledged(kernel: Kernel, keyring: Keyring) -> None:
+    """A request is fresh, a repeat, or old; nobody else's word counts; what is taken is acknowledged once."""
+    served: Served[BrokerLease] = Served(kernel, keyring, lambda lease, number: number < 3)
+    kernel.register(BrokerLease, owes=served.owes, send=served.send_now)
+    lease = served.leases["w-1"] = lease_of(keyring)
+    assert [served.freshness(lease, "web", number) for number in (2, 3, 4)] == ["old", "repeat", "fresh"]
+    with pytest.raises(RemoteError, match="not held by site"):
+        served.freshness(lease, "site", 4)
+    for number in (2, 3):
+        served.accept(lease, number)
+    served.before_ready()
+    assert sent(kernel) == [("web", Accepted("w-1", 3))]
+    update = TicketUpdate("w-1", 1, 3, "refused", b"", "", {}, b"", "no", -1)
+    served.publish(lease, update)
+    assert sent(kernel) == [("web", update)]
+    kernel.connected("web")
+    served._on_ack("site", Ack("w-1", 1))
+    assert sent(kernel) == [("web", update)] and lease.unacked
+    served._on_ack("web", Ack("w-1", 1))
+    assert not lease.unacked and not kernel.owed["web"]
+
+
+def test_notices_are_due_until_they_are_accepted(kernel: Kernel) -> None:
+    """Backed off, and not for ever; who waited for it is asked whether its receipt will do."""
+    taken: list[tuple[str, bytes]] = []
+
+    def accepted(notice: Notice, receipt: bytes) -> None:
+        if not receipt:
+            raise LeasekitError("that is no receipt")
+        taken.append((notice.id, receipt))
+
+    notices = Notices(kernel, accepted)
+    message = Introduce("web", 5, b"word")
+    notices.owe("a", "site", "web", 5, message, 2 * HOUR)
+    assert sent(kernel) == [("site", message)]
+    kernel.tick(HOUR + kernel.settings.retry_first)
+    assert sent(kernel) == [("site", message)]
+    with pytest.raises(LeasekitError):
+        notices._on_accepted("site", Accepted("web", 5))
+    notices._on_accepted("web", Accepted("web", 5, b"r"))
+    assert [notice.id for notice in notices] == ["a"]
+    notices._on_accepted("site", Accepted("web", 5, b"r"))
+    assert (taken, list(notices)) == ([("a", b"r")], [])
+    notices.owe("b", "site", "web", 6, message, 2 * HOUR)
+    kernel.take()
+    kernel.tick(2 * HOUR)
+    assert list(notices) == []
+
+
+def test_reports_keep_the_latest(kernel: Kernel) -> None:
+    """What says the same again changes nothing."""
+    reports = Reports(kernel, "hub")
+    for number in range(REPORTS_KEPT + 2):
+        reports.keep("overdelegated", f"claim-{number:02}", "too much")
+    ready = kernel.take()
+    reports.keep("overdelegated", f"claim-{number:02}", "too much")
+    assert ready is not None and kernel.take() is None
+    assert [one["about"] for one in reports.latest()][-1] == f"claim-{number:02}"
+    rows = {c.key: c.row for c in ready.changes if c.table == "reports" and c.row is not None}
+    again = Reports(Kernel(ActorSettings()), "hub")
+    again.restore(rows.values())
+    assert again.latest() == reports.latest()
+
+
+class Plenty:
+    """An issuer that has ten units for whoever is in its settings."""
+
+    def __init__(self, *specs: DelegationSpec) -> None:
+        self.specs = specs
+        self.heard: list[tuple[str, str]] = []
+        self.issued: Issued | None = None
+
+    def delegation_specs(self) -> tuple[DelegationSpec, ...]:
+        return self.specs
+
+    def most_of(self, spec: DelegationSpec) -> int:
+        return 10
+
+    def delegate(self, id_: str, spec: DelegationSpec, last: Any, *, instead: bool = False) -> bool:
+        assert self.issued is not None
+        start, end = self.issued.stretch(spec, last, instead=instead)
+        ticket = delegate_root(ME, holder=WEB.public, type=spec.type, units=spec.units, term=Term(start, end), serial=1)
+        self.issued.offer(id_, spec.broker, ticket, {}, line=self.issued.line_name(spec))
+        return True
+
+    def check_wish(self, line: str, type_: str, units: int) -> None: ...
+
+    def check_given_in_all(self, type_: str) -> None: ...
+
+    def is_own_claim(self, peer: str, ticket: Any, offered: Any) -> bool:
+        return False
+
+    def offer_taken(self, record: Any) -> None:
+        self.heard.append(("taken", record.id))
+
+    def offer_refused(self, record: Any) -> None:
+        self.heard.append(("refused", record.id))
+
+    def taken_back(self, record: Any) -> None:
+        self.heard.append(("taken back", record.id))
+
+    def let_go(self, record: Any, until: int) -> None:
+        self.heard.append(("let go", record.id))
+
+
+def offers(messages: Iterable[tuple[str, Message]]) -> Iterator[Offer | Reclaim]:
+    """The offers and reclaims among messages."""
+    return (message for _, message in messages if isinstance(message, Offer | Reclaim))
+
+
+def test_issued_delegations_are_offered_held_and_taken_back(kernel: Kernel, keyring: Keyring) -> None:
+    """Sent until answered; refused ones are not offered again by themselves; the issuer hears what becomes of each."""
+    keyring.peers["web"] = attrs.evolve(keyring.peers["web"], role="broker")
+    issuer = Plenty(DelegationSpec(broker="web", type="vm", units=12, length=DAY))
+    issued = issuer.issued = Issued(kernel, keyring, issuer)
+    issued.give()
+    (offer,) = offers(sent(kernel))
+    kernel.tick(HOUR + SECOND)
+    assert list(offers(sent(kernel))) == [offer], "sent again"
+    record = issued.given[offer.delegation]
+    assert (record.id, record.units, record.state) == ("hub/vm@web", 10, deleg.OFFERING), "no more than there is"
+    issued._on_offer_answer("web", OfferAnswer(record.id, offer.number, "no room", 0))
+    assert (record.state, issuer.heard) == (deleg.REFUSED, [("refused", record.id)])
+    issued.give()
+    assert not list(offers(sent(kernel)))
+    issued.give(again=True)
+    (offer,) = offers(sent(kernel))
+    issued._on_offer_answer("web", OfferAnswer(offer.delegation, offer.number, "", 0))
+    fresh = issued.given[offer.delegation]
+    issued.take_back(fresh, kernel.now, -1, "wanted back")
+    (reclaim,) = offers(sent(kernel))
+    issued._on_offer_answer("web", OfferAnswer(fresh.id, reclaim.number, "", 3 * HOUR))
+    assert fresh.state == deleg.RECLAIMED
+    assert [what for what, _ in issuer.heard] == ["refused", "taken", "taken back", "let go"]
