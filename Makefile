@@ -72,6 +72,7 @@ soak: setup  ## what takes hours: 20,000 seeds, 1,000 kills of real daemons, all
 	for target in frames batches tickets statements evidence; do \
 		$(BIN)/python tests/fuzz/run.py --target $$target --runs $${LEASEKIT_FUZZ:-1000000}; done
 	LEASEKIT_CYCLES=$${LEASEKIT_CYCLES:-20} $(BIN)/python -m pytest -q tests/system/baremetal_soak.py
+	$(BIN)/python -m pytest -q tests/docs/real_log_soak.py
 
 test-libvirt: setup  ## only the tests with real guests under libvirt and QEMU: they need root
 	@$(BIN)/python -m pytest -q tests/system/test_libvirt*.py tests/system/test_virtual_cluster.py

@@ -22,7 +22,7 @@ from leasekit.core.mappers import BrokerCycle, Grant, PendingRequest, Source, Wa
 from leasekit.core.time import Term
 from leasekit.core.timetable import Timetable
 from leasekit.emulation.compare.drive import REFUSED, drive
-from leasekit.emulation.compare.parts import Saving
+from leasekit.emulation.compare.pool import Saving
 from leasekit.emulation.compare.works import Work
 from leasekit.policies.registry import make_mapper
 

@@ -87,6 +87,10 @@ class Kind:
 class Kernel:
     """The clock, the Ready that is being made, the timers and the counters of one actor."""
 
+    keeps_records: bool = True
+    """Whether records become rows. An experiment that makes no actor anew, and reads no row, saves making them; the log
+    is written all the same."""
+
     def __init__(self, settings: ActorSettings) -> None:
         self.settings = settings
         self.now: Instant = 0
@@ -265,7 +269,7 @@ class Kernel:
             self._settle()
         if not (self.changes or self.messages or self.replies or self.actions or self.peer_changes):
             return None
-        if self.changes:
+        if self.changes and self.keeps_records:
             self._save_counters()
         ready = Ready(self.changes, self.messages, self.replies, self.actions, self.peer_changes)
         self.changes, self.messages, self.replies, self.actions, self.peer_changes = [], [], [], [], []
@@ -282,13 +286,14 @@ class Kernel:
     def _settle(self) -> None:
         """Turn what was touched into rows and timers."""
         dirty, self.dirty = self.dirty, {}
-        add, kinds, schedule = self.changes.append, self._kinds, self.schedule
+        add, kinds, schedule, keeps = self.changes.append, self._kinds, self.schedule, self.keeps_records
         for record in dirty.values():
             at = kinds[type(record)].due_at(record)
             if at != record.timer:
                 schedule(record, at)
-            row = record.row()
-            add(_new(Change, (record.table, row[0], row)))
+            if keeps:
+                row = record.row()
+                add(_new(Change, (record.table, row[0], row)))
         if self._superseded > _SUPERSEDED_MIN and 4 * self._superseded > 3 * len(self.timers):
             self.timers = [entry for entry in self.timers if entry[2].timer == entry[0]]
             heapq.heapify(self.timers)

@@ -92,9 +92,15 @@ def _mapper_errors(summary: Mapping[str, Any]) -> list[str]:
     for run in summary["runs"]:
         for actor, kinds in run["mapper_errors"].items():
             counts.setdefault(actor, Counter()).update(kinds)
+    return went_wrong({f"of {actor}": kinds for actor, kinds in counts.items()})
+
+
+def went_wrong(counts: Mapping[str, Mapping[str, int]]) -> list[str]:
+    """A line for each mapper that went wrong at all, by how often and how."""
     return [
-        f"the mapper of {actor} went wrong: {', '.join(f'{kind}: {count}' for kind, count in sorted(kinds.items()))}"
-        for actor, kinds in counts.items()
+        f"the mapper {which} went wrong: {', '.join(f'{kind}: {count}' for kind, count in sorted(kinds.items()))}"
+        for which, kinds in counts.items()
+        if kinds
     ]
 
 

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from leasekit.cli.emulate import progress_bars
+from leasekit.cli.emulate import progress_bars, went_wrong
 from leasekit.cli.output import example, json_option, note, print_json, print_table
 from leasekit.cli.saving import saving_options
 from leasekit.cli.times import Count, Number
 from leasekit.core.errors import LeasekitError
 
 if TYPE_CHECKING:
-    from leasekit.emulation.compare.parts import Pool
+    from leasekit.emulation.compare.pool import Pool
     from leasekit.emulation.compare.works import Workload
     from leasekit.emulation.conformance.kit import Checked, Subject
 
@@ -219,8 +219,11 @@ def compare(
     MAPPER is a name, module:Class or path/to/file.py:Class, with settings after a colon if need be, as
     `backfill:mode=easy`, or a TOML file with `name` and settings. Work asks for its estimate and ends when it is done.
     First come, first served as job logs know it is `fcfs:backfill=false`: `fcfs` alone books everything ahead.
+
+    Guests, a broker and a site do what they do as daemons, in virtual time. What a mapper does wrong is told at once;
+    the broker goes on, and the exit status is 1.
     """
-    from leasekit.emulation.compare.parts import Pool, Saving
+    from leasekit.emulation.compare.pool import Pool, Saving
     from leasekit.emulation.compare.targets import read_target
     from leasekit.emulation.outputs import make_folder
 
@@ -269,7 +272,11 @@ def _run(
 
     if engine == "dask":
         return run_dask(chosen, works, pool, scheduler=str(scheduler), report=report)
-    return run_local(chosen, works, pool, jobs=jobs or cpus(), report=report, patience=patience)
+    return run_local(chosen, works, pool, jobs=jobs or cpus(), report=report, tell=_tell, patience=patience)
+
+
+def _tell(label: str, text: str) -> None:
+    note(f"{label}: {text}")
 
 
 def _show(
@@ -291,9 +298,12 @@ def _show(
     if out is not None and done:
         files = report.write(out, workload, nodes, done)
         note(f"written to {out}: {', '.join(file.name for file in files if file.suffix != '.svg')}")
+    wrong = went_wrong({run.summary["mapper"]: run.summary["mapper_errors"] for run in done})
+    for line in wrong:
+        note(line)
     if failed:
         raise LeasekitError("\n".join(f"mapper {target!r} {text}" for target, text in failed.items()))
-    return 0
+    return 1 if wrong else 0
 
 
 def _cells(summary: dict[str, Any]) -> list[str]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from leasekit.cli.emulate import went_wrong
 from leasekit.cli.files import STANDARD_INPUT, check_out_file, is_standard_input, wrong_problem
 from leasekit.cli.output import example, json_option, note, print_json, print_table
 from leasekit.cli.saving import saving_options
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 _LABELS: Final = {"utilisation": "utilisation of the makespan"}
 """What figures are called for a person, where their names leave something open."""
+_APART: Final = frozenset({"kinds", "mapper_errors"})
 
 
 @click.group()
@@ -51,16 +53,16 @@ def timetable(
     schema: bool,
     as_json: bool,
 ) -> int:
-    """Run a workload of reservations through a broker's mapper over one timetable.
+    """Run a workload of reservations through a broker's mapper, in virtual time.
 
     FILE is a CSV file (- for standard input) with the columns submit_s, earliest_start_s, deadline_s, duration_s, nodes
     and kind: ar (advance reservation), im (immediate), be (best effort, done by deadline_s; empty: no limit). Best
     effort may be suspended by a mapper that does so (`--set suspension=all`); with the wait up to the first start, and
     the slowdown up to the end. Utilisation is over the makespan, from the first submission to the last end. Ends with 2
-    if the file is wrong.
+    if the file is wrong, with 1 if the mapper went wrong.
     """
     from leasekit.emulation import timetable_plan, workload_file
-    from leasekit.emulation.compare.parts import Saving
+    from leasekit.emulation.compare.pool import Saving
 
     if schema:
         print_json(_schema())
@@ -74,20 +76,23 @@ def timetable(
     except workload_file.WorkloadError as error:
         return wrong_problem(str(error))
     summary, answers = timetable_plan.plan(
-        requests, nodes, policy, dict(map(_setting, settings)), Saving(memory=memory, rate=rate)
+        requests, nodes, policy, dict(map(_setting, settings)), Saving(memory=memory, rate=rate), note
     )
+    wrong = went_wrong({policy: summary["mapper_errors"]})
     if out is not None:
         timetable_plan.write_answers(out, answers)
     if as_json:
         print_json(summary)
-        return 0
+        return 1 if wrong else 0
     rows = [(kind, counts["accepted"], counts["refused"]) for kind, counts in summary["kinds"].items()]
     print_table(("kind", "accepted", "refused"), rows, empty="no requests", right=("accepted", "refused"))
-    others = [(_LABELS.get(key, key.replace("_", " ")), value) for key, value in summary.items() if key != "kinds"]
+    others = [(_LABELS.get(key, key.replace("_", " ")), value) for key, value in summary.items() if key not in _APART]
     print_table(("", "value"), others, empty="")
     if out is not None:
         note(f"written to {out}")
-    return 0
+    for line in wrong:
+        note(line)
+    return 1 if wrong else 0
 
 
 def _workload(file: Path) -> list[Request]:

@@ -37,7 +37,6 @@ messages, actions, transitions and flips from the beginning.
 
 from __future__ import annotations
 
-import gc
 import json
 import resource
 import time
@@ -72,7 +71,7 @@ from leasekit.emulation.request_book import RequestBook, Tally
 from leasekit.emulation.run_result import RunResult
 from leasekit.emulation.sense import check_sense
 from leasekit.emulation.turn_limit import TurnLimitError, turn_limit
-from leasekit.emulation.world import Outcome, World
+from leasekit.emulation.world import Outcome, World, few_collections
 from leasekit.policies.guest.load_following import LoadFollowing
 from leasekit.policies.registry import find_mapper, make_mapper
 from leasekit.stores.memory import MemoryStore
@@ -342,18 +341,13 @@ def _wanted(built: BuiltActor, window: Term) -> Signal | None:
 
 def _run(world: World, term: Term, name: str, progress: Progress | None) -> tuple[float, float]:
     """Let the term pass; returns the seconds of real time, and of processor time, that it took."""
-    # Records are not garbage: looking for cycles among them at every few hundred allocations is wasted time.
-    thresholds = gc.get_threshold()
-    gc.set_threshold(50_000, 50, 100)
     begin, begin_cpu = time.perf_counter(), time.process_time()
     steps = 50 if progress is not None else 1
-    try:
+    with few_collections():
         for step in range(1, steps + 1):
             world.run_until(term.start + term.length * step // steps - (step == steps))
             if progress is not None:
                 progress(name, step / steps)
-    finally:
-        gc.set_threshold(*thresholds)
     return time.perf_counter() - begin, time.process_time() - begin_cpu
 
 

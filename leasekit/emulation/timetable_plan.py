@@ -1,10 +1,7 @@
-"""``leasekit plan timetable``: a workload of reservations run through a broker's mapper, without the actors around
-it.
+"""``leasekit plan timetable``: a workload of reservations run through a broker's mapper.
 
-The workload is a CSV file of requests (submit, earliest start, deadline, duration, nodes, kind); the mapper sees
-them as a broker would show them, turn by turn as they are submitted, over one timetable of ``nodes``. What it
-grants is checked as a broker checks it (:mod:`leasekit.emulation.compare.drive`): nothing is overbooked, nothing is
-granted that was not asked for.
+The workload is a CSV file of requests (submit, earliest start, deadline, duration, nodes, kind); guests ask a broker
+for them as they are submitted, and one site has all ``nodes`` (:mod:`leasekit.emulation.compare.drive`).
 """
 
 from __future__ import annotations
@@ -17,11 +14,11 @@ from typing import Any, Final
 
 import attrs
 
-from leasekit.core.errors import LeasekitError
 from leasekit.core.time import SECOND, Instant
-from leasekit.emulation.compare.drive import REFUSED, MapperFault, Outcome, drive
-from leasekit.emulation.compare.parts import Saving
+from leasekit.emulation.compare.drive import REFUSED, Outcome, drive
+from leasekit.emulation.compare.pool import Saving
 from leasekit.emulation.compare.works import BEST_EFFORT, as_work
+from leasekit.emulation.mapper_faults import Tell
 from leasekit.emulation.workload_file import KINDS, Request, in_seconds
 from leasekit.policies.registry import make_mapper
 
@@ -46,24 +43,24 @@ def plan(
     policy: str,
     settings: Mapping[str, Any] | None = None,
     saving: Saving | None = None,
+    tell: Tell | None = None,
 ) -> tuple[dict[str, Any], list[Answer]]:
-    """Run a workload; returns the summary and an answer for each request, in their order.
+    """Run a workload; returns the summary and an answer for each request, in their order. ``tell`` hears at once what
+    the mapper does wrong.
 
-    Raises ``LeasekitError`` for a mapper that overbooks, a policy that doesn't exist, or wrong settings of it.
+    Raises ``LeasekitError`` for a policy that doesn't exist, or wrong settings of it.
     """
     mapper = make_mapper(policy, "broker", settings or {}, "policy", {})
     order = sorted(range(len(requests)), key=lambda place: requests[place].submit)
     begin = time.perf_counter()
-    try:
-        outcome = drive([as_work(requests[place]) for place in order], nodes, mapper, saving=saving)
-    except MapperFault as fault:
-        raise LeasekitError(f"the mapper {fault}") from fault
+    outcome = drive([as_work(requests[place]) for place in order], nodes, mapper, saving=saving, tell=tell)
     elapsed = time.perf_counter() - begin
     answers = _answers(requests, order, outcome)
     summary = _summary(requests, answers, nodes, policy)
     return {
         **summary,
         "suspensions": outcome.suspensions,
+        "mapper_errors": dict(outcome.mapper_errors),
         "decisions_per_s": round(len(requests) / elapsed, 1),
     }, answers
 

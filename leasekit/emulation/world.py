@@ -8,8 +8,10 @@ purpose (the network, an actor, a store) is a subclass's to say: here nothing do
 
 from __future__ import annotations
 
+import gc
 import heapq
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import attrs
@@ -63,6 +65,17 @@ def instant(action: Action) -> Outcome:
 def no_delay(sender: str, receiver: str) -> Duration:
     """The network that takes no time."""
     return 0
+
+
+@contextmanager
+def few_collections() -> Iterator[None]:
+    """Records are not garbage: looking for cycles among them at every few hundred allocations is wasted time."""
+    thresholds = gc.get_threshold()
+    gc.set_threshold(50_000, 50, 100)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*thresholds)
 
 
 @attrs.define(slots=True, eq=False)

@@ -109,13 +109,15 @@ def test_compare_with_suspension(tmp_path: Path, capsys: pytest.CaptureFixture[s
         assert f"Invalid value for '{option}'" in capsys.readouterr().err
 
 
-def test_compare_tells_who_failed(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A mapper that overbooks fails its own run, in one line; the others are shown, and the exit status is 1."""
+def test_compare_tells_who_went_wrong(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What a mapper that overbooks decides is not carried out: that is told once and counted; the exit status is 1."""
     words = ["mapper", "compare", "fcfs", "misfit_mappers:Overbooks", "--swf", str(log), "--nodes", "16"]
     assert main.run(words) == 1
     shown = capsys.readouterr()
     assert "fcfs" in shown.out
-    assert "leasekit: mapper 'misfit_mappers:Overbooks' overbooked" in shown.err
+    assert shown.err.count("it would overbook") == 1
+    assert "the mapper misfit_mappers:Overbooks went wrong: decision not carried out: " in shown.err
+    assert "the mapper fcfs" not in shown.err
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from datafiles import data_file
 
 from leasekit.core.errors import LeasekitError
-from leasekit.emulation.compare.parts import Saving
+from leasekit.emulation.compare.pool import Saving
 from leasekit.emulation.timetable_plan import Answer, plan, write_answers
 from leasekit.emulation.workload_file import COLUMNS, WorkloadError, read_workload
 
@@ -119,12 +119,16 @@ def test_a_mapper_that_overbooks_is_caught(tmp_path: Path) -> None:
         "from leasekit.core.mappers import Grant\n"
         "class Greedy:\n"
         "    def allocate(self, cycle):\n"
-        "        return [Grant(r.lease, 'nodes', r.units, r.term) for r in cycle.requests]\n",
+        "        (source,) = cycle.sources('node')\n"
+        "        return [Grant(r.lease, source.id, r.units, r.term) for r in cycle.requests]\n",
         encoding="utf-8",
     )
     requests = read_workload(workload(tmp_path, "0,0,,60,2,im", "1,1,,60,1,im"))
-    with pytest.raises(LeasekitError, match=r"the mapper overbooked: .* but 0 were free"):
-        plan(requests, 2, f"{tmp_path / 'greedy.py'}:Greedy")
+    told: list[str] = []
+    summary, answers = plan(requests, 2, f"{tmp_path / 'greedy.py'}:Greedy", tell=told.append)
+    assert [answer.start for answer in answers] == [0, None]
+    assert summary["mapper_errors"] == {"decision not carried out": 1}
+    assert "it would overbook: 0 units are free over" in told[0]
 
 
 POLICIES = ("backfill", "fair_share", "fcfs", "priority", "timetable")

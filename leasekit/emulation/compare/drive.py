@@ -1,55 +1,53 @@
-"""Leads one workload through one mapper, by the interface that a broker calls it by.
+"""Leads one workload through one broker's mapper: the production actors in the lean set-up (:mod:`..lean`).
 
-There is one delegation of so many units. The mapper has a turn whenever work waits and something has changed: work
-was submitted, a lease has ended before its term, or the mapper asked to be called (a term that ends in time is no news
-to a broker, so it calls nobody: a mapper that waits for it must ask). All that happens at one instant comes before the
-turn of that instant.
+There is one site of so many units, all delegated to one broker, whose mapper is the one that is looked at. Each
+holder is a guest: it asks for its work when that is submitted, by a deferrable request with the work's latest start,
+and closes the lease when the work is done. So a mapper is called when a broker calls it, and sees what a broker shows.
 
-A grant is a reservation over the estimate, at once or for later, and stands. Work that is done earlier ends its lease;
-what is left of the term is free from then on, for those that have no grant yet. Each decision is checked as a broker
-checks it; the first that can't be carried out ends the run with an error.
+Best effort is preemptible, and can be suspended (Haizea has it): its rest is asked for by its guest. Work whose lease
+is ended before it is done, and not suspended, is lost, and counts as refused.
 
-Best effort can be suspended (``cycle.suspends``; Haizea has it): by a grant of a shorter term than was asked for, or by
-a ``Preempt`` of what runs. Its last moments go to saving it. The rest is asked for anew when that term ends, by a
-request that names what it goes on from (``resumes``) and needs time to be brought back (``prepare``), at the same site.
+What a mapper does wrong is counted, and told as an emulation does (:mod:`..mapper_faults`); the broker goes on.
 """
 
 from __future__ import annotations
 
-import heapq
 import time
 from array import array
-from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import groupby
+from typing import Any, Final
 
 import attrs
 
-from leasekit.core.drivers import SAVES
+from leasekit.actors.settings import AuthoritySettings, UnitGroup
+from leasekit.actors.turns import is_inline
+from leasekit.core.drivers import RESUME, SAVE, SAVES
 from leasekit.core.errors import LeasekitError
-from leasekit.core.mappers import (
-    BrokerCycle,
-    BrokerMapper,
-    Defer,
-    Grant,
-    GrantedLease,
-    PendingRequest,
-    Preempt,
-    Reject,
-    Source,
-    Wake,
-)
-from leasekit.core.properties import EMPTY
-from leasekit.core.time import DAY, INSTANT_MAX, Instant, Term
-from leasekit.core.timetable import Shortfall, Timetable
-from leasekit.emulation.compare.parts import NO_SITES, NODE, SITE, Parts, Saving, work_of
-from leasekit.emulation.compare.queue import Waiting
+from leasekit.core.leases import service_manager as sm
+from leasekit.core.leases.machine import NONE
+from leasekit.core.mappers import BrokerCycle, BrokerDecision, BrokerMapper, Grant
+from leasekit.core.requests import TRUE
+from leasekit.core.schema import LOG, Change
+from leasekit.core.steps import Action
+from leasekit.core.time import DAY, Duration, Instant, Term, format_duration
+from leasekit.emulation.compare.pool import Saving
 from leasekit.emulation.compare.works import BEST_EFFORT, Work
-from leasekit.policies.broker.ledger import Ledger
+from leasekit.emulation.lean import BROKER, SITE, lean_world
+from leasekit.emulation.mapper_faults import MapperFaults, Tell
+from leasekit.emulation.world import Outcome as Ended
+from leasekit.emulation.world import few_collections
+from leasekit.policies.authority.first_fit import FirstFit
 
+NODE: Final = "node"
+_OVER: Final = (f"{sm.CLOSED}/{NONE}", f"{sm.FAILED}/{NONE}")
 REFUSED: Final = -1
-CAN_SAVE: Final = {SAVES: "true"}
 TELL_EVERY_S: Final = 0.2
-USAGE_KEPT: Final = 400 * DAY
+PATIENCE: Final[Duration] = 400 * DAY
+"""How long the last requests wait where nothing begins and nothing ends any more. A mapper that looks at usage sees as
+much of it."""
+WRONG_MAX: Final = 1000
+"""How often the mapper may go wrong meanwhile."""
 
 Progress = Callable[[float], None]
 """Told the share of the workload that has been submitted, from 0 to 1."""
@@ -60,9 +58,10 @@ class Outcome:
     """What became of each piece of work, in the order of the workload: ``starts`` in ms (:data:`REFUSED`: never).
 
     ``reasons`` of those refused, by position. ``turns`` is how often the mapper was called, ``deepest`` how many waited
-    at most, ``seconds`` the real time of it all, ``cpu_seconds`` the processor's, whatever else the machine does.
-    ``booked_ahead`` is how many starts were granted for later, ``suspended`` when those ran, by position, that were
-    suspended on the way, ``suspensions`` how often that was.
+    at most, ``seconds`` the real time of it all, ``cpu_seconds`` the processor's, whatever else the machine does;
+    ``mapper_cpu_seconds`` of these went to the mapper's turns. ``booked_ahead`` is how many starts were granted for
+    later, ``suspended`` when those ran, by position, that were suspended on the way, ``suspensions`` how often that
+    was. ``mapper_errors`` is how often the mapper went wrong, by kind (:mod:`leasekit.actors.turns`).
     """
 
     starts: array[int]
@@ -72,13 +71,11 @@ class Outcome:
     deepest: int
     seconds: float
     cpu_seconds: float
+    mapper_cpu_seconds: float = 0.0
     booked_ahead: int = 0
     suspensions: int = 0
     suspended: Mapping[int, Sequence[Term]] = attrs.Factory(dict)
-
-
-class MapperFault(LeasekitError):
-    """The mapper decided what can't be carried out, or raised."""
+    mapper_errors: Mapping[str, int] = attrs.Factory(dict)
 
 
 def drive(
@@ -87,263 +84,191 @@ def drive(
     mapper: BrokerMapper,
     progress: Progress | None = None,
     saving: Saving | None = None,
+    tell: Tell | None = None,
 ) -> Outcome:
-    """Run a workload, sorted by submission, on ``units``. Raises :class:`MapperFault`."""
+    """Run a workload, sorted by submission, on ``units``. ``tell`` hears at once what the mapper does wrong."""
     if units < 1:
         raise LeasekitError(f"nodes: found {units}, expected at least 1")
-    return _Run(works, units, mapper, saving or Saving()).run(progress)
+    return _Run(works, units, mapper, saving or Saving(), progress, tell).run()
+
+
+class _Counted:
+    """The mapper as the broker has it, and how often it was called for how much."""
+
+    def __init__(self, mapper: BrokerMapper) -> None:
+        self._mapper = mapper
+        self.inline = is_inline(mapper)
+        self.turns = self.decisions = self.deepest = self.ahead = 0
+        self.cpu_seconds = 0.0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._mapper, name)
+
+    def allocate(self, cycle: BrokerCycle) -> Iterable[BrokerDecision]:
+        """As the mapper does."""
+        begin = time.process_time()
+        self.turns += 1
+        self.deepest = max(self.deepest, len(cycle.requests))
+        decisions = tuple(self._mapper.allocate(cycle))
+        self.decisions += len(decisions)
+        self.ahead += sum(isinstance(one, Grant) and one.booked.start > cycle.now for one in decisions)
+        self.cpu_seconds += time.process_time() - begin
+        return decisions
+
+
+@attrs.define
+class _Lease:
+    """A lease of some work, for ``length`` ms, with ``done`` of the work behind it."""
+
+    work: int
+    length: Duration
+    done: Duration = 0
+    begun: Instant = REFUSED
+    granted: bool = False
 
 
 class _Run:
-    """The workload on its way through the mapper."""
+    """The workload on its way through the actors."""
 
-    def __init__(self, works: Sequence[Work], units: int, mapper: BrokerMapper, saving: Saving) -> None:
+    def __init__(
+        self,
+        works: Sequence[Work],
+        units: int,
+        mapper: BrokerMapper,
+        saving: Saving,
+        progress: Progress | None,
+        tell: Tell | None,
+    ) -> None:
         self._works = works
-        self._units = units
-        self._mapper = mapper
-        self._table = Timetable(units)
-        self._span = Term(0, INSTANT_MAX)
-        self._waiting = Waiting()
-        wants_usage = getattr(mapper, "wants_usage", False) is True
-        self._ledger = Ledger(USAGE_KEPT) if wants_usage else None
-        self._latest: list[tuple[Instant, str]] = []
-        self._ends: list[tuple[Instant, int]] = []
-        self._deferred: dict[str, str] = {}
+        self._saving, self._suspend = saving, format_duration(saving.time)
+        self._progress = progress
+        self._told = time.perf_counter()
+        self._mapper = _Counted(mapper)
+        self._faults = MapperFaults({BROKER: type(mapper).__name__}, tell)
         self._starts = array("q", [REFUSED]) * len(works)
         self._reasons: dict[int, str] = {}
-        self._turns = self._decisions = self._deepest = self._ahead = self._arrivals = 0
-        self._parts = Parts(works, saving)
-        self._again = False
-
-    def run(self, progress: Progress | None) -> Outcome:
-        """From the first submission to the last decision."""
-        begin = told = time.perf_counter()
-        begin_cpu = time.process_time()
-        works, ends, waiting = self._works, self._ends, self._waiting
-        count, arrived = len(works), 0
-        wake: Instant | None = None
-        while arrived < count or waiting or self._parts:
-            now = works[arrived].submit if arrived < count else INSTANT_MAX
-            if waiting or self._parts:
-                if ends and ends[0][0] < now:
-                    now = ends[0][0]
-                if wake is not None and wake < now:
-                    now = wake
-            if now >= INSTANT_MAX:
-                break  # some wait, and nothing more will happen
-            changed = self._end(now)
-            while arrived < count and works[arrived].submit == now:
-                self._arrive(arrived, works[arrived])
-                arrived += 1
-                changed = True
-            if waiting and (changed or wake == now):
-                wake = self._turn(now)
-                while self._again and waiting:
-                    wake = self._turn(now)
-            if progress is not None and time.perf_counter() - told > TELL_EVERY_S:
-                told = time.perf_counter()
-                progress(arrived / count)
-        self._give_up()
-        self._parts.close()
-        if progress is not None:
-            progress(1.0)
-        return Outcome(
-            starts=self._starts, reasons=self._reasons, turns=self._turns, decisions=self._decisions,
-            deepest=self._deepest, seconds=time.perf_counter() - begin, cpu_seconds=time.process_time() - begin_cpu,
-            booked_ahead=self._ahead, suspensions=self._parts.suspensions, suspended=self._parts.stretches,
+        self._stretches: dict[int, list[Term]] = {}
+        self._suspensions = self._asked = self._wrong = 0
+        self._leases: dict[str, _Lease] = {}
+        self._last = self._start = works[0].submit if works else 0
+        names = tuple(f"n{number}" for number in range(units))
+        site = AuthoritySettings(inventory=(UnitGroup(type=NODE, names=names, properties={SAVES: "true"}),))
+        self._world = lean_world(
+            dict.fromkeys(work.holder for work in works), self._mapper, FirstFit(), site,
+            model=self._model, observe=self._observe, start=self._start,
         )  # fmt: skip
+
+    def _model(self, action: Action) -> Ended:
+        moved = SAVE in action.properties or RESUME in action.properties
+        return Ended(self._saving.time if moved else 0, True, {}, "")
+
+    def run(self) -> Outcome:
+        """From the first submission to the last end."""
+        begin, begin_cpu = time.perf_counter(), time.process_time()
+        world = self._world
+        with few_collections():
+            for submit, together in groupby(self._works, key=lambda work: work.submit):
+                for work in together:
+                    self._ask(work)
+                world.run_until(submit)
+            while (at := world.next_at) is not None and self._goes_on(at):
+                world.run_until(at)
+        self._give_up()
+        if self._progress is not None:
+            self._progress(1.0)
+        mapper = self._mapper
+        return Outcome(
+            starts=self._starts, reasons=self._reasons, turns=mapper.turns, decisions=mapper.decisions,
+            deepest=mapper.deepest, seconds=time.perf_counter() - begin, cpu_seconds=time.process_time() - begin_cpu,
+            mapper_cpu_seconds=mapper.cpu_seconds,
+            booked_ahead=mapper.ahead, suspensions=self._suspensions, suspended=self._stretches,
+            mapper_errors=self._faults.summary().get(BROKER, {}),
+        )  # fmt: skip
+
+    def _ask(self, work: Work) -> None:
+        number, self._asked = self._asked, self._asked + 1
+        properties = {"deferrable": TRUE, "latest_start": str(work.latest)}
+        if work.kind == BEST_EFFORT:
+            properties |= {"preemptible": TRUE, "suspend": self._suspend}
+        self._world.command_at(
+            work.submit, work.holder, "lease.request", type=NODE, units=work.units, name=str(number),
+            term=[work.start, work.start + work.estimate], properties=properties,
+        )  # fmt: skip
+
+    def _goes_on(self, at: Instant) -> bool:
+        """Whether what happens at an instant after the last submission concerns any work."""
+        leases = self._leases
+        hopeful = at <= self._last + PATIENCE and self._wrong < WRONG_MAX
+        return bool(leases) and (hopeful or any(lease.granted for lease in leases.values()))
 
     # -- what happens ------------------------------------------------------------------------------------------
 
-    def _arrive(self, number: int, work: Work) -> None:
-        lease, start = str(number), work.start
-        suspends = work.kind == BEST_EFFORT
-        properties = self._parts.first if suspends else EMPTY
-        self._wait(
-            PendingRequest(
-                lease, work.holder, "new", NODE, work.units, work.units, Term(start, start + work.estimate),
-                work.latest, work.latest, work.submit, "", NO_SITES, "", 0, "", 0, suspends, properties,
-            ),
-        )  # fmt: skip
-
-    def _wait(self, request: PendingRequest) -> None:
-        self._arrivals += 1
-        self._waiting.add(self._arrivals, request)
-        latest = request.latest_start
-        if latest + request.term.length < INSTANT_MAX:
-            heapq.heappush(self._latest, (latest, request.lease))
-
-    def _end(self, now: Instant) -> bool:
-        """Take what is done by now out of the timetable; says whether that is news: a lease ended before its term, or
-        the rest of what was suspended waits.
-
-        All of the reservation goes, its past too: nobody asks about the past, and so it leaves no trace.
-        """
-        ends, table, news = self._ends, self._table, False
-        while ends and ends[0][0] <= now:
-            at, number = heapq.heappop(ends)
-            if self._parts.moved(number, at):
+    def _observe(self, now: Instant, actor: str, changes: Sequence[Change]) -> None:
+        over: list[tuple[str, str]] = []
+        for change in changes:
+            if change.table != LOG or change.row is None:
                 continue
-            lease = self._parts.lease(number)
-            held = table.get(lease)
-            assert held is not None, "what ends is booked until then"
-            table.release(lease)
-            units, (_, end) = held
-            if at < end:
-                news = True
-                if self._ledger is not None:
-                    self._ledger.add(self._works[number].holder, NODE, -units, Term(at, end))
-            rest = self._parts.ended(number, at, self._starts[number])
-            if rest is not None:
-                self._wait(rest)
-                news = True
-        return news
+            _, lease, event, _, after, why = change.row
+            if event == "mapper":
+                self._wrong += 1
+                self._faults.add(format_duration(now - self._start), actor, after, why)
+            elif actor in (BROKER, SITE):
+                continue
+            elif event == "ask":
+                self._begin_to_wait(actor, lease)
+            elif event == "ticket":
+                self._leases[lease].granted = True
+            elif event == "lease":
+                self._begin(now, actor, lease)
+            elif after in _OVER:
+                over.append((lease, why))
+        for lease, why in over:
+            if lease in self._leases:
+                self._end(now, self._leases.pop(lease), why)
+        if over:
+            self._tell()
 
-    def _turn(self, now: Instant) -> Instant | None:
-        """One turn; returns when the mapper wants the next one, never at this instant again."""
-        waiting = self._waiting
-        self._again = False
-        waiting.at(now)
-        self._expire(now)
-        if not waiting:
-            return None
-        self._turns += 1
-        self._deepest = max(self._deepest, len(waiting))
-        wake: Instant | None = None
-        for decision in self._decided(self._cycle(now)):
-            self._decisions += 1
-            if isinstance(decision, Grant):
-                self._grant(now, decision)
-            elif isinstance(decision, Defer):
-                self._deferred[decision.lease] = decision.reason
-            elif isinstance(decision, Reject):
-                self._refuse(decision.lease, decision.reason)
-            elif isinstance(decision, Wake):
-                wake = max(now + 1, decision.at if wake is None else min(wake, decision.at))
-            elif isinstance(decision, Preempt):
-                self._suspend(now, decision)
-            else:
-                raise MapperFault(f"decided {decision!r:.80}, which a workload has no use for")
-        return wake
+    def _begin_to_wait(self, holder: str, lease: str) -> None:
+        """A guest has asked for a lease: for work that was submitted, or for the rest of what was suspended."""
+        view = self._world.query(holder, "lease", lease=lease)
+        start, end = view["requested"]["term"]
+        made = self._leases[lease] = _Lease(int(view["name"]), end - start)
+        if view["resumes"] is not None:
+            before, stopped = self._leases.pop(view["resumes"]["lease"]), view["resumes"]["suspended"]
+            made.done = before.done + stopped - before.begun
+            self._stretches.setdefault(made.work, []).append(Term(before.begun, stopped))
+            self._suspensions += 1
 
-    def _cycle(self, now: Instant) -> BrokerCycle:
-        return BrokerCycle(now, self._waiting, (), self._sources(), self._granted, self._ledger, True)
+    def _begin(self, now: Instant, holder: str, id_: str) -> None:
+        lease = self._leases[id_]
+        lease.begun = now
+        if self._starts[lease.work] == REFUSED:
+            self._starts[lease.work] = now
+        left = self._works[lease.work].run - lease.done
+        self._last, self._wrong = max(self._last, now + left), 0
+        if left < lease.length:
+            self._world.command_at(now + left, holder, "lease.close", lease=id_)
 
-    def _granted(self, type_: str) -> Sequence[GrantedLease]:
-        """What runs or is to run; best effort can be suspended."""
-        found = []
-        for key in self._table if type_ == NODE else ():
-            held = self._table.get(key)
-            assert held is not None, "it is one of its keys"
-            lease, (units, term) = str(key), held
-            work = self._works[work_of(lease)]
-            suspends = work.kind == BEST_EFFORT
-            properties = self._parts.first if suspends else EMPTY
-            found.append(GrantedLease(lease, work.holder, SITE, NODE, units, term, suspends, 0, properties))
-        return found
+    def _end(self, now: Instant, lease: _Lease, why: str) -> None:
+        """A lease is over for good: with its work done, or lost."""
+        work, left = lease.work, self._works[lease.work].run - lease.done
+        if lease.begun == REFUSED or now < lease.begun + left:
+            self._refuse(work, why)
+        elif work in self._stretches:
+            self._stretches[work].append(Term(lease.begun, lease.begun + left))
 
-    def _decided(self, cycle: BrokerCycle) -> Sequence[object]:
-        """All decisions of a turn, before any is carried out, as an actor has them."""
-        try:
-            return list(self._mapper.allocate(cycle))
-        except Exception as error:
-            # Foreign code: whatever it raises is told, with where.
-            raise MapperFault(
-                f"raised {type(error).__name__}: {error} (at {cycle.now} ms, {len(cycle.requests)} waiting)"
-            ) from error
-
-    def _sources(self) -> Callable[[str], Sequence[Source]]:
-        views: list[Source] = []
-
-        def sources(type_: str) -> Sequence[Source]:
-            if type_ != NODE:
-                return ()
-            if not views:
-                views.append(Source(SITE, SITE, NODE, self._units, self._span, CAN_SAVE, self._table.overlay()))
-            return views
-
-        return sources
-
-    def _expire(self, now: Instant) -> None:
-        """A request that can't start any more is refused, as a broker does at its deadline."""
-        latest = self._latest
-        while latest and latest[0][0] < now:
-            lease = heapq.heappop(latest)[1]
-            if self._waiting.find(lease) is not None:
-                self._refuse(lease, self._deferred.get(lease, "") or "not granted in time")
-
-    def _grant(self, now: Instant, grant: Grant) -> None:
-        lease, source, units, term = grant[:4]
-        request = self._waiting.find(lease)
-        if request is None:
-            raise MapperFault(f"granted {lease!r:.60} at {now} ms, for which no request waits (any more)")
-        if source != SITE:
-            raise MapperFault(f"granted request {lease} from source {source!r:.60}, there is only {SITE!r}")
-        start, end = term
-        asked = request.term.length
-        if units != request.units or (end - start != asked and not self._parts.may_be(request, end - start)):
-            raise MapperFault(
-                f"granted request {lease} {units} units for {end - start} ms, it asked for {request.units} "
-                f"for {asked} ms"
-            )
-        if not request.term.start <= start <= request.latest_start or grant.booked.start < now:
-            raise MapperFault(
-                f"granted request {lease} a start at {start}, outside its window, {request.term.start} to "
-                f"{request.latest_start}, or prepared in the past (it is {now})"
-            )
-        try:
-            self._table.reserve(lease, units, grant.booked)
-        except Shortfall as short:
-            raise MapperFault(
-                f"overbooked: request {lease} was granted {units} units over {tuple(term)}, but {short.free} were free "
-                f"over {tuple(short.term)}"
-            ) from short
-        self._waiting.remove(lease)
-        self._deferred.pop(lease, None)
-        number = work_of(lease)
-        if self._starts[number] == REFUSED:
-            self._starts[number] = start
-        self._ahead += grant.booked.start > now
-        if self._ledger is not None:
-            self._ledger.add(request.holder, NODE, units, grant.booked)
-        heapq.heappush(self._ends, (self._parts.begin(number, lease, term, asked), number))
-
-    def _suspend(self, now: Instant, decision: Preempt) -> None:
-        """Cut a lease short, so that it is saved by then."""
-        lease, at = decision.lease, decision.at
-        held = self._table.get(lease)
-        if held is None:
-            raise MapperFault(f"suspended {lease!r:.60} at {now} ms, which has no units (any more)")
-        units, term = held
-        number = work_of(lease)
-        work = self._works[number]
-        if work.kind != BEST_EFFORT:
-            raise MapperFault(f"suspended lease {lease}, which is not best effort")
-        cut = self._parts.cut(number, now, at, self._starts[number])
-        if cut is None or not at < term.end:
-            raise MapperFault(
-                f"suspended lease {lease} by {at}: it holds its units over {tuple(term)}, it is {now}, and saving it "
-                f"takes {self._parts.saving.time} ms"
-            )
-        self._table.end(lease, at)
-        if self._ledger is not None:
-            self._ledger.add(work.holder, NODE, -units, Term(at, term.end))
-        heapq.heappush(self._ends, (cut, number))
-        self._again = True
-
-    def _refuse(self, lease: str, reason: str) -> None:
-        if self._waiting.find(lease) is None:
-            raise MapperFault(f"refused {lease!r:.60}, for which no request waits (any more)")
-        number = work_of(lease)
-        if self._starts[number] != REFUSED:
-            reason = f"suspended, and not resumed: {reason}"
-            self._starts[number] = REFUSED
-            self._parts.lost(number)
-        self._reasons[number] = reason
-        self._waiting.remove(lease)
-        self._deferred.pop(lease, None)
+    def _refuse(self, work: int, why: str) -> None:
+        suspended = self._stretches.pop(work, None)
+        self._starts[work] = REFUSED
+        self._reasons[work] = f"suspended, and not resumed: {why}" if suspended else why
 
     def _give_up(self) -> None:
-        """Requests that still wait when nothing more can happen are refused."""
-        for lease in [request.lease for request in self._waiting]:
-            self._refuse(lease, self._deferred.get(lease, "") or "never decided")
+        """Requests that still wait when nothing more will happen are refused."""
+        for id_, lease in self._leases.items():
+            view = self._world.query(BROKER, "lease", lease=id_)
+            self._refuse(lease.work, view["reason"] or "never decided")
+
+    def _tell(self) -> None:
+        if self._progress is not None and time.perf_counter() - self._told > TELL_EVERY_S:
+            self._told = time.perf_counter()
+            self._progress(self._asked / len(self._works))

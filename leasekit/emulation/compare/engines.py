@@ -19,21 +19,29 @@ import attrs
 from leasekit.core.errors import LeasekitError
 from leasekit.emulation.compare.drive import Progress, drive
 from leasekit.emulation.compare.measures import Measured, measure
-from leasekit.emulation.compare.parts import Pool
+from leasekit.emulation.compare.pool import Pool
 from leasekit.emulation.compare.targets import Target
 from leasekit.emulation.compare.works import Work
 
 Report = Callable[[str, float], None]
 """Told a mapper's label and the share of its run that is done, from 0 to 1."""
+Tell = Callable[[str, str], None]
+"""Told a mapper's label, and a line of what it does wrong."""
 Result = Measured | LeasekitError
 
 PATIENCE_S: Final = 60.0
 
 
-def run_one(target: Target, works: Sequence[Work], pool: Pool, progress: Progress | None = None) -> Measured:
+def run_one(
+    target: Target,
+    works: Sequence[Work],
+    pool: Pool,
+    progress: Progress | None = None,
+    tell: Callable[[str], None] | None = None,
+) -> Measured:
     """One mapper's run, in this process. Raises ``LeasekitError``."""
-    mapper = target.make()
-    return measure(target.label, works, pool.units, drive(works, pool.units, mapper, progress, pool.saving))
+    outcome = drive(works, pool.units, target.make(), progress, pool.saving, tell)
+    return measure(target.label, works, pool.units, outcome)
 
 
 # -- processes ---------------------------------------------------------------------------------------------------------
@@ -54,6 +62,7 @@ def run_local(
     *,
     jobs: int,
     report: Report | None = None,
+    tell: Tell | None = None,
     patience: float = PATIENCE_S,
 ) -> list[Result]:
     """All targets, ``jobs`` at a time, each in a process of its own; results in the order of the targets."""
@@ -64,7 +73,7 @@ def run_local(
         while left or running:
             while left and len(running) < max(1, jobs):
                 running.append(_start(context, left.pop(0), works, pool))
-            for child in _heard(running, patience, report, found):
+            for child in _heard(running, patience, report, tell, found):
                 running.remove(child)
     finally:
         for child in running:
@@ -83,7 +92,10 @@ def _start(context: Any, target: Target, works: Sequence[Work], pool: Pool) -> _
 def _work(connection: Connection, target: Target, works: Sequence[Work], pool: Pool) -> None:
     """What a child process does."""
     try:
-        result: Result = run_one(target, works, pool, lambda share: connection.send(("share", share)))
+        result: Result = run_one(
+            target, works, pool, lambda share: connection.send(("share", share)),
+            lambda text: connection.send(("wrong", text)),
+        )  # fmt: skip
     except LeasekitError as error:
         result = error
     try:
@@ -93,7 +105,11 @@ def _work(connection: Connection, target: Target, works: Sequence[Work], pool: P
 
 
 def _heard(
-    running: Sequence[_Child], patience: float, report: Report | None, found: dict[str, Result]
+    running: Sequence[_Child],
+    patience: float,
+    report: Report | None,
+    tell: Tell | None,
+    found: dict[str, Result],
 ) -> Iterator[_Child]:
     """Children that are over, with what they found; waits until one says something, or should have."""
     now = time.monotonic()
@@ -113,6 +129,10 @@ def _heard(
             if what == "share":
                 if report is not None:
                     report(label, value)
+                continue
+            if what == "wrong":
+                if tell is not None:
+                    tell(label, value)
                 continue
             found[label] = value if isinstance(value, Measured) else LeasekitError(value)
         elif time.monotonic() - child.heard >= patience:
@@ -137,7 +157,8 @@ def _end(child: _Child) -> None:
 def run_dask(
     targets: Sequence[Target], works: Sequence[Work], pool: Pool, *, scheduler: str, report: Report | None = None
 ) -> list[Result]:
-    """All targets as tasks of the Dask cluster at ``scheduler`` (``tcp://host:8786``), as its workers come free.
+    """All targets as tasks of the Dask cluster at ``scheduler`` (``tcp://host:8786``), as its workers come free. What a
+    mapper does wrong is only counted there.
 
     The workers need leasekit and the mappers installed. Raises ``LeasekitError`` where the cluster can't be had.
     """

@@ -64,9 +64,11 @@ def measure(label: str, works: Sequence[Work], units: int, outcome: Outcome) -> 
         "utilisation": _rounded(_utilisation(stretches(columns, starts, outcome.suspended), units, first, last)),
         "fairness": _rounded(_fairness(np.asarray([work.holder for work in works])[chosen], slowdowns)),
         "makespan_s": _rounded((int(ends.max()) - first) / SECOND if ends.size else 0.0, 3),
+        "mapper_errors": dict(outcome.mapper_errors),
         "measured": {
             "seconds": round(outcome.seconds, 3),
             "cpu_seconds": round(outcome.cpu_seconds, 3),
+            "mapper_cpu_seconds": round(outcome.mapper_cpu_seconds, 3),
             "requests_per_s": round(len(works) / max(outcome.seconds, 1e-9), 1),
             "turns": outcome.turns,
             "decisions": outcome.decisions,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from leasekit.core.errors import LeasekitError
 from leasekit.core.mappers import BrokerCycle, Defer, Grant, Preempt, Reject, Wake
 from leasekit.core.time import INSTANT_MAX, Term
-from leasekit.emulation.compare.drive import REFUSED, MapperFault, drive
+from leasekit.emulation.compare.drive import REFUSED, drive
 from leasekit.emulation.compare.works import Work
 from leasekit.policies.broker.fcfs import Fcfs
 
@@ -20,7 +20,9 @@ Decide = Callable[[BrokerCycle], Iterator[Any]]
 
 
 class By:
-    """A mapper that decides as a function says, and remembers what it was shown."""
+    """A mapper that decides as a function says, and remembers which works it was shown."""
+
+    inline = True
 
     def __init__(self, decide: Decide) -> None:
         self._decide = decide
@@ -28,8 +30,13 @@ class By:
 
     def allocate(self, cycle: BrokerCycle) -> Iterator[Any]:
         """As the function says."""
-        self.shown.append((cycle.now, [request.lease for request in cycle.requests]))
+        self.shown.append((cycle.now, [number(request.lease) for request in cycle.requests]))
         return self._decide(cycle)
+
+
+def number(lease: str) -> int:
+    """Which of its guest's leases it is, from 0 on: here a guest asks for nothing twice."""
+    return int(lease.rpartition("-")[2]) - 1
 
 
 def work(submit: int, run: int, units: int = 1, estimate: int = 0, latest: int | None = None) -> Work:
@@ -57,19 +64,25 @@ def test_early_ends_make_room() -> None:
     mapper = By(in_order)
     outcome = drive([work(0, 30, 4, estimate=100), work(1, 10, 4), work(1, 5, 4)], 4, mapper)
     assert list(outcome.starts) == [0, 30, 40]
-    assert mapper.shown == [(0, ["0"]), (1, ["1", "2"]), (30, ["1", "2"]), (40, ["2"])]
+    assert mapper.shown == [(0, [0]), (1, [1, 2]), (30, [1, 2]), (40, [2])]
     assert (outcome.turns, outcome.deepest) == (4, 2)
 
 
-def test_an_end_in_time_calls_nobody() -> None:
-    """As with a broker, a term that ends in time is no news: a mapper that asks for no Wake is not called again."""
+def test_an_end_in_time_is_news_too() -> None:
+    """A term that ends makes room: a broker looks at those that wait, also for a mapper that asked for no Wake."""
 
     def never_asks(cycle: BrokerCycle) -> Iterator[Any]:
         return (each for each in in_order(cycle) if not isinstance(each, Wake))
 
     outcome = drive([work(0, 30, 4), work(1, 10, 4)], 4, By(never_asks))
-    assert list(outcome.starts) == [0, REFUSED]
-    assert outcome.reasons == {1: "never decided"}
+    assert list(outcome.starts) == [0, 30]
+
+
+def test_who_is_never_granted_waits_no_longer_than_anything_happens() -> None:
+    """A mapper that does nothing, and asks for nothing, leaves all that it is shown waiting."""
+    outcome = drive([work(0, 30, 4)], 4, By(lambda cycle: iter(())))
+    assert list(outcome.starts) == [REFUSED]
+    assert outcome.reasons == {0: "never decided"}
 
 
 def test_terms_begin_now_for_those_that_wait() -> None:
@@ -77,7 +90,7 @@ def test_terms_begin_now_for_those_that_wait() -> None:
     terms: list[Term] = []
 
     def look(cycle: BrokerCycle) -> Iterator[Any]:
-        terms.extend(request.term for request in cycle.requests if request.lease == "1")
+        terms.extend(request.term for request in cycle.requests if number(request.lease) == 1)
         return in_order(cycle)
 
     drive([work(0, 30, 4), work(5, 10, 4)], 4, By(look))
@@ -108,12 +121,12 @@ def test_what_can_start_no_more_is_refused() -> None:
 
     outcome = drive([work(0, 10, latest=20), work(50, 10, latest=60)], 1, By(defer))
     assert list(outcome.starts) == [REFUSED, REFUSED]
-    assert outcome.reasons == {0: "not yet", 1: "not yet"}
+    assert outcome.reasons == {0: "not granted in time: not yet", 1: "not granted in time: not yet"}
 
 
 def test_what_runs_is_shown() -> None:
     """``granted`` lists what holds units; ``usage`` is kept for who wants it, with what was given back left out."""
-    seen: list[tuple[int, list[str], list[tuple[Term, int]]]] = []
+    seen: list[tuple[int, list[int], list[tuple[Term, int]]]] = []
 
     class Looks(By):
         wants_usage = True
@@ -121,7 +134,7 @@ def test_what_runs_is_shown() -> None:
     def look(cycle: BrokerCycle) -> Iterator[Any]:
         assert cycle.usage is not None
         used = list(cycle.usage.held("h", "node", Term(0, 1000)))
-        seen.append((cycle.now, [lease.lease for lease in cycle.granted("node")], used))
+        seen.append((cycle.now, [number(lease.lease) for lease in cycle.granted("node")], used))
         return in_order(cycle)
 
     drive([work(0, 30, 2, estimate=100), work(40, 10, 1), work(60, 10, 1)], 4, Looks(look))
@@ -133,29 +146,60 @@ def test_what_runs_is_shown() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "kind", "told"),
     [
-        (lambda c: Grant("9", "nodes", 1, c.requests[0].term), "no request waits"),
-        (lambda c: Grant("0", "elsewhere", 1, c.requests[0].term), "source 'elsewhere'"),
-        (lambda c: Grant("0", "nodes", 2, c.requests[0].term), "it asked for 1"),
-        (lambda c: Grant("0", "nodes", 1, Term(0, 5)), "it asked for 1 for 10 ms"),
-        (lambda c: Grant("0", "nodes", 1, Term(3, 13)), "outside its window"),
-        (lambda c: Grant("1", "nodes", 5, c.requests[1].term), "overbooked"),
-        (lambda c: Reject("9", "no"), "refused '9'"),
-        (lambda c: Preempt("0", 5), "suspended '0' at 5 ms, which has no units"),
-        (lambda c: "yes", "has no use for"),
-        (lambda c: 1 // 0, "raised ZeroDivisionError"),
+        (lambda c, a, b: Grant("h-9", "nodes", 1, a.term), "decision not carried out", "no request of lease 'h-9'"),
+        (lambda c, a, b: Grant(a.lease, "x", 1, a.term), "decision not carried out", "source 'x' has no 'node'"),
+        (lambda c, a, b: Grant(a.lease, c, 2, a.term), "decision not carried out", "2 units were granted, 1 to 1"),
+        (lambda c, a, b: Grant(a.lease, c, 1, Term(5, 9)), "decision not carried out", "is not what was asked for"),
+        (lambda c, a, b: Grant(a.lease, c, 1, Term(3, 13)), "decision not carried out", "is not what was asked for"),
+        (lambda c, a, b: Grant(b.lease, c, 4, b.term), "decision not carried out", "it would overbook: 3 units"),
+        (lambda c, a, b: Reject("h-9", "no"), "decision not carried out", "no request of lease 'h-9' is waiting"),
+        (lambda c, a, b: Preempt(a.lease, 7), "decision not carried out", "holds nothing that could be taken"),
+        (lambda c, a, b: "yes", "decision malformed", "'yes' is no decision of the broker mapper"),
+        (lambda c, a, b: 1 // 0, "turn failed", "ZeroDivisionError"),
     ],
 )
-def test_what_can_not_be_carried_out_ends_the_run(wrong: Callable[[BrokerCycle], Any], told: str) -> None:
-    """The first wrong decision is told in one line."""
+def test_what_can_not_be_carried_out_is_told(wrong: Callable[..., Any], kind: str, told: str) -> None:
+    """A wrong decision is counted and told in a line, and the broker goes on: to what else was decided, or to the next
+    turn.
+    """
 
     def decide(cycle: BrokerCycle) -> Iterator[Any]:
-        yield wrong(cycle)
+        (source,) = cycle.sources("node")
+        if cycle.now == 5 and len(cycle.requests) == 3:
+            first, second, third = cycle.requests
+            yield Grant(third.lease, source.id, third.units, third.term)
+            yield wrong(source.id, first, second)
+            return
+        yield from in_order(cycle)
 
-    with pytest.raises(MapperFault, match=told) as error:
-        drive([work(5, 10), work(5, 10, 5)], 4, By(decide))
-    assert "\n" not in str(error.value)
+    lines: list[str] = []
+    outcome = drive([work(5, 10), work(5, 10, 4), work(5, 10, 1)], 4, By(decide), tell=lines.append)
+    assert outcome.mapper_errors == {kind: 1}
+    (line,) = lines
+    assert line.startswith("broker, mapper By, after 0s: ")
+    assert told in line
+    assert REFUSED not in outcome.starts
+    assert (outcome.starts[2] == 5) == (kind != "turn failed")
+
+
+def test_preempted_work_that_is_not_suspended_is_lost() -> None:
+    """A broker ends what it preempts, unless the mapper says that it is to be suspended."""
+
+    def decide(cycle: BrokerCycle) -> Iterator[Any]:
+        if cycle.now == 20:
+            yield from (
+                Preempt(lease.lease, 25, "others need it") for lease in cycle.granted("node") if lease.term.end == 100
+            )
+        (source,) = cycle.sources("node")
+        for request in cycle.requests:
+            yield Grant(request.lease, source.id, request.units, request.term, preemptible=True)
+
+    outcome = drive([work(0, 100), work(20, 10)], 2, By(decide))
+    assert list(outcome.starts) == [REFUSED, 20]
+    assert outcome.reasons == {0: "broker ends it early"}
+    assert outcome.suspensions == 0
 
 
 def test_no_nodes() -> None:

@@ -11,7 +11,7 @@ import pytest
 from leasekit.core.errors import LeasekitError
 from leasekit.emulation.compare.engines import run_dask, run_local, run_one
 from leasekit.emulation.compare.measures import Measured
-from leasekit.emulation.compare.parts import Pool
+from leasekit.emulation.compare.pool import Pool
 from leasekit.emulation.compare.targets import Target, read_target
 from leasekit.emulation.compare.works import Shape, Work, generate
 
@@ -49,15 +49,25 @@ def test_processes_come_to_the_same(capfd: pytest.CaptureFixture[str]) -> None:
 
 
 def test_one_that_fails_takes_no_other_along() -> None:
-    """Mappers that overbook, die or never end are told each; the others' runs are as ever."""
-    names = ("Overbooks", "Dies", "Loops")
+    """Mappers that die or never end are told each; the others' runs are as ever, and so is that of one that overbooks,
+    but for what its broker did not do.
+    """
+    names = ("Dies", "Loops", "Overbooks")
     targets = _targets("fcfs", *(f"misfit_mappers:{name}" for name in names))
-    found = run_local(targets, WORKS, Pool(16), jobs=2, patience=6.0)
-    assert isinstance(found[0], Measured)
-    told = [str(each) for each in found[1:]]
-    assert "overbooked" in told[0]
-    assert "ended by itself, with status 3" in told[1]
-    assert "took longer than 6 s" in told[2]
+    lines: list[tuple[str, str]] = []
+    found = run_local(
+        targets, WORKS, Pool(16), jobs=2, patience=6.0, tell=lambda label, text: lines.append((label, text))
+    )
+    good, dead, endless, wrong = found
+    assert isinstance(good, Measured)
+    assert good.summary["mapper_errors"] == {}
+    assert "ended by itself, with status 3" in str(dead)
+    assert "took longer than 6 s" in str(endless)
+    assert isinstance(wrong, Measured)
+    assert wrong.summary["mapper_errors"].keys() == {"decision not carried out"}
+    ((label, text),) = lines
+    assert label == "misfit_mappers:Overbooks"
+    assert "it would overbook" in text
 
 
 @pytest.fixture
@@ -72,7 +82,7 @@ def scheduler() -> Iterator[str]:
 
 
 def test_a_dask_cluster_comes_to_the_same(scheduler: str) -> None:
-    """A sweep over two workers comes to what it comes to here, and one mapper's failure is its own."""
+    """A sweep over two workers comes to what it comes to here, and what one mapper does wrong is its own."""
     targets = _targets("fcfs", "fcfs:backfill=false", "backfill", "fcfs:balance=best_fit")
     ended: list[str] = []
     found = run_dask(targets, WORKS, Pool(16), scheduler=scheduler, report=lambda label, share: ended.append(label))
@@ -80,7 +90,8 @@ def test_a_dask_cluster_comes_to_the_same(scheduler: str) -> None:
     assert sorted(ended) == sorted(target.label for target in targets)
     good, bad = run_dask(_targets("fcfs", "misfit_mappers:Overbooks"), WORKS, Pool(16), scheduler=scheduler)
     assert isinstance(good, Measured)
-    assert "overbooked" in str(bad)
+    assert isinstance(bad, Measured)
+    assert (good.summary["mapper_errors"], set(bad.summary["mapper_errors"])) == ({}, {"decision not carried out"})
 
 
 def test_no_cluster_there() -> None:

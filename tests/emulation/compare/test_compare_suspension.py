@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from leasekit.core.mappers import BrokerCycle, Grant, Preempt
 from leasekit.core.time import INSTANT_MAX, SECOND, Term
-from leasekit.emulation.compare.drive import REFUSED, MapperFault, Outcome, drive
+from leasekit.emulation.compare.drive import REFUSED, Outcome, drive
 from leasekit.emulation.compare.measures import measure
-from leasekit.emulation.compare.parts import Saving
+from leasekit.emulation.compare.pool import Saving
 from leasekit.emulation.compare.works import Work
 from leasekit.policies.broker.backfill import Backfill, BackfillSettings
 
@@ -52,66 +52,67 @@ def in_parts(length: int) -> Callable[[BrokerCycle], Iterator[Any]]:
 
     def decide(cycle: BrokerCycle) -> Iterator[Any]:
         for request in cycle.requests:
+            (source,) = cycle.sources("node")
             back = 10 if "resumes" in request.properties else 0
             start = cycle.now + back
             end = start + min(length, request.term.length)
-            yield Grant(request.lease, "nodes", request.units, Term(start, end), prepare=back)
+            yield Grant(request.lease, source.id, request.units, Term(start, end), preemptible=True, prepare=back)
 
     return decide
 
 
 def test_a_part_is_followed_by_its_rest() -> None:
-    """Of a part the last moments go to saving; the rest asks again when the part is over, as long as what is left."""
+    """Of a part the last moments go to saving; the rest asks again when its guest hears of that, for what is left."""
     mapper = By(in_parts(40))
     outcome = drive([best_effort(0, 80, estimate=100)], 2, mapper, saving=TEN)
     assert outcome.suspended == {0: [Term(0, 30), Term(50, 80), Term(100, 120)]}
     assert list(outcome.starts) == [0]
     assert outcome.suspensions == 2
     rests = [cycle.requests[0] for cycle in mapper.cycles]
-    assert [(rest.lease, rest.term) for rest in rests] == [
-        ("0", Term(0, 100)), ("0+1", Term(40, 110)), ("0+2", Term(90, 130)),
-    ]  # fmt: skip
-    assert rests[0].properties == {"suspend": "10ms"}
-    assert rests[1].properties == {"suspend": "10ms", "prepare": "10ms", "resumes": "0"}
-    assert rests[2].properties["resumes"] == "0+1"
+    assert [rest.term for rest in rests] == [Term(0, 100), Term(40, 110), Term(90, 130)]
+    assert rests[0].properties["suspend"] == "10ms"
+    assert rests[1].properties.items() >= {"suspend": "10ms", "prepare": "10ms", "resumes": rests[0].lease}.items()
+    assert rests[2].properties["resumes"] == rests[1].lease
     assert rests[1].site == "nodes"
     assert all(rest.preemptible for rest in rests)
 
 
 def test_what_runs_is_suspended_for_others() -> None:
-    """A preempted lease ends at the instant given, and its units are to be had in the next turn of the same instant."""
+    """A lease that is suspended by an instant runs until there is just time to save it, and goes on afterwards."""
 
     def decide(cycle: BrokerCycle) -> Iterator[Any]:
         for request in cycle.requests:
             (source,) = cycle.sources("node")
-            if source.free.available(request.term) >= request.units:
-                yield Grant(request.lease, source.id, request.units, request.term)
-            elif request.lease == "1":
-                (lease,) = cycle.granted("node")
-                assert (lease.lease, lease.preemptible, lease.properties) == ("0", True, {"suspend": "10ms"})
-                yield Preempt("0", request.term.start)
+            back, (start, end) = 10 if "resumes" in request.properties else 0, request.term
+            if source.free.available(Term(start, end + back)) >= request.units:
+                term = Term(start + back, end + back)
+                yield Grant(request.lease, source.id, request.units, term, request.preemptible, back)
+            elif not request.preemptible:
+                for lease in cycle.granted("node"):
+                    if lease.preemptible and lease.booked > request.term.start:
+                        assert lease.properties["suspend"] == "10ms"
+                        yield Preempt(lease.lease, request.term.start, suspend=True)
 
     mapper = By(decide)
     outcome = drive([best_effort(0, 100, 2), reservation(20, 50, 30, 2)], 2, mapper, saving=TEN)
-    assert [cycle.now for cycle in mapper.cycles] == [0, 20, 20, 50]
+    assert outcome.suspended == {0: [Term(0, 40), Term(90, 150)]}
+    assert list(outcome.starts) == [0, 50]
     assert mapper.cycles[-1].requests[0].term.length == 100 - 40
-    # This mapper asks for no Wake, so that nobody calls it when the reservation is over.
-    assert list(outcome.starts) == [REFUSED, 50]
-    assert outcome.reasons == {0: "suspended, and not resumed: never decided"}
 
 
 def test_work_that_is_done_by_then_is_not_suspended() -> None:
     """A lease whose work ends before it would be saved ends by itself."""
 
     def decide(cycle: BrokerCycle) -> Iterator[Any]:
+        (source,) = cycle.sources("node")
+        if cycle.now == 10:
+            yield from (Preempt(one.lease, 50, suspend=True) for one in cycle.granted("node") if one.term.end == 100)
         for request in cycle.requests:
-            if request.lease == "1":
-                yield from (Preempt(lease.lease, 50) for lease in cycle.granted("node") if lease.term.end > 50)
-            yield Grant(request.lease, "nodes", request.units, request.term)
+            yield Grant(request.lease, source.id, request.units, request.term, preemptible=True)
 
     outcome = drive([best_effort(0, 30, estimate=100), best_effort(10, 5)], 2, By(decide), saving=TEN)
-    assert outcome.suspended == {}
-    assert outcome.suspensions == 0
+    assert list(outcome.starts) == [0, 10]
+    assert (outcome.suspended, outcome.suspensions, outcome.mapper_errors) == ({}, 0, {})
 
 
 def test_what_is_not_resumed_in_time_is_refused() -> None:
@@ -130,24 +131,31 @@ def test_what_is_not_resumed_in_time_is_refused() -> None:
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
-        (lambda: Preempt("1", 80), "which is not best effort"),
-        (lambda: Preempt("0", 25), "suspended lease 0 by 25: .* it is 20, and saving it takes 10 ms"),
-        (lambda: Preempt("0", 100), "suspended lease 0 by 100: it holds its units over"),
-        (lambda: Preempt("7", 80), "which has no units"),
+        (
+            lambda first, second: Preempt(second, 80, suspend=True),
+            "can't be suspended: it doesn't say how long that takes",
+        ),
+        (lambda first, second: Preempt(first, 25, suspend=True), "by 25: that takes 10 from 20 on"),
+        (lambda first, second: Preempt(first, 100, suspend=True), "ends at 100: at is 100"),
+        (lambda first, second: Preempt("7", 80, suspend=True), "lease '7' holds nothing that could be taken"),
     ],
 )
-def test_what_can_not_be_suspended_ends_the_run(wrong: Callable[[], Preempt], told: str) -> None:
+def test_what_can_not_be_suspended_goes_on(wrong: Callable[[str, str], Preempt], told: str) -> None:
     """Only best effort that runs, and that there is time to save."""
 
     def decide(cycle: BrokerCycle) -> Iterator[Any]:
+        (source,) = cycle.sources("node")
         if cycle.now == 20:
-            yield wrong()
+            yield wrong(*(lease.lease for lease in cycle.granted("node")))
         for request in cycle.requests:
-            yield Grant(request.lease, "nodes", request.units, request.term)
+            yield Grant(request.lease, source.id, request.units, request.term, preemptible=request.preemptible)
 
     works = [best_effort(0, 100), reservation(5, 5, 100), best_effort(20, 5)]
-    with pytest.raises(MapperFault, match=told):
-        drive(works, 4, By(decide), saving=TEN)
+    lines: list[str] = []
+    outcome = drive(works, 4, By(decide), saving=TEN, tell=lines.append)
+    assert list(outcome.starts) == [0, 5, 20]
+    assert outcome.mapper_errors == {"decision not carried out": 1}
+    assert told in lines[0]
 
 
 def test_saving_takes_memory_over_rate() -> None:
@@ -176,7 +184,8 @@ def parts_of_40_s(cycle: BrokerCycle) -> Iterator[Any]:
     for request in cycle.requests:
         start = cycle.now + (10_000 if "resumes" in request.properties else 0)
         term = Term(start, start + min(40_000, request.term.length))
-        yield Grant(request.lease, "nodes", 1, term, prepare=start - cycle.now)
+        (source,) = cycle.sources("node")
+        yield Grant(request.lease, source.id, 1, term, preemptible=True, prepare=start - cycle.now)
 
 
 WORKS = st.lists(

@@ -1,0 +1,143 @@
+"""The lean set-up: production actors in virtual time, and nothing around them that no decision depends on.
+
+Messages are handed over as they are, without the wire encoding; nobody signs; no record is kept; what takes no time is
+done at once. The actors, their mappers, tickets and state tables are those of the daemons. It is for experiments that
+ask what a broker or a site decides, over many leases.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+import attrs
+
+from leasekit.actors.base import Actor
+from leasekit.actors.broker.broker import Broker
+from leasekit.actors.guest.service_manager import ServiceManager
+from leasekit.actors.settings import AuthoritySettings, BrokerSettings, DelegationSpec, GuestSettings, Peer
+from leasekit.actors.site.authority import Authority
+from leasekit.core.claims.keys import UNSIGNED, UnsignedIdentity
+from leasekit.core.mappers import AuthorityMapper, BrokerMapper
+from leasekit.core.schema import Change
+from leasekit.core.steps import Action, ActionDone, Input, Outgoing, Received, Tick
+from leasekit.core.time import DAY, INSTANT_MAX, Duration, Instant
+from leasekit.emulation.world import INPUTS, WAKE, ActionModel, Node, World, instant
+from leasekit.policies.guest.manual import Manual
+from leasekit.stores.memory import MemoryStore
+
+BROKER: Final = "broker"
+SITE: Final = "nodes"
+WHOLE_RUN: Final[Duration] = 100_000 * DAY
+"""Nothing is lost on the way, so that nothing need be said again; and what may wait, may wait for the whole run."""
+Observe = Callable[[Instant, str, Sequence[Change]], None]
+
+
+class Forgetful(MemoryStore):
+    """A store that keeps nothing: here no actor is ever made anew."""
+
+    def commit(self, changes: Sequence[Change]) -> None:
+        """Let go of them."""
+
+
+class LeanWorld(World):
+    """A world without wire and network. At each instant actors take their turns, each with all that is there for it,
+    until nothing is left to do.
+    """
+
+    def __init__(self, *, observe: Observe | None = None, start: Instant = 0) -> None:
+        super().__init__(tick=1, observe=observe, start=start)
+        self._due: dict[str, Node] = {}
+
+    def put(self, actor: Actor, model: ActionModel = instant) -> None:
+        """Put an actor into the world, of which no record is kept."""
+        actor.kernel.keeps_records = False
+        self.add(actor, Forgetful(), model)
+
+    @property
+    def next_at(self) -> Instant | None:
+        """When something happens next, if anything will."""
+        return self._queue[0][0] if self._queue else None
+
+    def _run_events(self, until: Instant) -> None:
+        queue = self._queue
+        self._drain()
+        while queue and queue[0][0] <= until:
+            self.now = queue[0][0]
+            while queue and queue[0][0] == self.now:
+                self._take()
+            self._drain()
+
+    def _take(self) -> None:
+        at, _, _, kind, (node, *inputs) = heapq.heappop(self._queue)
+        if kind != WAKE:
+            self._give(node, inputs[0])
+        elif node.scheduled == at:
+            node.scheduled = None
+            self._due[node.actor.name] = node
+
+    def _give(self, node: Node, inputs: Iterable[Input]) -> None:
+        node.inbox.extend(inputs)
+        self._due[node.actor.name] = node
+
+    def _drain(self) -> None:
+        due = self._due
+        while due:
+            node = due.pop(next(iter(due)))
+            self.acting = node.actor.name
+            self.events += 1
+            node.actor.step(Tick(self.now))
+            self._handle(node)
+            while node.inbox:  # actions that took no time
+                self._handle(node)
+
+    def _send(self, sender: str, outgoing: Iterable[Outgoing]) -> None:
+        for peer, message in outgoing:
+            self._give(self.nodes[peer], (Received(sender, message),))
+            self.messages += 1
+
+    def _start(self, node: Node, actions: Sequence[Action]) -> None:
+        self.actions += len(actions)
+        for action in actions:
+            latency, ok, properties, reason, blame = node.model(action)
+            done = ActionDone(action.number, action.unit, ok, properties, reason, blame)
+            if latency:
+                self._push(self.now + latency, node.index, INPUTS, (node, (done,)))
+            else:
+                node.inbox.append(done)
+
+
+def lean_world(
+    guests: Iterable[str],
+    broker: BrokerMapper,
+    site: AuthorityMapper,
+    settings: AuthoritySettings,
+    *,
+    model: ActionModel = instant,
+    observe: Observe | None = None,
+    start: Instant = 0,
+) -> LeanWorld:
+    """One broker with the mapper ``broker``; one site with the mapper ``site`` and the inventory of ``settings``, which
+    gives all of it to the broker for ever; and ``guests``, which ask for what they are told to. ``model`` says how long
+    the site's actions take.
+    """
+    roles = {BROKER: "broker", SITE: "authority", **dict.fromkeys(guests, "guest")}
+    keys = {name: UnsignedIdentity(name) for name in roles}
+    peers = [Peer(name=name, key=key.public, role=roles[name], open_requests=INSTANT_MAX) for name, key in keys.items()]
+    servers, clients = peers[:2], peers[2:]
+    given = tuple(
+        DelegationSpec(broker=BROKER, type=group.type, units=len(group.names), until=INSTANT_MAX)
+        for group in settings.inventory
+    )
+    patient = BrokerSettings(defer_max=WHOLE_RUN, pending_max=INSTANT_MAX)
+    world = LeanWorld(observe=observe, start=start)
+    world.put(Broker(BROKER, keys[BROKER], UNSIGNED, [servers[1], *clients], broker, patient))
+    owner = attrs.evolve(settings, delegations=given)
+    world.put(Authority(SITE, keys[SITE], UNSIGNED, [servers[0], *clients], site, owner), model)
+    asking = GuestSettings(defer_max=WHOLE_RUN, retry_max=WHOLE_RUN)
+    for peer in clients:
+        actor = ServiceManager(peer.name, keys[peer.name], UNSIGNED, servers, Manual(), asking)
+        world.put(actor)
+    world.run_until(start)
+    return world
