@@ -41,7 +41,7 @@ def experiment() -> None:
 @click.option("--pmax", type=Count(0), default=2, show_default=True, help="Most links of a path (0: any).")
 @click.option("--load", type=Number(0, 100, min_open=True), default=1.0, help="Times as many requests [1].")
 @click.option("--jobs", type=Count(1), default=None, metavar="N", help="Processes [one for each CPU].")
-@click.option("--actors", is_flag=True, help="By real actors in virtual time: planned, held, leased and redeemed.")
+@click.option("--actors", is_flag=True, help="Go on to the second day: the leases are redeemed.")
 @json_option
 def coallocation(
     data: Path | None,
@@ -59,12 +59,10 @@ def coallocation(
 ) -> None:
     """The simulation of the co-allocation paper: success, utilisation and planning times as the load grows.
 
-    Two users ask for sites with bandwidth between them on the paper's testbed, for 24 hours. The same seeds give
-    the same results, but for planning times.
+    Two users ask for sites with bandwidth between them on the paper's testbed, for 24 hours: guests send requests to a
+    broker that plans and holds them, in virtual time. The same seeds give the same results, but for planning times.
 
-    With --actors the same requests are sent by guests to a broker that plans and holds them, and become leases at site
-    authorities, which are redeemed on the second day. That takes a minute or so for each scenario and seed; planning
-    times are not measured.
+    With --actors the leases of what was granted are followed to the second day, on which site authorities set them up.
     """
     from leasekit.emulation.coallocation import actors as coallocation_actors
     from leasekit.emulation.coallocation import experiment as simulation
@@ -75,22 +73,18 @@ def coallocation(
         make_folder(out)
     setup = simulation.Setup(pmax=pmax or None, starts=starts, frames=frames, sort=sort, load=load)
     wanted = [name for name in SCENARIOS if name in (scenarios or SCENARIOS)]
-    how = {"jobs": jobs or _cpus()}
-    leases: Mapping[str, Any] = {}
     with _bar() as progress:
-        if actors:
-            tallies, leases = coallocation_actors.run_all(
-                testbed, wanted, range(1, seeds + 1), setup, **how, progress=progress
-            )
-        else:
-            tallies = simulation.run_all(testbed, wanted, range(1, seeds + 1), setup, **how, progress=progress)
+        tallies, leases = coallocation_actors.run_all(
+            testbed, wanted, range(1, seeds + 1), setup, redeem=actors, jobs=jobs or _cpus(), progress=progress
+        )
     summary, times = simulation.summarize(testbed, tallies, setup), simulation.measured(tallies)
     pictures = [] if out is None else simulation.write(out, summary, times, tallies)
     if as_json:
         print_json({**summary, "measured": times, **({"leases": leases} if actors else {})})
     else:
         _print(summary, times)
-        _print_leases(leases)
+        if actors:
+            _print_leases(leases)
     if out is not None:
         note(f"written to {out}; pictures: {', '.join(path.name for path in pictures)}")
 
@@ -116,11 +110,10 @@ def _bar() -> Iterator[Callable[[str, float], None] | None]:
 
 
 def _print_leases(leases: Mapping[str, Mapping[str, int]]) -> None:
-    """What became of the leases, where there were any."""
+    """What became of the leases."""
     columns = ("asked for", "active", "messages", "events")
-    if leases:
-        rows = [(name, *found.values()) for name, found in leases.items()]
-        print_table(("leases, by actors", *columns), rows, empty="", right=columns)
+    rows = [(name, *found.values()) for name, found in leases.items()]
+    print_table(("leases, by actors", *columns), rows, empty="", right=columns)
 
 
 def _print(summary: Mapping[str, Any], times: Mapping[str, Any]) -> None:

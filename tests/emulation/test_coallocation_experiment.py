@@ -12,6 +12,7 @@ from datafiles import data_file
 
 from leasekit.core.errors import LeasekitError
 from leasekit.core.time import DAY
+from leasekit.emulation.coallocation import actors
 from leasekit.emulation.coallocation.against_paper import compare
 from leasekit.emulation.coallocation.experiment import (
     FILE,
@@ -22,14 +23,17 @@ from leasekit.emulation.coallocation.experiment import (
     draw_requests,
     measured,
     read_testbed,
-    run_all,
-    run_once,
     summarize,
     write,
 )
 from leasekit.emulation.coallocation.experiment import Testbed as Paper
 
 SMALL = Setup(load=0.2)
+
+
+def run_once(testbed: Paper, scenario: str, seed: int, setup: Setup) -> Tally:
+    """One run, of which only its tally is looked at."""
+    return actors.run_once(testbed, scenario, seed, setup)[0]
 
 
 @pytest.fixture(scope="module")
@@ -71,15 +75,17 @@ def test_runs_on_several_processes_are_the_same(testbed: Paper) -> None:
     """Spreading runs changes nothing but how long it takes, and progress is told for each."""
     told: list[float] = []
     setup = Setup(load=0.05)
-    spread = run_all(testbed, SCENARIOS[:2], (1, 2), setup, jobs=2, progress=lambda _, share: told.append(share))
-    alone = run_all(testbed, SCENARIOS[:2], (1, 2), setup)
+    spread = actors.run_all(
+        testbed, SCENARIOS[:2], (1, 2), setup, jobs=2, progress=lambda _, share: told.append(share)
+    )[0]
+    alone = actors.run_all(testbed, SCENARIOS[:2], (1, 2), setup)[0]
     assert [tally[:5] for tally in spread] == [tally[:5] for tally in alone]
     assert told == [0.25, 0.5, 0.75, 1.0]
 
 
 def test_a_full_day_comes_out_as_the_paper_says(testbed: Paper) -> None:
     """All succeed while load is low, far fewer at the end; half of what is free is worse than all of it."""
-    tallies = run_all(testbed, ("normal", "service_levels", "preference_size"), (1,))
+    tallies, _ = actors.run_all(testbed, ("normal", "service_levels", "preference_size"), (1,), Setup())
     summary = summarize(testbed, tallies, Setup())
     success = summary["scenarios"]["normal"]["success"]["both"]
     assert min(success[:3]) == 1.0 and 0.25 < success[-1] < 0.65

@@ -1,19 +1,20 @@
-"""The co-allocation experiment with real actors in virtual time: the same requests, planned by a broker and leased.
+"""The co-allocation experiment with the actors, in the lean set-up (:mod:`leasekit.emulation.lean`).
 
 Each site of the testbed is a site authority, a network authority has its links, the two users are guests whose mapper
 asks for the requests of :func:`.experiment.draw_requests` at their instants, and the broker's mapper is
-``coallocation`` with the scenario's options. A request that is granted is planned, held and committed by messages, and
-its leases are redeemed on the second day. What comes out is a :class:`.experiment.Tally` as the planner
-alone gives it, without planning times, and what became of the leases.
+``coallocation`` with the scenario's options. A request that is granted is planned, held and committed by messages. What
+its leases are redeemed for is on the second day, to which a run goes on where that is asked for.
 """
 
 from __future__ import annotations
 
 import json
+import multiprocessing
 import tempfile
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import attrs
 
@@ -21,6 +22,7 @@ from leasekit.config.build import build
 from leasekit.config.load import load
 from leasekit.core.leases import service_manager as sm
 from leasekit.core.leases.plans import COMMITTED
+from leasekit.core.mappers import PlanCycle
 from leasekit.core.schema import LOG, Change
 from leasekit.core.steps import Action
 from leasekit.core.time import DAY, HOUR, SECOND, Instant, Term
@@ -33,14 +35,16 @@ from leasekit.emulation.coallocation.experiment import (
     Tally,
     Testbed,
     draw_requests,
-    spread_over,
 )
+from leasekit.emulation.lean import LeanWorld
 from leasekit.emulation.world import Outcome, World
-from leasekit.stores.memory import MemoryStore
 
 TYPE: Final = "cpu"
 NETWORK: Final = "network"
 BROKER: Final = "coordinator"
+W = TypeVar("W")
+R = TypeVar("R")
+
 SETUP: Final = SECOND
 """How long a unit is set up or torn down."""
 
@@ -57,16 +61,36 @@ class Leases:
     events: int
 
 
-def run_actors(testbed: Testbed, scenario: str, seed: int, setup: Setup) -> tuple[Tally, Leases]:
-    """One scenario with one seed, by actors. Raises ``ConfigErrors`` for a testbed that can't be deployed."""
+class _Timed:
+    """The broker's mapper, and how long planning took: milliseconds, by tenths of the day."""
+
+    def __init__(self, mapper: Any) -> None:
+        self._mapper = mapper
+        self.took: list[list[float]] = [[] for _ in range(INTERVALS)]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._mapper, name)
+
+    def plan(self, cycle: PlanCycle) -> Sequence[Any]:
+        """As the mapper does."""
+        begin = time.perf_counter()
+        plans = list(self._mapper.plan(cycle))
+        self.took[min(cycle.now * INTERVALS // DAY, INTERVALS - 1)].append(1000 * (time.perf_counter() - begin))
+        return plans
+
+
+def run_once(testbed: Testbed, scenario: str, seed: int, setup: Setup, *, redeem: bool = False) -> tuple[Tally, Leases]:
+    """One scenario with one seed; with ``redeem`` the second day too. Raises ``ConfigErrors`` for a testbed that can't
+    be deployed.
+    """
     arrivals = draw_requests(testbed, seed, setup.load)
     seen: dict[str, set[str]] = {"asked": set(), "active": set()}
 
     def observe(now: Instant, actor: str, changes: Any) -> None:
         _watch(actor, changes, seen)
 
-    world = World(observe=observe)
-    _populate(world, testbed, scenario, setup, arrivals)
+    world = LeanWorld(observe=observe)
+    mapper = _populate(world, testbed, scenario, setup, arrivals)
     asked = {(k, user): 0 for k in range(INTERVALS) for user in USERS}
     granted = dict(asked)
     utilisation: dict[tuple[int, str], float] = {}
@@ -78,14 +102,15 @@ def run_actors(testbed: Testbed, scenario: str, seed: int, setup: Setup) -> tupl
             asked[k, user], granted[k, user] = len(fresh), sum(fresh.values())
             known[user].update(fresh)
         utilisation.update({(k, site): share for site, share in _utilisation(world, testbed).items()})
-    world.run_until(2 * DAY + HOUR)
+    if redeem:
+        world.run_until(2 * DAY + HOUR)
     leases = Leases(
         made=len(seen["asked"]),
         active=len(seen["active"]),
         messages=world.messages,
         events=world.events,
     )
-    return Tally(scenario, seed, asked, granted, utilisation, [[] for _ in range(INTERVALS)]), leases
+    return Tally(scenario, seed, asked, granted, utilisation, mapper.took), leases
 
 
 def _watch(actor: str, changes: Any, seen: dict[str, set[str]]) -> None:
@@ -119,8 +144,18 @@ def _utilisation(world: World, testbed: Testbed) -> dict[str, float]:
     }
 
 
-def _job(job: tuple[Testbed, str, int, Setup]) -> tuple[Tally, Leases]:
-    return run_actors(*job)
+def spread_over(job: Callable[[W], R], work: Sequence[W], jobs: int) -> Iterator[R]:
+    """What ``job`` makes of each piece of work, in order, on so many processes."""
+    if jobs <= 1:
+        yield from map(job, work)
+        return
+    with multiprocessing.get_context("spawn").Pool(min(jobs, len(work))) as pool:
+        yield from pool.imap(job, work)
+
+
+def _job(job: tuple[Testbed, str, int, Setup, bool]) -> tuple[Tally, Leases]:
+    testbed, scenario, seed, setup, redeem = job
+    return run_once(testbed, scenario, seed, setup, redeem=redeem)
 
 
 def run_all(
@@ -129,11 +164,12 @@ def run_all(
     seeds: Sequence[int],
     setup: Setup,
     *,
+    redeem: bool = False,
     jobs: int = 1,
     progress: Progress | None = None,
 ) -> tuple[list[Tally], dict[str, dict[str, int]]]:
     """Every scenario with every seed, on so many processes; and the sums over seeds of what became of the leases."""
-    work = [(testbed, scenario, seed, setup) for scenario in scenarios for seed in seeds]
+    work = [(testbed, scenario, seed, setup, redeem) for scenario in scenarios for seed in seeds]
     tallies: list[Tally] = []
     sums: dict[str, dict[str, int]] = {}
     for tally, leases in spread_over(_job, work, jobs):
@@ -142,22 +178,32 @@ def run_all(
         for name, count in attrs.asdict(leases).items():
             known[name] = known.get(name, 0) + count
         if progress is not None:
-            progress("co-allocation by actors", len(tallies) / len(work))
+            progress("co-allocation", len(tallies) / len(work))
     return tallies, sums
 
 
 # -- who is there ----------------------------------------------------------------------------------------------------
 
 
-def _populate(world: World, testbed: Testbed, scenario: str, setup: Setup, arrivals: list[Arrival]) -> None:
+def _populate(world: LeanWorld, testbed: Testbed, scenario: str, setup: Setup, arrivals: list[Arrival]) -> _Timed:
+    """Everybody there is, and the broker's mapper."""
+    made: list[_Timed] = []
+
+    def timed(mapper: Any) -> Any:
+        made.append(_Timed(mapper))
+        return made[-1]
+
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "testbed.toml"
-        file.write_text(_deploy_text(testbed, scenario), encoding="utf-8")
+        file.write_text(_deploy_text(testbed, scenario, setup), encoding="utf-8")
         requests = {user: [_asked(a, testbed, setup) for a in arrivals if a.user == user] for user in USERS}
-        changes = {f"actor.{user}.mapper.requests": wanted for user, wanted in requests.items()}
+        changes: dict[str, Any] = {f"actor.{user}.mapper.requests": wanted for user, wanted in requests.items()}
+        changes["deployment.signatures"] = False
         deployment = load(file, Path(folder) / "state", changes)
         for name in deployment.actors:
-            world.add(build(deployment, name, virtual=True).actor, MemoryStore(), _model)
+            guard = timed if name == BROKER else None
+            world.put(build(deployment, name, virtual=True, guard=guard).actor, _model)
+    return made[0]
 
 
 def _model(action: Action) -> Outcome:
@@ -183,7 +229,7 @@ def _asked(arrival: Arrival, testbed: Testbed, setup: Setup) -> dict[str, Any]:
     return {"at": arrival.at, "request": request}
 
 
-def _deploy_text(testbed: Testbed, scenario: str) -> str:
+def _deploy_text(testbed: Testbed, scenario: str, setup: Setup) -> str:
     """The deploy file of the testbed, but for what the users ask for."""
     parts = ['[emulation]\nhorizon = "3d"\n']
     for vertex in testbed.resources.vertices:
@@ -203,7 +249,7 @@ def _deploy_text(testbed: Testbed, scenario: str) -> str:
         for link in testbed.resources.links
     }
     parts.append(_authority(NETWORK, links))
-    mapper: dict[str, Any] = {"name": "coallocation", "solver": "auto"}
+    mapper: dict[str, Any] = {"name": "coallocation", "solver": setup.solver}
     if scenario == "load_balancing":
         mapper["load_balancing"] = True
     if scenario in testbed.preferences:

@@ -1,14 +1,13 @@
-"""The simulation of the co-allocation paper: one coordinator, ten sites, a day of requests for the next day.
+"""The experiment of the co-allocation paper: one coordinator, ten sites, a day of requests for the next day.
 
 Two users send requests in a Poisson stream during the first 24 hours, each for some time in the second. A request is
 planned over ten equidistant starts, and those at which anything changes, as requests for leases are; its best plan (by
-value, then start) is reserved; it fails if there is none. The load grows as the day goes by: what arrives between 70
-and 80 % of the day sees a network that is loaded so far. Success is counted for each tenth of the day, utilisation is
-what is reserved of the second day at the end of each.
+value, then start) is held and leased; it fails if there is none. The load grows as the day goes by: what arrives
+between 70 and 80 % of the day sees a network that is loaded so far. Success is counted for each tenth of the day,
+utilisation is what is granted of the second day at the end of each. Who carries a run out is :mod:`.actors`.
 
 The testbed, its request types and the scenarios come from ``coallocation/testbed.json`` of the data folder. Each
-seed draws one stream, the same in all scenarios. Every plan is checked independently before it is reserved. All
-but the planning times repeats for a seed.
+seed draws one stream, the same in all scenarios. All but the planning times repeats for a seed.
 
 Scenarios: ``normal``; ``service_levels`` (user B sees half of what is free, rounded down); ``load_balancing`` (option
 A); ``preference_domain`` and ``preference_size`` (options B1 and B2).
@@ -18,10 +17,7 @@ from __future__ import annotations
 
 import csv
 import json
-import multiprocessing
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from fractions import Fraction
 from pathlib import Path
 from random import Random
 from statistics import fmean, pstdev
@@ -35,26 +31,18 @@ from leasekit.config.traces import data_dir
 from leasekit.config.traces.places import missing_traces
 from leasekit.core.errors import LeasekitError
 from leasekit.core.settings import SettingsError, structure
-from leasekit.core.time import DAY, MINUTE, SECOND, Instant, Term
+from leasekit.core.time import DAY, MINUTE, SECOND, Instant
 from leasekit.emulation import plots
 from leasekit.emulation.coallocation.against_paper import compare
 from leasekit.emulation.outputs import make_folder, writing
-from leasekit.policies.broker.coallocation.checker import faults
-from leasekit.policies.broker.coallocation.frames import Books, Planner, Policy, Window
-from leasekit.policies.broker.coallocation.instance import Network, Shape, scale_of
 from leasekit.policies.broker.coallocation.model import (
-    CoRequest,
     Link,
-    LinkRequest,
     Mode,
-    Options,
     Resources,
-    SiteRequest,
     Solver,
     Sort,
     Vertex,
 )
-from leasekit.policies.broker.coallocation.problem import PlanError, named, named_free
 
 FILE: Final = "coallocation/testbed.json"
 INTERVALS: Final = 10
@@ -191,130 +179,6 @@ def draw_requests(testbed: Testbed, seed: int, load: float = 1.0) -> list[Arriva
             arrivals.append(Arrival(round(at), user, kind, cpus, earliest, earliest + 2 * duration, duration))
             at += random.expovariate(rate)
     return sorted(arrivals)
-
-
-# -- one run ---------------------------------------------------------------------------------------------------------
-
-
-class _Run:
-    """One scenario with one seed."""
-
-    def __init__(self, testbed: Testbed, scenario: str, setup: Setup) -> None:
-        self._testbed = testbed
-        self._setup = setup
-        self._options = Options(pmax=setup.pmax)
-        self._fractions = testbed.fractions.get(scenario, {})
-        preference = testbed.preferences.get(scenario, {})
-        bandwidths = [testbed.bandwidth]
-        scale = scale_of(testbed.resources, bandwidths=bandwidths, values=preference.values())
-        self._network = Network(testbed.resources, scale)
-        self.books = Books.empty(self._network)
-        self._planner = Planner(self.books)
-        self._policy = Policy(
-            load_balancing=scenario == "load_balancing",
-            values=self._network.preferred(preference) if preference else None,
-            sort=setup.sort,
-            solver=setup.solver,
-        )
-
-    def grant(self, number: int, arrival: Arrival) -> tuple[bool, float]:
-        """Plan a request and reserve its best plan: whether there was one, and how long planning took, in ms."""
-        setup = self._setup
-        begin = time.perf_counter()
-        request = self._request(arrival)
-        shape = Shape(self._network, request, self._options)
-        window = Window(
-            est=arrival.earliest,
-            lst=arrival.latest,
-            duration=arrival.duration,
-            count=setup.frames,
-            mode=setup.starts,
-            unit=SECOND,
-        )
-        fraction = Fraction(str(self._fractions.get(arrival.user, 1.0)))
-        policy = attrs.evolve(self._policy, fraction=fraction)
-        planned = self._planner.plan(shape, window, policy)
-        took = 1000 * (time.perf_counter() - begin)
-        if not planned.plans:
-            return False, took
-        best = planned.plans[0]
-        free = self.books.free(window.frame(best.start), policy)
-        plan = named(self._network, shape, best.outcome, len(request.links))
-        wrong = faults(plan, self._testbed.resources, request, self._options, named_free(self._network, free))
-        if wrong:
-            raise PlanError(f"a plan failed its check: {'; '.join(wrong)}")
-        self.books.reserve(str(number), shape, best, arrival.duration)
-        return True, took
-
-    def _request(self, arrival: Arrival) -> CoRequest:
-        return CoRequest(
-            sites=tuple(SiteRequest(id=f"r{j}", cpus=arrival.cpus) for j in range(arrival.kind.sites)),
-            links=tuple(
-                LinkRequest(from_=f"r{a}", to=f"r{b}", bw=self._testbed.bandwidth) for a, b in arrival.kind.links
-            ),
-        )
-
-    def utilisation(self) -> dict[str, float]:
-        """The share of each site's CPU time on the second day that is reserved."""
-        day = Term(DAY, 2 * DAY)
-        return {
-            self._network.names[v]: table.utilisation(day)
-            for v, table in enumerate(self.books.cpus)
-            if table is not None
-        }
-
-
-def run_once(testbed: Testbed, scenario: str, seed: int, setup: Setup) -> Tally:
-    """One scenario with one seed. Raises :class:`PlanError` for a plan that fails the independent check."""
-    run = _Run(testbed, scenario, setup)
-    asked: dict[tuple[int, str], int] = {(k, user): 0 for k in range(INTERVALS) for user in USERS}
-    granted = dict(asked)
-    planning: list[list[float]] = [[] for _ in range(INTERVALS)]
-    utilisation: dict[tuple[int, str], float] = {}
-    arrivals = draw_requests(testbed, seed, setup.load)
-    number = 0
-    for k in range(INTERVALS):
-        while number < len(arrivals) and arrivals[number].at * INTERVALS < (k + 1) * DAY:
-            arrival = arrivals[number]
-            success, took = run.grant(number, arrival)
-            asked[k, arrival.user] += 1
-            granted[k, arrival.user] += success
-            planning[k].append(took)
-            number += 1
-        utilisation.update({(k, site): share for site, share in run.utilisation().items()})
-    return Tally(scenario, seed, asked, granted, utilisation, planning)
-
-
-def _job(job: tuple[Testbed, str, int, Setup]) -> Tally:
-    return run_once(*job)
-
-
-def run_all(
-    testbed: Testbed,
-    scenarios: Sequence[str] = SCENARIOS,
-    seeds: Sequence[int] = (1,),
-    setup: Setup = Setup(),
-    *,
-    jobs: int = 1,
-    progress: Progress | None = None,
-) -> list[Tally]:
-    """Every scenario with every seed, on so many processes; in that order, whichever ends first."""
-    work = [(testbed, scenario, seed, setup) for scenario in scenarios for seed in seeds]
-    tallies = []
-    for tally in spread_over(_job, work, jobs):
-        tallies.append(tally)
-        if progress is not None:
-            progress("co-allocation", len(tallies) / len(work))
-    return tallies
-
-
-def spread_over(job: Callable[[W], R], work: Sequence[W], jobs: int) -> Iterator[R]:
-    """What ``job`` makes of each piece of work, in order, on so many processes."""
-    if jobs <= 1:
-        yield from map(job, work)
-        return
-    with multiprocessing.get_context("spawn").Pool(min(jobs, len(work))) as pool:
-        yield from pool.imap(job, work)
 
 
 # -- what it came to -------------------------------------------------------------------------------------------------
