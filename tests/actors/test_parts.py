@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import attrs
 import pytest
 
+from leasekit.actors.broker.queue import RequestQueue
 from leasekit.actors.calls import ADMINISTER_TIMEOUT, Calls
 from leasekit.actors.dispatch import Dispatch, command, deferred, query, takes
 from leasekit.actors.issued import Issued
@@ -42,6 +43,7 @@ from leasekit.core.protocol.messages import (
     Reclaim,
     TicketUpdate,
 )
+from leasekit.core.requests import parse_options
 from leasekit.core.schema import Row
 from leasekit.core.steps import Command, TurnDone
 from leasekit.core.time import DAY, HOUR, SECOND, Term
@@ -267,6 +269,29 @@ def test_served_numbers_updates_and_keeps_them_until_they_are_acknowledged(kerne
     assert sent(kernel) == [("web", update)] and lease.unacked
     served._on_ack("web", Ack("w-1", 1))
     assert not lease.unacked and not kernel.owed["web"]
+
+
+def test_a_queue_keeps_a_share_for_each_peer(keyring: Keyring) -> None:
+    """Who asks without end leaves others theirs; nobody has more than its own limit, nor all together than there are."""
+    queue = RequestQueue(keyring, 8)
+    keyring.peers["other"] = attrs.evolve(keyring.peers["web"], name="other", open_requests=1)
+    options = parse_options({}, Term(HOUR, 2 * HOUR))
+
+    def ask(number: int, holder: str) -> BrokerLease:
+        lease = attrs.evolve(lease_of(keyring), id=f"{holder}-{number}", holder=holder)
+        queue.check_room(holder)
+        queue.add(lease, options)
+        return lease
+
+    leases = [ask(number, "web") for number in range(6)]
+    with pytest.raises(RemoteError, match="web has 6 requests waiting at hub, its share is 2 of 8"):
+        ask(6, "web")
+    ask(0, "other")
+    with pytest.raises(RemoteError, match="other has 1 request waiting at hub, its limit"):
+        ask(1, "other")
+    queue.remove(leases[0])
+    ask(7, "web")
+    assert len(queue) == 7 and "web-0" not in queue and list(queue.options) == list(queue.leases)
 
 
 def test_notices_are_due_until_they_are_accepted(kernel: Kernel) -> None:

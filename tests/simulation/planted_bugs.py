@@ -333,8 +333,8 @@ BUGS: Final[dict[str, Bug]] = {
         Book, "withhold", "if start < end:", "if start < end and sign < 0:"
     ),
     "a question is taken for a request": Bug(
-        BrokerProbes, "_on_probe", "self._options[lease.id] = options",
-        "self._options[lease.id] = options\n    self.leases[lease.id] = lease",
+        BrokerProbes, "_on_probe", "self.queue.options[lease.id] = options",
+        "self.queue.options[lease.id] = options\n    self.leases[lease.id] = lease",
     ),
     "a modify's claim does not say what it replaces": Bug(
         Broker, "_cut_claims", "number == 0 else", "number < 0 else"

@@ -117,9 +117,8 @@ class Broker(BrokerPlans):
             lease = self._open(peer, message, asked, options)
         else:
             lease = self._reopen(lease, message, asked)
-        self._options[lease.id] = options
-        self.wait(lease)
-        self._wanted = True
+        self.queue.add(lease, options)
+        self.queue.has_news = True
         self.served.accept(lease, message.number)
         self.kernel.touch(lease)
         if hold is not None:
@@ -127,15 +126,7 @@ class Broker(BrokerPlans):
 
     def _admit(self, peer: str, message: RequestTicket | Probe, options: Options) -> None:
         """Refuse what can never be granted, by the answer that fits: type, site, size and time are different."""
-        if len(self._pending) >= self.settings.pending_max:
-            raise RemoteError(
-                "busy", f"{self.name} has {len(self._pending)} requests waiting, its limit: try again later"
-            )
-        limit = self.keyring.peers[peer].open_requests
-        if self._open_requests.get(peer, 0) >= limit:
-            waiting = counted(limit, "request")
-            raise RemoteError("busy", f"{peer} has {waiting} waiting at {self.name}, its limit: try again later")
-        self.check_share(peer)
+        self.queue.check_room(peer)
         if message.term.end <= self.kernel.now:
             raise RemoteError("past", f"term ends at {message.term.end}, it is {self.kernel.now} at {self.name}")
         sources = self.book.of_type(message.type)
@@ -167,7 +158,7 @@ class Broker(BrokerPlans):
         self.kernel.note(
             lease.id, "request", "", f"{lease.state}/{lease.pending}", f"{peer}: {asked.units} {lease.type}"
         )
-        self._options[lease.id] = options
+        self.queue.options[lease.id] = options
         if options.group:
             self._join_group(lease, options)
         return lease
@@ -194,7 +185,7 @@ class Broker(BrokerPlans):
         if have == count:
             for id_ in self.book.group_of(lease.id):
                 member = self.leases[id_]
-                member.deadline = self._deadline(self._options[id_], member.asked.term.end, whole=True)
+                member.deadline = self._deadline(self.queue.options[id_], member.asked.term.end, whole=True)
                 self.kernel.touch(member)
 
     def _reopen(self, lease: BrokerLease | None, message: RequestTicket, asked: Asked) -> BrokerLease:
@@ -263,9 +254,9 @@ class Broker(BrokerPlans):
         return self._plans_due(self.kernel.now if self._questions else self._request_turn_at())
 
     def _request_turn_at(self) -> Instant | None:
-        if not self._pending:
+        if not self.queue:
             return None
-        return self.kernel.now if self._wanted else self.turns.wake
+        return self.kernel.now if self.queue.has_news else self.turns.wake
 
     def turn(self) -> Turn | None:
         """The mapper's turn, if requests wait and something has changed since it saw them; else a question's."""
@@ -273,7 +264,7 @@ class Broker(BrokerPlans):
             return None
         at = self._request_turn_at()
         if at is not None and at <= self.kernel.now:
-            self._wanted, self.turns.wake = False, None
+            self.queue.has_news, self.turns.wake = False, None
             cycle = self._cycle()
             if cycle.requests or cycle.groups:
                 return self.turns.begin(lambda: self._mapper.allocate(cycle))
@@ -292,7 +283,7 @@ class Broker(BrokerPlans):
         requests: list[PendingRequest] = []
         views: dict[str, PendingRequest] = {}
         members: dict[str, PendingRequest] = {}
-        for lease in chain(self._pending.values(), more):
+        for lease in chain(self.queue.leases.values(), more):
             if lease.asked.op == NEW and HOLD in lease.asked.properties:
                 lease.defer_reason = "its plan's other parts are not asked for yet"
                 continue
@@ -332,7 +323,7 @@ class Broker(BrokerPlans):
         return found
 
     def _view(self, lease: BrokerLease) -> PendingRequest:
-        asked, options = lease.asked, self._options[lease.id]
+        asked, options = lease.asked, self.queue.options[lease.id]
         last = concerned(lease) if lease.claims else None
         # What is past is not given: the book knows nothing of it any more.
         start = max(asked.term.start, self.kernel.now) if asked.op != EXTEND else asked.term.start
@@ -370,7 +361,7 @@ class Broker(BrokerPlans):
         )
 
     def _waits_for_mapper(self) -> Iterable[str]:
-        return self._pending
+        return self.queue.leases
 
     def _carry_out(self, decision: BrokerDecision) -> None:
         if isinstance(decision, Grant):
@@ -386,7 +377,7 @@ class Broker(BrokerPlans):
             self.preempt(decision.lease, decision.at, clip(decision.reason, REASON_MAX), suspend=decision.suspend)
 
     def _waiting(self, lease: str) -> BrokerLease:
-        waiting = self._pending.get(lease)
+        waiting = self.queue.leases.get(lease)
         if waiting is None:
             raise CommandError(f"no request of lease {lease!r} is waiting (any more)")
         return waiting
@@ -430,8 +421,8 @@ class Broker(BrokerPlans):
         if not view.min_units <= grant.units <= view.units:
             raise CommandError(f"{grant.units} units were granted, {view.min_units} to {view.units} were asked for")
         asked = lease.asked.term
-        moves = lease.asked.op == NEW and self._options[lease.id].deferrable
-        part = is_part(lease, grant, self._options[lease.id], source.properties)
+        moves = lease.asked.op == NEW and self.queue.options[lease.id].deferrable
+        part = is_part(lease, grant, self.queue.options[lease.id], source.properties)
         fits = part or (grant.term.length == asked.length if moves else grant.term.end == asked.end)
         # A mapper in a thread decides by the time that it was shown.
         begin = asked.start if lease.asked.op == EXTEND else max(asked.start, self._cycle_at)
@@ -477,7 +468,7 @@ class Broker(BrokerPlans):
         return key
 
     def _cut(self, lease: BrokerLease, grant: Grant, key: str) -> None:
-        note_suspend(lease, grant, self._options[lease.id])
+        note_suspend(lease, grant, self.queue.options[lease.id])
         parts = self._cut_claims(lease, grant, key)
         first, further = parts[0][0], join_tickets([ticket.encode() for ticket, _ in parts[1:]])
         truncation, place = b"", place_of(lease, lease.asked.op, lease.asked.term)
@@ -502,7 +493,7 @@ class Broker(BrokerPlans):
 
     def _cut_claims(self, lease: BrokerLease, grant: Grant, key: str) -> list[tuple[Ticket, Granted]]:
         """The claims of a grant, which is reserved under ``key``: one for each delegation that its term lies in."""
-        parts, options = self.book.cover(grant.source, grant.booked), self._options[lease.id]
+        parts, options = self.book.cover(grant.source, grant.booked), self.queue.options[lease.id]
         table = self.book.table_of(grant.source)
         if len(parts) > 1:
             table.release(key)
@@ -540,7 +531,7 @@ class Broker(BrokerPlans):
     ) -> None:
         number, lease.defer_reason = lease.request, ""
         lease.request = 0
-        self.wait_no_more(lease)
+        self.queue.remove(lease)
         if status == "granted":
             self.book.leave_group(lease.id)
         if lease.state in (br.CLOSED, br.FAILED):
@@ -569,7 +560,7 @@ class Broker(BrokerPlans):
 
     def _refuse_group(self, lease: BrokerLease, reason: str) -> None:
         for member in self.book.dissolve_group(lease.id):
-            other = self._pending.get(member)
+            other = self.queue.leases.get(member)
             if other is not None and other is not lease:
                 self.kernel.fire(br.MACHINE, other, "refuse", reason)
                 self._settle_request(other, "refused", reason)
@@ -593,7 +584,7 @@ class Broker(BrokerPlans):
             self.served.send(lease)
         if lease.ended < 0 and lease.claims and self._booked_until(lease) <= self.kernel.now:
             self.kernel.fire(br.MACHINE, lease, "end", "its term is over")
-            self._wanted = True
+            self.queue.has_news = True
             self._over(lease, "its term is over")
 
     def _why_expired(self, lease: BrokerLease) -> str:

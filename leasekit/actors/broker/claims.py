@@ -102,7 +102,7 @@ class BrokerClaims(BrokerSources):
             self.kernel.fire(br.MACHINE, lease, "returned" if over else "return", why)
             if over:
                 self._over(lease, "given back by its guest")
-        self._wanted = True
+        self.queue.has_news = True
         self.kernel.touch(lease)
 
     def _check_receipt(self, lease: BrokerLease, claim: Granted, data: bytes) -> Statement:
@@ -175,7 +175,7 @@ class BrokerClaims(BrokerSources):
     def _free_rest(self, claim: Granted) -> None:
         self._cut_off.pop(claim.digest.hex(), None)
         self.book.free_rest(claim)
-        self._wanted = True
+        self.queue.has_news = True
 
     @takes(ClaimReport, DELEGATE)
     def _on_claim_report(self, peer: str, message: ClaimReport) -> None:
@@ -301,13 +301,13 @@ class BrokerClaims(BrokerSources):
         if at < claim.term.end:
             ended = self._ended_at(claim, at)
             self.set_claims(lease, tuple(ended if c is claim else c for c in lease.claims))
-            self._wanted = True
+            self.queue.has_news = True
             self.kernel.touch(lease)
 
     def _over(self, lease: BrokerLease, reason: str) -> None:
         self._settle_cut(lease, len(lease.claims))
         lease.ended, lease.reason, lease.request = self.kernel.now, reason, 0
-        self.wait_no_more(lease)
+        self.queue.remove(lease)
         self.issued.give_waiting()
         self._closings += 1
         if self._closings % 256 == 0:

@@ -118,7 +118,7 @@ class BrokerHolds(BrokerProbes):
                 table = self.book.table_of(part.source)
                 if _key(hold.id, part.part) in table:
                     table.release(_key(hold.id, part.part))
-        self._wanted = True
+        self.queue.has_news = True
 
     def _drop_hold(self, hold: PlanHold, why: str) -> None:
         """Nothing is held under it any more; requests that were made for its parts are refused."""
@@ -131,7 +131,7 @@ class BrokerHolds(BrokerProbes):
             return
         self._free_parts(hold)
         for lease in self._members(hold):
-            if lease.id in self._pending:
+            if lease.id in self.queue:
                 self.refuse_waiting(lease, f"hold expired: {why}")
         self._let_go_of(hold, why)
 
@@ -161,7 +161,7 @@ class BrokerHolds(BrokerProbes):
     def _members(self, hold: PlanHold) -> list[BrokerLease]:
         """The leases that wait for parts of a hold."""
         mine = f"{hold.id}/"
-        return [lease for lease in self._pending.values() if lease.asked.properties.get(HOLD, "").startswith(mine)]
+        return [lease for lease in self.queue.leases.values() if lease.asked.properties.get(HOLD, "").startswith(mine)]
 
     def _commit(self, hold: PlanHold, lease: BrokerLease) -> None:
         """``lease`` asks for a part of a hold: if it is the last one, all are granted, and nothing is held any more."""

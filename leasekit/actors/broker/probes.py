@@ -108,7 +108,7 @@ class BrokerProbes(BrokerClaims):
         except RemoteError as error:
             self._answer(peer, message, REFUSED, error.text)
             return
-        self._options[lease.id] = options
+        self.queue.options[lease.id] = options
         self._questions.append(_Question(peer, message, lease, self.kernel.now))
 
     def _tried(self, peer: str, message: Probe, options: Options) -> BrokerLease:
@@ -224,7 +224,7 @@ class BrokerProbes(BrokerClaims):
         question = self._question
         assert question is not None, "there is one to be answered"
         self._question = None
-        self._options.pop(question.lease.id, None)
+        self.queue.options.pop(question.lease.id, None)
         self._answer(question.peer, question.message, status, reason, site, units, term, earliest)
 
     def _answer(

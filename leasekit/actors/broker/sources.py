@@ -208,7 +208,7 @@ class BrokerSources(BrokerState):
             source.id, "taken", "", deleg.HELD, f"{source.units} {source.type} of {source.site} to {source.term.end}"
         )
         self.kernel.touch(source)
-        self._wanted = True
+        self.queue.has_news = True
         self.issued.give()
 
     def _check_room(self, peer: str) -> None:
@@ -248,7 +248,7 @@ class BrokerSources(BrokerState):
                 passed = message._replace(delegation=record.id, number=number, units=told[record.id])
                 until = message.term.end
                 self.notices.owe(f"{message.window}@{record.id}", record.peer, record.id, number, passed, until)
-        self._wanted = True
+        self.queue.has_news = True
         self.kernel.touch(source)
 
     # -- what the giver takes back -----------------------------------------------------------------------------
@@ -529,7 +529,7 @@ class BrokerSources(BrokerState):
         table = self.book.table_or_none(record.source)
         if table is not None:
             table.end(delegation_key(record.id), at)
-            self._wanted = True
+            self.queue.has_news = True
             self.issued.give_waiting()
 
     # -- time and state ----------------------------------------------------------------------------------------

@@ -10,19 +10,19 @@ from itertools import pairwise
 from typing import Any
 
 from leasekit.actors.broker.book import Book
+from leasekit.actors.broker.queue import RequestQueue
 from leasekit.actors.broker.usage import UsageBook
 from leasekit.actors.dispatch import query
 from leasekit.actors.issued import Issued
 from leasekit.actors.server import Server
-from leasekit.actors.settings import REQUEST, BrokerSettings, Peer
+from leasekit.actors.settings import BrokerSettings, Peer
 from leasekit.core.claims.keys import Scheme, Signer
 from leasekit.core.claims.ticket import decode_ticket
-from leasekit.core.errors import RemoteError
 from leasekit.core.leases import delegation as deleg
 from leasekit.core.leases.records import BrokerLease, Granted
 from leasekit.core.leases.relations import Delegation
 from leasekit.core.protocol.messages import NEW
-from leasekit.core.requests import Options, parse_options
+from leasekit.core.requests import parse_options
 from leasekit.core.schema import Row
 from leasekit.core.time import Instant
 
@@ -44,12 +44,9 @@ class BrokerState(Server[BrokerLease]):
         super().__init__(name, signer, scheme, peers, settings)
         self.settings = settings
         self.book = Book()
-        self._pending: dict[str, BrokerLease] = {}
-        self._open_requests: dict[str, int] = {}
+        self.queue = RequestQueue(self.keyring, settings.pending_max)
         self._cut_off: dict[str, str] = {}
         self.usage: UsageBook | None = None
-        self._options: dict[str, Options] = {}
-        self._wanted = False
 
     def set_claims(self, lease: BrokerLease, claims: tuple[Granted, ...]) -> None:
         """The lease's claims are these from now on."""
@@ -68,35 +65,6 @@ class BrokerState(Server[BrokerLease]):
         """Who cuts claims from a delegation, and speaks of them: the key that it was given to."""
         known = self.book.get(source)
         return self.keyring.signer if known is None else self.keyring.signer_of(self.book.ticket(source).leaf.holder)
-
-    def wait(self, lease: BrokerLease) -> None:
-        """The lease's request waits for the mapper."""
-        self._pending[lease.id] = lease
-        self._open_requests[lease.holder] = self._open_requests.get(lease.holder, 0) + 1
-
-    def wait_no_more(self, lease: BrokerLease) -> None:
-        """Its request is settled."""
-        if self._pending.pop(lease.id, None) is not None:
-            self._open_requests[lease.holder] -= 1
-            if not self._open_requests[lease.holder]:
-                del self._open_requests[lease.holder]
-        self._options.pop(lease.id, None)
-
-    def check_share(self, peer: str) -> None:
-        """Half of the places for requests that wait are kept for all peers in equal shares, the others are for whoever
-        comes first: so one that asks without end leaves each other its share. Raises ``RemoteError``.
-        """
-        most, mine = self.settings.pending_max, self._open_requests.get(peer, 0)
-        if len(self._pending) < most // 2:
-            return
-        askers = sum(REQUEST in known.may for known in self.keyring.peers.values())
-        share = max(1, (most - most // 2) // max(1, askers))
-        beyond = sum(count - share for count in self._open_requests.values() if count > share)
-        if mine >= share and beyond >= most // 2:
-            raise RemoteError(
-                "busy",
-                f"{peer} has {mine} requests waiting at {self.name}, its share is {share} of {most}: try again later",
-            )
 
     def _is_settled(self, lease: Any, number: int) -> bool:
         return bool(lease.request != number)
@@ -138,11 +106,10 @@ class BrokerState(Server[BrokerLease]):
             self.kernel.schedule(lease, self.kernel.now if lease.unacked else self.kernel.due_at(lease))
         for lease in sorted((x for x in self.leases.values() if x.request), key=lambda x: (x.arrived, x.id)):
             options = parse_options(lease.asked.properties, lease.asked.term)
-            self._options[lease.id] = options
-            self.wait(lease)
+            self.queue.add(lease, options)
             if lease.group and lease.asked.op == NEW:
                 self.book.join_group(lease.holder, lease.group, lease.id, options.lease_count)
-            self._wanted = True
+            self.queue.has_news = True
 
     # -- queries -----------------------------------------------------------------------------------------------
 
@@ -177,7 +144,7 @@ class BrokerState(Server[BrokerLease]):
     def _query_status(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         return {
             **self._status(self.leases.values()),
-            "waiting": len(self._pending),
+            "waiting": len(self.queue),
             "sources": len(self.book),
             "reports": self.reports.latest(),
             "delegations": self.issued.differences(),

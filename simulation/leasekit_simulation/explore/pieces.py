@@ -66,9 +66,9 @@ the setup that a unit is up from, which is only held against what probes say: th
 _KEPT_OUT: Final = frozenset(
     {
         "_call_unblock", "_closings", "_counted_claims", "_cut_off", "_cycle_at", "_dependents", "_endings",
-        "_inputs", "_mapper", "_names", "_open", "_open_requests", "_options", "_questions_asked", "_shown",
-        "_tags", "calls", "connected", "dispatch", "inline", "issued", "kernel", "keyring", "name", "notices",
-        "peering", "refused", "reports", "served", "settings", "sites_by_key", "slices", "turns", "usage",
+        "_inputs", "_mapper", "_names", "_open", "_questions_asked", "_shown", "_tags", "calls", "connected",
+        "dispatch", "inline", "issued", "kernel", "keyring", "name", "notices", "peering", "refused", "reports",
+        "served", "settings", "sites_by_key", "slices", "turns", "usage",
     }
 )  # fmt: skip
 """Attributes of actors that are empty between steps, derived from records, for people, or never change."""
@@ -337,7 +337,7 @@ def _read_ties(actor: Any, out: list[Any]) -> None:
 
 _READ: Final[Mapping[str, frozenset[str]]] = {
     "guest": frozenset({"leases", "returns"}),
-    "broker": frozenset({"leases", "book", "_pending"}),
+    "broker": frozenset({"leases", "book", "queue"}),
     "site": frozenset({
         "leases", "claims", "tree", "units", "_calendars", "_queue", "_holding",
     }),
@@ -362,7 +362,7 @@ def _read_broker(broker: Any, out: list[Any]) -> bool:
     for id_, lease in broker.leases.items():
         _record(lease, Scope(id_, "broker"), out, _unused_broker(lease))
         _read_end(broker, lease, out)
-    out += ["pending", *broker._pending]
+    out += ["pending", *broker.queue.leases]
     _read_relations(broker, out)
     _time(broker.turns.wake, Scope("", ""), out)
     booked = False
