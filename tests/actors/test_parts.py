@@ -272,7 +272,7 @@ def test_served_numbers_updates_and_keeps_them_until_they_are_acknowledged(kerne
 
 
 def test_a_queue_keeps_a_share_for_each_peer(keyring: Keyring) -> None:
-    """Who asks without end leaves others theirs; nobody has more than its own limit, nor all together than there are."""
+    """Who asks without end leaves others theirs; nobody has more than its own limit, nor all more than there is."""
     queue = RequestQueue(keyring, 8)
     keyring.peers["other"] = attrs.evolve(keyring.peers["web"], name="other", open_requests=1)
     options = parse_options({}, Term(HOUR, 2 * HOUR))

@@ -243,6 +243,22 @@ def test_another_unit_is_tried_where_one_does_not_come_on() -> None:
     assert bench.site_lease(id_).state == "active"
 
 
+def test_a_unit_that_does_not_come_on_by_the_sites_fault_stays_in_service() -> None:
+    """No lease has it: its mapper may have it switched on again, and it is given to a lease all the same."""
+    bench = PowerBench(units=1)
+    bench.failures["site", "power_on", "vm-0"] = 1
+    bench.blames["vm-0"] = SITE
+    bench.tell(Power("vm-0", "off"))
+    bench.run_until(bench.now + MINUTE)
+    bench.tell(Power("vm-0", "on"))
+    bench.run_until(bench.now + BOOT)
+    assert (bench.unit("vm-0").state, bench.unit("vm-0").power) == ("free", "unknown")
+    assert bench.drivers.ops("vm-0") == ["power_off", "power_on"], "not at once: it would fail again"
+    id_ = bench.lease()
+    bench.run_until(bench.now + BOOT + 10 * SECOND)
+    assert bench.site_lease(id_).state == "active"
+
+
 def test_a_unit_that_is_brought_back_is_switched_on_before_its_use() -> None:
     """Nobody knows whether it is on."""
     bench = PowerBench(units=1)

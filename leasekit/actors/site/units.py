@@ -369,9 +369,11 @@ class Units:
             self._take_free(unit)
         power = self._power.done(unit, done)
         self._sort(unit)
-        if power == FAILED and done.blame == SITE and unit.promised:
+        if power == FAILED and done.blame == SITE:
+            if free:  # its mapper may switch it on again, when it is called the next time
+                self._put_free(unit)
             self._fire_nothing(unit)
-            return "failed", unit, unit.promised
+            return ("failed", unit, unit.promised) if unit.promised else None
         if power == FAILED:
             unit.retire = unit.reason
             if unit.state == au.FREE:
