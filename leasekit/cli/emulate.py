@@ -79,6 +79,7 @@ def emulate(
         again = [str(file), *(["--data", str(data)] if data else []), *(["--synthetic"] if synthetic else [])]
         again += [] if seed is None else ["--seed", str(seed)]
         again += [] if signatures is None else ["--signatures" if signatures else "--no-signatures"]
+        again += ["--allow-mapper-errors"] if allow_mapper_errors else []
         _say_how_to_go_on(again, out, summary)
         if stopped_by != INTERRUPT:
             raise LeasekitError(stopped_by)

@@ -55,6 +55,7 @@ from leasekit.core.steps import Tick
 from leasekit.core.time import Instant, Term
 from leasekit.core.words import counted
 
+GIVEN_BACK = "its guest gave the extend back"
 STRAYS_MAX = 1000
 """How many closes of leases that were never redeemed are remembered at once."""
 
@@ -206,7 +207,7 @@ class Authority(SiteSaved):
         if self._goes_by(lease, digest, message.number):
             return
         if lease.extension is not None and lease.extension.claim == digest:
-            self.withdraw_next(lease)
+            self.withdraw_next(lease, GIVEN_BACK)
             self.disuse(digest)
         self.publish(lease, "undone", message.number)
 
@@ -392,7 +393,7 @@ class Authority(SiteSaved):
         if lease is not None and lease.ended < 0:
             later = lease.extension
             if later is not None and later.claim == leaf.digest:
-                self.withdraw_next(lease)
+                self.withdraw_next(lease, GIVEN_BACK)
                 self.disuse(leaf.digest)
             elif lease.claim == leaf.digest and lease.pending != au.CLOSING and lease.number < number:
                 # Its guest was told no, and gives the claim back; then a late repeat of its redeem made the lease.

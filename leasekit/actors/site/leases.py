@@ -154,8 +154,8 @@ class SiteLeases(SiteTurns):
         else:
             self._check_primed(lease)
 
-    def withdraw_next(self, lease: SiteLease) -> None:
-        """The extend that was accepted is given back before it began."""
+    def withdraw_next(self, lease: SiteLease, why: str) -> None:
+        """The extend that was accepted comes to nothing before it began."""
         later = lease.extension
         if later is None:
             return
@@ -163,7 +163,7 @@ class SiteLeases(SiteTurns):
         if later.claim in self.calendar(lease.type):
             self.calendar(lease.type).release(later.claim)
         if lease.pending == au.EXTENDING:
-            self.kernel.fire(au.MACHINE, lease, "withdraw", "its guest gave the extend back")
+            self.kernel.fire(au.MACHINE, lease, "withdraw", why)
         self.kernel.touch(lease)
 
     def close_lease(self, lease: SiteLease, event: str, reason: str) -> None:
@@ -186,7 +186,7 @@ class SiteLeases(SiteTurns):
         if lease.ended >= 0 or lease.pending == au.CLOSING or at >= lease.goes_to or 0 <= lease.noticed <= at:
             return
         if later is not None and at <= later.term.start:
-            self.withdraw_next(lease)
+            self.withdraw_next(lease, why)
             lease.notice = why
             self.publish(lease, "refused", later.number, why)
             if at >= lease.term.end:
