@@ -67,6 +67,39 @@ def test_long_modules_give_a_reason() -> None:
     assert not unexplained, "\n" + "\n".join(unexplained)
 
 
+PARTS = (
+    "kernel", "keyring", "dispatch", "turns", "peering", "calls", "served", "notices", "reports", "issued",
+    "broker/queue", "broker/book", "broker/usage", "site/kinds", "site/unit_power",
+)  # fmt: skip
+"""Modules of leasekit/actors whose classes are parts."""
+USES_MAX = 5
+
+
+def test_parts_name_few_things_that_they_use() -> None:
+    """A part's constructor names at most five parts, interfaces or settings."""
+    found = []
+    for name in PARTS:
+        path = ROOT / "leasekit" / "actors" / f"{name}.py"
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef) and node.name == "__init__":
+                uses = len(node.args.args) + len(node.args.kwonlyargs) - 1
+                if uses > USES_MAX:
+                    found.append(f"{_name(path)}, line {node.lineno}: {uses}")
+    assert not found, "\n" + "\n".join(found)
+
+
+def test_nobody_touches_what_is_anothers_own() -> None:
+    """In actors no attribute of a part that begins with an underscore is used from outside."""
+    found = []
+    for path in sorted((ROOT / "leasekit" / "actors").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            is_private = isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.endswith("__")
+            if is_private and isinstance(node.value, ast.Attribute):  # type: ignore[attr-defined]
+                found.append(f"{_name(path)}, line {node.lineno}: {ast.unparse(node)}")  # type: ignore[attr-defined]
+    allowed = [one for one in found if not one.endswith("._replace")]
+    assert not allowed, "\n" + "\n".join(allowed)
+
+
 def test_no_path_of_one_machine() -> None:
     """No file names a folder that exists on somebody's machine only."""
     found = []

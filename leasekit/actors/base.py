@@ -18,7 +18,7 @@ from leasekit.actors.peering import Peering
 from leasekit.actors.settings import ActorSettings, Peer
 from leasekit.actors.turns import MapperTurns
 from leasekit.core.claims.keys import Scheme, Signer
-from leasekit.core.errors import CommandError, LeasekitError, RemoteError
+from leasekit.core.errors import LeasekitError, RemoteError
 from leasekit.core.protocol.codec import clip
 from leasekit.core.protocol.messages import ErrorReply, Message
 from leasekit.core.schema import Row
@@ -35,7 +35,7 @@ from leasekit.core.steps import (
     Turn,
     TurnDone,
 )
-from leasekit.core.time import INSTANT_MAX, Instant
+from leasekit.core.time import Instant
 from leasekit.core.words import with_article
 
 _SUBJECTS: Final = ("lease", "delegation", "peer", "claim", "command", "query", "plan")
@@ -226,11 +226,3 @@ class Actor:
             "mapper_errors": self.errors[-5:],
             "introductions": self.peering.introductions(),
         }
-
-
-def instant_of(arguments: Mapping[str, Any], field: str) -> Instant | None:
-    """An instant among a command's arguments; None if it isn't given. Raises ``CommandError``."""
-    value = arguments.get(field)
-    if value is None or (type(value) is int and 0 <= value <= INSTANT_MAX):
-        return value
-    raise CommandError(f"{field}: found {value!r:.80}, expected an instant: milliseconds from 0 to {INSTANT_MAX}")

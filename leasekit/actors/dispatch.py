@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar
 from leasekit.core.errors import CommandError
 from leasekit.core.properties import is_text
 from leasekit.core.steps import Command
+from leasekit.core.time import INSTANT_MAX, Instant
 from leasekit.core.words import with_article
 
 Handler = Callable[[str, Any], None]
@@ -111,3 +112,11 @@ def _texts(value: Any) -> Iterable[str]:
             todo += [*one.keys(), *one.values()]
         elif isinstance(one, (list, tuple)):
             todo += one
+
+
+def instant_of(arguments: Mapping[str, Any], field: str) -> Instant | None:
+    """An instant among a command's arguments; None if it isn't given. Raises ``CommandError``."""
+    value = arguments.get(field)
+    if value is None or (type(value) is int and 0 <= value <= INSTANT_MAX):
+        return value
+    raise CommandError(f"{field}: found {value!r:.80}, expected an instant: milliseconds from 0 to {INSTANT_MAX}")

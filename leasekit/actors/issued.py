@@ -19,9 +19,8 @@ from typing import Any, Final, Protocol
 
 import attrs
 
-from leasekit.actors.base import instant_of
 from leasekit.actors.differences import differences
-from leasekit.actors.dispatch import command, query, takes
+from leasekit.actors.dispatch import command, instant_of, query, takes
 from leasekit.actors.kernel import Kernel, earliest
 from leasekit.actors.keyring import Keyring
 from leasekit.actors.settings import DelegationSpec

@@ -98,6 +98,10 @@ class Keyring:
         """This actor's key was that of ``signer``, which serves until then what it holds, and what it has given."""
         self._own[signer.public] = (signer, until)
 
+    def is_own(self, key: bytes) -> bool:
+        """Whether ``key`` is this actor's, or was."""
+        return key == self.signer.public or key in self._own
+
     def own_among(self, key: bytes) -> bytes:
         """``key``, if it is one of this actor's that still count; else the one that it has now."""
         former = self._own.get(key)

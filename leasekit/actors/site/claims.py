@@ -400,7 +400,7 @@ class SiteClaims(SiteLeases):
             self.kernel.complain(f"evidence {id_} is kept without the site's word: {error}")
         self.keep_evidence(id_, found.guilty, of_overdelegation(found, word), words, root)
         for key in dict.fromkeys((found.guilty, found.parent.issuer)):  # a set has no order to rely on
-            if key != self.keyring.signer.public and key not in self.keyring._own:
+            if not self.keyring.is_own(key):
                 self._report(key, found.claims[0], "overdelegated", words)
 
     def keep_evidence(self, id_: str, guilty: bytes, evidence: Evidence, words: str, root: bytes = b"") -> None:
