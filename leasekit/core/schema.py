@@ -12,8 +12,6 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from leasekit.core.errors import LeasekitError
 
-SCHEMA_VERSION: Final = 9
-
 Row: TypeAlias = tuple[Any, ...]
 """Values in the order of the table's columns: int, str, bytes or None."""
 

@@ -19,10 +19,10 @@ from typing import Final
 
 from sqlite_utils import Database
 
-from leasekit.core.schema import LOG, LOG_COLUMNS, SCHEMA_VERSION, TABLES, Change, LogRow, Row, StoreError
+from leasekit.core.schema import LOG, LOG_COLUMNS, TABLES, Change, LogRow, Row, StoreError
 from leasekit.core.time import SECOND, Duration
 from leasekit.stores.batch import COLUMNS, LIVE, Batch, archived_table, make_batch, plain_table
-from leasekit.stores.migrations import APPLICATION_ID, migrate
+from leasekit.stores.migrations import APPLICATION_ID, migrate, newest
 
 logger = logging.getLogger(__name__)
 
@@ -281,9 +281,9 @@ def _found_version(path: Path, db: Database) -> int:
     if application != APPLICATION_ID and (application or version or db.table_names()):
         text = "found another program's SQLite database; name another file, or move this one away"
         raise StoreError(f"{path}: {text}")
-    if version > SCHEMA_VERSION:
-        text = f"found schema version {version}, this leasekit knows versions up to {SCHEMA_VERSION}"
-        raise StoreError(f"{path}: {text}; use the newer leasekit that wrote it, or restore a backup")
+    if version not in range(1 if application else 0, newest() + 1):
+        text = f"found schema version {version}, this leasekit knows versions up to {newest()}"
+        raise StoreError(f"{path}: {text}; use the leasekit that wrote it, or restore a backup")
     return version
 
 

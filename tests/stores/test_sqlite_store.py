@@ -10,14 +10,14 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from random import Random
 
 import pytest
 from sqlite_utils import Database
 
-from leasekit.core.schema import LOG, LOG_COLUMNS, SCHEMA_VERSION, TABLES, Change, StoreError
+from leasekit.core.schema import LOG, LOG_COLUMNS, TABLES, Change, StoreError
 from leasekit.stores import migrations, sqlite
 from leasekit.stores.sqlite import SqliteStore
 
@@ -189,19 +189,30 @@ def test_a_rollback_that_fails_opens_the_file_again(tmp_path, monkeypatch):
 # Files that are not what they should be
 
 
-def test_a_newer_database_is_refused(tmp_path):
-    """A database of a later version is left alone: the error names file, found version and supported version."""
+@pytest.mark.parametrize("version", [-1, 0, 2, 9])
+def test_a_database_of_an_unknown_version_is_refused(tmp_path, version):
+    """It is left alone: the error names file, found version and supported version."""
     path = tmp_path / "state.db"
     SqliteStore(path).close()
-    with sqlite3.connect(path) as connection:
-        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
-    connection.close()
+    set_version(path, version)
     with pytest.raises(StoreError) as caught:
         SqliteStore(path)
-    text = str(caught.value)
-    assert str(path) in text
-    assert f"found schema version {SCHEMA_VERSION + 1}" in text
-    assert f"up to {SCHEMA_VERSION}" in text
+    found = f"found schema version {version}, this leasekit knows versions up to 1"
+    assert str(caught.value) == f"{path}: {found}; use the leasekit that wrote it, or restore a backup"
+    assert version_of(path) == version
+
+
+def set_version(path: Path, version: int) -> None:
+    with sqlite3.connect(path) as connection:
+        connection.execute(f"PRAGMA user_version = {version}")
+    connection.close()
+
+
+def version_of(path: Path) -> int:
+    connection = sqlite3.connect(path)
+    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    connection.close()
+    return version
 
 
 def test_a_file_that_is_no_database_is_refused(tmp_path):
@@ -345,9 +356,8 @@ def test_another_writer_delays_a_commit_but_does_not_break_it(tmp_path):
 # Schema
 
 
-def test_the_migrations_make_the_tables_of_the_schema(tmp_path):
-    """All migrations together make exactly the tables, columns and types of the schema, with its indexes and `live`."""
-    assert len(migrations.MIGRATIONS) == SCHEMA_VERSION
+def test_a_new_file_has_the_tables_of_the_schema(tmp_path):
+    """Exactly the tables, columns and types of the schema, with the indexes that queries use."""
     store = SqliteStore(tmp_path / "state.db")
     db = Database(store._connection())
     kinds = {int: "INTEGER", str: "TEXT", bytes: "BLOB"}
@@ -358,32 +368,10 @@ def test_the_migrations_make_the_tables_of_the_schema(tmp_path):
         assert indexed == ({"live"} if table.archived else set())
         assert db.table(name).pks == [next(iter(table.columns))]
     assert db.table(LOG).columns_dict == {"seq": int, **LOG_COLUMNS}
+    assert [index.columns for index in db.table(LOG).indexes] == [["lease"]]
     assert {name for name in db.table_names() if not name.startswith("sqlite_")} == {*TABLES, LOG}
     store.close()
-
-
-def test_a_file_of_version_1_is_brought_up_to_date(tmp_path, monkeypatch):
-    """A file that the first version wrote keeps its rows and its log, and loses the indexes that no query uses."""
-    path = tmp_path / "state.db"
-    lease = ("l1", 1, "s1", "peer", "vm", "active", "", 4, 0, 1, "", 0, b"body")
-    old = Database(path)
-    with monkeypatch.context() as patch:
-        patch.setattr(migrations, "MIGRATIONS", migrations.MIGRATIONS[:1])
-        migrations.migrate(old, 0)
-    old["leases"].insert(dict(zip(TABLES["leases"].columns, lease, strict=True)))
-    old["log"].insert({"at": 5, "lease": "l1", "event": "ask"})
-    assert "idx_units_lease" in {index.name for index in old["units"].indexes}
-    old.close()
-    store = SqliteStore(path)
-    assert store.load()["leases"] == [lease]
-    assert [row.event for row in store.history("l1")] == ["ask"]
-    assert _indexes(store) == {"idx_slices_live", "idx_leases_live", "idx_claims_live", "idx_log_lease"}
-    store.close()
-
-
-def _indexes(store: SqliteStore) -> set[str]:
-    rows = store._connection().execute("SELECT name FROM sqlite_master WHERE type = 'index' AND sql IS NOT NULL")
-    return {name for (name,) in rows}
+    assert version_of(tmp_path / "state.db") == 1
 
 
 @pytest.mark.parametrize("count", [1, 7, 8, 9, 63, 64, 65, 200])
@@ -412,33 +400,90 @@ def test_a_row_that_fails_takes_its_whole_commit_with_it(tmp_path):
     store.close()
 
 
-def test_a_migration_is_whole_or_not_taken(tmp_path, monkeypatch):
-    """A migration that fails leaves the file at its version with its rows; done right, the file moves on by one."""
+def more(db: Database) -> None:
+    """A made-up migration, to a version with one table more and one column more in another."""
+    db["extra"].insert({"id": 1})
+    db.table("units").add_column("rack", str, not_null_default="")
+
+
+@contextmanager
+def version_2(step: Callable[[Database], None]) -> Iterator[None]:
+    """Code whose next version is made by ``step``."""
+    units = TABLES["units"]._replace(columns={**TABLES["units"].columns, "rack": str})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(migrations, "MIGRATIONS", [step])
+        patch.setattr(sqlite, "TABLES", {**TABLES, "units": units})
+        yield
+
+
+def test_a_file_of_the_version_before_is_brought_up_to_date(tmp_path):
+    """It keeps its rows and its log, and the code of the version before refuses it from then on."""
+    path = tmp_path / "state.db"
+    store = SqliteStore(path)
+    set_number(store, 1)
+    store.commit([Change(LOG, "", (5, "l1", "ask", "", "", ""))])
+    store.close()
+    with version_2(more):
+        for _ in range(2):
+            store = SqliteStore(path)
+            assert number_of(store) == 1
+            assert [row.event for row in store.history("l1")] == ["ask"]
+            store.close()
+    assert version_of(path) == 2
+    with pytest.raises(StoreError, match="found schema version 2, this leasekit knows versions up to 1"):
+        SqliteStore(path)
+
+
+def test_a_new_file_needs_no_migration(tmp_path):
+    """It has the newest tables and their number at once, and no step is taken for it."""
+    with version_2(lambda _: pytest.fail("a migration of an empty file")):
+        migrations.migrate(Database(tmp_path / "state.db"), 0)
+        assert version_of(tmp_path / "state.db") == 2
+
+
+def test_a_migration_that_fails_changes_nothing(tmp_path):
+    """The file stays at its version with its tables and rows, and is brought up to date by a migration that works."""
     path = tmp_path / "state.db"
     store = SqliteStore(path)
     set_number(store, 1)
     store.close()
 
-    def half_done(db: Database) -> None:
-        db["extra"].insert({"id": 1})
+    def fails(db: Database) -> None:
+        more(db)
         db.execute("SELECT nonsense FROM nowhere")
 
-    def done(db: Database) -> None:
-        db["extra"].insert({"id": 1})
+    with version_2(fails), pytest.raises(StoreError, match="no such table: nowhere"):
+        SqliteStore(path)
+    assert version_of(path) == 1
+    store = SqliteStore(path)
+    assert number_of(store) == 1
+    assert "extra" not in Database(store._connection()).table_names()
+    store.close()
 
-    for step, works in ((half_done, False), (done, True)):
-        with monkeypatch.context() as patch:
-            patch.setattr(migrations, "MIGRATIONS", [*migrations.MIGRATIONS, step])
-            if works:
-                SqliteStore(path).close()
-            else:
-                with pytest.raises(StoreError, match="no such table: nowhere"):
-                    SqliteStore(path)
-        db = Database(path)
-        assert db.execute("PRAGMA user_version").fetchone()[0] == SCHEMA_VERSION + works
-        assert ("extra" in db.table_names()) is works
-        assert list(db["meta"].rows) == [{"key": "number", "value": 1}]
-        db.close()
+
+@pytest.mark.parametrize("found", [0, 1])
+def test_a_version_and_its_tables_are_written_together(tmp_path, found):
+    """Whenever the process is killed, the file has the number of the version whose tables it has: before each
+    statement of a creation and of a migration, another connection sees what a kill would leave.
+    """
+    path = tmp_path / "state.db"
+    db = Database(path)
+    if found:
+        migrations.migrate(db, 0)
+    seen = []
+
+    def look(_: str) -> None:
+        other = Database(path)
+        seen.append((version_of(path), "meta" in other.table_names(), "extra" in other.table_names()))
+        other.close()
+
+    db.conn.set_trace_callback(look)
+    with version_2(more) if found else nullcontext():
+        migrations.migrate(db, found)
+    db.conn.execute("SELECT 1")
+    db.close()
+    before, after = ((1, True, False), (2, True, True)) if found else ((0, False, False), (1, True, False))
+    assert list(dict.fromkeys(seen)) == [before, after]
 
 
 def test_text_and_numbers_that_sqlite_cannot_hold_are_refused(tmp_path):
