@@ -171,7 +171,6 @@ class Peering:
             if self._is_overruled(record):
                 self._kernel.changes.append(Change(record.table, record.id, None))
                 continue
-            record.used = record.used or self._kernel.now  # one of a store that did not say it yet
             self._keep(record)
             self._apply(record)
             self._peer_changed(record.id)

@@ -167,7 +167,7 @@ def receipts(place: Place, lease: str, out: Path | None, as_json: bool) -> None:
         if not row[1] and lease in ("", row[3])
     ]
     for row in found:
-        (data,) = unpack_body(row.pop("body"), 1)
+        (data,) = unpack_body(row.pop("body"))
         row |= {"receipt": data.hex(), "ended": decode_statement(data).at}
     if out is not None:
         out.write_text("".join(f"{row['receipt']}\n" for row in found), "ascii")

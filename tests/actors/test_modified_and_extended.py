@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from deployed_world import CHAIN, DeployedWorld
 
-from leasekit.core.leases.records import Asked, GuestLease, Held
-from leasekit.core.time import MINUTE, SECOND, Term
+from leasekit.core.time import MINUTE, SECOND
 
 
 @pytest.fixture
@@ -103,29 +102,3 @@ def test_what_an_ended_lease_left_is_free_when_its_site_says_so(world: DeployedW
     assert world.query("upper", "lease", lease=lease)["state"] == "closed"
     world.restart("upper")
     assert free(world) == [2] * 60
-
-
-def test_old_rows_have_their_extension_in_hand() -> None:
-    """A lease that was extended before its tickets in hand were kept together goes on by them, and can be undone."""
-    first, second = (Held(b"t", bytes([n]), 2, Term(n * MINUTE, (n + 1) * MINUTE)) for n in (1, 2))
-    asked = Asked("extend", 2, Term(MINUTE, 3 * MINUTE), "site", {})
-    old = GuestLease(
-        "g-1", "web", "default", "vm", "broker", asked, state="active_ticketed", number=3, renewal=first,
-        further=(second,), victims=("vm-0",),
-    )  # fmt: skip
-    lease = GuestLease.from_row(old.row())
-    assert lease.renewal is None
-    assert [(one.digest, one.extends) for one in lease.further] == [(b"\x01", 3), (b"\x02", 3)]
-    assert lease.further[0].victims == ("vm-0",)
-
-
-def test_old_rows_have_the_victims_of_what_is_redeemed() -> None:
-    """The units that go by an extend that was being redeemed were kept beside its ticket, and are told to the site as
-    often as it is asked.
-    """
-    ticket = Held(b"t", b"1", 1, Term(MINUTE, 2 * MINUTE), 3)
-    old = GuestLease(
-        "g-1", "web", "default", "vm", "broker", Asked("extend", 1, ticket.term, "site", {}), state="active_ticketed",
-        pending="extending_lease", number=4, op="extend", op_number=4, renewal=ticket, victims=("vm-0",),
-    )  # fmt: skip
-    assert GuestLease.from_row(old.row()).leaving == ("vm-0",)

@@ -374,7 +374,7 @@ def test_a_broker_keeps_what_clears_it(world: DeployedWorld) -> None:
     assert word_on(world, framed), "the site does not say that the claims stand"
     row = world.nodes["upper"].store.get("claims", first.leaf.id)
     assert row is not None
-    (kept,) = unpack_body(row[-1], 1)
+    (kept,) = unpack_body(row[-1])
     with pytest.raises(TicketError, match="receipt") as caught:
         site = world.site().signer.public
         verify_evidence(scheme, framed, against=[decode_statement(kept)], site=site)
@@ -420,7 +420,7 @@ def test_a_delegation_that_was_taken_back_clears_its_giver(world: DeployedWorld)
     assert word_on(world, framed)
     row = world.nodes["upper"].store.get("claims", lower.id)
     assert row is not None and row[3] == "upper/vm@lower"
-    (kept,) = unpack_body(row[-1], 1)
+    (kept,) = unpack_body(row[-1])
     with pytest.raises(TicketError) as caught:
         verify_evidence(site.scheme, framed, against=[decode_statement(kept)], site=site.signer.public)
     assert caught.value.code == "refuted"

@@ -95,7 +95,7 @@ class UsageBook:
     def restore(self, rows: Iterable[Row], now: Instant) -> None:
         """Take up the rows of a store, in the order of their keys."""
         for id_, holder, type_, until, body in rows:
-            (stretches,) = unpack_body(body, 1)
+            (stretches,) = unpack_body(body)
             self._serial = max(self._serial, int(id_))
             profile = self._profile(holder, type_)
             for start, end, units in stretches:

@@ -76,5 +76,5 @@ class Outage:
     @classmethod
     def from_row(cls, row: Row) -> Self:
         id_, state, since, again, reason, body = row
-        tries, unit = unpack_body(body, 2)
+        tries, unit = unpack_body(body)
         return cls(id_, reason, since, again, tries, unit, state)

@@ -87,7 +87,7 @@ class PlanHold:
 
     @classmethod
     def from_row(cls, row: Row) -> Self:
-        query, holder, term, parts, answer, others = unpack_body(row[-1], 6)
+        query, holder, term, parts, answer, others = unpack_body(row[-1])
         return cls(row[0], row[1], query, holder, Term(*term), _parts(parts), row[3], row[2], answer, tuple(others))
 
 
@@ -135,7 +135,7 @@ class Topology:
 
     @classmethod
     def from_row(cls, row: Row) -> Self:
-        fields = dict(zip(_FIELDS, unpack_body(row[-1], len(_FIELDS)), strict=True))
+        fields = dict(zip(_FIELDS, unpack_body(row[-1]), strict=True))
         fields["parts"] = _parts(fields["parts"])
         if fields["term"] is not None:
             fields["term"] = Term(*fields["term"])

@@ -2,8 +2,8 @@
 
 A record is everything that must survive a crash, and a few transient fields (timers and how often a message was sent)
 that need not: after a restart all that is due is due at once. The ``body`` of a row is a msgpack array of the
-persistent fields in the order of ``FIELDS``; a new field goes at the end and gets a default, so that old rows still
-load.
+persistent fields that its columns do not hold, as ``row`` writes them and ``from_row`` reads them: a change of either
+is a new version of the schema, and needs a migration (:mod:`leasekit.stores.migrations`).
 """
 
 from __future__ import annotations
@@ -30,13 +30,10 @@ pack_body: Final[Callable[[object], bytes]] = msgpack.Packer().pack
 """One packer for all rows: making one costs more than a row does. Rows are made by the actor's own thread only."""
 
 
-def unpack_body(body: bytes, count: int, *defaults: Any) -> tuple[Any, ...]:
-    """``count`` fields: ``defaults`` for those that an old row lacks at the end; those of a newer one are dropped."""
+def unpack_body(body: bytes) -> tuple[Any, ...]:
+    """The fields that were packed."""
     fields: tuple[Any, ...] = msgpack.unpackb(body, use_list=False, strict_map_key=False)
-    lacking = count - len(fields)
-    if lacking > 0:
-        fields += defaults[len(defaults) - lacking :]
-    return fields[:count]
+    return fields
 
 
 class Held(NamedTuple):
@@ -65,11 +62,11 @@ class Asked(NamedTuple):
 
 
 def _held(value: Any) -> Held | None:
-    return None if value is None else Held(value[0], value[1], value[2], Term(*value[3]), *value[4:7])
+    return None if value is None else Held._make(value)._replace(term=Term(*value[3]))
 
 
 def _asked(value: Any) -> Asked:
-    return Asked(value[0], value[1], Term(*value[2]), value[3], value[4])
+    return Asked._make(value)._replace(term=Term(*value[2]))
 
 
 @attrs.define(slots=True, eq=False)
@@ -104,7 +101,7 @@ class GuestUnit:
     @classmethod
     def from_row(cls, row: Row) -> Self:
         id_, lease, type_, state, action, reason, body = row
-        name, properties = unpack_body(body, 2, EMPTY)
+        name, properties = unpack_body(body)
         return cls(id_, lease, name, type_, state, action, properties, reason)
 
 
@@ -219,27 +216,13 @@ class GuestLease:
 
     @classmethod
     def from_row(cls, row: Row) -> Self:
-        fields = unpack_body(row[-1], len(_GUEST_NAMES))
-        id_, name, slice_, type_, broker = fields[:5]
-        lease = cls(id_, name, slice_, type_, broker, _asked(fields[5]))
-        for field, value in zip(_GUEST_NAMES[6:], fields[6:], strict=False):
-            setattr(lease, field, value)
+        lease = cls(**dict(zip(_GUEST_NAMES, unpack_body(row[-1]), strict=True)))
+        lease.asked = _asked(lease.asked)
         lease.approved, lease.renewal = _held(lease.approved), _held(lease.renewal)
         lease.further = tuple(one for one in map(_held, lease.further) if one is not None)
-        if (lease.state, lease.pending) == (guest.ACTIVE_TICKETED, NONE) and lease.renewal is not None:
-            lease._take_in_hand(lease.renewal)
-        if lease.op in (EXTEND, UNDO) and lease.renewal is not None and not lease.ask:  # an old row has them beside it
-            lease.renewal = lease.renewal._replace(victims=lease.renewal.victims or tuple(lease.victims))
         lease.first_asked = None if lease.first_asked is None else _asked(lease.first_asked)
         lease.granted = Term(*lease.granted) if lease.granted is not None else None
         return lease
-
-    def _take_in_hand(self, first: Held) -> None:
-        """An old row has the first of the tickets in hand as its renewal, and its victims in a place of their own."""
-        extends = self.number if self.asked.op == EXTEND else 0
-        tickets = (first._replace(victims=tuple(self.victims)), *self.further)
-        self.renewal, self.victims = None, ()
-        self.further = tuple(one._replace(extends=extends) for one in tickets)
 
 
 _GUEST_NAMES = tuple(field.name for field in attrs.fields(GuestLease))
@@ -269,7 +252,7 @@ class Slice:
 
     @classmethod
     def from_row(cls, row: Row) -> Self:
-        hold, released, refused, key = unpack_body(row[-1], 4, True, "", "")
+        hold, released, refused, key = unpack_body(row[-1])
         return cls(row[0], hold, released, refused, bool(row[2]), key)
 
 
@@ -300,7 +283,7 @@ class Return:
 
     @classmethod
     def from_row(cls, row: Row) -> Self:
-        site_, broker_, held, number, at, receipt = unpack_body(row[-1], 6, b"")
+        site_, broker_, held, number, at, receipt = unpack_body(row[-1])
         taken = _held(held)
         assert taken is not None, "a return always has a ticket"
         return cls(row[0], row[1], site_, broker_, taken, number, at, row[2], receipt=receipt)
@@ -411,8 +394,8 @@ class BrokerLease:
         (
             asked, number, request, arrived, deadline, claims, update, unacked, group, ended, cut, key, suspend,
             suspended,
-        ) = unpack_body(row[-1], 14, (), 0, (), "", -1, -1, b"", 0, False)  # fmt: skip
-        granted = tuple(Granted(c[0], c[1], c[2], c[3], Term(*c[4]), *c[5:12]) for c in claims)
+        ) = unpack_body(row[-1])  # fmt: skip
+        granted = tuple(Granted._make(claim)._replace(term=Term(*claim[4])) for claim in claims)
         return cls(
             row[0], row[3], row[2], row[4], row[5], row[6], _asked(asked), number, request, arrived, deadline, row[10],
             granted, update, _unpack_updates(unacked), group, ended, cut, key, suspend, suspended,
@@ -463,9 +446,7 @@ class SiteUnit:
     @classmethod
     def from_row(cls, row: Row) -> Self:
         id_, lease, type_, state, action, reason, body = row
-        promised, given, failures, retire, power, metered, left, changed = unpack_body(
-            body, 8, "", EMPTY, 0, "", ON, EMPTY, "", False
-        )
+        promised, given, failures, retire, power, metered, left, changed = unpack_body(body)
         return cls(
             id_, type_, state, NONE, lease, promised, action, given, reason, failures, retire, power=power,
             metered=metered, left=left, changed=changed,
@@ -485,14 +466,7 @@ class Change(NamedTuple):
 
 
 def _change(value: Any) -> Change | None:
-    if value is None:
-        return None
-    op, number, claim, units, term, victims, configuration = value
-    return Change(op, number, claim, units, Term(*term), victims, configuration)
-
-
-_NO_CONTRACT: Final = (b"", -1)
-"""In the place of two fields of a site's lease that claims have now."""
+    return None if value is None else Change._make(value)._replace(term=Term(*value[4]))
 
 
 @attrs.define(slots=True, eq=False)
@@ -569,8 +543,8 @@ class SiteLease:
         body = (
             self.claim, self.term, self.wanted, self.number, self.resource, self.properties, self.units, self.settles,
             self.next, self.update, _pack_updates(self.unacked), self.receipt, self.ended, self.root,
-            self.preemptible, self.origin, self.noticed, self.notice, *_NO_CONTRACT, self.key, self.saves,
-            self.replaced, self.after,
+            self.preemptible, self.origin, self.noticed, self.notice, self.key, self.saves, self.replaced,
+            self.after,
         )  # fmt: skip
         return (
             self.id, int(self.is_live), self.slice, self.holder, self.type, self.state, self.pending, self.wanted,
@@ -579,13 +553,10 @@ class SiteLease:
 
     @classmethod
     def from_row(cls, row: Row) -> Self:
-        defaults = (
-            EMPTY, EMPTY, (), 0, None, 0, (), b"", -1, b"", False, b"", -1, "", *_NO_CONTRACT, b"", False, 0, None,
-        )  # fmt: skip
         (
             claim, term, wanted, number, resource, properties, units, settles, next_, update, unacked, receipt, ended,
-            root, preemptible, origin, noticed, notice, _, _, key, saves, replaced, after,
-        ) = unpack_body(row[-1], 24, *defaults)  # fmt: skip
+            root, preemptible, origin, noticed, notice, key, saves, replaced, after,
+        ) = unpack_body(row[-1])  # fmt: skip
         return cls(
             row[0], row[3], row[2], row[4], row[5], row[6], claim, Term(*term), wanted, number, resource, properties,
             row[10], list(units), settles, _change(next_), update, _unpack_updates(unacked), receipt, ended, root,
@@ -630,7 +601,7 @@ class SiteClaim:
 
     @classmethod
     def from_row(cls, row: Row) -> Self:
-        at, body, signature, until, honoured, used, vouched = unpack_body(row[-1], 7, -1, True, True, -1)
+        at, body, signature, until, honoured, used, vouched = unpack_body(row[-1])
         return cls(
             row[0], row[3], row[2], row[4], row[5], row[6], row[7], Term(row[8], row[9]), row[10], at, body,
             signature, bool(row[1]), until, honoured, used, vouched,

@@ -9,7 +9,6 @@ from typing import ClassVar, NamedTuple, Self
 
 import attrs
 
-from leasekit.core.claims.ticket import decode_ticket
 from leasekit.core.leases import delegation as deleg
 from leasekit.core.leases.machine import NONE
 from leasekit.core.leases.records import pack_body, unpack_body
@@ -101,12 +100,11 @@ class Delegation:
         (
             ticket, properties, number, site_, digest, given, source, reclaimed, deadline, statement, withheld, freed,
             line, replaced, beyond,
-        ) = unpack_body(row[-1], 15, "", b"", False, "", -1, -1, b"", (), -1, "", -1, -1)  # fmt: skip
+        ) = unpack_body(row[-1])  # fmt: skip
         return cls(
-            row[0], row[1], row[2], row[3], Term(row[4], row[5]), ticket, properties, number, site_ or row[1],
-            digest or decode_ticket(ticket).leaf.digest, row[6], NONE, row[7], given, source, reclaimed, deadline,
-            statement, tuple(Withheld(w, units, Term(*term), *rest) for w, units, term, *rest in withheld), freed,
-            line, replaced, beyond,
+            row[0], row[1], row[2], row[3], Term(row[4], row[5]), ticket, properties, number, site_, digest, row[6],
+            NONE, row[7], given, source, reclaimed, deadline, statement,
+            tuple(Withheld._make(one)._replace(term=Term(*one[2])) for one in withheld), freed, line, replaced, beyond,
         )  # fmt: skip
 
 
@@ -133,7 +131,7 @@ class Wish:
 
     @classmethod
     def from_row(cls, row: Row) -> Self:
-        site_, anew = unpack_body(row[-1], 2, False)
+        site_, anew = unpack_body(row[-1])
         return cls(row[0], row[1], row[2], row[3], row[4], site_, anew)
 
 
@@ -168,7 +166,7 @@ class Notice:
 
     @classmethod
     def from_row(cls, row: Row) -> Self:
-        subject, number, message = unpack_body(row[-1], 3)
+        subject, number, message = unpack_body(row[-1])
         return cls(row[0], row[1], subject, number, row[3], message, row[2])
 
 
@@ -194,7 +192,7 @@ class Report:
 
     @classmethod
     def from_row(cls, row: Row) -> Self:
-        (subject,) = unpack_body(row[-1], 1)
+        (subject,) = unpack_body(row[-1])
         return cls(row[0], row[1], row[2], row[3], subject, row[4])
 
 
@@ -211,9 +209,9 @@ class PeerRecord:
     origin: str
     may: tuple[str, ...]
     open_requests: int
-    removed: bool = False
-    former: tuple[tuple[bytes, Instant], ...] = ()
-    used: Instant = 0
+    removed: bool
+    former: tuple[tuple[bytes, Instant], ...]
+    used: Instant
     timer: Instant | None = None
 
     table: ClassVar[str] = "peers"
@@ -224,7 +222,7 @@ class PeerRecord:
 
     @classmethod
     def from_row(cls, row: Row) -> Self:
-        may, open_requests, removed, former, used = unpack_body(row[-1], 5, False, (), 0)
+        may, open_requests, removed, former, used = unpack_body(row[-1])
         key = bytes.fromhex(row[2])
         return cls(row[0], row[1], key, row[3], row[4], tuple(may), open_requests, removed, former, used)
 
@@ -251,7 +249,7 @@ class Window:
 
     @classmethod
     def from_row(cls, row: Row) -> Self:
-        units, close, begun = unpack_body(row[-1], 3, False)
+        units, close, begun = unpack_body(row[-1])
         return cls(row[0], row[1], row[2], tuple(units), row[3], close, begun)
 
 
@@ -277,5 +275,5 @@ class Incident:
 
     @classmethod
     def from_row(cls, row: Row) -> Self:
-        body, root = unpack_body(row[-1], 2, "")
+        body, root = unpack_body(row[-1])
         return cls(row[0], row[1], row[2], row[3], row[4], body, root)

@@ -73,7 +73,7 @@ class SavedUnit:
     @classmethod
     def from_row(cls, row: Row) -> Self:
         id_, lease, holder, type_, state, until, body = row
-        unit, by, tries, action, key = unpack_body(body, 5)
+        unit, by, tries, action, key = unpack_body(body)
         return cls(
             id_, lease, unit, holder, type_, until, state, by=by, tries=tries, action=action, holder_key=key
         )  # fmt: skip
