@@ -183,7 +183,7 @@ class Served(Generic[L]):
         if lease is None:
             return
         meant = next((update.message for update in lease.unacked if update.number == message.update), None)
-        if meant is None or message.signed not in (b"", acknowledge(meant).signed):
+        if meant is None or message.signed != acknowledge(meant).signed:
             return  # it is of a lease that was forgotten, and has been made anew since
         if not self.is_holders(lease, peer):
             return

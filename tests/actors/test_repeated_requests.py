@@ -147,7 +147,8 @@ def test_an_old_answer_settles_no_return(world: LosingWorld) -> None:
 
 def test_an_old_acknowledgement_settles_no_new_update(world: LosingWorld) -> None:
     """A broker that has forgotten a lease grants an old request anew, as its first update again: an acknowledgement of
-    the first first one, or of one that it has never sent, does not keep it from telling the guest.
+    the first first one, of one that it has never sent, or that does not say of which, does not keep it from telling the
+    guest.
     """
     lease = world.request("batch", 2, 10 * SECOND, 3 * HOUR)
     world.run_until(MINUTE)
@@ -161,7 +162,8 @@ def test_an_old_acknowledgement_settles_no_new_update(world: LosingWorld) -> Non
     again = world.letters(TicketUpdate, "upper")[-1]
     assert (again.lease, again.update) == (first.lease, first.update)
     owed = world.broker("upper").leases[lease].unacked
-    for late in (acknowledge(first), Ack(lease, 7, acknowledge(again).signed), Ack(lease, 7)):
+    unsaid = Ack(lease, again.update)
+    for late in (acknowledge(first), Ack(lease, 7, acknowledge(again).signed), Ack(lease, 7), unsaid):
         world.receive("upper", "batch", late)
         assert [update.message for update in owed] == [again]
     assert world.broker("upper").leases[lease].unacked is owed

@@ -223,7 +223,7 @@ class Accepted(NamedTuple):
 class Ack(NamedTuple):
     """Update ``update`` of this lease has arrived and is stored.
 
-    ``signed`` says which: the SHA-256 of the ticket or contract that came with it (empty: an older peer does not say).
+    ``signed`` says which: the SHA-256 of the ticket or contract that came with it.
     A server that has forgotten a lease may make it anew and count its updates from 1 again; what acknowledges one of
     before must not settle the new one.
     """
