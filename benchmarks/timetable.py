@@ -6,9 +6,7 @@ Capacity: 1,000 units over a month at load 0.9. Terms
 are drawn exponentially, units from 1 to 16, starts uniformly; what doesn't fit where it was drawn takes the earliest
 fit after that. Point work is measured on the full timetable: reserve one that fits, release it again. Earliest fit:
 the same kind of requests with random starts, and large ones (up to 15 % of the units, up to a day) from the beginning
-of the month, where a naive search stops at every obstacle. Hosts: k of 5,000 by attributes, with 5,000 reservations
-of random hosts stored; also in the worst case, where nothing is found until the last host. ``--quick`` leaves out the
-growth curve's largest sizes.
+of the month, where a naive search stops at every obstacle. ``--quick`` leaves out the growth curve's largest sizes.
 """
 
 from __future__ import annotations
@@ -26,14 +24,12 @@ from typing import Any, NamedTuple
 from _report import Result, emit, result
 
 from leasekit.core.time import DAY, MINUTE, Term
-from leasekit.core.timetable import Shortfall, Timetable, UnitTimetable
-from leasekit.core.timetable.units import Attributes
+from leasekit.core.timetable import Timetable
 
 MONTH = 30 * DAY
 UNITS = 1000
 LOAD = 0.9
 SIZES = (1, 1, 2, 2, 4, 4, 8, 16)
-HOSTS = 5000
 STORED = 100_000
 
 
@@ -172,64 +168,6 @@ def _contents(timetable: Timetable) -> Iterator[tuple[object, tuple[int, Term]]]
         yield key, held
 
 
-def hosts(reservations: int, each: int, random: Random) -> UnitTimetable:
-    """5,000 hosts of 40 kinds, with reservations of ``each`` random hosts over the month."""
-    timetable = UnitTimetable()
-    for number in range(HOSTS):
-        attributes = {"rack": str(number % 20), "memory_gb": "64" if number % 3 else "256", "arch": "x86_64"}
-        timetable.add_unit(f"host{number:04}", attributes)
-    key = 0
-    while key < reservations:
-        start = random.randrange(MONTH)
-        term = Term(start, start + random.randint(MINUTE * 10, 2 * DAY))
-        names = random.sample(range(HOSTS), 3 * each)
-        free = [name for name in (f"host{i:04}" for i in names) if timetable.is_free(name, term)][:each]
-        if len(free) == each:
-            timetable.reserve(key, free, term)
-            key += 1
-    return timetable
-
-
-def large_memory(attributes: Attributes) -> bool:
-    """A filter that one host in three passes, comparing numbers as numbers."""
-    return float(attributes["memory_gb"]) >= 128
-
-
-def hosts_figures(rounds: int) -> Iterator[Result]:
-    """Choosing and reserving k of 5,000 hosts by attributes."""
-    random = Random(3)
-    timetable = hosts(5000, 8, random)
-    for count in (1, 16, 128):
-        samples = [_choose_and_reserve(timetable, count, random, False) for _ in range(rounds)]
-        yield result(f"choose_{count}_of_5000_median_us", at(samples, 0.5), "us", 1000)
-        yield result(f"choose_{count}_of_5000_p99_us", at(samples, 0.99), "us", 1000)
-    samples = [_choose_and_reserve(timetable, 16, random, True) for _ in range(rounds)]
-    yield result("choose_16_ordered_median_us", at(samples, 0.5), "us", None)
-    samples = [timed(_refused, timetable, Term(MONTH // 2, MONTH // 2 + DAY)) for _ in range(rounds)]
-    yield result("choose_refused_median_us", at(samples, 0.5), "us", 1000)
-
-
-def _choose_and_reserve(timetable: UnitTimetable, count: int, random: Random, ordered: bool) -> float:
-    start = random.randrange(MONTH)
-    term = Term(start, start + random.randint(MINUTE * 10, 2 * DAY))
-    order = (lambda name: -int(name[4:])) if ordered else None
-
-    def work() -> None:
-        timetable.reserve("probe", timetable.choose(count, term, large_memory, order=order), term)
-
-    took = timed(work)
-    timetable.release("probe")
-    return took
-
-
-def _refused(timetable: UnitTimetable, term: Term) -> None:
-    try:
-        timetable.choose(HOSTS, term, large_memory)
-    except Shortfall:
-        return
-    raise AssertionError("5,000 hosts with much memory were found where there are 1,667")
-
-
 def growth_figures(sizes: list[int], rounds: int) -> Iterator[Result]:
     """Reserve and release, together, from 100 to 1,000,000 stored, in two ways of growing.
 
@@ -257,7 +195,7 @@ def main() -> int:
     arguments = parser.parse_args()
     rounds = 2000
     sizes = [100, 1000, 10_000, 100_000] + ([] if arguments.quick else [1_000_000])
-    results = [*small_figures(), *capacity_figures(rounds), *hosts_figures(rounds // 4), *memory_figure()]
+    results = [*small_figures(), *capacity_figures(rounds), *memory_figure()]
     results += growth_figures(sizes, rounds)
     ok = emit("timetable", "quick" if arguments.quick else "full", results, arguments.json)
     return 0 if ok else 1

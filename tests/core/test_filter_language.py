@@ -10,8 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leasekit.core.filters import DEPTH_MAX, LENGTH_MAX, FilterError, parse_filter
-from leasekit.core.time import Term
-from leasekit.core.timetable import UnitTimetable
 
 HOST = {"memory_mb": "10240", "cores": "10", "os": "debian", "gpu": "true", "virtual": "no", "rack": "A-7", "base": "9"}
 
@@ -146,14 +144,6 @@ def test_limits_hold() -> None:
             parse_filter(deep)
     assert parse_filter("(" * (DEPTH_MAX - 1) + "gpu" + ")" * (DEPTH_MAX - 1))(HOST)
     assert not parse_filter(f"cores == {'9' * 200}")(HOST)
-
-
-def test_a_filter_chooses_units() -> None:
-    """Where a timetable of units takes a condition, a filter is one: for a site's authority."""
-    table = UnitTimetable()
-    for name, memory in (("a", "9"), ("b", "10"), ("c", "100")):
-        table.add_unit(name, {"memory_gb": memory})
-    assert table.choose(2, Term(0, 10), parse_filter("memory_gb >= 10")) == ["b", "c"]
 
 
 NUMBERS = st.one_of(st.integers(-(10**6), 10**6), st.floats(-1e6, 1e6).map(lambda number: round(number, 3)))

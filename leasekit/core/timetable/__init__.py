@@ -1,9 +1,5 @@
-"""The timetable that every broker and authority decides with: how many units are free when, and which.
-
-:class:`Timetable` counts units of a type; :class:`UnitTimetable` knows which named units are held.
-"""
+"""The timetable that every broker and authority decides with: how many units of a type are free when."""
 
 from leasekit.core.timetable.capacity import Shortfall, Timetable
-from leasekit.core.timetable.units import UnitConflict, UnitTimetable
 
-__all__ = ["Shortfall", "Timetable", "UnitConflict", "UnitTimetable"]
+__all__ = ["Shortfall", "Timetable"]

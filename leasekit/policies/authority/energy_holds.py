@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from functools import lru_cache
-from typing import Final, TypeAlias, cast
+from typing import Final, TypeAlias
 
 from leasekit.core.mappers import Demand, UnitView
 from leasekit.core.time import Instant, Term
-from leasekit.core.timetable import UnitTimetable
 from leasekit.policies.authority.first_fit import FILTER
+from leasekit.policies.authority.occupancy import Occupancy
 from leasekit.policies.authority.weighers import Weigher, efficiency
 
 _NOW: Final = "now"
@@ -28,7 +28,8 @@ class Holds:
     def __init__(self, weighers: Sequence[Weigher]) -> None:
         self._by_efficiency = "efficiency" in weighers
         self._chosen: dict[_Key, tuple[str, ...]] = {}
-        self._table = UnitTimetable()
+        self._table: Occupancy[_Key] = Occupancy()
+        self._units: list[str] = []
         self._known: set[str] = set()
         self._bookings: list[Demand] = []
         self._now: list[Demand] = []
@@ -51,19 +52,17 @@ class Holds:
         """
         names = [unit.id for unit in units]
         kept = self._now or self._bookings or len(self._table)
-        if not (booked or demands or kept) and names == self._table.units:
+        if not (booked or demands or kept) and names == self._units:
             return  # as mostly at a quiet site: nobody has or wants anything, now as before
-        table = self._table = UnitTimetable()
-        for name in names:
-            table.add_unit(name)
-        self._known = set(names)
+        table = self._table = Occupancy()
+        self._units, self._known = names, set(names)
         self._now = [demand for demand in booked if demand.held and demand.op == "held"]
         for number, demand in enumerate(self._now):
             mine = [
                 name for name in demand.held if name in self._known and table.is_free(name, _from(now, demand.term))
             ]
             if mine:
-                table.reserve((_NOW, number), mine, _from(now, demand.term))
+                table.hold((_NOW, number), mine, _from(now, demand.term))
         self._bookings = [demand for demand in booked if demand.op != "held"]
         # A demand that was booked begins now: what was chosen for it is still its own, until it is given.
         begun = {self._key(demand, now): demand for demand in demands if demand.units > 0}
@@ -121,11 +120,11 @@ class Holds:
         """Choose so many more of ``able``: of those that are free, then of those of reservations that are ``content``
         with any unit.
         """
-        term, found = terms[key], self._table.reservations
+        term = terms[key]
         holders: dict[str, list[_Key]] = {}
         more: list[str] = []
         for name in able:
-            holders[name] = [cast(_Key, other) for other, _ in found(name, term)]
+            holders[name] = list(self._table.holders(name, term))
             if not holders[name]:
                 more.append(name)
             if len(more) == missing:
@@ -140,11 +139,10 @@ class Holds:
 
     def _hold(self, key: _Key, names: tuple[str, ...], term: Term) -> None:
         """These are a reservation's units now, instead of those that it had."""
-        if key in self._table:
-            self._table.release(key)
+        self._table.release(key)
         self._chosen.pop(key, None)
         if names:
-            self._table.reserve(key, names, term)
+            self._table.hold(key, names, term)
             self._chosen[key] = names
 
     # -- asking ------------------------------------------------------------------------------------------------
@@ -159,7 +157,7 @@ class Holds:
 
     def next_due(self, unit: str, now: Instant) -> Instant | None:
         """When the next reservation of the unit begins."""
-        return self._table.next_reservation(unit, now)
+        return self._table.next_start(unit, now)
 
     def before(self, until: Instant) -> Iterator[str]:
         """The units that reservations hold from before ``until`` on."""
@@ -200,7 +198,7 @@ class Holds:
         free = [name for name in given if self._table.is_free(name, term)]
         if free:
             self._given += 1
-            self._table.reserve((_NOW, -self._given), free, term)
+            self._table.hold((_NOW, -self._given), free, term)
             self._now.append(Demand(lease, "", "held", "", 0, tuple(free), (), term, {}))
         return freed
 
@@ -209,8 +207,7 @@ class Holds:
         self._by_lease[key[0]].remove(key)
         for name in chosen:
             self._by_unit[name].discard(key)
-        if key in self._table:
-            self._table.release(key)
+        self._table.release(key)
         return chosen
 
 
