@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Literal
 
 from leasekit.core.time import Duration, Instant, Term
@@ -224,10 +224,6 @@ class Signal(StepFunction):
         """The signal in whole units, rounded up (but see :data:`WHOLE_TOLERANCE`)."""
         return self.mapped(whole_units)
 
-    def compacted(self) -> Signal:
-        """The same function without the pairs that repeat the value before them."""
-        return Signal(_changes(self._instants, self._values), end=self._end)
-
 
 def whole_units(value: float) -> float:
     """The smallest whole number of units that serves a demand, as a float; noise in the last digits is ignored."""
@@ -235,14 +231,6 @@ def whole_units(value: float) -> float:
     if abs(value - nearest) <= WHOLE_TOLERANCE * max(1.0, abs(nearest)):
         return nearest
     return float(math.ceil(value))
-
-
-def _changes(instants: Sequence[int], values: Sequence[float]) -> Iterator[tuple[Instant, float]]:
-    previous: float | None = None
-    for instant, value in zip(instants, values, strict=True):
-        if value != previous:
-            yield instant, value
-        previous = value
 
 
 def _check_window(window: Term) -> None:

@@ -82,7 +82,6 @@ class TurnDone(NamedTuple):
 
     number: int
     decisions: Sequence[Any] = ()
-    next_at: Instant | None = None
     error: str = ""
 
 

@@ -162,21 +162,14 @@ def _structured(
     return structured, structure(PublishSettings, settings[PUBLISH], f"{where}.{PUBLISH}", base=base)
 
 
-def check_settings(kind: str, settings: Mapping[str, Any], where: str, *, base: Path | None = None) -> None:
-    """Checks settings without touching the world: what :func:`make_driver` finds before it makes the driver.
-
-    Raises ``SettingsError`` with all faults at once.
-    """
-    _structured(driver_factory(kind, where), settings, where, base)
-
-
 def action_timeout(
     kind: str, settings: Mapping[str, Any], given: Duration | None, where: str, *, base: Path | None = None
 ) -> Duration:
     """How long one action may take: what the site has ``given``, else what the driver takes for usual, which is what
     its factory's ``timeouts(settings)`` says, or :data:`TIMEOUT`.
 
-    Checks the settings too. Raises ``SettingsError``, also where the driver itself may wait for longer than that.
+    Checks the settings too, without touching the world: what :func:`make_driver` finds before it makes the driver.
+    Raises ``SettingsError`` with all faults at once, also where the driver itself may wait for longer than that.
     """
     factory = driver_factory(kind, where)
     structured, _ = _structured(factory, settings, where, base)

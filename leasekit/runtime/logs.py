@@ -28,8 +28,6 @@ from leasekit.runtime.unit_logs import stamp
 ACTOR: Final[ContextVar[str]] = ContextVar("leasekit_actor", default="")
 """The actor that the current task works for; set by the daemon, added to every record."""
 FIELDS: Final = ("actor", "lease", "unit", "peer")
-FORMATS: Final = ("human", "json")
-LEVELS: Final = ("debug", "info", "warning", "error")
 TRANSITIONS_PER_SECOND: Final = 50
 """How many transitions are shown on a terminal in a second; of further ones only the number is."""
 FILE_SIZE_MAX: Final = 10 * 1024 * 1024

@@ -168,15 +168,6 @@ def test_rounded_up_serves_the_demand(signal: Signal) -> None:
         assert value * (1 - 1e-8) - 1e-8 <= units < value + 1
 
 
-@given(signals())
-def test_compacted_is_the_same_function(signal: Signal) -> None:
-    """Repeats are dropped, and nothing else."""
-    compact = signal.compacted()
-    assert all(compact.value(at) == signal.value(at) for at in range(-1, 90))
-    values = [value for _, value in compact]
-    assert all(one != two for one, two in itertools.pairwise(values))
-
-
 @pytest.mark.parametrize(
     ("pairs", "message"),
     [

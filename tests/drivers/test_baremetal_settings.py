@@ -14,7 +14,7 @@ from leasekit.core.settings import SettingsError, structure
 from leasekit.core.time import HOUR, MINUTE
 from leasekit.drivers.baremetal.plan import make_plan
 from leasekit.drivers.baremetal.settings import BareMetalSettings
-from leasekit.drivers.registry import action_timeout, check_settings
+from leasekit.drivers.registry import action_timeout
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "deploy/baremetal/metal.toml"
 POWER = {"kind": "script", "on": ["a"], "off": ["b"], "status": ["c"]}
@@ -65,7 +65,7 @@ NETWORK = table()["network"]
 def test_faults_are_told_by_their_keys(changes, fault):
     """Each fault in the settings is told with its key, what was found and what is allowed."""
     with pytest.raises(SettingsError, match=fault):
-        check_settings("baremetal", table(**changes), "site.toml: metal")
+        action_timeout("baremetal", table(**changes), None, "site.toml: metal")
 
 
 def test_an_action_takes_longer_than_the_driver_waits():

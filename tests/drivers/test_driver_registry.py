@@ -11,7 +11,7 @@ from leasekit.core.drivers import Orphan
 from leasekit.core.settings import SettingsError
 from leasekit.drivers.null import NullDriver
 from leasekit.drivers.process.driver import ProcessDriver
-from leasekit.drivers.registry import BUILT_IN, LazyDriver, check_settings, driver_names, make_driver
+from leasekit.drivers.registry import BUILT_IN, LazyDriver, action_timeout, driver_names, make_driver
 from leasekit.drivers.script import ScriptDriver
 
 PLUGIN = """
@@ -101,11 +101,11 @@ def test_all_faults_come_at_once_under_their_name():
 
 
 def test_settings_can_be_checked_without_making_anything(tmp_path):
-    """check_settings() finds the same faults and leaves the world as it is."""
-    check_settings("process", {"directory": str(tmp_path / "units-here")}, "x")
+    """action_timeout() finds the same faults and leaves the world as it is."""
+    action_timeout("process", {"directory": str(tmp_path / "units-here")}, None, "x")
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(SettingsError, match=r"x\.directory: found nothing, expected a path"):
-        check_settings("process", {}, "x")
+        action_timeout("process", {}, None, "x")
 
 
 def test_drivers_of_other_packages(plugin):

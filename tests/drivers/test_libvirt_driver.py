@@ -15,7 +15,7 @@ from driver_harnesses import LibvirtHarness
 from leasekit.core.drivers import DriverError, Orphan, PartlyToldError
 from leasekit.core.settings import SettingsError
 from leasekit.drivers.libvirt.driver import LibvirtDriver
-from leasekit.drivers.registry import check_settings, make_driver
+from leasekit.drivers.registry import action_timeout, make_driver
 
 PREFIX = LibvirtHarness.PREFIX
 NODE = "<node><cpu><mhz>1</mhz><model>x</model><active>1</active><nodes>1</nodes><sockets>1</sockets>" + (
@@ -254,7 +254,7 @@ def test_without_the_binding_one_error_says_what_to_install(monkeypatch):
         "hosts": {"a": {"uri": "qemu:///system"}},
         "images": {"x": {"disk": {"volume": "x"}, "ready": "running"}},
     }
-    check_settings("libvirt", given, "vms")
+    action_timeout("libvirt", given, None, "vms")
     with pytest.raises(SettingsError, match=r"vms.kind: found 'libvirt', which needs the package libvirt-python \(pip"):
         make_driver("libvirt", given, "vms")
 

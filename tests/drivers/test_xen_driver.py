@@ -16,7 +16,7 @@ from xen_control import HOST_KEY, KERNEL, XenHarness
 from leasekit.cli import main
 from leasekit.core.drivers import DriverError, Orphan
 from leasekit.core.settings import SettingsError
-from leasekit.drivers.registry import check_settings, examine
+from leasekit.drivers.registry import action_timeout, examine
 from leasekit.drivers.unit_books import AddressBook, CpuSamples, UnitLocks
 from leasekit.drivers.xen.listing import read_names, read_table
 
@@ -31,7 +31,7 @@ def far(tmp_path: Path) -> XenHarness:
 
 def faults(far: XenHarness, **changes: Any) -> str:
     with pytest.raises(SettingsError) as caught:
-        check_settings("xen", far.settings(**changes), "site.driver")
+        action_timeout("xen", far.settings(**changes), None, "site.driver")
     return str(caught.value)
 
 

@@ -28,12 +28,6 @@ class FilterError(LeasekitError):
         shown = f"{'...' if begin else ''}{cut}{'...' if begin + SHOWN_MAX < len(text) else ''}"
         super().__init__(f"filter: character {position + 1}: {fault}, in {shown!r}")
 
-    @property
-    def pointed(self) -> str:
-        """The fault over two more lines: the filter, and a caret under the character."""
-        line = self.text.replace("\n", " ").replace("\t", " ")
-        return f"filter: {self.fault}\n  {line}\n  {' ' * self.position}^"
-
 
 class _Token(NamedTuple):
     kind: str

@@ -232,10 +232,6 @@ class LibvirtDriver(SiteOnly):
 
         return await all_orphans(partial(look, place) for place in self._places.values())
 
-    async def check_host(self, name: str) -> str:
-        """What a host runs units with, in a word: ``kvm``, ``qemu``, ``xen``, ``test``. Raises ``DriverError``."""
-        return (await self._places[name].machine()).kind
-
     # Parts of these
 
     async def _with_addresses(self, plan: UnitPlan, unit: UnitContext) -> UnitPlan:
