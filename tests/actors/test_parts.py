@@ -42,6 +42,7 @@ from leasekit.core.protocol.messages import (
     OfferAnswer,
     Reclaim,
     TicketUpdate,
+    acknowledge,
 )
 from leasekit.core.requests import parse_options
 from leasekit.core.schema import Row
@@ -265,9 +266,9 @@ def test_served_numbers_updates_and_keeps_them_until_they_are_acknowledged(kerne
     served.publish(lease, update)
     assert sent(kernel) == [("web", update)]
     kernel.connected("web")
-    served._on_ack("site", Ack("w-1", 1))
+    served._on_ack("site", acknowledge(update))
     assert sent(kernel) == [("web", update)] and lease.unacked
-    served._on_ack("web", Ack("w-1", 1))
+    served._on_ack("web", acknowledge(update))
     assert not lease.unacked and not kernel.owed["web"]
 
 
