@@ -21,6 +21,7 @@ import click
 import mapper_api
 
 from leasekit.actors import settings as actor_settings
+from leasekit.cli.lazy import LazyGroup
 from leasekit.cli.main import cli
 from leasekit.config.shell import ShellSettings
 from leasekit.config.transport import TransportSettings
@@ -181,7 +182,9 @@ def _commands(command: click.Command, path: tuple[str, ...]) -> Iterator[tuple[t
     yield path, command
     if isinstance(command, click.Group):
         context = click.Context(command)
-        for name in dict.fromkeys((*command.commands, *command.list_commands(context))):
+        later = command.later if isinstance(command, LazyGroup) else ()
+        own = (name for name in command.commands if name not in later)
+        for name in dict.fromkeys((*own, *later, *command.list_commands(context))):
             member = command.get_command(context, name)
             assert member is not None, "it is listed"
             yield from _commands(member, (*path, name))

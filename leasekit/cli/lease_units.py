@@ -22,12 +22,6 @@ from leasekit.core.errors import LeasekitError
 GUEST = "guest"
 
 
-def add_unit_commands(group: click.Group) -> None:
-    """Add these commands to ``leasekit lease``."""
-    group.add_command(ssh)
-    group.add_command(console)
-
-
 def find_unit(client: Any, name: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     """The lease and the unit that ``name`` means: ``UNIT``, ``LEASE/UNIT``, or a lease that has just one. Raises
     ``LeasekitError`` with those that there are.

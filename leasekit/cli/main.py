@@ -18,32 +18,12 @@ from __future__ import annotations
 
 import os
 import sys
-import traceback
 from collections.abc import Sequence
-from importlib.metadata import entry_points, version
 from typing import Final
 
 import click
 
-from leasekit.cli.broker import broker
-from leasekit.cli.clock import clock
-from leasekit.cli.completion import completion
-from leasekit.cli.config import config
-from leasekit.cli.emulate import emulate
-from leasekit.cli.evidence import evidence
-from leasekit.cli.experiment import experiment
-from leasekit.cli.keys import keys
-from leasekit.cli.lease import lease
-from leasekit.cli.mapper import mapper
-from leasekit.cli.output import clean
-from leasekit.cli.peer import peer
-from leasekit.cli.plan import plan
-from leasekit.cli.plan_coallocate import coallocate
-from leasekit.cli.site import site
-from leasekit.cli.slice import slice_
-from leasekit.cli.status import status
-from leasekit.cli.ticket import ticket
-from leasekit.cli.up import down, up
+from leasekit.cli.lazy import LazyGroup
 from leasekit.config.instants import dated
 from leasekit.core.errors import LeasekitError
 
@@ -60,26 +40,53 @@ ELSEWHERE: Final = {"simulate": "leasekit-simulation, the folder simulation/ of 
 """Commands of which we know the distribution, also where it is not installed."""
 
 
-class CommandLine(click.Group):
+class CommandLine(LazyGroup):
     """The commands of leasekit itself, and those that other distributions add, loaded when they are asked for."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Names of all commands."""
-        return sorted({*self.commands, *entry_points(group=COMMANDS).names})
+        from importlib.metadata import entry_points
+
+        return sorted({*super().list_commands(ctx), *entry_points(group=COMMANDS).names})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """A command by its name; raises :class:`click.ClickException` if its distribution is not installed."""
-        if cmd_name not in self.commands:
+        if cmd_name not in self.later:
+            from importlib.metadata import entry_points
+
             for entry in entry_points(group=COMMANDS, name=cmd_name):
-                self.add_command(entry.load(), cmd_name)
-        command = super().get_command(ctx, cmd_name)
-        if command is None and cmd_name in ELSEWHERE:
-            raise click.ClickException(f"{cmd_name} is not installed: it comes with {ELSEWHERE[cmd_name]}")
-        return command
+                command: click.Command = entry.load()
+                return command
+            if cmd_name in ELSEWHERE:
+                raise click.ClickException(f"{cmd_name} is not installed: it comes with {ELSEWHERE[cmd_name]}")
+        return super().get_command(ctx, cmd_name)
 
 
-@click.group(cls=CommandLine, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.version_option(version("leasekit"), message="leasekit %(version)s")
+@click.group(
+    cls=CommandLine,
+    later={
+        "up": "leasekit.cli.up:up",
+        "down": "leasekit.cli.up:down",
+        "status": "leasekit.cli.status:status",
+        "clock": "leasekit.cli.clock:clock",
+        "lease": "leasekit.cli.lease:lease",
+        "slice": "leasekit.cli.slice:slice_",
+        "site": "leasekit.cli.site:site",
+        "broker": "leasekit.cli.broker:broker",
+        "peer": "leasekit.cli.peer:peer",
+        "ticket": "leasekit.cli.ticket:ticket",
+        "evidence": "leasekit.cli.evidence:evidence",
+        "keys": "leasekit.cli.keys:keys",
+        "config": "leasekit.cli.config:config",
+        "emulate": "leasekit.cli.emulate:emulate",
+        "plan": "leasekit.cli.plan:plan",
+        "mapper": "leasekit.cli.mapper:mapper",
+        "completion": "leasekit.cli.completion:completion",
+        "experiment": "leasekit.cli.experiment:experiment",
+    },
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.version_option(package_name="leasekit", message="leasekit %(version)s")
 def cli() -> None:
     """Lease computers and other units from sites, through brokers.
 
@@ -89,30 +96,6 @@ def cli() -> None:
 
     Times are ISO 8601 (UTC where no zone is named), `now`, or `+2h`; durations are `90s`, `12h`, `1d`.
     """
-
-
-for _command in (
-    up,
-    down,
-    status,
-    clock,
-    lease,
-    slice_,
-    site,
-    broker,
-    peer,
-    ticket,
-    evidence,
-    keys,
-    config,
-    emulate,
-    plan,
-    mapper,
-    completion,
-):
-    cli.add_command(_command)
-plan.add_command(coallocate)
-cli.add_command(experiment)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
@@ -137,6 +120,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return EXIT_ERROR
     except Exception as error:  # noqa: BLE001 - a bug ends in one line as well, not in a traceback
         if os.environ.get(TRACEBACK_VARIABLE):
+            import traceback
+
             traceback.print_exc()
         _tell(f"internal error: {type(error).__name__}: {error} ({TRACEBACK_VARIABLE}=1 shows where)")
         return EXIT_BUG
@@ -149,6 +134,8 @@ def _in_one_line(error: click.UsageError) -> str:
 
 
 def _tell(text: str) -> None:
+    from leasekit.cli.output import clean
+
     for line in text.splitlines() or [""]:
         click.echo(f"leasekit: {dated(clean(line))}", err=True)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -15,6 +16,7 @@ from leasekit.core.errors import LeasekitError
 
 if TYPE_CHECKING:
     from leasekit.config.deployment import ActorSpec, Deployment
+    from leasekit.config.sockets import Door
     from leasekit.runtime.client import ControlClient
 
 DEFAULT_FILE: Final = "leasekit.toml"
@@ -22,6 +24,7 @@ FILE_VARIABLE: Final = "LEASEKIT_FILE"
 PLURALS: Final = {"guest": "guests", "broker": "brokers", "authority": "site authorities"}
 
 T = TypeVar("T")
+A = TypeVar("A", "ActorSpec", "Door")
 
 
 @attrs.frozen(kw_only=True)
@@ -57,26 +60,37 @@ class Place:
         role that is alone in its file.
         """
         deployment = self.deployment()
-        actors = deployment.actors
+        return self._meant(deployment.file, deployment.actors, role, or_only)
+
+    def socket(self, role: str, *, or_only: bool = False) -> Path:
+        """The control socket of the daemon meant. Where a daemon has made it, the rest of the deploy file is not looked
+        at: to check all of it takes longer than most commands do.
+        """
+        from leasekit.config.sockets import doors
+
+        if self.control is not None:
+            return self.control
+        with suppress(LeasekitError):
+            file = self.deploy_file()
+            control = self._meant(file, doors(file, self.state), role, or_only).control
+            if os.path.exists(control):  # noqa: PTH110 - False as well where the path is none that a file can have
+                return control
+        return self.spec(role, or_only=or_only).control
+
+    def _meant(self, file: Path, actors: Mapping[str, A], role: str, or_only: bool) -> A:
         if self.actor:
             if self.actor not in actors:
-                raise LeasekitError(f"{deployment.file}: no actor {self.actor!r}; it has {_listed(actors.values())}")
+                raise LeasekitError(f"{file}: no actor {self.actor!r}; it has {_listed(actors.values())}")
             return actors[self.actor]
         fitting = [actor for actor in actors.values() if actor.role == role]
         if not fitting and or_only and len(actors) == 1:
             fitting = list(actors.values())
         if not fitting:
-            raise LeasekitError(f"{deployment.file}: no {role} in it; it has {_listed(actors.values())}")
+            raise LeasekitError(f"{file}: no {role} in it; it has {_listed(actors.values())}")
         if len(fitting) > 1:
             names = ", ".join(actor.name for actor in fitting)
-            raise LeasekitError(
-                f"{deployment.file} has {len(fitting)} {PLURALS[role]}: {names}; say which with --actor"
-            )
+            raise LeasekitError(f"{file} has {len(fitting)} {PLURALS[role]}: {names}; say which with --actor")
         return fitting[0]
-
-    def socket(self, role: str, *, or_only: bool = False) -> Path:
-        """The control socket of the daemon meant."""
-        return self.control if self.control is not None else self.spec(role, or_only=or_only).control
 
     def connect(self, role: str, *, or_only: bool = False) -> ControlClient:
         """A connection to the daemon of the actor meant."""
@@ -93,7 +107,7 @@ class Place:
         return self.connect("", or_only=True)
 
 
-def _listed(actors: Iterable[ActorSpec]) -> str:
+def _listed(actors: Iterable[ActorSpec | Door]) -> str:
     return ", ".join(f"{actor.name} ({actor.role})" for actor in actors) or "none"
 
 

@@ -12,6 +12,7 @@ import click
 
 from leasekit.cli.emulate import went_wrong
 from leasekit.cli.files import STANDARD_INPUT, check_out_file, is_standard_input, wrong_problem
+from leasekit.cli.lazy import LazyGroup
 from leasekit.cli.output import example, json_option, note, print_json, print_table
 from leasekit.cli.saving import saving_options
 from leasekit.cli.times import Count
@@ -24,7 +25,7 @@ _LABELS: Final = {"utilisation": "utilisation of the makespan"}
 _APART: Final = frozenset({"kinds", "mapper_errors"})
 
 
-@click.group()
+@click.group(cls=LazyGroup, later={"coallocate": "leasekit.cli.plan_coallocate:coallocate"})
 def plan() -> None:
     """See what a mapper would decide, without daemons."""
 

@@ -125,21 +125,6 @@ def _is_under_way(parts: Sequence[Mapping[str, Any]]) -> bool:
     return any(part["state"] != sm.ACTIVE or part["pending"] not in (None, "", NONE) for part in parts)
 
 
-def with_topologies(
-    client: ControlClient, leases: Sequence[Mapping[str, Any]], *, every: bool
-) -> list[Mapping[str, Any]]:
-    """The leases, with the topology that each belongs to as its ``group``, where the actor is a guest that has any."""
-    if not leases or "holder" in leases[0]:
-        return list(leases)
-    names = [each["topology"] for each in client.query("topologies", all=every)]
-    groups: dict[str, str] = {}
-    for found in client.batch(("query", "topology", {"topology": name}) for name in names):
-        # One that has been forgotten since is an error in its place.
-        if isinstance(found, Mapping):
-            groups |= {part["lease"]: found["topology"] for part in found["parts"]}
-    return [{**lease, "group": groups[lease["id"]]} if lease["id"] in groups else lease for lease in leases]
-
-
 # -- for a person ----------------------------------------------------------------------------------------------------
 
 
@@ -200,63 +185,62 @@ def _state(part: Mapping[str, Any]) -> str:
 # -- commands --------------------------------------------------------------------------------------------------------
 
 
-def add_topology_commands(lease: click.Group) -> None:
-    """Give ``leasekit lease`` the commands for topologies as a whole."""
+@click.command(epilog=example("leasekit lease topologies", "leasekit lease topologies --all --json"))
+@click.option("--all", "every", is_flag=True, help="Those that are over as well.")
+@daemon_options
+@json_option
+def topologies(place: Place, every: bool, as_json: bool) -> None:
+    """List the topologies that were asked for with `leasekit lease request --topology`."""
+    with place.connect(GUEST) as client:
+        found = client.query("topologies", all=every)
+    if as_json:
+        print_json(found)
+        return
+    rows = [(each["topology"], each["slice"], each["broker"], each["state"], *_when(each)) for each in found]
+    print_table(("topology", "slice", "broker", "state", "from", "until", "reason"), rows, empty="no topologies")
 
-    @lease.command(epilog=example("leasekit lease topologies", "leasekit lease topologies --all --json"))
-    @click.option("--all", "every", is_flag=True, help="Those that are over as well.")
-    @daemon_options
-    @json_option
-    def topologies(place: Place, every: bool, as_json: bool) -> None:
-        """List the topologies that were asked for with `leasekit lease request --topology`."""
+
+@click.command(epilog=example("leasekit lease topology guest-t1"))
+@click.argument("name", metavar="TOPOLOGY")
+@daemon_options
+@json_option
+def topology(place: Place, name: str, as_json: bool) -> None:
+    """Show a topology: its plan, and its leases."""
+    with place.connect(GUEST) as client:
+        found = client.query("topology", topology=name)
+    if as_json:
+        print_json(found)
+    else:
+        show_topology(found)
+
+
+@click.command("close-topology", epilog=example("leasekit lease close-topology guest-t1 --wait"))
+@click.argument("name", metavar="TOPOLOGY")
+@click.option("--reason", default="", help="Why, for the history of its leases.")
+@click.option("--wait", is_flag=True, help="Until all of its leases are closed.")
+@daemon_options
+@json_option
+def close_topology(place: Place, name: str, reason: str, wait: bool, as_json: bool) -> None:
+    """End all leases of a topology early, or give it up while it is planned."""
+    from leasekit.cli.watching import Following
+
+    socket = place.socket(GUEST)
+    following = Following(socket) if wait else None
+    try:
         with place.connect(GUEST) as client:
-            found = client.query("topologies", all=every)
-        if as_json:
-            print_json(found)
-            return
-        rows = [(each["topology"], each["slice"], each["broker"], each["state"], *_when(each)) for each in found]
-        print_table(("topology", "slice", "broker", "state", "from", "until", "reason"), rows, empty="no topologies")
-
-    @lease.command(epilog=example("leasekit lease topology guest-t1"))
-    @click.argument("name", metavar="TOPOLOGY")
-    @daemon_options
-    @json_option
-    def topology(place: Place, name: str, as_json: bool) -> None:
-        """Show a topology: its plan, and its leases."""
-        with place.connect(GUEST) as client:
-            found = client.query("topology", topology=name)
-        if as_json:
-            print_json(found)
-        else:
-            show_topology(found)
-
-    @lease.command("close-topology", epilog=example("leasekit lease close-topology guest-t1 --wait"))
-    @click.argument("name", metavar="TOPOLOGY")
-    @click.option("--reason", default="", help="Why, for the history of its leases.")
-    @click.option("--wait", is_flag=True, help="Until all of its leases are closed.")
-    @daemon_options
-    @json_option
-    def close_topology(place: Place, name: str, reason: str, wait: bool, as_json: bool) -> None:
-        """End all leases of a topology early, or give it up while it is planned."""
-        from leasekit.cli.watching import Following
-
-        socket = place.socket(GUEST)
-        following = Following(socket) if wait else None
-        try:
-            with place.connect(GUEST) as client:
-                leases = [part["lease"] for part in client.query("topology", topology=name)["parts"]]
-                client.command("topology.close", topology=name, reason=reason)
-                if following is not None:
-                    open_ = {each["id"] for each in client.query("leases", all=False, slice="")}
-                    following.until_all_closed(each for each in leases if each in open_)
-                found = client.query("topology", topology=name)
-        finally:
+            leases = [part["lease"] for part in client.query("topology", topology=name)["parts"]]
+            client.command("topology.close", topology=name, reason=reason)
             if following is not None:
-                following.close()
-        if as_json:
-            print_json(found)
-        else:
-            note(f"{name}: {found['state']}")
+                open_ = {each["id"] for each in client.query("leases", all=False, slice="")}
+                following.until_all_closed(each for each in leases if each in open_)
+            found = client.query("topology", topology=name)
+    finally:
+        if following is not None:
+            following.close()
+    if as_json:
+        print_json(found)
+    else:
+        note(f"{name}: {found['state']}")
 
 
 def _when(found: Mapping[str, Any]) -> tuple[str, str, str]:

@@ -14,10 +14,8 @@ from leasekit.config.errors import ConfigError, ConfigErrors, Faults
 from leasekit.config.identities import rotation_faults
 from leasekit.config.reach import for_daemons, out_of_reach
 from leasekit.config.resolve import make_deployment
+from leasekit.config.sockets import FILE_MAX
 from leasekit.core.settings import SettingsError
-
-FILE_MAX: Final = 4 * 2**20
-"""The most bytes that a deploy file may have."""
 
 _PLACE: Final = re.compile(r"(.*) \(at (?:line (\d+), column (\d+)|end of document)\)", re.DOTALL)
 

@@ -4,7 +4,6 @@ key.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -20,6 +19,7 @@ from leasekit.config.emulation import EmulationSpec, resolve_emulation
 from leasekit.config.errors import Faults, one_of
 from leasekit.config.keys import KeyFileError, KeyFileMissing, check_key, load_public, looks_like_key
 from leasekit.config.resources import check_switched, check_units, resolve_drivers, resolve_given, resolve_site
+from leasekit.config.sockets import control_socket, state_folder
 from leasekit.config.traces import SignalSpec
 from leasekit.config.transport import TransportSettings
 from leasekit.core.settings import SettingsError, structure
@@ -27,7 +27,6 @@ from leasekit.core.signals import Signal
 from leasekit.core.time import DAY, Duration, format_duration
 from leasekit.policies.registry import make_mapper, switched_types
 
-STATE_ENVIRONMENT: Final = "LEASEKIT_STATE"
 SIGNAL_HORIZON: Final[Duration] = 30 * DAY
 """How much of a signal is used where neither it nor an emulation has a horizon."""
 MAPPERS: Final[Mapping[str, str]] = {"guest": "manual", "broker": "fcfs", "authority": "first_fit"}
@@ -47,7 +46,7 @@ class Resolver:
             self._structured(tables.DeploymentTable, document.get("deployment", {}), "deployment")
             or tables.DeploymentTable()
         )
-        self.state = self._state_folder(state)
+        self.state = state_folder(file, state, self.head.name, self.head.state)
         self.context = Context(self.file, self.state, faults)
         self._used: dict[str, str] = {}
 
@@ -80,14 +79,6 @@ class Resolver:
 
     def _structured(self, cls: type[Any], table: Any, where: str) -> Any:
         return self.faults.attempt(where, lambda: structure(cls, table, where))
-
-    def _state_folder(self, given: Path | None) -> Path:
-        """The given folder, else that of the environment (both from the current folder), else the file's own choice."""
-        environment = os.environ.get(STATE_ENVIRONMENT, "")
-        if given is not None or environment:
-            return Path(given if given is not None else environment).absolute()
-        name = self.head.state or f"run/{self.head.name or self.file.stem}"
-        return Path(os.path.normpath(self.file.parent / name))
 
     def _named(self, key: str, what: str) -> Mapping[str, Any]:
         found = self.document.get(key, {})
@@ -171,7 +162,7 @@ class Resolver:
             role=table.role,
             key=self._key(f"{where}.key", key.file or f"keys/{name}.key"),
             listen=self._listen(where, table),
-            control=self._control(where, table.control or f"{name}.control.sock"),
+            control=self._control(where, name, table),
             store=self._store(f"{where}.store", table.store or f"sqlite:{name}.db"),
             log=table.log,
             log_level=table.log_level,
@@ -259,14 +250,14 @@ class Resolver:
             made[peer] = Permission(may=may, open_requests=entry.open_requests)
         return made
 
-    def _control(self, where: str, text: str) -> Path:
+    def _control(self, where: str, name: str, table: tables.ActorTable) -> Path:
         try:
-            address = resolve_address(f"unix:{text.removeprefix('unix:')}", self.state)
+            path = control_socket(name, table.control, self.state)
         except ValueError:
-            self.faults.add(f"{where}.control", repr(text), "a path")
+            self.faults.add(f"{where}.control", repr(table.control), "a path")
             return self.state
-        self._use(f"{where}.control", address)
-        return Path(address.removeprefix("unix:"))
+        self._use(f"{where}.control", f"unix:{path}")
+        return path
 
     def _store(self, where: str, text: str) -> StoreSpec:
         kind, _, path = text.partition(":")

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from planted_bugs import BUGS, known, planted
 
-from leasekit.cli.main import EXIT_ERROR, EXIT_USAGE, cli, run
+from leasekit.cli.main import EXIT_ERROR, EXIT_USAGE, run
 from leasekit_simulation.faults.run import simulate
 from leasekit_simulation.faults.scenario import draw, read_scenario
 
@@ -125,8 +125,7 @@ def test_a_wrong_scenario_file(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 def test_without_the_distribution(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Where the simulation is not installed its command says in one line what to install, and help leaves it out."""
-    monkeypatch.setattr("leasekit.cli.main.entry_points", lambda **chosen: EntryPoints())
-    monkeypatch.delitem(cli.commands, "simulate", raising=False)
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda **chosen: EntryPoints())
     assert run(["simulate", "--seed", "7"]) == EXIT_ERROR
     said = capsys.readouterr().err.splitlines()
     assert said == [
