@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -60,19 +60,33 @@ concurrency = 1000
 
 def sockets(count: int, in_flight: int) -> float:
     """Leases a second from request to active, ``in_flight`` of them on their way at once."""
+    with daemons(count) as file:
+        return drive(control(file, "guest"), count, in_flight)
+
+
+@contextmanager
+def daemons(units: int) -> Iterator[Path]:
+    """The deploy file of daemons that run, where the guest can ask the broker for ``units`` units."""
     with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
         file = Path(scratch) / "lifecycle.toml"
         ports = dict(zip(ACTORS, _free_ports(len(ACTORS)), strict=True))
-        file.write_text(DEPLOY.format(units=count, **ports), encoding="utf-8")
+        file.write_text(DEPLOY.format(units=units, **ports), encoding="utf-8")
         for name in ACTORS:
             stack.enter_context(_daemon(file, name))
-        guest, broker = (file.parent / "state" / f"{name}.control.sock" for name in ("guest", "broker"))
-        commands = stack.enter_context(ControlClient(guest))
-        watching = stack.enter_context(ControlClient(guest, timeout=120))
-        _wait("the broker to hold the site's delegation", broker, lambda client: bool(client.query("sources")))
-        _wait("the guest to be connected to its peers", guest, _connected)
-        events = watching.watch()
-        return _drive(commands, events, count, in_flight)
+        _wait("the broker to hold the site's delegation", control(file, "broker"), lambda c: bool(c.query("sources")))
+        _wait("the guest to be connected to its peers", control(file, "guest"), _connected)
+        yield file
+
+
+def control(file: Path, name: str) -> Path:
+    """The control socket of one of them."""
+    return file.parent / "state" / f"{name}.control.sock"
+
+
+def drive(socket: Path, count: int, in_flight: int) -> float:
+    """Ask for leases of one unit until ``count`` are active; returns how many a second were."""
+    with ControlClient(socket) as commands, ControlClient(socket, timeout=120) as watching:
+        return _drive(commands, watching.watch(), count, in_flight)
 
 
 def _drive(commands: ControlClient, events: Iterator[Mapping[str, Any]], count: int, in_flight: int) -> float:
@@ -122,9 +136,9 @@ def _connected(client: ControlClient) -> bool:
     return all(peer["connected"] for peer in client.query("status")["peers"])
 
 
-def _wait(what: str, control: Path, reached: Callable[[ControlClient], bool]) -> None:
+def _wait(what: str, socket: Path, reached: Callable[[ControlClient], bool]) -> None:
     """Ask a daemon now and then: what is waited for are other daemons' doings, of which it sends no word."""
-    with ControlClient(control) as client:
+    with ControlClient(socket) as client:
         deadline = time.monotonic() + 30
         while not reached(client):
             if time.monotonic() > deadline:

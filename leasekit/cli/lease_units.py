@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import attrs
 import click
 
 from leasekit.cli.output import example, json_option
@@ -95,5 +94,5 @@ def console(place: Place, unit: str, as_json: bool) -> None:
         raise LeasekitError(
             f"unit {found['unit']} is at {lease['site']}, which is not in {place.deploy_file()}: ask its operator"
         )
-    site = attrs.evolve(place, actor=lease["site"])
+    site = place._replace(actor=lease["site"])
     show_console(site, found["unit"], as_json=as_json)

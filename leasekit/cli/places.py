@@ -7,9 +7,8 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
-import attrs
 import click
 
 from leasekit.core.errors import LeasekitError
@@ -27,9 +26,11 @@ T = TypeVar("T")
 A = TypeVar("A", "ActorSpec", "Door")
 
 
-@attrs.frozen(kw_only=True)
-class Place:
-    """What the options say of where the daemon is. ``deployment`` and ``connect`` raise ``LeasekitError``."""
+class Place(NamedTuple):
+    """What the options say of where the daemon is. ``deployment`` and ``connect`` raise ``LeasekitError``.
+
+    A named tuple: to import attrs takes as long as all else that a command needs of its own.
+    """
 
     file: Path | None = None
     state: Path | None = None
@@ -155,7 +156,7 @@ def file_and_actors(function: Callable[..., T]) -> Callable[..., T]:
     @functools.wraps(function)
     def command(place: Place, words: tuple[str, ...], **arguments: Any) -> T:
         if place.file is None and words and ("/" in words[0] or words[0].endswith(".toml")):
-            place, words = attrs.evolve(place, file=Path(words[0])), words[1:]
+            place, words = place._replace(file=Path(words[0])), words[1:]
         return function(place=place, actors=words, **arguments)
 
     return command

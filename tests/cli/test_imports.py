@@ -41,7 +41,7 @@ TO_LIST_LEASES = {
     "leasekit.runtime.client",
     "leasekit.runtime.control_wire",
 }
-FOR_OTHERS = {"asyncio", "cattrs", "cryptography", "email", "importlib.metadata", "sqlite3", "ssl", "trio"}
+FOR_OTHERS = {"asyncio", "attr", "cattrs", "cryptography", "email", "importlib.metadata", "sqlite3", "ssl", "trio"}
 """What only other commands need, and takes long to import."""
 
 
