@@ -405,7 +405,7 @@ def test_a_window_is_taken_back_from_all_that_were_told(tmp_path: Path) -> None:
     site = world.site()
     more = DelegationSpec(broker="other", type="vm", units=4)
     site.settings = evolve(site.settings, delegations=(*site.settings.delegations, more))
-    site.give()
+    site.issued.give()
     world.feed("site", [])
     world.pass_time(MINUTE)
     assert not world.command("site", "maintenance.remove", window=taken).error

@@ -5,8 +5,9 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
-from actor_bench import Bench
 
+from leasekit.actors.kernel import Kernel
+from leasekit.actors.settings import ActorSettings
 from leasekit.core.errors import ProtocolError
 from leasekit.core.leases import authority, broker, delegation, power, returns, saved, service_manager
 from leasekit.core.leases.machine import NONE, Machine
@@ -366,9 +367,9 @@ def test_states_of_the_specification_that_are_not_there() -> None:
 
 def test_an_error_leaves_the_record_untouched() -> None:
     """An event that the table has no row for changes neither the record nor the log, and makes nothing dirty."""
-    actor = Bench().make("guest").actor
+    kernel = Kernel(ActorSettings())
     record = SimpleNamespace(id="x-1", state="closed", pending=NONE, reason="over")
     with pytest.raises(ProtocolError):
-        actor._fire(service_manager.MACHINE, record, "extend", "why")
+        kernel.fire(service_manager.MACHINE, record, "extend", "why")
     assert vars(record) == {"id": "x-1", "state": "closed", "pending": NONE, "reason": "over"}
-    assert actor.ready() is None
+    assert kernel.take() is None
