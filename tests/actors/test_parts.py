@@ -11,6 +11,7 @@ import pytest
 from leasekit.actors.broker.queue import RequestQueue
 from leasekit.actors.calls import ADMINISTER_TIMEOUT, Calls
 from leasekit.actors.dispatch import Dispatch, command, deferred, query, takes
+from leasekit.actors.guest.returns import Returns
 from leasekit.actors.issued import Issued
 from leasekit.actors.kernel import Kernel
 from leasekit.actors.keyring import Keyring
@@ -22,7 +23,7 @@ from leasekit.actors.settings import ActorSettings, DelegationSpec, Peer
 from leasekit.actors.turns import MapperTurns
 from leasekit.core.claims.keys import ED25519, Keypair
 from leasekit.core.claims.statements import ENDORSEMENT, check_statement, endorse
-from leasekit.core.claims.ticket import delegate_root
+from leasekit.core.claims.ticket import delegate, delegate_root
 from leasekit.core.errors import CommandError, LeasekitError, RemoteError
 from leasekit.core.leases import broker as br
 from leasekit.core.leases import delegation as deleg
@@ -41,6 +42,9 @@ from leasekit.core.protocol.messages import (
     Offer,
     OfferAnswer,
     Reclaim,
+    Relinquish,
+    Relinquished,
+    ReturnTicket,
     TicketUpdate,
     acknowledge,
 )
@@ -335,6 +339,27 @@ def test_reports_keep_the_latest(kernel: Kernel) -> None:
     again = Reports(Kernel(ActorSettings()), "hub")
     again.restore(rows.values())
     assert again.latest() == reports.latest()
+
+
+def test_returns_go_by_their_site_to_their_broker(kernel: Kernel, keyring: Keyring) -> None:
+    """A ticket for nobody here goes back all the same; with the site's receipt it is the broker's."""
+    keyring.peers["hub"] = Peer(name="hub", key=WEB.public, role="broker")
+    returns = Returns(kernel, keyring, {}, {SITE.public: "site"}.get)
+    root = delegate_root(SITE, holder=WEB.public, type="vm", units=3, term=Term(0, DAY), serial=1)
+    ticket = delegate(root, WEB, holder=ME.public, units=1, term=Term(0, 2 * HOUR), serial=2)
+    update = TicketUpdate("w-1", 1, 1, "granted", ticket.encode(), "site", {}, b"", "", -1)
+    for _ in range(2):
+        returns.give_back_unknown("hub", update)
+    ((peer, asked),) = sent(kernel)
+    assert (peer, type(asked), len(returns)) == ("site", Relinquish, 1)
+    (giving,) = returns
+    returns._on_relinquished("hub", Relinquished("w-1", giving.number, b"receipt", ""))
+    assert sent(kernel) == []
+    returns._on_relinquished("site", Relinquished("w-1", giving.number, b"receipt", ""))
+    assert sent(kernel) == [("hub", ReturnTicket("w-1", giving.number, b"receipt"))]
+    assert returns.owes(giving, "hub") and not returns.owes(giving, "site")
+    kernel.tick(2 * HOUR)
+    assert len(returns) == 0, "its term is over"
 
 
 class Plenty:

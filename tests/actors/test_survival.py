@@ -189,7 +189,7 @@ def test_only_the_broker_ends_a_return() -> None:
     bench.cut.add(frozenset(("guest", "broker")))
     bench.command("guest", "lease.close", lease="web")
     bench.run_until(8 * SECOND)
-    (giving,) = bench.actor("guest").returns.values()
+    (giving,) = bench.actor("guest").returns
     assert giving.state == "returning"
     bench.receive("guest", "site", Accepted(giving.lease, giving.number))
     assert len(bench.actor("guest").returns) == 1

@@ -31,7 +31,7 @@ from leasekit.actors.broker.sources import BrokerSources
 from leasekit.actors.broker.state import BrokerState
 from leasekit.actors.guest.extensions import GuestExtensions
 from leasekit.actors.guest.groups import GuestGroups
-from leasekit.actors.guest.returns import GuestReturns
+from leasekit.actors.guest.returns import Returns
 from leasekit.actors.guest.service_manager import ServiceManager
 from leasekit.actors.guest.units import GuestUnits
 from leasekit.actors.kernel import Kernel
@@ -221,11 +221,11 @@ BUGS: Final[dict[str, Bug]] = {
         SiteClaims, "_check_history", "if known is not None and known.state == REDEEMED:", "if False:"
     ),
     "a guest forgets to give a ticket back": Bug(
-        GuestReturns, "give_back", "if held.term.end <= self.kernel.now", "if True"
+        Returns, "give_back", "if held.term.end <= self._kernel.now", "if True"
     ),
     "a return on its way is lost at a restart": Bug(
-        GuestReturns, "_send_return", "self.kernel.owe(giving, peer)",
-        "self.kernel.owe(giving, peer); self.kernel.dirty.pop(id(giving), None)",
+        Returns, "_send", "self._kernel.owe(giving, peer)",
+        "self._kernel.owe(giving, peer); self._kernel.dirty.pop(id(giving), None)",
     ),
     "a return is counted twice": Bug(
         BrokerClaims, "_ended_at", "self.book.end_early(claim, at)\n        ended =",
@@ -302,7 +302,7 @@ BUGS: Final[dict[str, Bug]] = {
         Broker, "_cut", "*(granted for _, granted in parts), *after", "*(granted for _, granted in parts)"
     ),
     "an extension that is undone does not go back": Bug(
-        GuestExtensions, "undo_extend", "self.give_back_all(lease, tickets, lease.site)", NOTHING
+        GuestExtensions, "undo_extend", "self.returns.give_back_all(lease, tickets, lease.site)", NOTHING
     ),
     "a modify drops the extension that its site has accepted": Bug(
         SiteLeases, "apply_next", "lease.next, lease.after = lease.after, None", "lease.next = lease.after = None"

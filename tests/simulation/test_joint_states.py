@@ -13,6 +13,7 @@ import pytest
 
 from leasekit.actors.broker.book import Book
 from leasekit.actors.broker.broker import Broker
+from leasekit.actors.guest.returns import Returns
 from leasekit.actors.guest.service_manager import ServiceManager
 from leasekit.actors.kernel import Kernel
 from leasekit.actors.served import Served
@@ -84,7 +85,7 @@ PLANTED: dict[str, tuple[type[Any], str, Callable[..., Any]]] = {
     "units are not torn down": (Units, "take", keep_units),
     "a request that is unanswered is not sent again": (ServiceManager, "_resend", nothing),
     "acknowledgements are ignored": (Served, "_on_ack", nothing),
-    "tickets are not given back": (ServiceManager, "give_back", nothing),
+    "tickets are not given back": (Returns, "give_back", nothing),
     "what is given back is not taken back": (Broker, "_take_back", nothing),
     "a broker forgets at a restart what it has booked": (Book, "reserve_again", nothing),
     "a site forgets at a restart what it has booked": (SiteLeases, "_reserve_again", nothing),

@@ -114,7 +114,7 @@ class GuestExtensions(GuestSuspension):
             return lease
         self.kernel.fire(sm.MACHINE, lease, "undo" if lease.pending == NONE else "let_go", why)
         lease.further = lease.further[: -len(tickets)]
-        self.give_back_all(lease, tickets, lease.site)
+        self.returns.give_back_all(lease, tickets, lease.site)
         self.advance(lease)
         return lease
 
@@ -153,7 +153,7 @@ class GuestExtensions(GuestSuspension):
         lease.op, lease.op_number, lease.renewal, lease.further, lease.victims = "", 0, None, (), ()
         lease.reason = reason
         self.kernel.fire(sm.MACHINE, lease, "undone", _span(tickets))
-        self.give_back_all(lease, tickets, lease.site)
+        self.returns.give_back_all(lease, tickets, lease.site)
 
 
 def _span(tickets: tuple[Held, ...]) -> str:

@@ -13,11 +13,12 @@ from leasekit.actors.guest.extensions import GuestExtensions
 from leasekit.actors.kernel import earliest
 from leasekit.actors.settings import ENDORSE, GuestSettings, Peer
 from leasekit.core.claims.keys import Scheme, Signer
+from leasekit.core.claims.ticket import decode_ticket
 from leasekit.core.errors import RemoteError, TicketError
 from leasekit.core.leases import returns
 from leasekit.core.leases import service_manager as sm
 from leasekit.core.leases.machine import NONE
-from leasekit.core.leases.records import GuestLease, Return
+from leasekit.core.leases.records import GuestLease
 from leasekit.core.mappers import GuestMapper
 from leasekit.core.protocol.messages import (
     EXTEND,
@@ -61,13 +62,6 @@ class ServiceManager(GuestExtensions):
             on_due=self._lease_due,
             owes=self._lease_owes,
             send=self._lease_send,
-        )
-        self.kernel.register(
-            Return,
-            due_at=self._return_due_at,
-            on_due=self._return_due,
-            owes=self._return_owes,
-            send=self._send_return_now,
         )
 
     # -- asking the broker -------------------------------------------------------------------------------------
@@ -129,10 +123,20 @@ class ServiceManager(GuestExtensions):
         elif message.status in ("refused", "closed") and settles:
             self._on_no_ticket(lease, message.reason or "the broker gave no reason", message.earliest)
 
+    @staticmethod
+    def _is_made_anew(lease: GuestLease, message: TicketUpdate) -> bool:
+        """Whether the broker has forgotten the lease, and then granted its first request, which came late, as if it
+        were another's: the ticket is not the one that the lease began with.
+        """
+        number, digest = lease.began
+        if message.status != "granted" or message.number != number:
+            return False
+        return decode_ticket(message.ticket).leaf.digest != digest
+
     def _give_back_stray_tickets(self, peer: str, message: TicketUpdate) -> None:
         if message.endorsement:  # else they could not go back by way of their site
             self._know_site(peer, message.endorsement)
-        self._give_back_unknown(peer, message)
+        self.returns.give_back_unknown(peer, message)
 
     def _know_site(self, broker: str, endorsement: bytes) -> None:
         """The broker makes the ticket's site known. If it can't be believed, neither can the ticket: it says why."""
@@ -144,22 +148,22 @@ class ServiceManager(GuestExtensions):
 
     def _on_ticket(self, lease: GuestLease, message: TicketUpdate, wanted: bool) -> None:
         if not wanted or not sm.MACHINE.allows((lease.state, lease.pending), "ticket"):
-            self._give_back_those_good(lease.broker, message)
+            self.returns.give_back_those_good(lease.broker, message)
             return
         try:
             held, further, site = self.check_tickets(lease, message)
         except TicketError as error:
             self._on_no_ticket(lease, f"the broker's ticket can't be believed: {error.text}", -1)
-            self._give_back_those_good(lease.broker, message)
+            self.returns.give_back_those_good(lease.broker, message)
             return
         before, op = (lease.state, lease.pending), lease.asked.op
         self.kernel.fire(sm.MACHINE, lease, "ticket", f"{counted(held.units)} at {site}")
         if before == (sm.NASCENT, sm.CLOSE_WAIT):
             lease.site = site
-            self.give_back_all(lease, (held, *further), site)
+            self.returns.give_back_all(lease, (held, *further), site)
             self._end(lease)
         elif before[1] == sm.WITHDRAWING:
-            self.give_back_all(lease, (held, *further), site)
+            self.returns.give_back_all(lease, (held, *further), site)
         elif op == NEW:
             lease.site, lease.approved, lease.resource = site, held, dict(message.properties)
             lease.began = (message.number, held.digest)
@@ -217,7 +221,7 @@ class ServiceManager(GuestExtensions):
     def _op_message(self, lease: GuestLease) -> Message:
         if lease.op == CLOSE:
             save = lease.suspends and not lease.close_reason
-            return CloseLease(lease.id, lease.op_number, self.relinquish_rest(lease), save)
+            return CloseLease(lease.id, lease.op_number, self.returns.relinquish_rest(lease), save)
         held = lease.approved if lease.op == NEW else lease.renewal
         configuration = lease.configuration if lease.op_configuration is None else lease.op_configuration
         return Redeem(
@@ -296,15 +300,15 @@ class ServiceManager(GuestExtensions):
         lease.next_configuration, lease.victims, lease.reason = None, (), reason
         self.kernel.fire(sm.MACHINE, lease, "lease_refused", reason)
         if renewal is not None:
-            self.give_back(lease, renewal, lease.site)
+            self.returns.give_back(lease, renewal, lease.site)
         if not stands:
-            self.give_back_all(lease, lease.further, lease.site)
+            self.returns.give_back_all(lease, lease.further, lease.site)
             lease.further = ()
         if lease.pending == sm.WITHDRAWING:
             self.withdraw(lease)  # what was to go on from it
         if lease.state == sm.FAILED:
             if lease.approved is not None:
-                self.give_back(lease, lease.approved, lease.site)
+                self.returns.give_back(lease, lease.approved, lease.site)
             self._end(lease)
 
     def _on_over(self, lease: GuestLease, message: LeaseUpdate, settles: bool) -> None:
@@ -329,16 +333,16 @@ class ServiceManager(GuestExtensions):
         held = lease.approved
         # A site that ends a lease by itself gives no receipt: what is left of the claim is the broker's all the same.
         if held is not None and (receipt or held.term.end > self.kernel.now + self.kernel.settings.clock_skew):
-            self.give_back(lease, held, lease.site, receipt)
+            self.returns.give_back(lease, held, lease.site, receipt)
         self._end(lease)
 
     @takes(Accepted)
     def _on_accepted(self, peer: str, message: Accepted) -> None:
-        giving = self._return_numbered(message.lease, message.number)
+        giving = self.returns.numbered(message.lease, message.number)
         lease = self.leases.get(message.lease)
         if giving is not None:
             if giving.state == returns.RETURNING and giving.broker == peer:
-                self._end_return(giving, "accepted")
+                self.returns.end(giving, "accepted")
         elif lease is None:
             return
         elif message.number == lease.ask and peer == lease.broker and not lease.ask_accepted:
@@ -355,11 +359,11 @@ class ServiceManager(GuestExtensions):
     def _request_refused(self, peer: str, message: ErrorReply) -> bool:
         """A server refused to take a message at all: that settles what the message asked for."""
         reason = f"{peer}: {message.text}"
-        giving = self._return_numbered(message.lease, message.number)
+        giving = self.returns.numbered(message.lease, message.number)
         lease = self.leases.get(message.lease)
         if giving is not None:
-            if self._return_owes(giving, peer):
-                self._end_return(giving, "refused", reason)
+            if self.returns.owes(giving, peer):
+                self.returns.end(giving, "refused", reason)
         elif lease is None or message.number == 0:
             return False
         elif (lease.state, lease.pending) == (sm.NASCENT, sm.CLOSE_WAIT):
@@ -433,7 +437,7 @@ class ServiceManager(GuestExtensions):
             if lease.ask:
                 self.kernel.owe_no_more(lease, lease.broker)
                 lease.ask = 0
-            self.give_back_all(lease, lease.further, lease.site)
+            self.returns.give_back_all(lease, lease.further, lease.site)
             lease.further = ()  # a ticket that was redeemed already goes back when the site has closed the lease
             lease.op, lease.op_number, lease.join = "", 0, sm.LEAVING
             self._start_leaves(lease, list(lease.units))
@@ -441,12 +445,12 @@ class ServiceManager(GuestExtensions):
         elif lease.pending == sm.CLOSE_WAIT and before == (sm.NASCENT, sm.TICKETING):
             self.withdraw(lease)
         elif lease.pending == sm.CLOSE_WAIT:
-            self.give_back_all(lease, lease.further, lease.site)
+            self.returns.give_back_all(lease, lease.further, lease.site)
             lease.further = ()
             self._redeem(lease, CLOSE)
         elif lease.state in (sm.CLOSED, sm.FAILED):
             if lease.approved is not None:  # of a lease that was ended early, or not redeemed, its claim may go on
-                self.give_back(lease, lease.approved, lease.site)
+                self.returns.give_back(lease, lease.approved, lease.site)
             self._end(lease)
 
     def _end(self, lease: GuestLease) -> None:
@@ -454,9 +458,9 @@ class ServiceManager(GuestExtensions):
         lease.ended = self.kernel.now
         lease.ask = lease.op_number = 0
         if lease.renewal is not None:
-            self.give_back(lease, lease.renewal, lease.site)
+            self.returns.give_back(lease, lease.renewal, lease.site)
             lease.renewal = None
-        self.give_back_all(lease, lease.further, lease.site)
+        self.returns.give_back_all(lease, lease.further, lease.site)
         lease.further = ()
         lease.join = sm.NOT_JOINED
         self._clear_units(lease)

@@ -11,11 +11,12 @@ from typing import Any
 
 from leasekit.actors.base import Actor
 from leasekit.actors.dispatch import query
+from leasekit.actors.guest.returns import Returns
 from leasekit.actors.settings import GuestSettings, Peer
 from leasekit.core.claims.keys import Scheme, Signer
 from leasekit.core.errors import CommandError
 from leasekit.core.leases import service_manager as sm
-from leasekit.core.leases.records import GuestLease, GuestUnit, Held, Return, Slice
+from leasekit.core.leases.records import GuestLease, GuestUnit, Held, Slice
 from leasekit.core.mappers import GuestUnitView, LeaseView
 from leasekit.core.schema import Change, Row
 from leasekit.core.time import Instant, Term
@@ -36,8 +37,9 @@ class GuestState(Actor):
         self.settings = settings
         self.leases: dict[str, GuestLease] = {}
         self.slices: dict[str, Slice] = {}
-        self.returns: dict[str, Return] = {}
         self.sites_by_key = _sites_by_key(self.keyring.peers.values())
+        self.returns = Returns(self.kernel, self.keyring, self.leases, lambda key: self.sites_by_key.get(key, ""))
+        self.dispatch.add(self.returns)
         self._open: dict[str, GuestLease] = {}
         self._names: dict[tuple[str, str], str] = {}
         self._dependents: dict[str, list[str]] = {}
@@ -64,10 +66,7 @@ class GuestState(Actor):
             lease = self.leases.get(unit.lease)
             if lease is not None:
                 lease.units[unit.name] = unit
-        for row in tables.get("returns", ()):
-            giving = Return.from_row(row)
-            self.returns[giving.id] = giving
-            self.kernel.schedule(giving, self.kernel.now)
+        self.returns.restore(tables.get("returns", ()))
 
     def _adopt(self, lease: GuestLease) -> None:
         self.leases[lease.id] = lease
@@ -93,7 +92,7 @@ class GuestState(Actor):
 
     def _deals_with(self, peer: str) -> bool:
         return any(lease.site == peer and lease.ended < 0 for lease in self.leases.values()) or any(
-            giving.site == peer for giving in self.returns.values()
+            giving.site == peer for giving in self.returns
         )
 
     def find(self, name: str) -> GuestLease:
@@ -231,20 +230,6 @@ class GuestState(Actor):
     def _query_status(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         units = sum(len(lease.units) for lease in self._open.values())
         return {**self._status(self.leases.values()), "units": units, "returns": len(self.returns)}
-
-    @query("returns")
-    def _query_returns(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
-        return [
-            {
-                "claim": r.id,
-                "lease": r.lease,
-                "stage": r.state,
-                "units": r.held.units,
-                "from": r.at,
-                "end": r.held.term.end,
-            }
-            for r in self.returns.values()
-        ]
 
 
 def _may_undo(lease: GuestLease, held: Held) -> bool:

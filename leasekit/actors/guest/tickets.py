@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from leasekit.actors.guest.returns import GuestReturns
+from leasekit.actors.guest.units import GuestUnits
 from leasekit.core.claims.statements import CONTRACT, check_statement, decode_statement
 from leasekit.core.claims.ticket import decode_ticket, split_tickets
 from leasekit.core.errors import CommandError, TicketError
@@ -12,7 +12,7 @@ from leasekit.core.properties import digest_properties
 from leasekit.core.protocol.messages import EXTEND, MODIFY, NEW, LeaseUpdate, TicketUpdate
 
 
-class GuestTickets(GuestReturns):
+class GuestTickets(GuestUnits):
     """What leases run on."""
 
     def check_tickets(self, lease: GuestLease, message: TicketUpdate) -> tuple[Held, tuple[Held, ...], str]:
@@ -69,13 +69,13 @@ class GuestTickets(GuestReturns):
         at = decode_statement(message.truncation).at
         if at < held.term.end:
             return False
-        self.give_back_all(lease, [one for one in lease.further if one.term.end > at], lease.site)
+        self.returns.give_back_all(lease, [one for one in lease.further if one.term.end > at], lease.site)
         lease.further = tuple(one for one in lease.further if one.term.end <= at)
         return True
 
     def check_returned(self, lease: GuestLease) -> None:
         """A broker grants nothing from a lease's end on while that is granted already. Raises ``CommandError``."""
-        if any(one.lease == lease.id and one.held.term.start >= lease.end for one in self.returns.values()):
+        if any(one.lease == lease.id and one.held.term.start >= lease.end for one in self.returns):
             raise CommandError(
                 f"the extension of lease {lease.id} that was taken back is still on its way to {lease.broker}: try "
                 "again when it has arrived"

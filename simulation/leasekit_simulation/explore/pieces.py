@@ -351,7 +351,7 @@ def _read_guest(guest: Any, out: list[Any]) -> bool:
         # Its waits may count from the end of a term that is past.
         _time(guest._limit(lease) if lease.ended < 0 else None, _NO_SCOPE, out)
     out.append("returns")
-    for giving in guest.returns.values():
+    for giving in guest.returns:
         out.append(giving.lease)
         _record(giving, Scope(giving.lease, "guest"), out)
     _time(guest.turns.wake, Scope("", ""), out)

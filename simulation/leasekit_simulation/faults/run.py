@@ -159,7 +159,7 @@ class Run:
             if not guest or source is None or source.name in self.checkers.brokers.gone:
                 continue
             lease = world.actor(guest).leases.get(given.lease)
-            on_its_way = any(giving.held.digest == given.claim.digest for giving in world.actor(guest).returns.values())
+            on_its_way = any(giving.held.digest == given.claim.digest for giving in world.actor(guest).returns)
             kept = lease is not None and lease.ended < 0
             must(
                 kept or on_its_way,
