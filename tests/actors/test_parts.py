@@ -11,6 +11,7 @@ import pytest
 from leasekit.actors.broker.queue import RequestQueue
 from leasekit.actors.calls import ADMINISTER_TIMEOUT, Calls
 from leasekit.actors.dispatch import Dispatch, command, deferred, query, takes
+from leasekit.actors.guest.membership import Membership
 from leasekit.actors.guest.returns import Returns
 from leasekit.actors.issued import Issued
 from leasekit.actors.kernel import Kernel
@@ -27,7 +28,8 @@ from leasekit.core.claims.ticket import delegate, delegate_root
 from leasekit.core.errors import CommandError, LeasekitError, RemoteError
 from leasekit.core.leases import broker as br
 from leasekit.core.leases import delegation as deleg
-from leasekit.core.leases.records import Asked, BrokerLease
+from leasekit.core.leases import service_manager as sm
+from leasekit.core.leases.records import Asked, BrokerLease, GuestLease
 from leasekit.core.leases.relations import Notice
 from leasekit.core.mappers import Reject, Wake
 from leasekit.core.protocol.messages import (
@@ -46,11 +48,12 @@ from leasekit.core.protocol.messages import (
     Relinquished,
     ReturnTicket,
     TicketUpdate,
+    UnitState,
     acknowledge,
 )
 from leasekit.core.requests import parse_options
 from leasekit.core.schema import Row
-from leasekit.core.steps import Command, TurnDone
+from leasekit.core.steps import ActionDone, Command, TurnDone
 from leasekit.core.time import DAY, HOUR, SECOND, Term
 
 ME, WEB, SITE = (Keypair(letter * 32) for letter in (b"m", b"w", b"s"))
@@ -360,6 +363,36 @@ def test_returns_go_by_their_site_to_their_broker(kernel: Kernel, keyring: Keyri
     assert returns.owes(giving, "hub") and not returns.owes(giving, "site")
     kernel.tick(2 * HOUR)
     assert len(returns) == 0, "its term is over"
+
+
+def test_membership_tells_when_all_have_joined_and_left(kernel: Kernel) -> None:
+    """One action for a unit at a time; one that does not join stays, marked; the end of an older action is nothing."""
+    lease = GuestLease("w-1", "one", "s", "vm", "hub", Asked(NEW, 2, Term(HOUR, 2 * HOUR), "", {}), site="site")
+    kernel.register(GuestLease)
+    told: list[str] = []
+    membership = Membership(
+        kernel, {"w-1": lease}, lambda lease: told.append("joined"), lambda lease: told.append("left")
+    )
+    membership.take(lease, [UnitState(name, "active", {"host": name}, "") for name in ("a", "b")])
+    membership.join(lease)
+    first, second = kernel.actions
+    assert [(one.op, one.properties["unit.name"]) for one in (first, second)] == [("join", "a"), ("join", "b")]
+    membership.done(ActionDone(first.number, first.unit, True))
+    membership.done(ActionDone(first.number, second.unit, True))
+    assert told == []
+    membership.done(ActionDone(second.number, second.unit, False, reason="no route"))
+    assert (told, lease.units["b"].reason) == (["joined"], "join failed: no route")
+    lease.join = sm.LEAVING
+    membership.leave(lease, ["a", "b"])
+    rows = [change.row for change in kernel.take().changes if change.table == "units"]  # type: ignore[union-attr]
+    again = Kernel(ActorSettings())
+    copy = attrs.evolve(lease, units={}, busy=0)
+    restored = Membership(again, {"w-1": copy}, lambda lease: None, lambda lease: told.append("left"))
+    restored.restore(row for row in rows if row is not None)
+    restored.resume([copy])
+    for action in again.actions:
+        restored.done(ActionDone(action.number, action.unit, True))
+    assert [action.op for action in again.actions] == ["leave", "leave"] and told == ["joined", "left"]
 
 
 class Plenty:

@@ -31,9 +31,9 @@ from leasekit.actors.broker.sources import BrokerSources
 from leasekit.actors.broker.state import BrokerState
 from leasekit.actors.guest.extensions import GuestExtensions
 from leasekit.actors.guest.groups import GuestGroups
+from leasekit.actors.guest.membership import Membership
 from leasekit.actors.guest.returns import Returns
 from leasekit.actors.guest.service_manager import ServiceManager
-from leasekit.actors.guest.units import GuestUnits
 from leasekit.actors.kernel import Kernel
 from leasekit.actors.peering import Peering
 from leasekit.actors.served import Served
@@ -119,7 +119,7 @@ BUGS: Final[dict[str, Bug]] = {
         "for name in [n for n in lease.units if lease.state != au.TICKETED or self.units[n].state != au.UP]:",
     ),
     "units are not told to leave before the lease closes": Bug(
-        ServiceManager, "_after_close", "self._start_leaves(lease, list(lease.units))", NOTHING
+        ServiceManager, "_after_close", "self.membership.leave(lease, list(lease.units))", NOTHING
     ),
     "a request's number is used twice": Bug(ServiceManager, "_redeem", "lease.number += 1", "lease.number += 0"),
     "an update has the number of the one before it": Bug(
@@ -162,7 +162,7 @@ BUGS: Final[dict[str, Bug]] = {
         SiteLeases, "restore_leases", "sum(self._unsettled(lease, self.units[name]) for name in lease.units)",
         "sum(self._unsettled(lease, self.units[name]) for name in lease.units) + 1",
     ),
-    "joins are not done again after a restart": Bug(GuestUnits, "_restore", "if unit.state in BUSY:", "if False:"),
+    "joins are not done again after a restart": Bug(Membership, "resume", "if unit.state in BUSY:", "if False:"),
     "a site's reservations are not restored": Bug(
         SiteLeases, "_reserve_again", "if lease.pending == au.CLOSING or not lease.type:", "if True:"
     ),

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from leasekit.actors.dispatch import takes
 from leasekit.actors.guest.extensions import GuestExtensions
+from leasekit.actors.guest.membership import Membership
 from leasekit.actors.kernel import earliest
 from leasekit.actors.settings import ENDORSE, GuestSettings, Peer
 from leasekit.core.claims.keys import Scheme, Signer
@@ -36,6 +37,7 @@ from leasekit.core.protocol.messages import (
     Withdraw,
     acknowledge,
 )
+from leasekit.core.steps import ActionDone
 from leasekit.core.time import Instant
 from leasekit.core.words import counted
 
@@ -55,6 +57,7 @@ class ServiceManager(GuestExtensions):
         settings: GuestSettings | None = None,
     ) -> None:
         super().__init__(name, signer, scheme, peers, mapper, settings or GuestSettings())
+        self.membership = Membership(self.kernel, self.leases, self._all_joined, self._all_left)
         self.refused.append(self._request_refused)
         self.kernel.register(
             GuestLease,
@@ -272,7 +275,7 @@ class ServiceManager(GuestExtensions):
         elif settles:
             self._on_lease(lease, message)
         elif sm.MACHINE.allows((lease.state, lease.pending), "changed"):
-            self._take_units(lease, message.units)
+            self.membership.take(lease, message.units)
             lease.reason = message.reason or lease.reason
             self.kernel.fire(sm.MACHINE, lease, "changed", message.reason)
             self._join(lease)
@@ -286,7 +289,7 @@ class ServiceManager(GuestExtensions):
         lease.op, lease.op_number = "", 0
         lease.granted, lease.contract, lease.reason = message.term, message.contract, message.reason or late
         self.kernel.fire(sm.MACHINE, lease, "lease", f"{counted(len(message.units))} to {message.term.end}")
-        self._take_units(lease, message.units)
+        self.membership.take(lease, message.units)
         self._join(lease)
         self._wake_dependents(lease)
 
@@ -405,7 +408,10 @@ class ServiceManager(GuestExtensions):
             if predecessor == "wait":
                 lease.join = sm.BLOCKED_JOIN
                 return
-        self._start_joins(lease)
+        self.membership.join(lease)
+
+    def _action_done(self, done: ActionDone) -> None:
+        self.membership.done(done)
 
     def _all_joined(self, lease: GuestLease) -> None:
         self.kernel.note(lease.id, "joined", lease.state, lease.state, lease.reason)
@@ -440,8 +446,8 @@ class ServiceManager(GuestExtensions):
             self.returns.give_back_all(lease, lease.further, lease.site)
             lease.further = ()  # a ticket that was redeemed already goes back when the site has closed the lease
             lease.op, lease.op_number, lease.join = "", 0, sm.LEAVING
-            self._start_leaves(lease, list(lease.units))
-            self._check_left(lease)
+            self.membership.leave(lease, list(lease.units))
+            self.membership.check_left(lease)
         elif lease.pending == sm.CLOSE_WAIT and before == (sm.NASCENT, sm.TICKETING):
             self.withdraw(lease)
         elif lease.pending == sm.CLOSE_WAIT:
@@ -463,7 +469,7 @@ class ServiceManager(GuestExtensions):
         self.returns.give_back_all(lease, lease.further, lease.site)
         lease.further = ()
         lease.join = sm.NOT_JOINED
-        self._clear_units(lease)
+        self.membership.clear(lease)
         self._open.pop(lease.id, None)
         self.kernel.owe_no_more(lease, lease.broker)
         self.kernel.owe_no_more(lease, lease.site)
@@ -512,7 +518,7 @@ class ServiceManager(GuestExtensions):
                     self._expire(lease, "its term ended before it could be redeemed")
             case (sm.ACTIVE_TICKETED, sm.EXTENDING_LEASE | sm.EXTENDING_FURTHER):
                 if lease.is_promised and self._leaving_victims(lease):
-                    self._start_leaves(lease, self._leaving_victims(lease))
+                    self.membership.leave(lease, self._leaving_victims(lease))
                     self.kernel.touch(lease)
                 else:
                     late = f"site {lease.site} did not extend the lease in time"

@@ -11,12 +11,13 @@ from typing import Any
 
 from leasekit.actors.base import Actor
 from leasekit.actors.dispatch import query
+from leasekit.actors.guest.membership import Membership
 from leasekit.actors.guest.returns import Returns
 from leasekit.actors.settings import GuestSettings, Peer
 from leasekit.core.claims.keys import Scheme, Signer
 from leasekit.core.errors import CommandError
 from leasekit.core.leases import service_manager as sm
-from leasekit.core.leases.records import GuestLease, GuestUnit, Held, Slice
+from leasekit.core.leases.records import GuestLease, Held, Slice
 from leasekit.core.mappers import GuestUnitView, LeaseView
 from leasekit.core.schema import Change, Row
 from leasekit.core.time import Instant, Term
@@ -29,6 +30,7 @@ class GuestState(Actor):
 
     role = "guest"
     endorsable = "authority"
+    membership: Membership
 
     def __init__(
         self, name: str, signer: Signer, scheme: Scheme, peers: Iterable[Peer], settings: GuestSettings
@@ -44,7 +46,6 @@ class GuestState(Actor):
         self._names: dict[tuple[str, str], str] = {}
         self._dependents: dict[str, list[str]] = {}
         self.peering.changed.append(self._know_sites)
-        self.kernel.register(GuestUnit)
         self.kernel.register(Slice)
 
     # -- records -----------------------------------------------------------------------------------------------
@@ -61,12 +62,9 @@ class GuestState(Actor):
             restored = GuestLease.from_row(row)
             self._adopt(restored)
             self.kernel.schedule(restored, self.kernel.now)
-        for row in tables.get("units", ()):
-            unit = GuestUnit.from_row(row)
-            lease = self.leases.get(unit.lease)
-            if lease is not None:
-                lease.units[unit.name] = unit
+        self.membership.restore(tables.get("units", ()))
         self.returns.restore(tables.get("returns", ()))
+        self.membership.resume(self._open.values())
 
     def _adopt(self, lease: GuestLease) -> None:
         self.leases[lease.id] = lease

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from leasekit.actors.guest.units import GuestUnits
+from leasekit.actors.guest.state import GuestState
 from leasekit.core.claims.statements import CONTRACT, check_statement, decode_statement
 from leasekit.core.claims.ticket import decode_ticket, split_tickets
 from leasekit.core.errors import CommandError, TicketError
@@ -12,7 +12,7 @@ from leasekit.core.properties import digest_properties
 from leasekit.core.protocol.messages import EXTEND, MODIFY, NEW, LeaseUpdate, TicketUpdate
 
 
-class GuestTickets(GuestUnits):
+class GuestTickets(GuestState):
     """What leases run on."""
 
     def check_tickets(self, lease: GuestLease, message: TicketUpdate) -> tuple[Held, tuple[Held, ...], str]:

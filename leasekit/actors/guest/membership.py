@@ -1,15 +1,14 @@
 """Membership: units of a guest's leases join its application and leave it again.
 
 Each unit has one action at a time, under a number; the end of an older action changes nothing. A unit whose join
-fails stays in the lease, marked, with the reason. What happens to the lease when all have joined or left is for the
-layer above (:meth:`_all_joined`, :meth:`_all_left`).
+fails stays in the lease, marked, with the reason.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 
-from leasekit.actors.guest.state import GuestState
+from leasekit.actors.kernel import Kernel
 from leasekit.core.leases import service_manager as sm
 from leasekit.core.leases.records import GuestLease, GuestUnit
 from leasekit.core.properties import Properties
@@ -23,23 +22,37 @@ WAITING, UNIT_JOINING, UNIT_JOINED, UNIT_LEAVING, LEFT, UNIT_FAILED = (
 BUSY = (UNIT_JOINING, UNIT_LEAVING)
 
 
-class GuestUnits(GuestState):
-    """Joins and leaves."""
+class Membership:
+    """The units of a guest's ``leases``. ``all_joined`` and ``all_left`` are told of a lease that has come so far."""
 
-    def _all_joined(self, lease: GuestLease) -> None:
-        raise NotImplementedError
+    def __init__(
+        self,
+        kernel: Kernel,
+        leases: Mapping[str, GuestLease],
+        all_joined: Callable[[GuestLease], None],
+        all_left: Callable[[GuestLease], None],
+    ) -> None:
+        self._kernel = kernel
+        self._leases = leases
+        self._all_joined = all_joined
+        self._all_left = all_left
+        kernel.register(GuestUnit)
 
-    def _all_left(self, lease: GuestLease) -> None:
-        raise NotImplementedError
+    def restore(self, rows: Iterable[Row]) -> None:
+        """Take up the units of leases that a store kept."""
+        for unit in map(GuestUnit.from_row, rows):
+            lease = self._leases.get(unit.lease)
+            if lease is not None:
+                lease.units[unit.name] = unit
 
-    def _restore(self, tables: Mapping[str, Sequence[Row]]) -> None:
-        super()._restore(tables)
-        for lease in self._open.values():
+    def resume(self, leases: Iterable[GuestLease]) -> None:
+        """After a restart: have done again, under the same number, what was under way."""
+        for lease in leases:
             for unit in lease.units.values():
                 if unit.state in BUSY:
                     self._act(lease, unit, "join" if unit.state == UNIT_JOINING else "leave", unit.action)
 
-    def _take_units(self, lease: GuestLease, units: Iterable[UnitState]) -> None:
+    def take(self, lease: GuestLease, units: Iterable[UnitState]) -> None:
         """Make the lease's units those that the site says it has: new ones wait to join, lost ones are gone."""
         given = {unit.unit: unit for unit in units if unit.state == "active"}
         for name in [name for name in lease.units if name not in given]:
@@ -55,19 +68,19 @@ class GuestUnits(GuestState):
             if unit.state == LEFT:
                 unit.state = WAITING
             unit.properties = state.properties
-            self.kernel.touch(unit)
-        self._check_left(lease)
+            self._kernel.touch(unit)
+        self.check_left(lease)
 
-    def _start_joins(self, lease: GuestLease) -> None:
+    def join(self, lease: GuestLease) -> None:
         """Join all units that wait; tells :meth:`_all_joined` at once if none does."""
         lease.join = sm.JOINING
         for unit in lease.units.values():
             if unit.state == WAITING:
                 unit.state = UNIT_JOINING
-                self._act(lease, unit, "join", self.kernel.next("action"))
+                self._act(lease, unit, "join", self._kernel.next("action"))
         self._check_joined(lease)
 
-    def _start_leaves(self, lease: GuestLease, names: Iterable[str]) -> None:
+    def leave(self, lease: GuestLease, names: Iterable[str]) -> None:
         """Let the named units leave; those that never joined have left already."""
         for name in names:
             unit = lease.units.get(name)
@@ -75,16 +88,16 @@ class GuestUnits(GuestState):
                 continue
             if unit.state == WAITING:
                 unit.state = LEFT
-                self.kernel.touch(unit)
+                self._kernel.touch(unit)
             else:
                 unit.state = UNIT_LEAVING
-                self._act(lease, unit, "leave", self.kernel.next("action"))
+                self._act(lease, unit, "leave", self._kernel.next("action"))
 
     def _act(self, lease: GuestLease, unit: GuestUnit, op: str, number: int) -> None:
         lease.busy += unit.action == 0 or number == unit.action
         unit.action = number
-        self.kernel.touch(unit)
-        self.kernel.actions.append(Action(number, op, unit.id, unit.type, lease.id, self._context(lease, unit)))
+        self._kernel.touch(unit)
+        self._kernel.actions.append(Action(number, op, unit.id, unit.type, lease.id, self._context(lease, unit)))
 
     def _context(self, lease: GuestLease, unit: GuestUnit) -> Properties:
         context = {
@@ -98,7 +111,7 @@ class GuestUnits(GuestState):
             "slice.name": lease.slice,
             "unit.name": unit.name,
         }
-        predecessor = self.leases.get(lease.join_predecessor) if lease.join_predecessor else None
+        predecessor = self._leases.get(lease.join_predecessor) if lease.join_predecessor else None
         if predecessor is not None:
             context["predecessor.units"] = " ".join(predecessor.units)
             hosts = [unit.properties["host"] for unit in predecessor.units.values() if "host" in unit.properties]
@@ -106,9 +119,10 @@ class GuestUnits(GuestState):
                 context["predecessor.hosts"] = " ".join(hosts)
         return context
 
-    def _action_done(self, done: ActionDone) -> None:
+    def done(self, done: ActionDone) -> None:
+        """An action has ended: an older one than the unit's changes nothing."""
         lease_id, _, name = done.unit.partition("/")
-        lease = self.leases.get(lease_id)
+        lease = self._leases.get(lease_id)
         unit = lease.units.get(name) if lease is not None else None
         if lease is None or unit is None or unit.action != done.number:
             return
@@ -119,7 +133,7 @@ class GuestUnits(GuestState):
             unit.reason = "" if done.ok else f"join failed: {done.reason}"
             if done.ok and done.properties:
                 unit.properties = {**unit.properties, **done.properties}
-            self.kernel.touch(unit)
+            self._kernel.touch(unit)
             self._check_joined(lease)
         elif unit.state == UNIT_LEAVING:
             self._has_left(lease, unit, "" if done.ok else f"leave failed: {done.reason}")
@@ -128,11 +142,11 @@ class GuestUnits(GuestState):
         """A leave has ended. A victim that its site has spared meanwhile, as others failed, joins anew."""
         spared = lease.join in (sm.JOINING, sm.JOINED) and unit.name not in lease.leaving
         unit.state, unit.reason = WAITING if spared else LEFT, reason
-        self.kernel.touch(unit)
+        self._kernel.touch(unit)
         if spared:
-            self._start_joins(lease)
+            self.join(lease)
         self._check_joined(lease)
-        self._check_left(lease)
+        self.check_left(lease)
 
     def _check_joined(self, lease: GuestLease) -> None:
         if lease.join == sm.JOINING and not lease.busy:
@@ -140,17 +154,19 @@ class GuestUnits(GuestState):
             failed = [unit for unit in lease.units.values() if unit.state == UNIT_FAILED]
             if failed:
                 lease.reason = f"{len(failed)} of {len(lease.units)} units did not join: {failed[0].reason}"
-            self.kernel.touch(lease)
+            self._kernel.touch(lease)
             self._all_joined(lease)
 
-    def _check_left(self, lease: GuestLease) -> None:
+    def check_left(self, lease: GuestLease) -> None:
+        """Whether all have left a lease that is left."""
         if lease.join == sm.LEAVING and not lease.busy:
             self._all_left(lease)
 
     def _erase(self, unit: GuestUnit) -> None:
-        self.kernel.erase(unit)
+        self._kernel.erase(unit)
 
-    def _clear_units(self, lease: GuestLease) -> None:
+    def clear(self, lease: GuestLease) -> None:
+        """The lease has no units any more."""
         for unit in lease.units.values():
             self._erase(unit)
         lease.units = {}
