@@ -9,8 +9,12 @@ import pytest
 
 from leasekit.actors.broker.holds import BrokerHolds
 from leasekit.actors.broker.plans import BrokerPlans
+from leasekit.actors.dispatch import takes
 from leasekit.actors.guest.plans import GuestPlans
+from leasekit.actors.kernel import Kernel
+from leasekit.actors.settings import REQUEST
 from leasekit.core.leases.plans import PlanHold
+from leasekit.core.protocol.messages import Plan
 from leasekit_simulation.faults.run import simulate
 from leasekit_simulation.faults.scenario import Scenario, draw
 
@@ -52,9 +56,9 @@ def _forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _endless(monkeypatch: pytest.MonkeyPatch) -> None:
-    due_at: Callable[..., Any] = BrokerHolds._due_at
+    register: Callable[..., None] = Kernel.register
     monkeypatch.setattr(
-        BrokerHolds, "_due_at", lambda self, record: None if isinstance(record, PlanHold) else due_at(self, record)
+        Kernel, "register", lambda self, kind, **needs: register(self, kind, **({} if kind is PlanHold else needs))
     )
 
 
@@ -66,6 +70,7 @@ def _fickle(monkeypatch: pytest.MonkeyPatch) -> None:
     """Repeats of a query are planned anew."""
     on_plan = BrokerPlans._on_plan
 
+    @takes(Plan, REQUEST)
     def planned_anew(self: BrokerPlans, peer: str, message: Any) -> None:
         for hold in self.holds.values():
             if hold.query == message.query:

@@ -241,7 +241,7 @@ def test_what_is_left_of_units_nobody_has(world, tmp_path):
     with open_site(world, other, {"lost-8": (2, world.settings())}) as site:
         assert {one["unit"] for one in site.daemons.command("site", "orphans.list")["orphans"]} == {"lost-80"}
         assert site.daemons.query("site", "status")["orphans"] > 0
-        assert "of unit lost-80, which nobody has" in _said(site)
+        wait_until("words of what is left", lambda: "of unit lost-80, which nobody has" not in _said(site))
         removed = site.daemons.command("site", "orphans.remove")["orphans"]
         assert {(one["kind"], one["name"]) for one in removed} >= {("domain", "leasekit-lost-80")}
         check_nothing_left(site, "lost-8")

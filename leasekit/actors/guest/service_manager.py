@@ -252,7 +252,8 @@ class ServiceManager(GuestExtensions):
 
     def _take_update(self, lease: GuestLease, message: LeaseUpdate) -> None:
         settles = lease.op_number != 0 and message.number >= lease.op_number
-        if message.state == "active" and lease.ended < 0:
+        # One that is closed goes on by nothing: its site may have gone on to a ticket that is given back by now.
+        if message.state == "active" and lease.ended < 0 and lease.pending not in (sm.CLOSING, sm.CLOSE_WAIT):
             self.check_contract(lease, message)
         lease.site_seen = message.update
         self.kernel.touch(lease)
