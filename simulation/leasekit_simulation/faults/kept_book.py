@@ -139,9 +139,10 @@ class KeptChecker(Listening):
         if message.state in ("closed", "failed"):
             del leases[message.lease]
         elif message.state in ("refused", "undone"):
-            if found := self._change(site, receiver, message.lease, message.number):
-                del kept.changes[found[1]]
-                kept.refused.add(found[1])  # it is written down: repeats are not obeyed
+            digest = kept.asked.get((receiver, message.number))
+            if digest is not None:  # written down: repeats are not obeyed, nor what was undone before it came
+                kept.changes.pop(digest, None)
+                kept.refused.add(digest)
         elif message.state == "active":
             kept.active = True
             current = kept.changes.get(decode_statement(message.contract).subject)
