@@ -13,17 +13,18 @@ from leasekit.actors.broker.broker import Broker
 from leasekit.actors.guest.service_manager import ServiceManager
 from leasekit.actors.settings import AuthoritySettings, BrokerSettings, GuestSettings, Peer
 from leasekit.actors.site.authority import Authority
-from leasekit.config.deployment import ActorSpec, Deployment, DriverSpec, Permission
+from leasekit.config.deployment import ActorSpec, Deployment
 from leasekit.config.errors import ConfigErrors, Faults
 from leasekit.config.identities import KeySource, emulation_keys
 from leasekit.config.reach import dialled_at
+from leasekit.config.tables import DriverSpec, PeerSpec, Permission
 from leasekit.config.traces import SignalSpec, data_dir, open_signal
 from leasekit.core.claims.keys import Scheme, Signer
 from leasekit.core.drivers import Driver
 from leasekit.core.schema import Store
 from leasekit.core.settings import SettingsError
 from leasekit.core.signals import Signal
-from leasekit.core.time import Duration, Instant
+from leasekit.core.time import Instant
 from leasekit.drivers.null import LatencyModel
 from leasekit.drivers.registry import make_driver
 from leasekit.policies.registry import mapper_maker
@@ -31,22 +32,11 @@ from leasekit.stores.memory import MemoryStore
 from leasekit.stores.sqlite import SqliteStore
 
 
-@attrs.frozen(kw_only=True)
-class PeerLink:
-    """Another actor as this one knows it. ``address`` is where to dial it; empty: it dials us."""
-
-    name: str
-    role: str
-    key: bytes
-    address: str
-
-
 @attrs.frozen(kw_only=True, eq=False)
 class BuiltActor:
     """An actor, new and without its state, and what its shell needs beside it.
 
-    ``models`` say how long actions take in virtual time, by resource type; ``model(type)`` finds the one for any
-    type.
+    ``models`` say how long actions take in virtual time, by driver; ``model(type)`` finds the one for a type.
     ``signal`` is the load that a guest's mapper follows, on the actor's clock.
     """
 
@@ -54,42 +44,21 @@ class BuiltActor:
     actor: ServiceManager | Broker | Authority
     signer: Signer
     scheme: Scheme
-    peers: Sequence[PeerLink]
+    peers: Sequence[Peer]
     models: Mapping[str, LatencyModel]
-    other_model: LatencyModel | None
     signal: Signal | None
 
     def model(self, type_: str) -> LatencyModel | None:
         """The latency model that stands for the driver of a type; None if there is no driver for it."""
-        return self.models.get(type_, self.other_model)
+        return self.models.get(self.spec.driver_for(type_))
 
 
-@attrs.frozen(kw_only=True, eq=False)
-class BuiltDriver:
-    """A driver and the limits under which its actions run: ``timeout`` (ms) of one try, ``retries``, for how long a
-    teardown is tried (ms), and how many at once; and how often its units are probed (ms, 0: never).
-    """
+@attrs.frozen(eq=False)
+class BoundDriver:
+    """A driver, and what its deploy file says of it: the limits under which its actions run."""
 
-    name: str
     driver: Driver
-    timeout: Duration
-    retries: int
-    teardown_for: Duration
-    concurrency: int
-    probe_every: Duration
-
-
-@attrs.frozen(kw_only=True, eq=False)
-class BuiltDrivers:
-    """An actor's drivers: by name, by resource type, and the one for types that have none of their own."""
-
-    by_name: Mapping[str, BuiltDriver]
-    by_type: Mapping[str, BuiltDriver]
-    other: BuiltDriver | None
-
-    def of(self, type_: str) -> BuiltDriver | None:
-        """The driver of a type; None if there is none for it."""
-        return self.by_type.get(type_, self.other)
+    spec: DriverSpec
 
 
 def build(
@@ -122,9 +91,8 @@ def build(
         origin = deployment.emulation.start if virtual and deployment.emulation is not None else 0
     signal = _signal(deployment, spec, data, synthetic, origin)
     signer = keys.signer(name)
-    links = _links(deployment, name, keys)
-    models = {driver: LatencyModel(entry.emulated) for driver, entry in spec.drivers.items()}
-    actor = _actor(deployment, spec, signer, keys.scheme, links, signal, guard)
+    peers = _peers(deployment, spec, keys)
+    actor = _actor(deployment, spec, signer, keys.scheme, peers, signal, guard)
     for former in keys.former(name):
         actor.keyring.had_before(*former)
     return BuiltActor(
@@ -132,9 +100,8 @@ def build(
         actor=actor,
         signer=signer,
         scheme=keys.scheme,
-        peers=links,
-        models={type_: models[driver] for type_, driver in spec.driver_of.items()},
-        other_model=models.get(spec.other_types),
+        peers=peers,
+        models={driver: LatencyModel(entry.emulated) for driver, entry in spec.drivers.items()},
         signal=signal,
     )
 
@@ -146,52 +113,37 @@ def open_store(spec: ActorSpec) -> Store:
     return SqliteStore(spec.store.path)
 
 
-def make_drivers(deployment: Deployment, name: str) -> BuiltDrivers:
-    """The drivers of the actor ``name``, for real. Raises :class:`~.errors.ConfigErrors` for what the world says is
-    wrong.
+def make_drivers(deployment: Deployment, name: str) -> dict[str, BoundDriver]:
+    """The drivers of the actor ``name`` by their names, for real. Raises :class:`~.errors.ConfigErrors` for what the
+    world says is wrong.
     """
-    spec = deployment.actors[name]
     faults = Faults(str(deployment.file))
-    made: dict[str, BuiltDriver] = {}
-    for driver, entry in spec.drivers.items():
-        built = _driver(entry, deployment, faults)
-        if built is not None:
-            made[driver] = built
+    made: dict[str, BoundDriver] = {}
+    for spec in deployment.actors[name].drivers.values():
+        driver = faults.attempt(
+            spec.where,
+            lambda spec=spec: make_driver(spec.kind, spec.settings, spec.where, base=deployment.state),  # type: ignore[misc]
+        )
+        if driver is not None:
+            made[spec.name] = BoundDriver(driver, spec)
     faults.finish()
-    return BuiltDrivers(
-        by_name=made,
-        by_type={type_: made[driver] for type_, driver in spec.driver_of.items()},
-        other=made.get(spec.other_types),
-    )
+    return made
 
 
-def _driver(entry: DriverSpec, deployment: Deployment, faults: Faults) -> BuiltDriver | None:
-    driver = faults.attempt(
-        entry.where, lambda: make_driver(entry.kind, entry.settings, entry.where, base=deployment.state)
-    )
-    if driver is None:
-        return None
-    return BuiltDriver(
-        name=entry.name,
-        driver=driver,
-        timeout=entry.timeout,
-        retries=entry.retries,
-        teardown_for=entry.teardown_for,
-        concurrency=entry.concurrency,
-        probe_every=entry.probe_every,
-    )
-
-
-def _links(deployment: Deployment, name: str, keys: KeySource) -> list[PeerLink]:
+def _peers(deployment: Deployment, spec: ActorSpec, keys: KeySource) -> list[Peer]:
     """All others, in the order of the file. Guests have nothing to say to guests, nor sites to sites."""
-    mine = deployment.actors[name].role
-    links = []
-    for other, spec in deployment.actors.items():
-        if other != name and (spec.role != mine or mine == "broker"):
-            links.append(PeerLink(name=other, role=spec.role, key=keys.public(other), address=dialled_at(spec)))
-    for other, peer in deployment.peers.items():
-        links.append(PeerLink(name=other, role=peer.role, key=keys.public(other), address=peer.address))
-    return links
+    others: list[ActorSpec | PeerSpec] = [*deployment.actors.values(), *deployment.peers.values()]
+    made = []
+    for other in others:
+        inside = isinstance(other, ActorSpec)
+        if other.name == spec.name or (inside and other.role == spec.role != "broker"):
+            continue
+        address = dialled_at(other) if isinstance(other, ActorSpec) else other.address
+        peer = Peer(name=other.name, key=keys.public(other.name), role=other.role, address=address)
+        permission = spec.permissions.get(other.name, Permission())
+        given = attrs.asdict(permission, recurse=False, filter=lambda _, value: value is not None)
+        made.append(attrs.evolve(peer, **given))
+    return made
 
 
 def _signal(
@@ -212,25 +164,15 @@ def _read(spec: SignalSpec, folder: Path | None, synthetic: bool) -> Signal:
     return open_signal(spec, folder, synthetic=synthetic)
 
 
-def _peer(link: PeerLink, permission: Permission | None) -> Peer:
-    peer = Peer(name=link.name, key=link.key, role=link.role, address=link.address)
-    if permission is not None and permission.may is not None:
-        peer = attrs.evolve(peer, may=permission.may)
-    if permission is not None and permission.open_requests is not None:
-        peer = attrs.evolve(peer, open_requests=permission.open_requests)
-    return peer
-
-
 def _actor(
     deployment: Deployment,
     spec: ActorSpec,
     signer: Signer,
     scheme: Scheme,
-    links: Sequence[PeerLink],
+    peers: Sequence[Peer],
     signal: Signal | None,
     guard: Callable[[Any], Any] | None,
 ) -> ServiceManager | Broker | Authority:
-    peers = [_peer(link, spec.permissions.get(link.name)) for link in links]
     entry = spec.mapper
     extras = {} if signal is None else {"signal": signal}
     try:

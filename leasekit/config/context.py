@@ -24,7 +24,7 @@ class Context:
     state: Path
     faults: Faults
     actors: Mapping[str, tables.ActorTable] = attrs.Factory(dict)
-    peers: Mapping[str, tables.PeerTable] = attrs.Factory(dict)
+    peers: Mapping[str, tables.PeerSpec] = attrs.Factory(dict)
     unreadable: AbstractSet[str] = frozenset()
     emulation: EmulationSpec | None = None
 

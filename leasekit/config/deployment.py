@@ -11,12 +11,10 @@ import attrs
 from leasekit.actors.settings import ActorSettings
 from leasekit.config.emulation import EmulationSpec, RunSpec
 from leasekit.config.shell import ShellSettings
+from leasekit.config.tables import DriverSpec, PeerSpec, Permission, Role
 from leasekit.config.traces import SignalSpec
 from leasekit.config.transport import TransportSettings
-from leasekit.core.time import Duration, Instant
-from leasekit.drivers.null import NullSettings
-
-Role = Literal["guest", "broker", "authority"]
+from leasekit.core.time import Instant
 
 
 @attrs.frozen(kw_only=True)
@@ -50,32 +48,6 @@ class MapperSpec:
 
 
 @attrs.frozen(kw_only=True)
-class DriverSpec:
-    """A driver and its limits. ``settings`` are the driver's own, not yet structured; ``emulated`` takes its place in
-    virtual time.
-    """
-
-    name: str
-    kind: str
-    settings: Mapping[str, Any]
-    timeout: Duration
-    retries: int
-    teardown_for: Duration
-    concurrency: int
-    probe_every: Duration
-    emulated: NullSettings
-    where: str
-
-
-@attrs.frozen(kw_only=True)
-class Permission:
-    """What a peer may do (None: what its role may), and how many of its requests may be open (None: as many as any)."""
-
-    may: frozenset[str] | None
-    open_requests: int | None
-
-
-@attrs.frozen(kw_only=True)
 class ActorSpec:
     """One actor. Paths are absolute; ``listen`` holds addresses (``unix:/PATH``, ``tcp://HOST:PORT``, with
     ``?tls=false`` where TLS is not spoken), the first for peers of this file. ``passphrase_file`` is where the
@@ -105,17 +77,9 @@ class ActorSpec:
     passphrase_file: Path | None = None
     after: tuple[Path, ...] = ()
 
-
-@attrs.frozen(kw_only=True)
-class PeerSpec:
-    """An actor that runs from another file. ``key`` is 64 hex digits or the absolute path of a .pub file; ``address``
-    may be empty, and ends in ``?tls=false`` where TLS is not spoken.
-    """
-
-    name: str
-    role: Role
-    key: str
-    address: str
+    def driver_for(self, type_: str) -> str:
+        """The driver that serves a resource type; empty if there is none."""
+        return self.driver_of.get(type_, self.other_types)
 
 
 @attrs.frozen(kw_only=True)

@@ -7,7 +7,8 @@ from itertools import combinations
 
 from leasekit.actors.settings import AuthoritySettings, BrokerSettings, GuestSettings
 from leasekit.config.addresses import can_be_dialled
-from leasekit.config.deployment import ActorSpec, Deployment, PeerSpec
+from leasekit.config.deployment import ActorSpec, Deployment
+from leasekit.config.tables import PeerSpec
 
 
 def dialled_at(spec: ActorSpec) -> str:

@@ -14,7 +14,7 @@ from leasekit.actors.settings import AuthoritySettings, BrokerSettings, GuestSet
 from leasekit.config import tables
 from leasekit.config.addresses import ALLOWED, can_be_dialled, place, resolve_address, socket_path
 from leasekit.config.context import Context
-from leasekit.config.deployment import ActorSpec, Deployment, MapperSpec, PeerSpec, Permission, SignalUse, StoreSpec
+from leasekit.config.deployment import ActorSpec, Deployment, MapperSpec, SignalUse, StoreSpec
 from leasekit.config.emulation import EmulationSpec, resolve_emulation
 from leasekit.config.errors import Faults, one_of
 from leasekit.config.keys import KeyFileError, KeyFileMissing, check_key, load_public, looks_like_key
@@ -104,10 +104,10 @@ class Resolver:
                 made[name] = actor
         return made
 
-    def _peer_tables(self) -> dict[str, tables.PeerTable]:
+    def _peer_tables(self) -> dict[str, tables.PeerSpec]:
         made = {}
         for name, table in self._named("peer", "peer").items():
-            peer = self._structured(tables.PeerTable, table, f"peer.{name}")
+            peer = self._structured(tables.PeerSpec, table, f"peer.{name}")
             if peer is not None:
                 made[name] = peer
         return made
@@ -152,6 +152,7 @@ class Resolver:
 
     def _actor(self, name: str, table: tables.ActorTable) -> ActorSpec:
         where = f"actor.{name}"
+        self._check_permissions(where, name, table)
         drivers, driver_of, other_types = resolve_drivers(self.context, name, table)
         key = table.key if isinstance(table.key, tables.KeyTable) else tables.KeyTable(file=table.key)
         settings = self._settings(where, name, table)
@@ -173,7 +174,7 @@ class Resolver:
             other_types=other_types,
             shell=table.shell,
             transport=self._transport(where, table),
-            permissions=self._permissions(where, name, table),
+            permissions=table.permissions,
             passphrase_file=self.state / key.passphrase_file if key.passphrase_file else None,
             after=tuple(self.state / path for path in key.after),
         )
@@ -239,16 +240,12 @@ class Resolver:
             self.faults.add(f"{where}.transport.backoff_min", repr(format_duration(transport.backoff_min)), allowed)
         return transport
 
-    def _permissions(self, where: str, name: str, table: tables.ActorTable) -> dict[str, Permission]:
-        made = {}
+    def _check_permissions(self, where: str, name: str, table: tables.ActorTable) -> None:
         others = [other for other in (*self.context.actors, *self.context.peers) if other != name]
-        for peer, entry in table.permissions.items():
+        for peer in table.permissions:
             if peer not in others and peer not in self.context.unreadable:
                 found = f"{peer!r}, which is no actor here"
                 self.faults.add(f"{where}.permissions.{peer}", found, one_of(peer, others))
-            may = None if entry.may is None else frozenset(entry.may)
-            made[peer] = Permission(may=may, open_requests=entry.open_requests)
-        return made
 
     def _control(self, where: str, name: str, table: tables.ActorTable) -> Path:
         try:
@@ -323,7 +320,7 @@ class Resolver:
 
     # -- peers -------------------------------------------------------------------------------------------------
 
-    def _peer(self, name: str, table: tables.PeerTable) -> PeerSpec:
+    def _peer(self, name: str, table: tables.PeerSpec) -> tables.PeerSpec:
         where, key, address = f"peer.{name}", table.key, table.address
         if not looks_like_key(key):
             key = str(self.state / key)
@@ -341,7 +338,7 @@ class Resolver:
             self._check_tls(f"{where}.tls", address, table.tls)
             if not address or not can_be_dialled(address):
                 self.faults.add(f"{where}.address", repr(table.address), f"{ALLOWED}, with a port to dial")
-        return PeerSpec(name=name, role=table.role, key=key, address=address)
+        return attrs.evolve(table, name=name, key=key, address=address)
 
 
 def make_deployment(

@@ -10,12 +10,12 @@ import attrs
 from leasekit.actors.settings import DelegationSpec, UnitGroup
 from leasekit.config import tables
 from leasekit.config.context import Context
-from leasekit.config.deployment import DriverSpec
 from leasekit.config.errors import one_of
+from leasekit.config.tables import DriverSpec
 from leasekit.core.claims.claim import DEGREE_ONE
 from leasekit.core.drivers import SAVES
 from leasekit.core.leases.power import power_driver
-from leasekit.core.settings import structure
+from leasekit.core.settings import setting_fields, structure
 from leasekit.core.time import Duration, format_duration
 from leasekit.drivers.names import UNIT_ID
 from leasekit.drivers.null import NullSettings
@@ -25,7 +25,7 @@ NULL: Final = "null"
 NAMED_MAX: Final = 3
 """How many of several units a fault names."""
 
-_LIMITS: Final = tuple(field.name for field in attrs.fields(tables.DriverTable))
+_LIMITS: Final = {field.name for field in setting_fields(DriverSpec)}
 
 
 # -- a site's units and delegations ------------------------------------------------------------------------------
@@ -191,25 +191,23 @@ def resolve_drivers(
         return {}, {}, ""
     where = f"actor.{name}.driver"
     specs: dict[str, DriverSpec] = {}
-    types: dict[str, tuple[str, ...]] = {}
-    powers: dict[str, tuple[str, ...]] = {}
     for driver, entry in table.driver.items():
         made = _driver(context, name, driver, entry, f"{where}.{driver}")
         if made is not None:
-            specs[driver], types[driver], powers[driver] = made
+            specs[driver] = made
     driver_of: dict[str, str] = {}
-    for driver, served in types.items():
-        for type_ in served:
+    for driver, spec in specs.items():
+        for type_ in spec.types:
             if type_ in driver_of:
                 context.faults.add(f"{where}.{driver}.types", repr(type_), f"types that {driver_of[type_]} has not")
             driver_of[type_] = driver
-    rest = [driver for driver, served in types.items() if not served and not powers[driver]]
-    switches = _switches(context, where, table, powers)
+    rest = [driver for driver, spec in specs.items() if not spec.types and not spec.powers]
+    switches = _switches(context, where, table, specs)
     if isinstance(table, tables.AuthorityTable):
         driver_of = _of_inventory(context, name, table, driver_of, rest)
         other_types = ""
     else:
-        _check_types(context, where, types)
+        _check_types(context, where, specs)
         if len(rest) > 1:
             context.faults.add(f"{where}.{rest[1]}", "no types, as in " + rest[0], "types in all drivers but one")
         other_types = rest[0] if rest else NULL
@@ -219,13 +217,13 @@ def resolve_drivers(
 
 
 def _switches(
-    context: Context, where: str, table: tables.ActorTable, powers: Mapping[str, tuple[str, ...]]
+    context: Context, where: str, table: tables.ActorTable, specs: Mapping[str, DriverSpec]
 ) -> dict[str, str]:
     """Which driver switches the units of a type, under the name of :func:`~leasekit.core.leases.power.power_driver`."""
     there = [entry.type for entry in table.inventory] if isinstance(table, tables.AuthorityTable) else []
     made: dict[str, str] = {}
-    for driver, named in powers.items():
-        for type_ in named:
+    for driver, spec in specs.items():
+        for type_ in spec.powers:
             key = f"{where}.{driver}.powers"
             if type_ not in there:
                 allowed = one_of(type_, there) if there else "no powers: they are for a site's units"
@@ -263,7 +261,7 @@ def _of_inventory(
     return made
 
 
-def _check_types(context: Context, where: str, types: Mapping[str, tuple[str, ...]]) -> None:
+def _check_types(context: Context, where: str, specs: Mapping[str, DriverSpec]) -> None:
     """A guest's types must be there, as far as this file can know: sites in other files have what they have."""
     if any(peer.role != "guest" for peer in context.peers.values()):
         return
@@ -273,69 +271,43 @@ def _check_types(context: Context, where: str, types: Mapping[str, tuple[str, ..
         if isinstance(actor, tables.AuthorityTable)
         for entry in actor.inventory
     }
-    for driver, served in types.items():
-        for type_ in served:
+    for driver, spec in specs.items():
+        for type_ in spec.types:
             if known and type_ not in known:
                 allowed = one_of(type_, known)
                 context.faults.add(f"{where}.{driver}.types", f"{type_!r}, which no site has", allowed)
 
 
-def _driver(
-    context: Context, actor: str, name: str, table: Mapping[str, Any], where: str
-) -> tuple[DriverSpec, tuple[str, ...], tuple[str, ...]] | None:
-    faults, state = context.faults, context.state
+def _driver(context: Context, actor: str, name: str, table: Mapping[str, Any], where: str) -> DriverSpec | None:
+    faults = context.faults
     if not tables.NAME.fullmatch(name):
         faults.add(where, f"the name {name!r}", tables.NAME_ALLOWED)
     limits = {key: value for key, value in table.items() if key in _LIMITS}
     settings = {key: value for key, value in table.items() if key not in _LIMITS}
-    head = faults.attempt(where, lambda: structure(tables.DriverTable, limits, where))
-    if head is None:
-        return None
-    timeout = faults.attempt(where, lambda: action_timeout(head.kind, settings, head.timeout, where, base=state))
-    if head.save and head.kind in driver_names() and "save" not in capabilities(head.kind, where):
-        faults.add(f"{where}.save", "true", f"false: a {head.kind} driver can't save units")
-    seed = context.seed_for(f"driver/{actor}/{name}")
-    if head.kind == NULL:
-        settings = {"seed": seed, **settings}
-        if head.emulated is not None:
+    seed, is_null = {"seed": context.seed_for(f"driver/{actor}/{name}")}, table.get("kind") == NULL
+    if is_null:
+        if "emulated" in limits:
             faults.add(f"{where}.emulated", "a table", "nothing for a null driver, which is emulated as it is")
-        emulated = faults.attempt(where, lambda: structure(NullSettings, settings, where))
+        settings = {**seed, **settings}
+        limits["emulated"] = faults.attempt(where, lambda: structure(NullSettings, settings, where)) or NullSettings()
     else:
-        inside = f"{where}.emulated"
-        emulated = faults.attempt(
-            inside, lambda: structure(NullSettings, {"seed": seed, **(head.emulated or {})}, inside)
-        )
-    spec = DriverSpec(
-        name=name,
-        kind=head.kind,
-        settings=settings,
-        timeout=timeout or TIMEOUT,
-        retries=head.retries,
-        teardown_for=head.teardown_for,
-        concurrency=head.concurrency,
-        probe_every=head.probe_every,
-        emulated=emulated or NullSettings(),
-        where=where,
-    )
-    return spec, head.types, head.powers
+        emulated = limits.get("emulated", {})
+        limits["emulated"] = {**seed, **emulated} if isinstance(emulated, Mapping) else emulated
+    spec = faults.attempt(where, lambda: structure(DriverSpec, limits, where))
+    if spec is None:
+        return None
+    given = spec.timeout if "timeout" in table else None
+    timeout = faults.attempt(where, lambda: action_timeout(spec.kind, settings, given, where, base=context.state))
+    if spec.save and spec.kind in driver_names() and "save" not in capabilities(spec.kind, where):
+        faults.add(f"{where}.save", "true", f"false: a {spec.kind} driver can't save units")
+    return attrs.evolve(spec, name=name, settings=settings, where=where, timeout=timeout or TIMEOUT)
 
 
 def _null(context: Context, actor: str) -> DriverSpec:
     """The driver of types for which the file names none: it takes no time."""
-    defaults = tables.DriverTable(kind=NULL)
-    seed = context.seed_for(f"driver/{actor}/{NULL}")
-    return DriverSpec(
-        name=NULL,
-        kind=NULL,
-        settings={"seed": seed},
-        timeout=TIMEOUT,
-        retries=defaults.retries,
-        teardown_for=defaults.teardown_for,
-        concurrency=defaults.concurrency,
-        probe_every=defaults.probe_every,
-        emulated=NullSettings(seed=seed),
-        where=f"actor.{actor}.driver.{NULL}",
-    )
+    spec = _driver(context, actor, NULL, {"kind": NULL}, f"actor.{actor}.driver.{NULL}")
+    assert spec is not None, "nothing in it can be wrong"
+    return spec
 
 
 # -- what drivers and mappers must know of the inventory -----------------------------------------------------------

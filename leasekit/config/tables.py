@@ -23,8 +23,10 @@ from leasekit.config.traces import SyntheticSettings
 from leasekit.config.transport import TransportSettings
 from leasekit.core.claims.claim import TYPE_MAX
 from leasekit.core.properties import check_plain, check_properties
-from leasekit.core.settings import DurationSetting
+from leasekit.core.settings import DurationSetting, resolved
 from leasekit.core.time import DAY, HOUR, INSTANT_MAX, MINUTE, SECOND, Instant
+from leasekit.drivers.null import NullSettings
+from leasekit.drivers.registry import TIMEOUT
 
 Role = Literal["guest", "broker", "authority"]
 LogFormat = Literal["human", "json"]
@@ -72,8 +74,8 @@ def _amount(_: object, __: object, value: float) -> None:
         raise ValueError("expected a number of at least 0")
 
 
-def _permissions(_: object, __: object, value: tuple[str, ...] | None) -> None:
-    unknown = [word for word in value or () if word not in PERMISSIONS]
+def _permissions(_: object, __: object, value: frozenset[str] | None) -> None:
+    unknown = [word for word in sorted(value or ()) if word not in PERMISSIONS]
     if unknown:
         raise ValueError(f"expected some of {', '.join(PERMISSIONS)}, found {unknown[0]!r}")
 
@@ -138,12 +140,12 @@ class ListenTable:
 
 
 @attrs.frozen(kw_only=True)
-class PermissionTable:
-    """``[actor.NAME.permissions.PEER]``: what a peer may do here (nothing said: what its role may), and how many of
-    its requests may be unanswered at once.
+class Permission:
+    """``[actor.NAME.permissions.PEER]``: what a peer may do here (None: what its role may), and how many of its
+    requests may be unanswered at once (None: as many as anybody's).
     """
 
-    may: tuple[str, ...] | None = attrs.field(default=None, validator=_permissions)
+    may: frozenset[str] | None = attrs.field(default=None, validator=_permissions)
     open_requests: int | None = attrs.field(default=None, validator=attrs.validators.optional(_at_least(1)))
 
 
@@ -162,7 +164,7 @@ class ActorTable:
     mapper: Mapping[str, Any] = attrs.Factory(dict)
     shell: ShellSettings = attrs.Factory(ShellSettings)
     transport: TransportSettings = attrs.Factory(TransportSettings)
-    permissions: Mapping[str, PermissionTable] = attrs.Factory(dict)
+    permissions: Mapping[str, Permission] = attrs.Factory(dict)
 
 
 @attrs.frozen(kw_only=True)
@@ -205,8 +207,9 @@ class DelegationTable:
 
 
 @attrs.frozen(kw_only=True)
-class DriverTable:
-    """``[actor.NAME.driver.DRIVER]`` without the driver's own settings.
+class DriverSpec:
+    """``[actor.NAME.driver.DRIVER]``: a driver and the limits of its actions. ``settings`` are the driver's own, which
+    stand in the same table.
 
     ``timeout`` is of one try of an action (not said: what the driver takes for usual, 10 minutes with most).
     A teardown that may yet succeed is tried for ``teardown_for`` at least, however often that is: what it leaves
@@ -222,13 +225,17 @@ class DriverTable:
     kind: str
     types: tuple[str, ...] = ()
     powers: tuple[str, ...] = ()
-    timeout: DurationSetting | None = attrs.field(default=None, validator=attrs.validators.optional(_at_least(1)))
+    timeout: DurationSetting = attrs.field(default=TIMEOUT, validator=_at_least(1))
     retries: int = attrs.field(default=3, validator=_at_least(0))
     teardown_for: DurationSetting = attrs.field(default=1 * HOUR, validator=_at_least(0))
     concurrency: int = attrs.field(default=16, validator=_at_least(1))
     probe_every: DurationSetting = attrs.field(default=0, validator=_at_least(0))
-    emulated: Mapping[str, Any] | None = None
+    emulated: NullSettings = attrs.Factory(NullSettings)
     save: bool = False
+    name: str = resolved("driver")
+    settings: Mapping[str, Any] = resolved(attrs.Factory(dict))
+    where: str = resolved("")
+    """What errors call the table."""
 
 
 @attrs.frozen(kw_only=True)
@@ -263,15 +270,17 @@ ACTORS: Final[Mapping[str, type[ActorTable]]] = {
 
 
 @attrs.frozen(kw_only=True)
-class PeerTable:
-    """``[peer.NAME]``: an actor of another file. Without an address it dials us. ``tls = false`` is for a TCP address
-    where TLS is not spoken.
+class PeerSpec:
+    """``[peer.NAME]``: an actor of another file. ``key`` is 64 hex digits or the path of a .pub file. Without an
+    ``address`` it dials us; ``tls = false`` is for a TCP address where TLS is not spoken, and stands at the address's
+    end then.
     """
 
     role: Role
     key: str
     address: str = ""
     tls: bool | None = None
+    name: str = resolved("")
 
 
 # -- load signals ------------------------------------------------------------------------------------------------

@@ -42,6 +42,20 @@ DurationSetting: TypeAlias = Annotated[Duration, _DURATION]
 """A duration in milliseconds; in a file, text such as ``90s`` or ``1h30m``, or a whole number of milliseconds."""
 
 _SHOWN_MAX = 60
+_RESOLVED: Final = "resolved"
+
+
+def resolved(default: Any) -> Any:
+    """A field of a settings class that no table can give: who reads the table finds it, and adds it with
+    ``attrs.evolve``.
+    """
+    return attrs.field(default=default, metadata={_RESOLVED: True})
+
+
+def setting_fields(cls: Any) -> list[attrs.Attribute[Any]]:
+    """The fields of a settings class that a table can give, with their types."""
+    attrs.resolve_types(cls, include_extras=True)
+    return [field for field in attrs.fields(cls) if field.init and _RESOLVED not in field.metadata]
 
 
 class SettingsError(LeasekitError):
@@ -258,7 +272,7 @@ class _Structurer:
                 return self.table({shorthand: value}, cls)
             except _FaultsError as error:
                 raise _FaultsError((path.removeprefix(f".{shorthand}"), text) for path, text in error.faults) from None
-        fields = {field.alias or field.name: field for field in _fields(cls)}
+        fields = {field.alias or field.name: field for field in setting_fields(cls)}
         faults = [
             (f".{key}", f"found an unknown key, {expect_one_of(str(key), fields)}")
             for key in value
@@ -312,11 +326,6 @@ def _validate(field: attrs.Attribute[Any], value: Any) -> None:
     if field.validator is not None:
         with suppress(AttributeError):
             field.validator(None, field, value)
-
-
-def _fields(cls: Any) -> list[attrs.Attribute[Any]]:
-    attrs.resolve_types(cls, include_extras=True)
-    return [field for field in attrs.fields(cls) if field.init]
 
 
 def _refused(value: Any, expected: str) -> _FaultsError:

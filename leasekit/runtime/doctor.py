@@ -15,7 +15,8 @@ from typing import Final
 import attrs
 import trio
 
-from leasekit.config.deployment import ActorSpec, Deployment, DriverSpec
+from leasekit.config.deployment import ActorSpec, Deployment
+from leasekit.config.tables import DriverSpec
 from leasekit.core.drivers import Finding
 from leasekit.core.settings import SettingsError
 from leasekit.drivers.examining import free_port, room

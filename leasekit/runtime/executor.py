@@ -21,13 +21,13 @@ from typing import Any, Final
 import attrs
 import trio
 
+from leasekit.config.build import BoundDriver
 from leasekit.core.drivers import DROP, LEASE, SITE, UNIT, Blame, Driver, DriverError, UnitContext
 from leasekit.core.leases import power
 from leasekit.core.properties import EMPTY, Properties, check_properties
 from leasekit.core.steps import Action, ActionDone
 from leasekit.core.time import SECOND, Duration, format_duration
 from leasekit.runtime.blame import explain, is_planned
-from leasekit.runtime.bound import BoundDriver
 from leasekit.runtime.unit_logs import UnitLog, UnitLogs
 
 OPERATIONS: Final = frozenset({"setup", "teardown", "modify", "join", "leave", DROP, *power.OPERATIONS})
@@ -211,11 +211,11 @@ class Executor:
     def _limit(self, bound: BoundDriver) -> trio.Semaphore:
         limit = self._limits.get(id(bound))
         if limit is None:
-            limit = self._limits[id(bound)] = trio.Semaphore(bound.concurrency)
+            limit = self._limits[id(bound)] = trio.Semaphore(bound.spec.concurrency)
         return limit
 
     async def _with_retries(self, lane: _Lane, bound: BoundDriver, log: UnitLog) -> Properties:
-        action, left, wait, began = lane.action, bound.retries, self._retry_first, math.inf
+        action, left, wait, began = lane.action, bound.spec.retries, self._retry_first, math.inf
         while True:
             async with self._limit(bound):
                 lane.waits = False
@@ -249,19 +249,19 @@ class Executor:
             return "until the site is mended"
         if not error.retry:
             return ""
-        most = bound.teardown_for - _since(began) if action.op == "teardown" else 0
+        most = bound.spec.teardown_for - _since(began) if action.op == "teardown" else 0
         if most > 0:
             return f"for {format_duration(-(-most // SECOND) * SECOND)} more"
         return f"{left} tries left" if left > 0 else ""
 
     async def _try_once(self, action: Action, bound: BoundDriver, log: UnitLog) -> Properties:
         try:
-            with trio.move_on_after(bound.timeout / SECOND):
+            with trio.move_on_after(bound.spec.timeout / SECOND):
                 return await self._call(action, bound, log)
         except (Exception, SystemExit) as error:
             # Plug-ins: whatever they raise is their unit's reason, and nobody else's trouble.
             raise _explain(error, action, log) from error
-        raise ActionFailedError(f"{action.op} took longer than {format_duration(bound.timeout)}", retry=True)
+        raise ActionFailedError(f"{action.op} took longer than {format_duration(bound.spec.timeout)}", retry=True)
 
     async def _call(self, action: Action, bound: BoundDriver, log: UnitLog) -> Properties:
         if action.op not in OPERATIONS:

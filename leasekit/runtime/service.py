@@ -33,6 +33,7 @@ from typing import Any, Final
 import attrs
 import trio
 
+from leasekit.config.build import BoundDriver
 from leasekit.config.instants import dated
 from leasekit.config.shell import ShellSettings
 from leasekit.core.claims.keys import Scheme, Signer
@@ -42,7 +43,6 @@ from leasekit.core.steps import ActorLike, PeerChange
 from leasekit.core.time import Duration, format_duration
 from leasekit.drivers.files import make_private, narrow
 from leasekit.runtime import logs
-from leasekit.runtime.bound import BoundDriver
 from leasekit.runtime.clock import RealClock
 from leasekit.runtime.control import Control
 from leasekit.runtime.frames import Endpoint, Sockets, parse_endpoint

@@ -21,6 +21,7 @@ from typing import Any, Final
 import attrs
 import trio
 
+from leasekit.config.build import BoundDriver
 from leasekit.config.shell import ShellSettings
 from leasekit.core.errors import CommandError, LeasekitError
 from leasekit.core.protocol.messages import Message
@@ -42,7 +43,6 @@ from leasekit.core.steps import (
     TurnDone,
 )
 from leasekit.core.time import SECOND, Duration, Instant, format_duration
-from leasekit.runtime.bound import BoundDriver
 from leasekit.runtime.clock import HELD, LAST_KEY, RealClock
 from leasekit.runtime.executor import Executor
 from leasekit.runtime.feed import Feed

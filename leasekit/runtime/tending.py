@@ -14,11 +14,11 @@ from typing import Any, Final, cast
 import attrs
 import trio
 
+from leasekit.config.build import BoundDriver
 from leasekit.core.drivers import DriverError, Orphan, OrphanFinder, PartlyToldError, ProbeResult, UnitContext
 from leasekit.core.errors import CommandError
 from leasekit.core.time import SECOND, format_duration
 from leasekit.runtime.blame import explain
-from leasekit.runtime.bound import BoundDriver
 from leasekit.runtime.shell import ActorShell
 
 AGAIN_AFTER: Final = 1.0
@@ -80,15 +80,15 @@ class Tending:
             if self._drivers:
                 nursery.start_soon(self._tell_orphans)
             for bound in self._drivers:
-                if bound.probe_every:
+                if bound.spec.probe_every:
                     nursery.start_soon(self._watch, bound)
 
     # -- units that go down --------------------------------------------------------------------------------------
 
     async def _watch(self, bound: BoundDriver) -> None:
         while True:
-            await trio.sleep(bound.probe_every / SECOND)
-            limit = trio.CapacityLimiter(bound.concurrency)
+            await trio.sleep(bound.spec.probe_every / SECOND)
+            limit = trio.CapacityLimiter(bound.spec.concurrency)
             try:
                 units = await self._shell.query("watched", {})
             except CommandError:
@@ -121,7 +121,7 @@ class Tending:
     async def _probe(self, bound: BoundDriver, unit: Mapping[str, Any]) -> ProbeResult:
         """Raises ``DriverError``, whatever the driver raised."""
         try:
-            with trio.move_on_after(bound.timeout / SECOND):
+            with trio.move_on_after(bound.spec.timeout / SECOND):
                 found: object = await bound.driver.probe(self._context(unit, "probe"))
                 if not isinstance(found, ProbeResult):
                     raise DriverError(f"probe returned {found!r:.100}, expected ProbeResult", retry=False)
@@ -129,7 +129,7 @@ class Tending:
         except Exception as error:
             # Plug-ins: what they raise must not end the daemon.
             raise explain(error, "probe") from error
-        raise DriverError(f"probe took longer than {format_duration(bound.timeout)}")
+        raise DriverError(f"probe took longer than {format_duration(bound.spec.timeout)}")
 
     def _context(self, unit: Mapping[str, Any], op: str) -> UnitContext:
         log = self._shell.unit_logs.open(unit["unit"], f"{unit['lease'] or '-'} {op}: ")
@@ -174,7 +174,7 @@ class Tending:
                 answers[number] = await self._orphans_of(bound, known)
             except DriverError as error:
                 answers[number] = list(error.found) if isinstance(error, PartlyToldError) else []
-                troubles[number] = Trouble(bound.name, "", str(error))
+                troubles[number] = Trouble(bound.spec.name, "", str(error))
 
         async with trio.open_nursery() as nursery:
             for number, bound in enumerate(finders):
@@ -187,16 +187,16 @@ class Tending:
     async def _orphans_of(self, bound: BoundDriver, known: Collection[str]) -> list[Orphan]:
         """Raises ``DriverError``, whatever the driver raised or returned."""
         try:
-            with trio.move_on_after(bound.timeout / SECOND):
+            with trio.move_on_after(bound.spec.timeout / SECOND):
                 return _checked(await cast(OrphanFinder, bound.driver).orphans(known))
         except PartlyToldError as error:
             _checked(list(error.found))
             raise
         except Exception as error:
             # Plug-ins: what they raise must not end the daemon, nor keep what others find from being told.
-            logger.debug("driver %s failed in orphans", bound.name, exc_info=error)
+            logger.debug("driver %s failed in orphans", bound.spec.name, exc_info=error)
             raise explain(error, "orphans") from error
-        raise DriverError(f"it took longer than {format_duration(bound.timeout)}")
+        raise DriverError(f"it took longer than {format_duration(bound.spec.timeout)}")
 
     async def _list_orphans(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """What was found, of all units or of the one ``unit``, and which drivers could not look, and why."""
@@ -215,7 +215,7 @@ class Tending:
             try:
                 await self._remove(bound, unit)
             except (CommandError, DriverError) as error:
-                troubles[id(bound), unit] = Trouble(bound.name, unit, str(error))
+                troubles[id(bound), unit] = Trouble(bound.spec.name, unit, str(error))
         gone = [one for bound, one in found if (id(bound), one.unit) not in troubles]
         await self._find_orphans()
         return _told(gone, [*self._untold, *troubles.values()])
@@ -250,12 +250,12 @@ class Tending:
         if not isinstance(given, Mapping):
             raise CommandError(f"arguments: found {given!r:.60}, expected names and values")
         try:
-            with trio.move_on_after(bound.timeout / SECOND):
+            with trio.move_on_after(bound.spec.timeout / SECOND):
                 operation = str(arguments.get("operation", ""))
                 return dict(await bound.driver.operate(self._context(unit, "operate"), operation, given))
         except DriverError as error:
             raise CommandError(str(error)) from error
-        raise CommandError(f"it took longer than {format_duration(bound.timeout)}")
+        raise CommandError(f"it took longer than {format_duration(bound.spec.timeout)}")
 
     async def _probe_now(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         bound, unit = await self._find(arguments)

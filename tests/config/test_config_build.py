@@ -147,17 +147,14 @@ def test_drivers_with_their_limits(tmp_path: Path) -> None:
     """Real drivers are made with paths below the state folder; guests have one for all types."""
     deployment = driven(tmp_path, '["/bin/sh"]')
     prepare(deployment)
-    drivers = make_drivers(deployment, "site")
-    entry = drivers.of("vm")
-    assert entry is not None
+    site, guest = deployment.actors["site"], deployment.actors["guest"]
+    entry = make_drivers(deployment, "site")[site.driver_for("vm")]
     assert isinstance(entry.driver, ProcessDriver)
-    assert (entry.timeout, entry.retries, entry.concurrency) == (30 * SECOND, 1, 4)
-    assert entry.teardown_for == 2 * HOUR
+    assert (entry.spec.timeout, entry.spec.retries, entry.spec.concurrency) == (30 * SECOND, 1, 4)
+    assert entry.spec.teardown_for == 2 * HOUR
     assert (tmp_path / "state" / "units").is_dir()
-    assert drivers.of("x") is None
-    other = make_drivers(deployment, "guest").of("x")
-    assert other is not None
-    assert isinstance(other.driver, NullDriver)
+    assert site.driver_for("x") == ""
+    assert isinstance(make_drivers(deployment, "guest")[guest.driver_for("x")].driver, NullDriver)
 
 
 def test_what_the_world_says_is_wrong_with_a_driver(tmp_path: Path) -> None:

@@ -44,13 +44,10 @@ def test_a_driver_switches_the_types_that_it_names(tmp_path: Path) -> None:
     settings = deployment.actors["site"].settings
     assert isinstance(settings, AuthoritySettings)
     assert {group.type: group.power for group in settings.inventory} == {"node": True, "vm": False}
-    drivers = make_drivers(deployment, "site")
-    made = {key: found.name if found is not None else "" for key in ("node", "vm") for found in [drivers.of(key)]}
-    assert made == {"node": "machines", "vm": "machines"}
-    switch = drivers.of(power_driver("node"))
-    assert switch is not None
-    assert switch.name == "bmc"
-    assert drivers.of(power_driver("vm")) is None
+    site = deployment.actors["site"]
+    named = [site.driver_for(type_) for type_ in ("node", "vm", power_driver("node"), power_driver("vm"))]
+    assert named == ["machines", "machines", "bmc", ""]
+    assert set(make_drivers(deployment, "site")) == {"machines", "bmc"}
     built = build(deployment, "site", virtual=True)
     model = built.model(power_driver("node"))
     assert model is not None

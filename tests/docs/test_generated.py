@@ -11,6 +11,7 @@ import attrs
 import pytest
 
 from leasekit.config import tables
+from leasekit.core.settings import setting_fields
 from leasekit.drivers.null import NullSettings
 from leasekit.drivers.process.driver import Limits, ProcessSettings
 from leasekit.drivers.script import ScriptSettings
@@ -18,7 +19,7 @@ from leasekit.policies.registry import BUILT_IN
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
-TABLES = [value for value in vars(tables).values() if isinstance(value, type) and value.__name__.endswith("Table")]
+TABLES = [value for value in vars(tables).values() if isinstance(value, type) and attrs.has(value)]
 LINK = re.compile(r"\]\(([^)#\s]+)?(?:#([^)\s]+))?\)")
 
 
@@ -40,7 +41,7 @@ def test_generated_parts_are_current() -> None:
 def test_every_key_of_a_deploy_file_is_told(table: type) -> None:
     """Every key that a table of a deploy file takes is in docs/config.md or docs/drivers.md."""
     known = _words("config.md") | _words("drivers.md")
-    assert {field.name for field in attrs.fields(table)} - known == set()
+    assert {field.name for field in setting_fields(table)} - known == set()
 
 
 @pytest.mark.parametrize("settings", [NullSettings, ProcessSettings, Limits, ScriptSettings], ids=lambda s: s.__name__)

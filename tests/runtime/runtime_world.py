@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import trio
+from limited_drivers import limited
 
 from leasekit.actors.base import Actor
 from leasekit.actors.broker.broker import Broker
@@ -28,7 +29,6 @@ from leasekit.core.drivers import Driver
 from leasekit.core.mappers import Assign, AuthorityCycle, BrokerCycle, Grant, Release
 from leasekit.core.schema import Store
 from leasekit.drivers.null import NullDriver, NullSettings
-from leasekit.runtime.bound import LimitedDriver
 from leasekit.runtime.frames import Endpoint
 from leasekit.runtime.service import Job
 from leasekit.runtime.shell import ActorShell
@@ -104,7 +104,7 @@ def make_actor(name: str, *, mapper: Any = None, units: tuple[str, ...] = UNITS,
 
 def make_job(name: str, state: Path, *, driver: Driver | None = None, **changes: Any) -> Job:
     """A daemon's job for the actor called ``name``: SQLite, and Unix sockets in ``state``."""
-    bound = LimitedDriver(driver=driver or NullDriver(NullSettings()), retries=0)
+    bound = limited(driver or NullDriver(NullSettings()), retries=0)
     values: dict[str, Any] = {
         "name": name,
         "role": ROLES[name],
@@ -141,7 +141,7 @@ def make_shell(
 ) -> ActorShell:
     """A shell without sockets."""
     settings = changes.pop("settings", {})
-    bound = LimitedDriver(driver=driver or NullDriver(NullSettings()), retries=0)
+    bound = limited(driver or NullDriver(NullSettings()), retries=0)
     values: dict[str, Any] = {
         "driver_of": lambda type_: bound,
         "unit_logs": UnitLogs(folder / "units", lambda: 0),

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 import trio
+from limited_drivers import limited
 
 from leasekit.core.drivers import LEASE, SITE, UNIT, DriverError, SiteFaultError, UnitContext
 from leasekit.core.steps import Action, ActionDone
 from leasekit.drivers.null import NullDriver, NullSettings
-from leasekit.runtime.bound import LimitedDriver
 from leasekit.runtime.executor import Executor
 from leasekit.runtime.unit_logs import UnitLogs
 
@@ -40,7 +40,7 @@ class Bench:
         self.logs = UnitLogs(folder / "units", lambda: 0)
         self.ends: list[ActionDone] = []
         self._changed = trio.Event()
-        bound = LimitedDriver(driver=Doing(do), **{"retries": 0, **limits})
+        bound = limited(Doing(do), **{"retries": 0, **limits})
         self.executor = Executor(
             lambda type_: bound if type_ == "vm" else None,
             self.logs,

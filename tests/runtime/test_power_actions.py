@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 import trio
+from limited_drivers import limited
 
 from leasekit.core.drivers import DriverError, UnitContext
 from leasekit.core.leases.power import power_driver
 from leasekit.core.properties import Properties
 from leasekit.core.steps import Action, ActionDone
 from leasekit.drivers.null import NullDriver, NullSettings
-from leasekit.runtime.bound import LimitedDriver
 from leasekit.runtime.executor import Executor
 from leasekit.runtime.unit_logs import UnitLogs
 
@@ -36,9 +36,9 @@ class Plain(NullDriver):
 
 async def done_by(driver: NullDriver | None, tmp_path: Path, *ops: str) -> list[ActionDone]:
     """The ends of actions on one unit, one after the other."""
-    drivers = {"node": LimitedDriver(driver=NullDriver(NullSettings()))}
+    drivers = {"node": limited(NullDriver(NullSettings()))}
     if driver is not None:
-        drivers[power_driver("node")] = LimitedDriver(driver=driver, retries=0)
+        drivers[power_driver("node")] = limited(driver, retries=0)
     ends: list[ActionDone] = []
     ended = trio.Event()
 

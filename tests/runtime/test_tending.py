@@ -10,12 +10,12 @@ from typing import Any
 import attrs
 import pytest
 import trio
+from limited_drivers import limited
 from runtime.runtime_world import delegated, make_shell, request, running, until
 
 from leasekit.core.drivers import DriverError, Orphan, PartlyToldError, ProbeResult, UnitContext
 from leasekit.core.errors import CommandError
 from leasekit.drivers.null import NullDriver, NullSettings
-from leasekit.runtime.bound import LimitedDriver
 from leasekit.runtime.shell import ActorShell
 from leasekit.runtime.tending import Tending
 
@@ -96,7 +96,7 @@ class Place:
 async def leased(folder: Path, every: int = 20, **more: Any) -> AsyncIterator[Place]:
     """Two units of four, leased."""
     driver = Frail()
-    bound = LimitedDriver(driver=driver, retries=0, probe_every=every)
+    bound = limited(driver, retries=0, probe_every=every)
     site, broker, guest = (
         make_shell(name, folder / name, driver_of=lambda type_: bound) for name in ("site", "broker", "guest")
     )
@@ -229,7 +229,7 @@ async def test_what_one_host_cannot_tell_of_keeps_no_other_from_it(tmp_path):
     """A driver that can't ask one of its hosts is named with that one, and what its others have is told and removed."""
     driver = HalfBlind()
     driver.left.add("old-9")
-    bound = LimitedDriver(driver=driver, name="vms")
+    bound = limited(driver, name="vms")
     site = make_shell("site", tmp_path / "site", driver_of=lambda type_: bound)
     async with running(site):
         tending = Tending(site, lambda type_: bound, [bound])
@@ -247,11 +247,11 @@ async def test_a_driver_that_cannot_say_what_is_left_harms_nobody(tmp_path, capl
     drivers = [Broken(say) for say, _ in UNTOLD]
     sound = Frail()
     sound.left.add("old-9")
-    slow = LimitedDriver(driver=Hanging(), name="slow", timeout=50)
-    bound = [LimitedDriver(driver=driver, name=f"d{number}") for number, driver in enumerate(drivers)]
+    slow = limited(Hanging(), name="slow", timeout=50)
+    bound = [limited(driver, name=f"d{number}") for number, driver in enumerate(drivers)]
     site = make_shell("site", tmp_path / "site", driver_of=lambda type_: bound[0])
     async with running(site):
-        tending = Tending(site, lambda type_: bound[0], [*bound, slow, LimitedDriver(driver=sound, name="sound")])
+        tending = Tending(site, lambda type_: bound[0], [*bound, slow, limited(sound, name="sound")])
         with trio.fail_after(10):
             await tending.run()
         listed = await tending.requests["orphans.list"]({})
@@ -279,7 +279,7 @@ async def test_what_cannot_be_removed_keeps_nothing_else(tmp_path):
 
     driver = Stuck()
     driver.left |= {"old-1", "old-2"}
-    bound = LimitedDriver(driver=driver, name="stuck")
+    bound = limited(driver, name="stuck")
     site = make_shell("site", tmp_path / "site", driver_of=lambda type_: bound)
     async with running(site):
         tending = Tending(site, lambda type_: bound, [bound])
