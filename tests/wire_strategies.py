@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from leasekit.core.claims.claim import UNITS_MAX
 from leasekit.core.properties import KEY_MAX
-from leasekit.core.protocol import codec
+from leasekit.core.protocol import fields
 from leasekit.core.protocol.messages import (
     Accepted,
     Ack,
@@ -57,15 +57,15 @@ def texts(low: int, high: int) -> st.SearchStrategy[str]:
     return st.text(alphabet, min_size=low, max_size=12) | st.text("aé€🜁", min_size=high, max_size=high)
 
 
-ids = texts(1, codec.ID_MAX)
-names = texts(1, codec.NAME_MAX)
-names_or_none = texts(0, codec.NAME_MAX)
+ids = texts(1, fields.ID_MAX)
+names = texts(1, fields.NAME_MAX)
+names_or_none = texts(0, fields.NAME_MAX)
 reasons = texts(0, 200)
-words = texts(1, codec.WORD_MAX)
-numbers = st.integers(0, codec.NUMBER_MAX) | st.integers(0, 20)
+words = texts(1, fields.WORD_MAX)
+numbers = st.integers(0, fields.NUMBER_MAX) | st.integers(0, 20)
 units = st.integers(1, UNITS_MAX) | st.integers(1, 9)
 instants = st.integers(0, INSTANT_MAX)
-tickets = st.binary(max_size=60) | st.just(b"t" * codec.TICKET_MAX)
+tickets = st.binary(max_size=60) | st.just(b"t" * fields.TICKET_MAX)
 statements = st.binary(max_size=60)
 digests = st.just(b"") | st.binary(min_size=32, max_size=32)
 properties = st.dictionaries(texts(1, KEY_MAX), texts(0, 300), max_size=4)
@@ -114,7 +114,7 @@ BY_CLASS: Mapping[type[Any], st.SearchStrategy[Any]] = {
     Truncated: st.builds(Truncated, ids, numbers, tickets, statements, instants),
     Accepted: st.builds(Accepted, ids, numbers),
     Ack: st.builds(Ack, ids, numbers, digests),
-    Offer: st.builds(Offer, ids, numbers, tickets, properties, names_or_none, texts(0, codec.ID_MAX)),
+    Offer: st.builds(Offer, ids, numbers, tickets, properties, names_or_none, texts(0, fields.ID_MAX)),
     OfferAnswer: st.builds(OfferAnswer, ids, numbers, reasons, instants, held_claims, instants),
     LetGo: st.builds(LetGo, ids, numbers, st.binary(max_size=200), instants),
     Reclaim: st.builds(Reclaim, ids, numbers, tickets, statements),
@@ -124,7 +124,7 @@ BY_CLASS: Mapping[type[Any], st.SearchStrategy[Any]] = {
     Administered: st.builds(Administered, words, numbers, reasons, reasons),
     Withhold: st.builds(Withhold, ids, numbers, ids, st.integers(0, 9), terms(), reasons),
     Probe: st.builds(
-        Probe, ids, numbers, names, units, terms(), names_or_none, properties, words, texts(0, codec.ID_MAX)
+        Probe, ids, numbers, names, units, terms(), names_or_none, properties, words, texts(0, fields.ID_MAX)
     ),
     ProbeAnswer: st.builds(
         ProbeAnswer, ids, numbers, words, names_or_none, st.integers(0, 9), terms(), reasons,
@@ -140,7 +140,7 @@ BY_CLASS: Mapping[type[Any], st.SearchStrategy[Any]] = {
     Hold: st.builds(Hold, ids, numbers, digests, terms(), plan_parts, instants),
     Held: st.builds(Held, ids, numbers, reasons),
     Release: st.builds(Release, ids, numbers),
-    ErrorReply: st.builds(ErrorReply, texts(0, codec.ID_MAX), numbers, words, reasons),
+    ErrorReply: st.builds(ErrorReply, texts(0, fields.ID_MAX), numbers, words, reasons),
 }  # fmt: skip
 """A strategy for each class of message."""
 

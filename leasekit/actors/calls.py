@@ -16,7 +16,8 @@ from leasekit.actors.kernel import Kernel
 from leasekit.actors.keyring import Keyring
 from leasekit.actors.settings import ADMINISTER
 from leasekit.core.errors import CommandError, LeasekitError
-from leasekit.core.protocol.codec import TEXT_MAX, WORD_MAX, clip
+from leasekit.core.protocol.codec import clip
+from leasekit.core.protocol.fields import TEXT_MAX, WORD_MAX
 from leasekit.core.protocol.messages import Administer, Administered, ErrorReply, Message
 from leasekit.core.schema import Change
 from leasekit.core.steps import Command, Reply

@@ -31,7 +31,7 @@ from leasekit.core.errors import CommandError
 from leasekit.core.leases import delegation as deleg
 from leasekit.core.leases.relations import Delegation, Wish
 from leasekit.core.properties import Properties
-from leasekit.core.protocol.codec import ID_MAX
+from leasekit.core.protocol.fields import ID_MAX
 from leasekit.core.protocol.messages import (
     Accepted,
     ErrorReply,

@@ -10,11 +10,14 @@ import attrs
 import trio
 
 from leasekit.config.transport import TransportSettings
-from leasekit.core.protocol import codec
 from leasekit.core.protocol.channel import Channel
+from leasekit.core.protocol.fields import BATCH_MAX
 from leasekit.runtime.frames import Endpoint
 from leasekit.runtime.limits import Allowance
 from leasekit.runtime.wires import Wire
+
+ENVELOPE_FULL = 49_152
+"""From so many bytes on, an envelope takes no further message: one that is lost or refused takes little with it."""
 
 
 @attrs.frozen(slots=True)
@@ -86,12 +89,12 @@ class Peer:
         return True
 
     def take(self) -> list[bytes]:
-        """The next messages for one envelope: as many as the codec's direct reader takes, but one at least."""
+        """The next messages for one envelope: at least one, and more while they are below :data:`ENVELOPE_FULL`."""
         taken: list[bytes] = []
         size = 3
-        while self.queue and len(taken) < codec.BATCH_MAX:
+        while self.queue and len(taken) < BATCH_MAX:
             size += len(self.queue[0])
-            if taken and size > codec.DIRECT_MAX:
+            if taken and size > ENVELOPE_FULL:
                 break
             taken.append(self.queue.popleft())
         self.queued_bytes -= sum(map(len, taken))

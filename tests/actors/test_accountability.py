@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from deployed_world import CHAIN, DeployedWorld
+from msgspec.structs import replace
 
 from leasekit.actors.base import Actor
 from leasekit.actors.broker.book import Book
@@ -300,7 +301,7 @@ def test_a_second_redeem_by_the_same_holder(tmp_path: Path) -> None:
     world.receive("site", "web", again)
     assert world.site().leases[lease].update == before + 1
     assert len(world.site().leases) == 1
-    world.receive("site", "web", again._replace(lease=f"{lease}9"))
+    world.receive("site", "web", replace(again, lease=f"{lease}9"))
     assert len(world.site().leases) == 1
     world.receive("site", "batch", again)
     assert world.site().leases[lease].holder == "web"

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from deployed_world import CHAIN, DeployedWorld
+from msgspec.structs import replace
 
 from leasekit.core.claims import keys
 from leasekit.core.claims.keys import Keypair, key_tag
@@ -68,16 +69,16 @@ def test_two_keys_of_one_tag(tmp_path: Path) -> None:
     world.pass_time(MINUTE)
     assert lease == f"{web.keyring.tag}-1" and world.lease("web", lease)["state"] == "active"
     redeem: Any = world.letters(Redeem, "web")[-1]
-    for message in (redeem._replace(number=9), CloseLease(lease, 9, b""), Ack(lease, 1)):
+    for message in (replace(redeem, number=9), CloseLease(lease, 9, b""), Ack(lease, 1)):
         world.receive("site", "twin", message)
     assert last_error(world, "site").code == "not_yours"
-    world.receive("lower", "twin", request._replace(number=7))
+    world.receive("lower", "twin", replace(request, number=7))
     assert last_error(world, "lower").code == "not_yours"
     world.pass_time(MINUTE)
     assert world.lease("site", lease)["state"] == "active"
     for actor in ("lower", "site"):
         world.restart(actor)
-    world.receive("lower", "twin", request._replace(lease=f"{web.keyring.tag}-2"))
+    world.receive("lower", "twin", replace(request, lease=f"{web.keyring.tag}-2"))
     assert last_error(world, "lower").code == "bad_id", "also after a restart"
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from actor_bench import Bench, Fault, Mappers, Plan
 from bad_mappers import BAD_MAPPERS
+from msgspec.structs import replace
 
 from leasekit.actors.broker.probes import PEER_PROBES_MAX
 from leasekit.actors.guest.desk import PROBE_TIMEOUT
@@ -252,7 +253,7 @@ def test_one_peer_can_not_fill_the_queue() -> None:
     tag = key_tag(world.identity("guest").public)
     probe = Probe("q", 0, "vm", 1, Term(NOW, HOUR), "", {})
     for number in range(PEER_PROBES_MAX + 3):
-        broker._received(("guest", probe._replace(number=number)))
+        broker._received(("guest", replace(probe, number=number)))
     broker._received(("guest", RequestTicket(f"{tag}-7", 1, "new", "s", "vm", 4, Term(NOW, HOUR), "", {}, b"")))
     turns = 0
     while (turn := broker.turn()) is not None:

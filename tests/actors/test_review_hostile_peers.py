@@ -7,6 +7,7 @@ from pathlib import Path
 import attrs
 import pytest
 from deployed_world import CHAIN, DeployedWorld
+from msgspec.structs import replace
 
 from leasekit.actors import served
 from leasekit.actors.base import Actor
@@ -130,7 +131,7 @@ def test_delegations_are_bounded(world: DeployedWorld, monkeypatch: pytest.Monke
 def test_a_withhold_that_comes_late_changes_nothing(world: DeployedWorld) -> None:
     """A window that was taken back does not come back with an older message that was delayed."""
     early = Withhold("site/vm@upper", 100, "window-1", 2, Term(HOUR, 2 * HOUR), "disks")
-    late = early._replace(number=101, units=0)
+    late = replace(early, number=101, units=0)
     world.receive("upper", "site", early, late, early)
     world.pass_time(SECOND)
     table = world.broker("upper").book.table("site/vm@upper")

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from deployed_world import failed
+from msgspec.structs import replace
 from topology_worlds import HEAD, STAR, TopologyWorld, ask, broker, guest, held, network, pair, show, site, world
 
 from leasekit.core.protocol.messages import (
@@ -80,7 +81,7 @@ def test_a_plan_that_is_held_for_ever_is_not_waited_for(tmp_path: Path) -> None:
     made = world(STAR, tmp_path)
 
     def alter(sender: str, receiver: str, message: Any) -> Any:
-        return message._replace(expires=made.now + 365 * DAY) if isinstance(message, Planned) else message
+        return replace(message, expires=made.now + 365 * DAY) if isinstance(message, Planned) else message
 
     made.alter = alter
     made.lose = lambda sender, receiver, message: (
@@ -188,7 +189,7 @@ def test_a_guest_checks_pins_and_exclusions(tmp_path: Path) -> None:
 
     def alter(sender: str, receiver: str, message: Any) -> Any:
         if isinstance(message, Planned) and message.parts:
-            return message._replace(parts=(message.parts[0]._replace(site="N2"), *message.parts[1:]))
+            return replace(message, parts=(replace(message.parts[0], site="N2"), *message.parts[1:]))
         return message
 
     made.alter = alter

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from actor_bench import Bench, Plan
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from wire_strategies import messages
 
 from leasekit.actors.settings import BrokerSettings
@@ -83,7 +84,7 @@ def altered(draw: st.DrawFn) -> Message:
     """
     message = draw(st.sampled_from(SENT) | messages)
     changes: dict[str, Any] = {}
-    for field in message._fields:
+    for field in message.__struct_fields__:
         if draw(st.booleans()):
             continue
         if field == "lease":
@@ -95,7 +96,7 @@ def altered(draw: st.DrawFn) -> Message:
             values = [getattr(other, field) for other in SENT if type(getattr(other, field, None)) is kind]
             if values:
                 changes[field] = draw(st.sampled_from(values))
-    return decode_message(encode_message(message._replace(**changes)))  # type: ignore[return-value]
+    return decode_message(encode_message(replace(message, **changes)))  # type: ignore[return-value]
 
 
 inputs = st.lists(

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from deployed_world import failed
+from msgspec.structs import replace
 from topology_worlds import HEAD, STAR, TopologyWorld, ask, broker, guest, held, network, pair, show, site, where, world
 
 from leasekit.core.protocol.messages import Plan, Planned, Redeem, RequestTicket, TicketUpdate, Withhold
@@ -310,7 +311,7 @@ def test_one_refused_member_brings_all_back(tmp_path: Path) -> None:
 
     def spoil(sender: str, receiver: str, message: Any) -> Any:
         if isinstance(message, RequestTicket) and message.properties.get("hold", "").endswith(f"/{part}"):
-            return message._replace(units=message.units + 1)
+            return replace(message, units=message.units + 1)
         return message
 
     made.alter = spoil

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from topology_worlds import HEAD, TopologyWorld, ask, broker, guest, held, network, pair, show, site, where, world
 
 from leasekit.config.errors import ConfigErrors
@@ -149,7 +150,7 @@ def test_nobody_holds_under_another_brokers_name(tmp_path: Path) -> None:
     made.receive("c", "g", Release(hold["plan"], 1))
     assert held(made, "c") == [hold]
     letter = made.letters(Hold)[0]
-    made.receive("c", "b", letter._replace(plan="somebody-plan-1"), letter._replace(plan=f"{shown['plan']}9", parts=()))
+    made.receive("c", "b", replace(letter, plan="somebody-plan-1"), replace(letter, plan=f"{shown['plan']}9", parts=()))
     assert held(made, "c") == [hold]
     made.receive("c", "b", letter)
     assert held(made, "c") == [hold]

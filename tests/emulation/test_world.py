@@ -9,6 +9,7 @@ import pytest
 from actor_bench import Bench, Mappers, Plan
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from leasekit.core.mappers import BrokerCycle, BrokerDecision
 from leasekit.core.protocol.messages import ErrorReply, LeaseUpdate, Message, UnitState
@@ -100,7 +101,7 @@ def note(text: str) -> ErrorReply:
 
 def seen_notes(log: Log) -> list[tuple[Instant, str, str]]:
     """When who received which message."""
-    return [(at, who, seen.message[0]) for at, who, seen in log if isinstance(seen, Received)]
+    return [(at, who, seen.message.lease) for at, who, seen in log if isinstance(seen, Received)]
 
 
 # -- order ---------------------------------------------------------------------------------------------------------
@@ -262,7 +263,7 @@ def test_messages_are_copied() -> None:
     given_to_unit["host"] = "changed under way"
     made.run_until(20)
     one, other = (seen.message for _, _, seen in log if isinstance(seen, Received))
-    assert one == other == update._replace(units=(UnitState("u", "up", {"host": "n1"}, ""),))
+    assert one == other == replace(update, units=(UnitState("u", "up", {"host": "n1"}, ""),))
     assert one is not other
     assert one.units[0].properties is not other.units[0].properties
 

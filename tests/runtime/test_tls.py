@@ -11,7 +11,7 @@ import pytest
 import trio
 from transport_nodes import KEYS, PLAIN, TCP, Node, Raw, poll
 
-from leasekit.core.protocol import codec
+from leasekit.core.protocol.fields import BATCH_MAX
 from leasekit.core.protocol.messages import Ack
 from leasekit.runtime.tls import Tls, TlsError
 from leasekit.runtime.transport import Endpoint
@@ -251,7 +251,7 @@ async def test_large_batches_over_tls(nursery: trio.Nursery) -> None:
     alice = await Node("alice", {"bob": bob.transport.bound[0]}, []).start(nursery)
     await alice.until(lambda: alice.connects == ["bob"])
     await bob.until(lambda: bob.connects == ["alice"])
-    batch = [Ack(f"lease-{number:060}", number) for number in range(codec.BATCH_MAX * 10)]
+    batch = [Ack(f"lease-{number:060}", number) for number in range(BATCH_MAX * 10)]
     alice.transport.send("bob", batch)
     bob.transport.send("alice", batch)
     await bob.until(lambda: len(bob.heard) == len(batch))

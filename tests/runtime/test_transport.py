@@ -17,7 +17,9 @@ from transport_nodes import KEYS, NOW, TCP, Node, Raw, couple, poll, unix
 from leasekit.core.claims.keys import ED25519
 from leasekit.core.protocol import codec
 from leasekit.core.protocol.channel import Heartbeat
+from leasekit.core.protocol.fields import BATCH_MAX
 from leasekit.core.protocol.messages import Accepted, Ack, ErrorReply, Message, OfferAnswer
+from leasekit.runtime.peers import ENVELOPE_FULL
 from leasekit.runtime.stalls import Stalls
 from leasekit.runtime.transport import (
     Endpoint,
@@ -126,14 +128,14 @@ async def test_what_is_queued_goes_in_one_envelope(nursery: trio.Nursery, tmp_pa
 
 
 async def test_long_queues_are_split(nursery: trio.Nursery, tmp_path: Path) -> None:
-    """Batches stay within what the codec reads directly, in bytes and in messages; none is lost between them."""
+    """Batches stay within their limits, in bytes and in messages; none is lost between them."""
     alice, bob = await couple(nursery, tmp_path)
     wide: list[Message] = [OfferAnswer("d", number, "x" * 2000) for number in range(300)]
-    many: list[Message] = [Ack("L", number) for number in range(codec.BATCH_MAX + 1)]
+    many: list[Message] = [Ack("L", number) for number in range(BATCH_MAX + 1)]
     alice.transport.send("bob", wide + many)
-    await bob.until(lambda: len(bob.heard) == 301 + codec.BATCH_MAX)
+    await bob.until(lambda: len(bob.heard) == 301 + BATCH_MAX)
     assert bob.heard == wide + many
-    assert all(len(codec.encode_batch(batch)) <= codec.DIRECT_MAX for _, batch in bob.batches)
+    assert all(len(codec.encode_batch(batch)) <= ENVELOPE_FULL for _, batch in bob.batches)
 
 
 @pytest.mark.parametrize("attempt", range(5))

@@ -40,7 +40,8 @@ from leasekit.core.mappers import (
     Reject,
 )
 from leasekit.core.properties import EMPTY
-from leasekit.core.protocol.codec import TICKET_MAX, clip
+from leasekit.core.protocol.codec import clip
+from leasekit.core.protocol.fields import TICKET_MAX
 from leasekit.core.protocol.messages import (
     EXTEND,
     MODIFY,

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 import attrs
+from msgspec.structs import replace
 
 from leasekit.actors.broker.holds import BrokerHolds
 from leasekit.actors.dispatch import takes
@@ -105,7 +106,7 @@ class BrokerPlans(BrokerHolds):
         if known is not None and known.answer:
             answer = decode_message(known.answer)
             assert isinstance(answer, Planned), "what is kept was encoded here"
-            self.kernel.send(peer, answer._replace(number=message.number))
+            self.kernel.send(peer, replace(answer, number=message.number))
             return
         theirs = [one for one in self._plannings.values() if one.peer == peer]
         for one in theirs:
@@ -368,7 +369,7 @@ class BrokerPlans(BrokerHolds):
         elif not planning.waiting:
             hold, answer = planning.hold, planning.answer
             assert answer is not None, "it was made with the hold"
-            answer = answer._replace(number=planning.message.number)
+            answer = replace(answer, number=planning.message.number)
             hold.answer, planning.hold = encode_message(answer), None
             self.kernel.fire(HOLD_MACHINE, hold, "promise", ", ".join(hold.others))
             self._answer_plan(planning, answer)

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
+from msgspec.structs import replace
+
 from leasekit.actors.broker.book import rest_of
 from leasekit.actors.broker.state import BrokerState, delegation_key
 from leasekit.actors.dispatch import command, takes
@@ -245,7 +247,7 @@ class BrokerSources(BrokerState):
         for record in takers:
             if record.id in told and (told[record.id] or known is not None):
                 number = self.kernel.next("serial")
-                passed = message._replace(delegation=record.id, number=number, units=told[record.id])
+                passed = replace(message, delegation=record.id, number=number, units=told[record.id])
                 until = message.term.end
                 self.notices.owe(f"{message.window}@{record.id}", record.peer, record.id, number, passed, until)
         self.queue.has_news = True

@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from msgspec.structs import asdict
+
 from leasekit.actors.dispatch import command, deferred, query, takes
 from leasekit.actors.guest.desk import NAME_MAX, GuestDesk
 from leasekit.actors.kernel import earliest
@@ -450,7 +452,7 @@ class GuestPlans(GuestDesk):
         id_ = topology.leases.get(part.part, "")
         lease = self.leases.get(id_)
         state, pending = (lease.state, lease.pending) if lease is not None else ("", "")
-        return {**part._asdict(), "lease": id_, "state": state, "pending": pending}
+        return {**asdict(part), "lease": id_, "state": state, "pending": pending}
 
     def topology_views(self) -> Iterator[TopologyView]:
         """The topologies as mappers see them, those that are over for a while included."""
@@ -487,5 +489,5 @@ def _answer(message: Planned) -> dict[str, Any]:
         "expires": message.expires if message.expires >= 0 else None,
         "reason": message.reason,
         "earliest": message.earliest if message.earliest >= 0 else None,
-        "parts": [part._asdict() for part in message.parts],
+        "parts": [asdict(part) for part in message.parts],
     }

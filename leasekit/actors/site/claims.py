@@ -40,7 +40,8 @@ from leasekit.core.leases.records import SiteClaim, SiteLease
 from leasekit.core.leases.relations import Incident
 from leasekit.core.mappers import AuthorityMapper
 from leasekit.core.properties import Properties, digest_properties
-from leasekit.core.protocol.codec import LIST_MAX, clip
+from leasekit.core.protocol.codec import clip
+from leasekit.core.protocol.fields import LIST_MAX
 from leasekit.core.protocol.messages import ClaimReport
 from leasekit.core.schema import Row
 from leasekit.core.time import Instant, Term

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Final, NamedTuple, Self
 
 import attrs
 import msgpack
+import msgspec
 
 from leasekit.core.leases import authority as site
 from leasekit.core.leases import returns
@@ -26,8 +27,7 @@ from leasekit.core.protocol.messages import EXTEND, UNDO, LeaseUpdate, TicketUpd
 from leasekit.core.schema import Row
 from leasekit.core.time import Duration, Instant, Term
 
-pack_body: Final[Callable[[object], bytes]] = msgpack.Packer().pack
-"""One packer for all rows: making one costs more than a row does. Rows are made by the actor's own thread only."""
+pack_body: Final[Callable[[object], bytes]] = msgspec.msgpack.Encoder().encode
 
 
 def unpack_body(body: bytes) -> tuple[Any, ...]:

@@ -42,7 +42,8 @@ import msgpack
 
 from leasekit.core.claims.keys import KEY_BYTES, Scheme, Signer, fingerprint
 from leasekit.core.errors import RemoteError
-from leasekit.core.protocol.codec import NAME_MAX, TEXT_MAX, WORD_MAX, clip, show
+from leasekit.core.protocol.codec import clip, show
+from leasekit.core.protocol.fields import NAME_MAX, TEXT_MAX, WORD_MAX
 from leasekit.core.time import INSTANT_MAX, Instant
 
 MAGIC: Final = "leasekit"

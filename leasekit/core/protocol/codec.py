@@ -1,64 +1,34 @@
 """Messages to bytes and back.
 
-A message travels as a msgpack array ``[kind, *fields]``, a batch as an array of messages. Kinds are numbers of the
-table in :mod:`.kinds`, which only ever grows. Fields that a newer peer adds at the end are ignored; fields that an
-older one leaves out get their defaults; a kind that this version does not know becomes an :class:`UnknownKind`, so
-that the other messages of the batch go on.
+A message travels as a msgpack array ``[kind, *fields]``, a batch as an array of messages. Fields that a newer peer adds
+at the end are ignored; fields that an older one leaves out get their defaults; a kind that this version does not know
+becomes an :class:`UnknownKind`, so that the other messages of the batch go on.
 
-What comes in is a stranger's. Decoding has two readers that accept the same bytes and give the same messages:
+What comes in is a stranger's. A batch is decoded in one call, which checks each field against its type. Where that
+fails, the messages are decoded one by one: to find kinds that are not known, or to name message, field, what was found
+and what is allowed. What a batch takes in memory is bounded by a multiple of its length (tests/core/test_codec.py
+measures the worst that is known).
 
-- the *direct* one, for batches up to ``DIRECT_MAX`` bytes, unpacks all in one call under limits that bound the memory
-  it can take, then checks every field. It is fast and explains nothing.
-- the *careful* one reads value by value as the table says, so that nothing is allocated that the table does not ask
-  for. It takes batches that are large, and those that the direct one refused, and names message, field, what was
-  found and what is allowed.
-
-Neither raises anything but :class:`~leasekit.core.errors.WireError`.
+Decoding raises nothing but :class:`~leasekit.core.errors.WireError`.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from io import BytesIO
-from sys import getsizeof
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, get_args, get_origin, get_type_hints
 
-import msgpack
+import msgspec
+from msgspec import DecodeError, MsgspecError, Raw, ValidationError
 
 from leasekit.core.errors import WireError
-from leasekit.core.properties import PROPERTIES_MAX, VALUE_MAX
-from leasekit.core.protocol.fields import (
-    BATCH_MAX,
-    DEPTH_MAX,
-    DIRECT_MAX,
-    FIELDS_MAX,
-    ID_MAX,
-    ITEM_VALUES,
-    LIST_MAX,
-    NAME_MAX,
-    NUMBER_MAX,
-    TEXT_MAX,
-    TICKET_MAX,
-    VALUES_MAX,
-    WIDTH_MAX,
-    WORD_MAX,
-    Check,
-    Fault,
-    Shape,
-    expected,
-    inspect,
-    show,
-)
-from leasekit.core.protocol.kinds import KINDS, SHAPES
-from leasekit.core.protocol.messages import ErrorReply, Message
+from leasekit.core.protocol.fields import BATCH_MAX, ID_MAX, NUMBER_MAX, TEXT_MAX, Check
+from leasekit.core.protocol.messages import ErrorReply, Message, WireStruct
 
-__all__ = [
-    "BATCH_MAX", "DIRECT_MAX", "FIELDS_MAX", "ID_MAX", "KINDS", "LIST_MAX", "NAME_MAX", "NUMBER_MAX", "TEXT_MAX",
-    "TICKET_MAX", "VALUES_MAX", "WORD_MAX", "UnknownKind", "clip", "decode_batch", "decode_message", "encode_batch",
-    "encode_message", "join_batch", "show",
-]  # fmt: skip
+KINDS: Final[Mapping[int, type[WireStruct]]] = {cls.__struct_config__.tag: cls for cls in get_args(Message)}
+"""Every kind of message: its number, and its class."""
+SHOWN_MAX: Final = 49_152
+"""The longest message, in bytes, of which an error shows what was found: it is decoded once more for that."""
 
 
 class UnknownKind(NamedTuple):
@@ -74,21 +44,17 @@ class UnknownKind(NamedTuple):
         return ErrorReply(self.lease, self.number, "unknown_kind", f"message kind {self.kind} is not known: {known}")
 
 
-_HEADS: Final[Mapping[type[Any], tuple[int]]] = {cls: (kind,) for kind, (cls, _) in KINDS.items()}
+# Encoding. Limits are the sender's business (:func:`clip`).
 
 
-# Encoding. Named tuples pack as arrays, so fields are not copied; limits are the sender's business (:func:`clip`).
-
-
-def _as_map(value: object) -> dict[Any, Any]:
+def _plain(value: object) -> dict[Any, Any]:
     if isinstance(value, Mapping):
         return dict(value)
-    if isinstance(value, int):
-        raise OverflowError(f"found {value}, integers have at most 64 bits")
     raise TypeError(f"found {type(value).__name__}, messages hold text, bytes, integers, tuples and mappings")
 
 
-_pack: Final[Callable[[Any], bytes]] = msgpack.Packer(default=_as_map).pack
+_encode: Final = msgspec.msgpack.Encoder(enc_hook=_plain).encode
+_CLASSES: Final = frozenset(KINDS.values())
 
 
 def encode_message(message: Message) -> bytes:
@@ -97,11 +63,9 @@ def encode_message(message: Message) -> bytes:
     Raises ``TypeError`` for what is no message, ``UnicodeEncodeError`` for text that is not Unicode (:func:`clip`
     mends it), ``OverflowError`` for an integer beyond 64 bits.
     """
-    try:
-        head = _HEADS[type(message)]
-    except KeyError:
-        raise TypeError(f"{type(message).__name__} is not a message: it has no kind in the codec's table") from None
-    return _pack(head + message)
+    if type(message) not in _CLASSES:
+        raise TypeError(f"{type(message).__name__} is not a message: it has no kind")
+    return _encode(message)
 
 
 def join_batch(encoded: Sequence[bytes]) -> bytes:
@@ -128,37 +92,18 @@ def clip(text: str, limit: int = TEXT_MAX) -> str:
 # Decoding.
 
 
-def _distinct(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise Fault("found a map that has the same key twice")
-    return found
+class _Head(WireStruct, frozen=True):
+    """How a message of an unknown kind begins."""
+
+    kind: int
+    lease: Raw = Raw()
+    number: Raw = Raw()
 
 
-def _no_extension(code: int, data: bytes) -> Any:
-    raise Fault(f"found a msgpack extension of type {code}, none is allowed")
-
-
-_LIMITS: Final[Mapping[str, Any]] = {
-    "use_list": False,
-    "object_pairs_hook": _distinct,
-    "ext_hook": _no_extension,
-    "max_array_len": WIDTH_MAX,
-    "max_map_len": PROPERTIES_MAX,
-    "max_bin_len": TICKET_MAX,
-    "max_str_len": 4 * VALUE_MAX,
-    "max_ext_len": 0,
-}
-_unpack: Final[Callable[[bytes], Any]] = partial(msgpack.unpackb, **_LIMITS)
-
-_ASTRAL: Final = re.compile(rb"[\xf0-\xf4]")
-"""A byte that text beyond the basic plane has; others may have it as well."""
-WIDE_MAX: Final = 4 * 2**20
-"""How much more memory the text of one batch may take than a byte for each character: Python gives all characters of a
-text the width of its widest."""
-_PIECE: Final = 65_536
-_TRUNCATED = "ends in the middle of a value"
-_UNPACK_ERRORS: Final = (ValueError, msgpack.exceptions.UnpackException)
+_message: Final[msgspec.msgpack.Decoder[Message]] = msgspec.msgpack.Decoder(Message)
+_batch: Final = msgspec.msgpack.Decoder(list[Message])
+_split: Final = msgspec.msgpack.Decoder(list[Raw])
+_head: Final = msgspec.msgpack.Decoder(_Head)
 
 
 def decode_batch(data: bytes) -> list[Message | UnknownKind]:
@@ -166,208 +111,188 @@ def decode_batch(data: bytes) -> list[Message | UnknownKind]:
 
     Raises ``WireError`` if any of them is malformed: a batch is obeyed whole or not at all.
     """
-    if len(data) <= DIRECT_MAX:
-        try:
-            batch = _unpack(data)
-            if type(batch) is tuple:
-                return [_direct(fields) for fields in batch]
-        except _UNPACK_ERRORS:
-            pass  # the careful reader says what and where
-    return _Careful(data).batch()
+    _check_count(data)
+    try:
+        found = _batch.decode(data)
+        for message in found:
+            if type(message) in CHECKS:
+                _check(message)
+    except (MsgspecError, RecursionError, ValueError):
+        return _one_by_one(data)
+    return [*found]
 
 
 def decode_message(data: bytes) -> Message | UnknownKind:
     """The one message in ``data``. Raises ``WireError``."""
-    if len(data) <= DIRECT_MAX:
+    return _read(data, "message")
+
+
+def _check_count(data: bytes) -> None:
+    """Before anything is allocated for them: how many messages a batch says that it has."""
+    head = data[:1]
+    if b"\x90" <= head <= b"\x9f":
+        return
+    size = {b"\xdc": 2, b"\xdd": 4}.get(head)
+    if size is None:
+        raise WireError("batch: found something else than an array" if head else "batch: it is empty")
+    count = int.from_bytes(data[1 : 1 + size], "big")
+    if count > BATCH_MAX:
+        raise WireError(f"batch: found an array of {count} messages, allowed are at most {BATCH_MAX}")
+
+
+def _one_by_one(data: bytes) -> list[Message | UnknownKind]:
+    try:
+        parts = _split.decode(data)
+    except (MsgspecError, RecursionError) as error:
+        raise WireError(f"batch: {error}") from None
+    return [_read(part, f"message {index} of {len(parts)}") for index, part in enumerate(parts, 1)]
+
+
+def _read(data: bytes | Raw, where: str) -> Message | UnknownKind:
+    cls = None
+    try:
+        head = _head.decode(data)
+        cls = KINDS.get(head.kind)
+        if cls is None:
+            return _unknown(head)
+        where = f"{where}, {cls.__name__}"
+        message = _message.decode(data)
+        _check(message)
+    except ValidationError as error:
+        raise WireError(f"{where}: {_explain(error, data, cls)}") from None
+    except (DecodeError, RecursionError) as error:
+        raise WireError(f"{where}: {error}") from None
+    except UnicodeDecodeError:
+        raise WireError(f"{where}: {_not_unicode(data, cls)}found text that is not UTF-8") from None
+    except ValueError as error:
+        raise WireError(f"{where}: {error}") from None
+    return message
+
+
+def _unknown(head: _Head) -> UnknownKind:
+    lease, number = _small(head.lease), _small(head.number)
+    if type(lease) is not str or len(lease) > ID_MAX:
+        lease = ""
+    return UnknownKind(head.kind, lease, number if type(number) is int and 0 <= number <= NUMBER_MAX else 0)
+
+
+def _small(value: Raw) -> Any:
+    """What may be a lease or a number; None if it is too large for either, or no value."""
+    if not 0 < memoryview(value).nbytes <= 4 * ID_MAX + 5:
+        return None
+    try:
+        return msgspec.msgpack.decode(value)
+    except (MsgspecError, RecursionError, ValueError):
+        return None
+
+
+# What the types of fields can't say.
+
+
+def _item(cls: type[WireStruct], name: str) -> type[WireStruct] | None:
+    """The class of the items of a field that is a list of parts."""
+    hint = get_type_hints(cls)[name]
+    items = get_args(hint)[:1] if get_origin(hint) is tuple else ()
+    return items[0] if items and isinstance(items[0], type) and issubclass(items[0], WireStruct) else None
+
+
+def _checks(cls: type[WireStruct]) -> tuple[tuple[str, Callable[[Any], object]], ...]:
+    found: list[tuple[str, Callable[[Any], object]]] = []
+    for name, hint in get_type_hints(cls, include_extras=True).items():
+        found += [(name, check.refuses) for check in getattr(hint, "__metadata__", ()) if isinstance(check, Check)]
+        item = _item(cls, name)
+        if item is not None and _checks(item):
+            found.append((name, _check_each))
+    return tuple(found)
+
+
+def _check_each(parts: Sequence[WireStruct]) -> None:
+    for part in parts:
+        _check(part)
+
+
+def _check(message: WireStruct) -> None:
+    """Raises ``ValueError`` that names the field."""
+    for name, refuses in CHECKS.get(type(message), ()):
         try:
-            message: Message | UnknownKind = _direct(_unpack(data))
-            return message
-        except _UNPACK_ERRORS:
-            pass  # as above
-    return _Careful(data).single()
-
-
-def _direct(fields: Any) -> Any:
-    if type(fields) is not tuple or not 0 < len(fields) <= FIELDS_MAX or type(fields[0]) is not int:
-        raise Fault("not a message")
-    shape = SHAPES.get(fields[0])
-    if shape is None:
-        return _unknown(fields[0], fields[1:])
-    rest = iter(fields)
-    next(rest)
-    return shape.build(rest)
-
-
-def _unknown(kind: int, fields: Sequence[Any]) -> UnknownKind:
-    for field in fields:
-        inspect(field)
-    lease = fields[0] if fields and type(fields[0]) is str and len(fields[0]) <= ID_MAX else ""
-    numbered = len(fields) > 1 and type(fields[1]) is int and 0 <= fields[1] <= NUMBER_MAX
-    return UnknownKind(kind, lease, fields[1] if numbered else 0)
-
-
-class _Careful:
-    """Reads one batch value by value, and says where it is when something is wrong."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._left = VALUES_MAX
-        self._wide = WIDE_MAX
-        self._astral: bool | None = None
-        self._pairs_to_weigh = False
-        self._ignorable = DIRECT_MAX
-        self._where = "batch"
-        self._limits = {**_LIMITS, "object_pairs_hook": self._pairs}
-        # Read a piece at a time: fed whole, the data would be held twice.
-        room = len(data) + _PIECE
-        self._unpacker = msgpack.Unpacker(BytesIO(data), read_size=_PIECE, max_buffer_size=room, **self._limits)
-
-    def batch(self) -> list[Message | UnknownKind]:
-        """All messages of a batch."""
-        found: list[Message | UnknownKind] = self._whole(self._batch)
-        return found
-
-    def single(self) -> Message | UnknownKind:
-        """The one message that is all of the data."""
-        self._where = "message"
-        found: Message | UnknownKind = self._whole(self._message)
-        return found
-
-    def _whole(self, read: Callable[[], Any]) -> Any:
-        try:
-            found = read()
-            rest = len(self._data) - self._unpacker.tell()
-            if rest:
-                self._where = "batch" if read == self._batch else "message"
-                raise Fault(f"{rest} bytes follow its end")
-        except msgpack.OutOfData:
-            raise WireError(f"{self._where}: {_TRUNCATED}") from None
-        except msgpack.exceptions.StackError:
-            raise WireError(f"{self._where}: arrays and maps are nested deeper than {DEPTH_MAX}") from None
-        except msgpack.exceptions.FormatError:
-            raise WireError(f"{self._where}: found the byte c1, which is not msgpack") from None
-        except UnicodeDecodeError as error:
-            raise WireError(
-                f"{self._where}: found text that is not UTF-8: {error.reason} at byte {error.start}"
-            ) from None
+            refuses(getattr(message, name))
         except ValueError as error:
-            raise WireError(f"{self._where}: {error}") from None
-        return found
+            raise ValueError(f"{name}: {error}") from None
 
-    def _batch(self) -> list[Message | UnknownKind]:
-        count = self._header(BATCH_MAX, "messages")
-        found = []
-        for index in range(count):
-            self._where = f"message {index + 1} of {count}"
-            found.append(self._message())
-        return found
 
-    def _message(self) -> Message | UnknownKind:
-        where = self._where
-        count = self._header(FIELDS_MAX, "fields")
-        if count == 0:
-            raise Fault("found an empty array, allowed is an array that begins with the message's kind")
-        kind = self._unpacker.unpack()
-        if type(kind) is not int:
-            raise expected(kind, "an integer, the message's kind")
-        shape = SHAPES.get(kind)
-        self._where = f"{where}, {shape.cls.__name__ if shape else f'kind {kind}'}"
-        if shape is None:
-            return _unknown(kind, [self._ignored() for _ in range(count - 1)])
-        message: Message = tuple.__new__(shape.cls, self._fields(shape, count - 1))
-        return message
+CHECKS: Final = {cls: checks for cls in (*KINDS.values(), *WireStruct.__subclasses__()) if (checks := _checks(cls))}
 
-    def _fields(self, shape: Shape, count: int) -> list[Any]:
-        where, values = self._where, []
-        for name, rule in zip(shape.names[:count], shape.rules, strict=False):
-            self._where = f"{where}: {name}"
-            values.append(self._list(rule.item) if rule.item else rule.check(self._value()))
-        self._where = where
-        for _ in range(count - shape.full):
-            inspect(self._ignored())
-        return shape.complete(values)
 
-    def _list(self, item: Check) -> tuple[Any, ...]:
-        where = self._where
-        count = self._header(LIST_MAX, "items")
-        self._spend(ITEM_VALUES * count)
-        values = []
-        for index in range(count):
-            self._where = f"{where}[{index}]"
-            values.append(item(self._value()))
-        return tuple(values)
+# Errors in words.
 
-    def _value(self) -> Any:
-        if self._astral is None:
-            self._astral = bool(_ASTRAL.search(self._data))
-        if not self._astral:
-            return self._unpacker.unpack()  # at most two bytes for each character, which have two in UTF-8
-        start = self._unpacker.tell()
-        self._unpacker.skip()
-        view = memoryview(self._data)[start : self._unpacker.tell()]
-        large = len(view) > _PIECE
-        if large:
-            self._weigh_ahead(view)
-        self._pairs_to_weigh = not large
-        value = msgpack.unpackb(view, **self._limits)
-        if not large:
-            self._weigh(value)
-        return value
+_PATH: Final = re.compile(r" - at (?:`key` in )?`\$(.*)`$")
 
-    def _weigh_ahead(self, view: memoryview) -> None:
-        """As :meth:`_weigh`, text by text: a map is there whole before anybody can look at it."""
-        room = len(view) + _PIECE
-        walker = msgpack.Unpacker(BytesIO(view), raw=True, read_size=_PIECE, max_buffer_size=room, **_LIMITS)
-        left = 1
-        while left:
-            head, left = view[walker.tell()], left - 1
-            if 0x80 <= head <= 0x8F or head in (0xDE, 0xDF):
-                left += 2 * walker.read_map_header()
-            elif 0x90 <= head <= 0x9F or head in (0xDC, 0xDD):
-                left += walker.read_array_header()
-            else:
-                value = walker.unpack()
-                if 0xA0 <= head <= 0xBF or head in (0xD9, 0xDA, 0xDB):
-                    self._weigh(value.decode())
 
-    def _weigh(self, value: Any) -> None:
-        """Count what text takes in memory beyond a byte for each character: one character may widen all the others."""
-        if type(value) is str:
-            if not value.isascii():
-                self._wide -= getsizeof(value) - len(value)
-                if self._wide < 0:
-                    raise Fault(f"found text that takes more than {WIDE_MAX} bytes beyond one for each character")
-        elif type(value) is tuple:
-            for one in value:
-                self._weigh(one)
+_WORDS: Final = (("`str`", "text"), ("`int`", "an integer"), ("`array`", "an array"), ("`object`", "a map"), ("`", ""))
 
-    def _ignored(self) -> Any:
-        start = self._unpacker.tell()
-        self._unpacker.skip()
-        end = self._unpacker.tell()
-        self._ignorable -= end - start
-        if self._ignorable < 0:
-            raise Fault(f"found more than {DIRECT_MAX} bytes of fields that are not known in one batch")
-        return _unpack(self._data[start:end])
 
-    def _header(self, limit: int, of: str) -> int:
+def _explain(error: ValidationError, data: bytes | Raw, cls: type[WireStruct] | None) -> str:
+    """Which field, what was found and what is allowed."""
+    allowed = str(error).partition(" - at ")[0].removeprefix("Expected ").split(", got ")[0]
+    for theirs, ours in _WORDS:
+        allowed = allowed.replace(theirs, ours)
+    path = _PATH.search(str(error))
+    steps = [int(step) for step in re.findall(r"\[(\d+)\]", path[1])] if path else []
+    found = _value(data, steps)
+    where, part = _place(cls, steps)
+    if part is not None and isinstance(found, list):
+        has = len(found) - (not steps)
+        return f"{where}found {has} fields, the next one, {part.__struct_fields__[has]!r}, is missing"
+    return f"{where}found {show(found)}, allowed is {allowed}"
+
+
+def _not_unicode(data: bytes | Raw, cls: type[WireStruct] | None) -> str:
+    """The words for the field that holds text that is not Unicode."""
+    for step, field in enumerate(_split.decode(data)):
         try:
-            count: int = self._unpacker.read_array_header()
-        except ValueError:
-            raise Fault("found something else than an array") from None
-        if count > limit:
-            raise Fault(f"found an array of {count} {of}, allowed are at most {limit}")
-        return count
+            msgspec.msgpack.decode(field)
+        except UnicodeDecodeError:
+            return _place(cls, [step])[0]
+    return ""
 
-    def _pairs(self, pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
-        self._spend(len(pairs))
-        for pair in pairs if self._pairs_to_weigh else ():
-            self._weigh(pair)
-        return _distinct(pairs)
 
-    def _spend(self, values: int) -> None:
-        self._left -= values
-        if self._left < 0:
-            raise Fault(
-                f"found more than {VALUES_MAX} values in one batch: a property is one, a unit or victim {ITEM_VALUES}"
-            )
+def _place(cls: type[WireStruct] | None, steps: Sequence[int]) -> tuple[str, type[WireStruct] | None]:
+    """The words for a path into a message, and the message or part to which it leads, if it leads to one."""
+    if cls is None or not steps or not steps[0]:
+        return ("kind: " if steps else ""), cls
+    name = cls.__struct_fields__[steps[0] - 1]
+    if len(steps) == 1:
+        return f"{name}: ", None
+    item = _item(cls, name)
+    if item is None or len(steps) == 2:
+        return f"{name}[{steps[1]}]: ", item
+    return f"{name}[{steps[1]}]: {item.__struct_fields__[steps[2]]}: ", None
+
+
+_UNSHOWN: Final = "something else"
+
+
+def _value(data: bytes | Raw, steps: Sequence[int]) -> Any:
+    """What is found at a path, for :func:`show`."""
+    if memoryview(data).nbytes > SHOWN_MAX:
+        return _UNSHOWN
+    try:
+        value = msgspec.msgpack.decode(data)
+    except (MsgspecError, RecursionError, UnicodeDecodeError):
+        return _UNSHOWN
+    for step in steps:
+        value = value[step]
+    return value
+
+
+def show(value: object) -> str:
+    """``value`` in a few words. Never its whole repr: it may be huge, or nested deeper than repr can follow."""
+    if isinstance(value, (tuple, list)):
+        return f"an array of {len(value)}"
+    if isinstance(value, dict):
+        return f"a map of {len(value)}"
+    if isinstance(value, bytes):
+        return f"{len(value)} bytes"
+    if isinstance(value, str):
+        return f"{value!r}" if len(value) <= 40 else f"{value[:40]!r}... ({len(value)} characters)"
+    return f"{value!r:.40} ({type(value).__name__})"

@@ -5,8 +5,8 @@ it at once with :class:`Accepted`, or with the result if it has it. Results are 
 number that grows per lease and server, and is due until the client acknowledges it with :class:`Ack`. So both ends
 repeat what is unanswered, and both know a repeat when they see one.
 
-Messages are named tuples, and travel as an array of their kind and their fields (:mod:`.codec`). New fields
-go at the end, with a default: an old peer ignores them, and a new one fills them in.
+A message travels as an array of its kind and its fields (:mod:`.codec`). A kind is a number, the class's ``tag``: no
+number is used twice. New fields go at the end, with a default: an old peer ignores them, and a new one fills them in.
 
 ========================  =====================  ==================================================
 message                   from, to               answered by
@@ -39,10 +39,39 @@ ErrorReply                any                    nothing
 from __future__ import annotations
 
 from hashlib import sha256
-from typing import NamedTuple, TypeAlias
+from typing import Annotated, TypeAlias
 
-from leasekit.core.properties import EMPTY, Properties
-from leasekit.core.time import Duration, Instant, Term
+from msgspec import Meta, Struct
+
+from leasekit.core.properties import EMPTY
+from leasekit.core.protocol.fields import (
+    HELD_MAX,
+    LIST_MAX,
+    OFFERS_MAX,
+    PARTS_MAX,
+    At,
+    AtOrUnknown,
+    Digest,
+    Id,
+    IdOrNone,
+    Lasts,
+    Name,
+    NameOrNone,
+    Names,
+    Number,
+    Pairs,
+    Request,
+    Statement,
+    Steps,
+    Text,
+    Ticket,
+    Units,
+    UnitsOrNone,
+    UnitsOrUnknown,
+    WireTerm,
+    Word,
+    WordOrNone,
+)  # fmt: skip
 
 NEW = "new"
 EXTEND = "extend"
@@ -50,7 +79,15 @@ MODIFY = "modify"
 UNDO = "undo"
 
 
-class RequestTicket(NamedTuple):
+class WireStruct(Struct, frozen=True, array_like=True):
+    """What travels as an array of its fields, each of which holds what its type allows (:mod:`.fields`)."""
+
+
+class MessageBase(WireStruct, frozen=True, tag_field="kind"):
+    """What can travel by itself: its ``tag`` comes before its fields."""
+
+
+class RequestTicket(MessageBase, frozen=True, tag=1):
     """Ask for a ticket. ``op`` is ``new``, ``extend`` (``term`` starts where the lease ends) or ``modify`` (from
     ``term.start`` on).
 
@@ -59,37 +96,37 @@ class RequestTicket(NamedTuple):
     is extended or modified.
     """
 
-    lease: str
-    number: int
-    op: str
-    slice: str
-    type: str
-    units: int
-    term: Term
-    site: str
-    properties: Properties
-    claim: bytes
+    lease: Id
+    number: Number
+    op: Word
+    slice: Name
+    type: Name
+    units: Units
+    term: WireTerm
+    site: NameOrNone
+    properties: Pairs
+    claim: Digest
 
 
-class Withdraw(NamedTuple):
+class Withdraw(MessageBase, frozen=True, tag=2):
     """Give up the unanswered request ``request``. Too late if it was granted: the ticket is then returned."""
 
-    lease: str
-    number: int
-    request: int
+    lease: Id
+    number: Number
+    request: Number
 
 
-class ReturnTicket(NamedTuple):
+class ReturnTicket(MessageBase, frozen=True, tag=3):
     """The site confirms that a claim is void from an instant on: ``receipt`` is its statement; the rest is the
     broker's again.
     """
 
-    lease: str
-    number: int
-    receipt: bytes
+    lease: Id
+    number: Number
+    receipt: Statement
 
 
-class TicketUpdate(NamedTuple):
+class TicketUpdate(MessageBase, frozen=True, tag=4):
     """What became of request ``number`` (0: of none, the broker acts by itself).
 
     ``status`` is ``granted`` (``ticket`` holds the chain, ``site`` the name of the site, ``properties`` its resource
@@ -100,21 +137,21 @@ class TicketUpdate(NamedTuple):
     a delegation (:func:`~leasekit.core.claims.ticket.join_tickets`).
     """
 
-    lease: str
-    update: int
-    number: int
-    status: str
-    ticket: bytes
-    site: str
-    properties: Properties
-    truncation: bytes
-    reason: str
-    earliest: Instant
-    endorsement: bytes = b""
-    further: bytes = b""
+    lease: Id
+    update: Number
+    number: Number
+    status: Word
+    ticket: Ticket
+    site: NameOrNone
+    properties: Pairs
+    truncation: Statement
+    reason: Text
+    earliest: AtOrUnknown
+    endorsement: Statement = b""
+    further: Ticket = b""
 
 
-class Redeem(NamedTuple):
+class Redeem(MessageBase, frozen=True, tag=5):
     """Turn a ticket into a lease (``new``), continue one (``extend``), change one now (``modify``), or take back an
     extend by this ``ticket`` that has not begun (``undo``).
 
@@ -123,60 +160,63 @@ class Redeem(NamedTuple):
     replaces it. A modify of configuration alone has an empty ``ticket``.
     """
 
-    lease: str
-    number: int
-    op: str
-    slice: str
-    ticket: bytes
-    resource: Properties
-    properties: Properties
-    victims: tuple[str, ...]
-    truncation: bytes
+    lease: Id
+    number: Number
+    op: Word
+    slice: Name
+    ticket: Ticket
+    resource: Pairs
+    properties: Pairs
+    victims: Names
+    truncation: Statement
 
 
-class CloseLease(NamedTuple):
+class CloseLease(MessageBase, frozen=True, tag=6):
     """End the lease now. ``relinquishment`` gives the rest of its claim back (empty when nothing is left). ``save``: it
     is being suspended, so that its units are saved.
     """
 
-    lease: str
-    number: int
-    relinquishment: bytes
+    lease: Id
+    number: Number
+    relinquishment: Statement
     save: bool = False
 
 
-class Relinquish(NamedTuple):
+class Relinquish(MessageBase, frozen=True, tag=7):
     """Give back a ticket that was not redeemed; works the same however often it comes."""
 
-    lease: str
-    number: int
-    ticket: bytes
-    relinquishment: bytes
+    lease: Id
+    number: Number
+    ticket: Ticket
+    relinquishment: Statement
 
 
-class Relinquished(NamedTuple):
+class Relinquished(MessageBase, frozen=True, tag=8):
     """The site's answer to :class:`Relinquish`: its ``receipt``, or empty with the ``reason`` why the claim can't be
     given back.
     """
 
-    lease: str
-    number: int
-    receipt: bytes
-    reason: str
+    lease: Id
+    number: Number
+    receipt: Statement
+    reason: Text
 
 
-class UnitState(NamedTuple):
+class UnitState(WireStruct, frozen=True):
     """One unit of a lease as its guest sees it: its name, its state (``active`` or ``failed``), its properties, why
     it failed.
     """
 
-    unit: str
-    state: str
-    properties: Properties
-    reason: str
+    unit: Name
+    state: Word
+    properties: Pairs
+    reason: Text
 
 
-class LeaseUpdate(NamedTuple):
+UnitStates: TypeAlias = Annotated[tuple[UnitState, ...], Meta(max_length=LIST_MAX)]
+
+
+class LeaseUpdate(MessageBase, frozen=True, tag=9):
     """How the lease stands at the site. ``number`` is the latest request that this settles (0: none).
 
     ``state`` is ``active``, ``refused`` (the request is; the lease stays as it was), ``undone`` (it does not go on by
@@ -187,40 +227,40 @@ class LeaseUpdate(NamedTuple):
     that is suspended, or will be (-1: it isn't).
     """
 
-    lease: str
-    update: int
-    number: int
-    state: str
-    term: Term
-    units: tuple[UnitState, ...]
-    reason: str
-    contract: bytes
-    receipt: bytes
-    saved: int = -1
+    lease: Id
+    update: Number
+    number: Number
+    state: Word
+    term: WireTerm
+    units: UnitStates
+    reason: Text
+    contract: Statement
+    receipt: Statement
+    saved: UnitsOrUnknown = -1
 
 
-class Truncated(NamedTuple):
+class Truncated(MessageBase, frozen=True, tag=10):
     """An issuer ends a claim early (preemption, a delegation taken back): its signed ``truncation``, with the chain
     that ends (empty if the site has seen it). ``saving``: the lease is suspended, and in so many last milliseconds
     its units are saved (0: it is ended).
     """
 
-    lease: str
-    number: int
-    ticket: bytes
-    truncation: bytes
-    saving: Duration = 0
+    lease: Id
+    number: Number
+    ticket: Ticket
+    truncation: Statement
+    saving: Lasts = 0
 
 
-class Accepted(NamedTuple):
+class Accepted(MessageBase, frozen=True, tag=11):
     """Request ``number`` of this lease has arrived and will be answered. ``receipt``: the site's, for a truncation."""
 
-    lease: str
-    number: int
-    receipt: bytes = b""
+    lease: Id
+    number: Number
+    receipt: Statement = b""
 
 
-class Ack(NamedTuple):
+class Ack(MessageBase, frozen=True, tag=12):
     """Update ``update`` of this lease has arrived and is stored.
 
     ``signed`` says which: the SHA-256 of the ticket or contract that came with it.
@@ -228,9 +268,9 @@ class Ack(NamedTuple):
     before must not settle the new one.
     """
 
-    lease: str
-    update: int
-    signed: bytes = b""
+    lease: Id
+    update: Number
+    signed: Digest = b""
 
 
 def acknowledge(update: TicketUpdate | LeaseUpdate) -> Ack:
@@ -239,31 +279,34 @@ def acknowledge(update: TicketUpdate | LeaseUpdate) -> Ack:
     return Ack(update.lease, update.update, sha256(signed).digest())
 
 
-class Offer(NamedTuple):
+class Offer(MessageBase, frozen=True, tag=13):
     """A site (or broker) delegates: a ticket for ``delegation``, and the resource properties that it names.
 
     ``site`` is what the giver calls the site whose units they are (empty: itself). ``line`` is the delegation that
     this one goes on from (empty: none, it is new).
     """
 
-    delegation: str
-    number: int
-    ticket: bytes
-    properties: Properties
-    site: str = ""
-    line: str = ""
+    delegation: Id
+    number: Number
+    ticket: Ticket
+    properties: Pairs
+    site: NameOrNone = ""
+    line: IdOrNone = ""
 
 
-class HeldClaim(NamedTuple):
+class HeldClaim(WireStruct, frozen=True):
     """What a taker holds: its name, the ticket, and how it stands, ``state``, since ``at`` (-1: from its start)."""
 
-    delegation: str
-    ticket: bytes
-    state: str
-    at: Instant
+    delegation: Id
+    ticket: Ticket
+    state: Word
+    at: AtOrUnknown
 
 
-class OfferAnswer(NamedTuple):
+HeldClaims: TypeAlias = Annotated[tuple[HeldClaim, ...], Meta(max_length=HELD_MAX)]
+
+
+class OfferAnswer(MessageBase, frozen=True, tag=14):
     """The offer was taken (``reason`` empty) or not; or a reclaim was heard. What was granted before, of what is taken
     back or replaced, ends at ``until`` (0: there is nothing).
 
@@ -271,237 +314,243 @@ class OfferAnswer(NamedTuple):
     ``beyond`` more of the line is in use than what was taken has (0: not so).
     """
 
-    delegation: str
-    number: int
-    reason: str
-    until: Instant = 0
-    held: tuple[HeldClaim, ...] = ()
-    beyond: Instant = 0
+    delegation: Id
+    number: Number
+    reason: Text
+    until: At = 0
+    held: HeldClaims = ()
+    beyond: At = 0
 
 
-class LetGo(NamedTuple):
+class LetGo(MessageBase, frozen=True, tag=31):
     """A taker's operator has let go of ``delegation``, the claim in ``ticket``: nothing more is granted of it, and what
     was goes on ``until`` then (0: there is nothing).
     """
 
-    delegation: str
-    number: int
-    ticket: bytes
-    until: Instant
+    delegation: Id
+    number: Number
+    ticket: Ticket
+    until: At
 
 
-class Reclaim(NamedTuple):
+class Reclaim(MessageBase, frozen=True, tag=16):
     """A giver takes a delegation back: ``statement`` says from when on nothing new may be granted from ``ticket``, and
     by when leases that exist are over.
     """
 
-    delegation: str
-    number: int
-    ticket: bytes
-    statement: bytes
+    delegation: Id
+    number: Number
+    ticket: Ticket
+    statement: Statement
 
 
-class Withhold(NamedTuple):
+class Withhold(MessageBase, frozen=True, tag=21):
     """A giver asks its taker to grant nothing of ``units`` of a delegation over ``term``, for maintenance (0: no more).
     Whoever does all the same finds the units missing at the site.
     """
 
-    delegation: str
-    number: int
-    window: str
-    units: int
-    term: Term
-    reason: str
+    delegation: Id
+    number: Number
+    window: Id
+    units: UnitsOrNone
+    term: WireTerm
+    reason: Text
 
 
-class Introduce(NamedTuple):
+class Introduce(MessageBase, frozen=True, tag=17):
     """A broker makes ``peer`` known: its signed ``endorsement`` says its name, role, key and address. ``until`` is when
     the lease ends that ``peer`` got.
     """
 
-    peer: str
-    number: int
-    endorsement: bytes
-    until: Instant = 0
+    peer: Id
+    number: Number
+    endorsement: Statement
+    until: At = 0
 
 
-class ClaimReport(NamedTuple):
+class ClaimReport(MessageBase, frozen=True, tag=18):
     """A site tells a broker what became of a claim that it issued (``claim``: its digest in hex): ``code`` is
     ``oversubscribed`` (refused for want of units, without blame), ``overdelegated`` (the site holds evidence), or
     ``replaced`` (a modify was taken: ``receipt`` is the site's, for the old claim).
     """
 
-    claim: str
-    number: int
-    code: str
-    reason: str
-    receipt: bytes = b""
+    claim: Id
+    number: Number
+    code: Word
+    reason: Text
+    receipt: Statement = b""
 
 
-class ErrorReply(NamedTuple):
+class ErrorReply(MessageBase, frozen=True, tag=15):
     """A message could not be obeyed; ``code`` is stable, ``text`` is for people. Never answered."""
 
-    lease: str
-    number: int
-    code: str
-    text: str
+    lease: IdOrNone
+    number: Number
+    code: Word
+    text: Text
 
 
-class Administer(NamedTuple):
+class Administer(MessageBase, frozen=True, tag=19):
     """Have the receiver carry out an operator's ``command``; ``arguments`` is a JSON object. Sent once."""
 
-    command: str
-    number: int
-    arguments: str
+    command: Word
+    number: Number
+    arguments: Text
 
 
-class Administered(NamedTuple):
+class Administered(MessageBase, frozen=True, tag=20):
     """What became of it: the ``result`` as JSON, or the ``error`` in words."""
 
-    command: str
-    number: int
-    result: str
-    error: str
+    command: Word
+    number: Number
+    result: Text
+    error: Text
 
 
-class Probe(NamedTuple):
+class Probe(MessageBase, frozen=True, tag=22):
     """Ask what a request would be answered if it came now: nothing is booked, or kept. Sent once.
 
     ``lease`` is what the sender calls the question, no lease has that id; the others are as in :class:`RequestTicket`.
     ``of`` is the lease that would be extended or modified, empty where ``op`` is ``new``.
     """
 
-    lease: str
-    number: int
-    type: str
-    units: int
-    term: Term
-    site: str
-    properties: Properties
-    op: str = NEW
-    of: str = ""
+    lease: Id
+    number: Number
+    type: Name
+    units: Units
+    term: WireTerm
+    site: NameOrNone
+    properties: Pairs
+    op: Word = NEW
+    of: IdOrNone = ""
 
 
-class ProbeAnswer(NamedTuple):
+class ProbeAnswer(MessageBase, frozen=True, tag=23):
     """``status`` is ``granted`` (``units`` of ``site`` over ``term``), ``waits`` (in line; ``reason`` says for what)
     or ``refused``: ``reason``, and when it would fit, ``earliest`` (-1: not known).
     """
 
-    lease: str
-    number: int
-    status: str
-    site: str
-    units: int
-    term: Term
-    reason: str
-    earliest: Instant
+    lease: Id
+    number: Number
+    status: Word
+    site: NameOrNone
+    units: UnitsOrNone
+    term: WireTerm
+    reason: Text
+    earliest: AtOrUnknown
 
 
-class PlanPart(NamedTuple):
+class PlanPart(WireStruct, frozen=True):
     """What is to be leased for one ``member`` of a planned topology: all of it for a site, one link of a path for a
     link (``path`` is 0, or 1 for the backup). ``part`` names it within the plan.
 
     ``broker`` gives the ticket, for ``units`` of ``type`` at ``site``; ``source`` is what it calls its delegation.
     """
 
-    part: str
-    member: str
-    path: int
-    broker: str
-    source: str
-    site: str
-    type: str
-    units: int
+    part: Id
+    member: Id
+    path: Number
+    broker: Name
+    source: IdOrNone
+    site: Name
+    type: Name
+    units: Units
 
 
-class Plan(NamedTuple):
+PlanParts: TypeAlias = Annotated[tuple[PlanPart, ...], Meta(max_length=PARTS_MAX)]
+
+
+class Plan(MessageBase, frozen=True, tag=24):
     """Ask for a plan for a topology, ``topology`` (:mod:`leasekit.core.topology`). ``op`` is ``hold``, to have it held
     until its parts are asked for as ordinary leases, or ``try``, to hear what it would be.
 
     ``query`` is what the sender calls the question: a repeat gets the same answer while that is held.
     """
 
-    query: str
-    number: int
-    op: str
-    topology: bytes
+    query: Id
+    number: Number
+    op: Word
+    topology: Request
 
 
-class Planned(NamedTuple):
+class Planned(MessageBase, frozen=True, tag=25):
     """``status`` is ``held`` (under the name ``plan`` until ``expires``), ``planned`` (nothing is held) or ``refused``:
     ``reason``, and when it would fit, ``earliest`` (-1: not known).
 
     ``objective`` is the value of the plan and ``gap`` what it may be above the least one, both as decimal numbers.
     """
 
-    query: str
-    number: int
-    status: str
-    plan: str
-    term: Term
-    parts: tuple[PlanPart, ...]
-    objective: str
-    gap: str
-    expires: Instant
-    reason: str
-    earliest: Instant
+    query: Id
+    number: Number
+    status: Word
+    plan: IdOrNone
+    term: WireTerm
+    parts: PlanParts
+    objective: WordOrNone
+    gap: WordOrNone
+    expires: AtOrUnknown
+    reason: Text
+    earliest: AtOrUnknown
 
 
-class Quote(NamedTuple):
+class Quote(MessageBase, frozen=True, tag=26):
     """Ask another broker what it has free over ``term``: units of ``types``, and all its links."""
 
-    query: str
-    number: int
-    term: Term
-    types: tuple[str, ...]
+    query: Id
+    number: Number
+    term: WireTerm
+    types: Names
 
 
-class QuotedOffer(NamedTuple):
+class QuotedOffer(WireStruct, frozen=True):
     """What is free of one delegation over the term of a :class:`Quote`, or what is shown of it: ``steps`` are pairs of
     an instant and the units free from then on.
     """
 
-    source: str
-    site: str
-    type: str
-    units: int
-    term: Term
-    properties: Properties
-    steps: tuple[int, ...]
+    source: Id
+    site: Name
+    type: Name
+    units: UnitsOrNone
+    term: WireTerm
+    properties: Pairs
+    steps: Steps
 
 
-class Quoted(NamedTuple):
+QuotedOffers: TypeAlias = Annotated[tuple[QuotedOffer, ...], Meta(max_length=OFFERS_MAX)]
+
+
+class Quoted(MessageBase, frozen=True, tag=27):
     """The answer to a :class:`Quote`. Nothing is held."""
 
-    query: str
-    number: int
-    offers: tuple[QuotedOffer, ...]
+    query: Id
+    number: Number
+    offers: QuotedOffers
 
 
-class Hold(NamedTuple):
+class Hold(MessageBase, frozen=True, tag=28):
     """Have ``parts`` of ``plan`` held over ``term`` until ``expires``, for the guest with key ``holder``."""
 
-    plan: str
-    number: int
-    holder: bytes
-    term: Term
-    parts: tuple[PlanPart, ...]
-    expires: Instant
+    plan: Id
+    number: Number
+    holder: Digest
+    term: WireTerm
+    parts: PlanParts
+    expires: At
 
 
-class Held(NamedTuple):
+class Held(MessageBase, frozen=True, tag=29):
     """All parts are held (``reason`` empty), or none, and why."""
 
-    plan: str
-    number: int
-    reason: str
+    plan: Id
+    number: Number
+    reason: Text
 
 
-class Release(NamedTuple):
+class Release(MessageBase, frozen=True, tag=30):
     """What is held under ``plan`` is not wanted any more."""
 
-    plan: str
-    number: int
+    plan: Id
+    number: Number
 
 
 Message: TypeAlias = (

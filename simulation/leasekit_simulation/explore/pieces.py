@@ -18,6 +18,7 @@ from operator import itemgetter
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import attrs
+from msgspec import Struct
 
 from leasekit.core.claims.statements import decode_statement
 from leasekit.core.claims.ticket import decode_ticket
@@ -99,7 +100,9 @@ def _plain(value: Any, scope: Scope, out: list[Any]) -> None:
         for key, item in value.items():
             _plain(key, scope, out)
             _plain(item, scope, out)
-    elif not isinstance(value, type) and (hasattr(value, "_fields") or attrs.has(type(value))):
+    elif not isinstance(value, type) and (
+        isinstance(value, Struct) or hasattr(value, "_fields") or attrs.has(type(value))
+    ):
         _record(value, scope, out)
     elif isinstance(value, (list, tuple, deque)):
         out.append(len(value))
@@ -185,7 +188,8 @@ _BY_NAME: Final[Mapping[str, Reader]] = {
     "reason": _truth,
 }  # fmt: skip
 _BY_TYPE: Final[Mapping[str, Reader]] = {
-    "Instant": _time, "Instant | None": _time, "Term": _term, "Term | None": _term,
+    "Instant": _time, "Instant | None": _time, "At": _time, "AtOrUnknown": _time,
+    "Term": _term, "Term | None": _term, "WireTerm": _term,
 }  # fmt: skip
 
 

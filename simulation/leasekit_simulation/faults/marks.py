@@ -155,7 +155,7 @@ def rows() -> Iterator[str]:
 
 def messages() -> Iterator[str]:
     """The mark of each kind of message."""
-    return (f"message {kind.__name__}" for kind, _ in KINDS.values())
+    return (f"message {kind.__name__}" for kind in KINDS.values())
 
 
 def declared() -> list[str]:

@@ -258,7 +258,8 @@ class MessageChecker(Listening):
             stream.until = min(stream.until, self._clock(receiver))
 
     def _notice_received(self, at: Instant, sender: str, receiver: str, message: Any) -> None:
-        self._arrived.setdefault((receiver, message[0]), set()).add(message.number)
+        subject = getattr(message, message.__struct_fields__[0])
+        self._arrived.setdefault((receiver, subject), set()).add(message.number)
 
     def _accepted_sent(self, at: Instant, sender: str, receiver: str, message: Accepted) -> None:
         arrived = self._arrived.get((sender, message.lease), ())

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import attrs
+from msgspec.structs import asdict
 
 from leasekit.core.claims.claim import Claim
 from leasekit.core.leases import service_manager as sm
@@ -462,7 +463,7 @@ class _Every(dict[type[Any], Any]):
 
 def _brief(message: Any) -> str:
     fields = []
-    for name, value in zip(message._fields, message, strict=True):
+    for name, value in asdict(message).items():
         if name == "lease" or value in (b"", "", (), {}, -1):
             continue
         shown = (
