@@ -149,12 +149,12 @@ def _peers(deployment: Deployment, spec: ActorSpec, keys: KeySource) -> list[Pee
 def _signal(
     deployment: Deployment, spec: ActorSpec, data: Path | None, synthetic: bool, origin: Instant
 ) -> Signal | None:
-    use = spec.mapper.signal
-    if use is None:
+    wanted = spec.mapper.signal
+    if wanted is None:
         return None
-    from_file = use.spec.trace is not None and not synthetic
-    signal = _read(use.spec, data_dir(data, config=deployment.file) if from_file else None, synthetic)
-    at = origin if use.origin is None else use.origin
+    from_file = bool(wanted.file) and not synthetic
+    signal = _read(wanted, data_dir(data, config=deployment.file) if from_file else None, synthetic)
+    at = origin if wanted.origin is None else wanted.origin
     return signal.shifted(at) if at else signal
 
 

@@ -14,7 +14,6 @@ from leasekit.config.shell import ShellSettings
 from leasekit.config.tables import DriverSpec, PeerSpec, Permission, Role
 from leasekit.config.traces import SignalSpec
 from leasekit.config.transport import TransportSettings
-from leasekit.core.time import Instant
 
 
 @attrs.frozen(kw_only=True)
@@ -26,16 +25,6 @@ class StoreSpec:
 
 
 @attrs.frozen(kw_only=True)
-class SignalUse:
-    """The load signal of a mapper. ``origin`` is the instant of the actor's clock at which the signal's 0 lies; None:
-    the run's start.
-    """
-
-    spec: SignalSpec
-    origin: Instant | None
-
-
-@attrs.frozen(kw_only=True)
 class MapperSpec:
     """``target`` is a built-in name, an entry point, ``module:Class`` or ``/path/to/file.py:Class``; ``where`` is for
     errors.
@@ -43,7 +32,7 @@ class MapperSpec:
 
     target: str
     settings: Mapping[str, Any]
-    signal: SignalUse | None
+    signal: SignalSpec | None
     where: str
 
 

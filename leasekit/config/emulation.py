@@ -5,16 +5,31 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from itertools import product
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import attrs
 
 from leasekit.config.errors import Faults, one_of
-from leasekit.config.tables import EmulationTable, RunTable
-from leasekit.core.settings import SettingsError
-from leasekit.core.time import Duration, Instant, format_duration, parse_duration
+from leasekit.config.instants import instant_setting
+from leasekit.core.settings import DurationSetting, SettingsError, resolved
+from leasekit.core.time import DAY, MINUTE, SECOND, Duration, Instant, format_duration, parse_duration
 
 PlotKind = Literal["demand_holdings", "guests", "site_usage", "rmse", "alpha", "fidelity"]
+HORIZON_MAX: Final = 36_525 * DAY
+"""A hundred years: the longest emulation."""
+
+
+@attrs.frozen(kw_only=True)
+class RunTable:
+    """``[[emulation.run]]``: the file with the keys of ``set`` replaced; with ``each``, once for each of its values.
+
+    ``set`` and ``each`` map dotted keys to values and to lists of values; keys with spaces between them get the same.
+    """
+
+    name: str = ""
+    series: str = ""
+    set: Mapping[str, Any] = attrs.Factory(dict)
+    each: Mapping[str, tuple[Any, ...]] = attrs.Factory(dict)
 
 
 @attrs.frozen(kw_only=True)
@@ -23,31 +38,31 @@ class RunSpec:
     over runs.
     """
 
-    name: str
-    series: str
-    changes: Mapping[str, Any]
+    name: str = ""
+    series: str = ""
+    changes: Mapping[str, Any] = attrs.Factory(dict)
 
 
 @attrs.frozen(kw_only=True)
 class PlotSpec:
-    """One picture.
+    """``[[emulation.plot]]``: one picture.
 
     ``demand_holdings``: each of ``guests`` in every run, one panel each; ``guests``: their holdings stacked, a panel
-    for each run;
-    ``site_usage``: every site in every run; ``rmse``, ``alpha``, ``fidelity``: that result of each run against the
-    value of
-    the key ``x``, a curve for each series. ``file`` is the picture's name without suffix. Only runs of ``series`` are
-    drawn, all if it is empty.
+    for each run; ``site_usage``: every site in every run; ``rmse``, ``alpha``, ``fidelity``: that result of each run
+    against the value of the dotted key ``x``, a curve for each series. ``file`` is the picture's name without suffix.
+    Only runs of ``series`` are drawn, all if it is empty.
     """
 
     kind: PlotKind
-    title: str
-    x: str
-    x_label: str
-    x_unit: Duration | None
-    guests: tuple[str, ...]
-    series: tuple[str, ...]
-    file: str
+    title: str = ""
+    x: str = ""
+    x_label: str = ""
+    x_unit: DurationSetting | None = attrs.field(
+        default=None, validator=attrs.validators.optional(attrs.validators.ge(1))
+    )
+    guests: tuple[str, ...] = ()
+    series: tuple[str, ...] = ()
+    file: str = ""
 
     def wants(self, run: RunSpec) -> bool:
         """Whether ``run`` belongs into this picture."""
@@ -60,32 +75,36 @@ class PlotSpec:
 
 @attrs.frozen(kw_only=True)
 class EmulationSpec:
-    """How to run. All durations in ms.
+    """``[emulation]``: how to run. All durations in ms.
 
-    The clock runs from ``start`` to ``start + horizon`` in steps of ``tick``; with ``every_tick`` idle ticks are
+    The clock runs from ``start`` to ``start + horizon`` in steps of ``tick``; with ``ticks = "every"`` idle ticks are
     executed too. A mapper's turn that takes longer than ``turn_limit``, on the machine's clock, ends the run. A unit
     that went out of service comes back after ``repair``, or never.
-    Results are taken from ``start + warmup`` on, curves sampled every ``sample``. ``runs`` has at least one entry.
+    Results are taken from ``start + warmup`` on, curves sampled every ``sample``. ``runs`` are those that the tables
+    ``run`` stand for, at least one.
     """
 
-    horizon: Duration
-    start: Instant
-    seed: int
-    tick: Duration
-    every_tick: bool
-    message_latency: Duration
-    warmup: Duration
-    sample: Duration
-    units: str
-    turn_limit: Duration
-    mapper_errors_allowed: bool
-    repair: Duration | None
-    runs: tuple[RunSpec, ...]
-    plots: tuple[PlotSpec, ...]
+    horizon: DurationSetting = attrs.field(validator=[attrs.validators.ge(1), attrs.validators.le(HORIZON_MAX)])
+    start: Instant = attrs.field(default=0, converter=instant_setting)
+    seed: int = 0
+    tick: DurationSetting = attrs.field(default=SECOND, validator=attrs.validators.ge(1))
+    ticks: Literal["due", "every"] = "due"
+    message_latency: DurationSetting = 0
+    warmup: DurationSetting = 0
+    sample: DurationSetting = attrs.field(default=5 * MINUTE, validator=attrs.validators.ge(1))
+    units: str = ""
+    turn_limit: DurationSetting = attrs.field(default=MINUTE, validator=attrs.validators.ge(SECOND))
+    mapper_errors: Literal["fail", "allow"] = "fail"
+    repair: DurationSetting | None = attrs.field(
+        default=None, validator=attrs.validators.optional(attrs.validators.ge(1))
+    )
+    run: tuple[RunTable, ...] = ()
+    plots: tuple[PlotSpec, ...] = attrs.field(default=(), alias="plot")
+    runs: tuple[RunSpec, ...] = resolved(())
 
 
 def resolve_emulation(
-    table: EmulationTable, document: Mapping[str, Any], guests: Sequence[str], faults: Faults
+    table: EmulationSpec, document: Mapping[str, Any], guests: Sequence[str], faults: Faults
 ) -> EmulationSpec:
     """The spec of ``[emulation]``; what is wrong goes to ``faults``."""
     if table.warmup >= table.horizon:
@@ -100,21 +119,11 @@ def resolve_emulation(
     names = [run.name for run in runs]
     for name in sorted({name for name in names if names.count(name) > 1}):
         faults.add("emulation.run", f"two runs named {name!r}", "names that differ")
-    return EmulationSpec(
-        horizon=table.horizon,
-        start=table.start,
-        seed=table.seed,
-        tick=table.tick,
-        every_tick=table.ticks == "every",
-        message_latency=table.message_latency,
-        warmup=table.warmup,
-        sample=table.sample,
+    return attrs.evolve(
+        table,
         units=table.units or _units(document),
-        turn_limit=table.turn_limit,
-        mapper_errors_allowed=table.mapper_errors == "allow",
-        repair=table.repair,
-        runs=tuple(runs) or (RunSpec(name="", series="", changes={}),),
-        plots=_plots(table, document, guests, runs, faults),
+        runs=tuple(runs) or (RunSpec(),),
+        plot=_plots(table, document, guests, runs, faults),
     )
 
 
@@ -127,11 +136,11 @@ def _units(document: Mapping[str, Any]) -> str:
 
 
 def _plots(
-    table: EmulationTable, document: Mapping[str, Any], guests: Sequence[str], runs: Sequence[RunSpec], faults: Faults
+    table: EmulationSpec, document: Mapping[str, Any], guests: Sequence[str], runs: Sequence[RunSpec], faults: Faults
 ) -> tuple[PlotSpec, ...]:
     plots, files = [], set()
     varied = {key for run in runs for key in run.changes}
-    for index, plot in enumerate(table.plot):
+    for index, plot in enumerate(table.plots):
         where = f"emulation.plot[{index}]"
         over_runs = plot.kind in ("rmse", "alpha", "fidelity")
         if over_runs and not plot.x:
@@ -148,18 +157,7 @@ def _plots(
         if file in files or "/" in file or file.startswith("."):
             faults.add(f"{where}.file", repr(file), "a file name of its own, without a slash")
         files.add(file)
-        plots.append(
-            PlotSpec(
-                kind=plot.kind,
-                title=plot.title,
-                x=plot.x,
-                x_label=plot.x_label,
-                x_unit=plot.x_unit,
-                guests=plot.guests or tuple(guests),
-                series=plot.series,
-                file=file,
-            )
-        )
+        plots.append(attrs.evolve(plot, guests=plot.guests or tuple(guests), file=file))
     return tuple(plots)
 
 

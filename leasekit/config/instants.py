@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 
-from leasekit.core.time import SECOND, Instant
+from leasekit.core.time import INSTANT_MAX, SECOND, Instant
 
 CALENDAR_END: Final[Instant] = 253_402_300_799_999
 _INSTANTS: Final = re.compile(r"(?<![\w.-])[1-9]\d{12}(?![\w-]|\.\d)")
@@ -27,6 +27,20 @@ def parse_instant(text: str | int | datetime) -> Instant:
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return round((moment - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds() * SECOND)
+
+
+def instant_setting(value: Any) -> Instant:
+    """An instant as a deploy file may have it. Raises ``ValueError``."""
+    allowed = "expected an instant not before 1970, such as 1998-06-11T22:00Z, or whole milliseconds"
+    if isinstance(value, bool) or not isinstance(value, str | int | datetime):
+        raise ValueError(allowed)
+    try:
+        instant = parse_instant(value)
+    except ValueError:
+        raise ValueError(allowed) from None
+    if not 0 <= instant <= INSTANT_MAX:
+        raise ValueError(allowed)
+    return instant
 
 
 def format_instant(instant: Instant) -> str:

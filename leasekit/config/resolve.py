@@ -14,7 +14,7 @@ from leasekit.actors.settings import AuthoritySettings, BrokerSettings, GuestSet
 from leasekit.config import tables
 from leasekit.config.addresses import ALLOWED, can_be_dialled, place, resolve_address, socket_path
 from leasekit.config.context import Context
-from leasekit.config.deployment import ActorSpec, Deployment, MapperSpec, SignalUse, StoreSpec
+from leasekit.config.deployment import ActorSpec, Deployment, MapperSpec, StoreSpec
 from leasekit.config.emulation import EmulationSpec, resolve_emulation
 from leasekit.config.errors import Faults, one_of
 from leasekit.config.keys import KeyFileError, KeyFileMissing, check_key, load_public, looks_like_key
@@ -24,11 +24,9 @@ from leasekit.config.traces import SignalSpec
 from leasekit.config.transport import TransportSettings
 from leasekit.core.settings import SettingsError, structure
 from leasekit.core.signals import Signal
-from leasekit.core.time import DAY, Duration, format_duration
+from leasekit.core.time import format_duration
 from leasekit.policies.registry import make_mapper, switched_types
 
-SIGNAL_HORIZON: Final[Duration] = 30 * DAY
-"""How much of a signal is used where neither it nor an emulation has a horizon."""
 MAPPERS: Final[Mapping[str, str]] = {"guest": "manual", "broker": "fcfs", "authority": "first_fit"}
 """The mapper of an actor whose file names none."""
 
@@ -120,11 +118,11 @@ class Resolver:
         if self.context.peers:
             names = ", ".join(self.context.peers)
             self.faults.add("peer", f"actors of other files ({names})", "all actors of an emulation in its own file")
-        table = self._structured(tables.EmulationTable, self.document["emulation"], "emulation")
-        if table is None:
+        spec: EmulationSpec | None = self._structured(EmulationSpec, self.document["emulation"], "emulation")
+        if spec is None:
             return None
         guests = [name for name, actor in self.context.actors.items() if actor.role == "guest"]
-        return resolve_emulation(table, self.document, guests, self.faults)
+        return resolve_emulation(spec, self.document, guests, self.faults)
 
     # -- who knows whom ----------------------------------------------------------------------------------------
 
@@ -293,30 +291,17 @@ class Resolver:
         path, colon, name = target.rpartition(":")
         return f"{self.file.parent / path}:{name}" if colon and path.endswith(".py") else target
 
-    def _signal(self, name: str, table: Any, where: str) -> SignalUse | None:
-        filled: tables.SignalTable | None = self._structured(tables.SignalTable, table, where)
-        if filled is None:
-            return None
-        if bool(filled.file) == (filled.synthetic is not None):
-            found = "both" if filled.file else "neither"
+    def _signal(self, name: str, table: Any, where: str) -> SignalSpec | None:
+        if isinstance(table, Mapping):
+            usual = {"seed": self.context.seed_for(f"signal/{name}")}
+            if self.context.emulation is not None:
+                usual["horizon"] = self.context.emulation.horizon
+            table = {**usual, **table}
+        spec: SignalSpec | None = self._structured(SignalSpec, table, where)
+        if spec is not None and bool(spec.file) == (spec.synthetic is not None):
+            found = "both" if spec.file else "neither"
             self.faults.add(where, f"{found} of file and synthetic", "one of them")
-        emulation = self.context.emulation
-        horizon = filled.horizon or (emulation.horizon if emulation else SIGNAL_HORIZON)
-        spec = SignalSpec(
-            trace=filled.file or None,
-            column=filled.column,
-            time_column=filled.time_column,
-            time_unit=filled.time_unit,
-            gaps=filled.gaps,
-            start=filled.start,
-            horizon=horizon,
-            interval=filled.interval,
-            peak=filled.peak,
-            whole_units=filled.whole_units,
-            seed=filled.seed if filled.seed is not None else self.context.seed_for(f"signal/{name}"),
-            shape=filled.synthetic.shape() if filled.synthetic else None,
-        )
-        return SignalUse(spec=spec, origin=filled.origin)
+        return spec
 
     # -- peers -------------------------------------------------------------------------------------------------
 

@@ -7,24 +7,20 @@ them.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
-from datetime import datetime
 from inspect import get_annotations
 from typing import Any, Final, Literal
 
 import attrs
 
 from leasekit.actors.settings import PERMISSIONS, ActorSettings, AuthoritySettings, BrokerSettings, GuestSettings
-from leasekit.config.instants import parse_instant
 from leasekit.config.shell import ShellSettings
-from leasekit.config.traces import SyntheticSettings
 from leasekit.config.transport import TransportSettings
 from leasekit.core.claims.claim import TYPE_MAX
 from leasekit.core.properties import check_plain, check_properties
 from leasekit.core.settings import DurationSetting, resolved
-from leasekit.core.time import DAY, HOUR, INSTANT_MAX, MINUTE, SECOND, Instant
+from leasekit.core.time import DAY, HOUR
 from leasekit.drivers.null import NullSettings
 from leasekit.drivers.registry import TIMEOUT
 
@@ -37,9 +33,6 @@ NAME_ALLOWED: Final = "1 to 64 letters, digits, dots, dashes and underscores, th
 UNITS_MAX: Final = 1_000_000
 """The most units in one inventory table."""
 
-HORIZON_MAX: Final = 36_525 * DAY
-"""A hundred years: the longest emulation."""
-
 
 def _type(_: object, __: object, text: str) -> None:
     if not 0 < len(text) <= TYPE_MAX or not text.isprintable():
@@ -48,30 +41,6 @@ def _type(_: object, __: object, text: str) -> None:
 
 def _properties(_: object, __: object, properties: Mapping[str, str]) -> None:
     check_plain(check_properties(properties, "properties"), "properties")
-
-
-def _instant(value: Any) -> Instant:
-    """An instant as a file may have it. Raises ``ValueError``."""
-    allowed = "expected an instant not before 1970, such as 1998-06-11T22:00Z, or whole milliseconds"
-    if isinstance(value, bool) or not isinstance(value, str | int | datetime):
-        raise ValueError(allowed)
-    try:
-        instant = parse_instant(value)
-    except ValueError:
-        raise ValueError(allowed) from None
-    if not 0 <= instant <= INSTANT_MAX:
-        raise ValueError(allowed)
-    return instant
-
-
-def _share(_: object, __: object, value: float) -> None:
-    if not 0 <= value <= 1:
-        raise ValueError("expected a share from 0 to 1")
-
-
-def _amount(_: object, __: object, value: float) -> None:
-    if not 0 <= value < math.inf:
-        raise ValueError("expected a number of at least 0")
 
 
 def _permissions(_: object, __: object, value: frozenset[str] | None) -> None:
@@ -281,97 +250,3 @@ class PeerSpec:
     address: str = ""
     tls: bool | None = None
     name: str = resolved("")
-
-
-# -- load signals ------------------------------------------------------------------------------------------------
-
-
-@attrs.frozen(kw_only=True)
-class SyntheticTable:
-    """``signal.synthetic``: the shape of generated load, as :class:`~leasekit.config.traces.SyntheticSettings` has
-    it.
-    """
-
-    daily: float = attrs.field(default=0.6, validator=_share)
-    weekly: float = attrs.field(default=0.3, validator=_share)
-    noise: float = attrs.field(default=0.1, validator=_amount)
-    bursts_per_day: float = attrs.field(default=1.0, validator=_amount)
-    burst_height: float = attrs.field(default=2.0, validator=_amount)
-    burst_length: DurationSetting = attrs.field(default=2 * HOUR, validator=_at_least(1))
-
-    def shape(self) -> SyntheticSettings:
-        """The same for the generator."""
-        return SyntheticSettings(**attrs.asdict(self))
-
-
-@attrs.frozen(kw_only=True)
-class SignalTable:
-    """``signal`` of a guest's mapper: a trace (``file``) or generated load (``synthetic``)."""
-
-    file: str = ""
-    synthetic: SyntheticTable | None = None
-    column: str | int | None = None
-    time_column: str | int = 0
-    time_unit: Literal["auto", "s", "ms", "iso"] = "auto"
-    gaps: Literal["hold", "zero"] = "hold"
-    start: Any = attrs.field(default=None, converter=attrs.converters.optional(_instant))
-    origin: Any = attrs.field(default=None, converter=attrs.converters.optional(_instant))
-    horizon: DurationSetting | None = attrs.field(default=None, validator=attrs.validators.optional(_at_least(1)))
-    interval: DurationSetting = attrs.field(default=5 * MINUTE, validator=_at_least(1))
-    peak: float | None = attrs.field(default=None, validator=attrs.validators.optional(attrs.validators.gt(0)))
-    whole_units: bool = True
-    seed: int | None = None
-
-
-# -- emulation ---------------------------------------------------------------------------------------------------
-
-PlotKind = Literal["demand_holdings", "guests", "site_usage", "rmse", "alpha", "fidelity"]
-
-
-@attrs.frozen(kw_only=True)
-class RunTable:
-    """``[[emulation.run]]``: the file with the keys of ``set`` replaced; with ``each``, once for each of its values.
-
-    ``set`` and ``each`` map dotted keys to values and to lists of values; keys with spaces between them get the same.
-    """
-
-    name: str = ""
-    series: str = ""
-    set: Mapping[str, Any] = attrs.Factory(dict)
-    each: Mapping[str, tuple[Any, ...]] = attrs.Factory(dict)
-
-
-@attrs.frozen(kw_only=True)
-class PlotTable:
-    """``[[emulation.plot]]``: one picture. ``x`` is the dotted key whose values the horizontal axis shows."""
-
-    kind: PlotKind
-    title: str = ""
-    x: str = ""
-    x_label: str = ""
-    x_unit: DurationSetting | None = attrs.field(default=None, validator=attrs.validators.optional(_at_least(1)))
-    guests: tuple[str, ...] = ()
-    series: tuple[str, ...] = ()
-    file: str = ""
-
-
-@attrs.frozen(kw_only=True)
-class EmulationTable:
-    """``[emulation]``."""
-
-    horizon: DurationSetting = attrs.field(
-        validator=attrs.validators.and_(_at_least(1), attrs.validators.le(HORIZON_MAX))
-    )
-    start: Any = attrs.field(default=0, converter=_instant)
-    seed: int = 0
-    tick: DurationSetting = attrs.field(default=SECOND, validator=_at_least(1))
-    ticks: Literal["due", "every"] = "due"
-    message_latency: DurationSetting = 0
-    warmup: DurationSetting = 0
-    sample: DurationSetting = attrs.field(default=5 * MINUTE, validator=_at_least(1))
-    units: str = ""
-    turn_limit: DurationSetting = attrs.field(default=MINUTE, validator=_at_least(SECOND))
-    mapper_errors: Literal["fail", "allow"] = "fail"
-    repair: DurationSetting | None = attrs.field(default=None, validator=attrs.validators.optional(_at_least(1)))
-    run: tuple[RunTable, ...] = ()
-    plot: tuple[PlotTable, ...] = ()

@@ -162,7 +162,7 @@ def _summed_up(deployment: Deployment, results: Sequence[RunResult], synthetic: 
         "seed": emulation.seed,
         "synthetic": synthetic,
         "signatures": deployment.signatures,
-        "mapper_errors_allowed": emulation.mapper_errors_allowed,
+        "mapper_errors_allowed": emulation.mapper_errors == "allow",
         "rmse": {result.spec.name: _rmse(result) for result in results},
         "runs": [dict(result.summary) for result in results],
     }
@@ -248,7 +248,7 @@ def run_one(
         world = World(
             tick=emulation.tick,
             delay=lambda sender, receiver: emulation.message_latency,
-            every_tick=emulation.every_tick,
+            every_tick=emulation.ticks == "every",
             observe=recorder.observe,
             start=emulation.start,
         )
@@ -391,7 +391,7 @@ def summarise(
         "set": dict(spec.changes),
         "horizon_ms": emulation.horizon,
         "ticks": ticks,
-        "ticks_executed": "every" if emulation.every_tick else "only those with something due",
+        "ticks_executed": "every" if emulation.ticks == "every" else "only those with something due",
         "seed": emulation.seed,
         "signatures": deployment.signatures,
         "guests": guests,

@@ -112,8 +112,8 @@ def _ask(key: Path) -> str:
 
 def _origin(deployment: Deployment, name: str) -> Instant:
     """Where a load signal begins that its file doesn't date: at the actor's first start, also after later ones."""
-    use = deployment.actors[name].mapper.signal
-    if use is None or use.origin is not None:
+    wanted = deployment.actors[name].mapper.signal
+    if wanted is None or wanted.origin is not None:
         return 0
     path = deployment.state / f"{name}{ORIGIN_SUFFIX}"
     try:

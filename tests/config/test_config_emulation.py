@@ -29,7 +29,7 @@ def test_defaults(tmp_path: Path) -> None:
     """Only the horizon must be given; without runs there is one, the file as it is."""
     deployment, emulation = emulated(tmp_path, "")
     assert (emulation.horizon, emulation.start, emulation.seed) == (DAY, 0, 0)
-    assert (emulation.tick, emulation.every_tick, emulation.message_latency) == (SECOND, False, 0)
+    assert (emulation.tick, emulation.ticks, emulation.message_latency) == (SECOND, "due", 0)
     assert (emulation.sample, emulation.warmup, emulation.plots) == (5 * MINUTE, 0, ())
     assert [(run.name, run.changes) for run in emulation.runs] == [("", {})]
     assert deployment.with_run(emulation.runs[0]) is deployment
@@ -69,7 +69,7 @@ def test_sweeps(tmp_path: Path) -> None:
     varied = deployment.with_run(emulation.runs[3])
     site, spec = varied.actors["site"].settings, varied.emulation
     assert spec is not None
-    assert (spec.tick, spec.every_tick) == (2 * SECOND, True)
+    assert (spec.tick, spec.ticks) == (2 * SECOND, "every")
     assert (len(site.inventory[0].names), site.delegations[0].units) == (8, 8)  # type: ignore[attr-defined]
 
 

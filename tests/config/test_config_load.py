@@ -163,11 +163,11 @@ def test_signals(tmp_path: Path) -> None:
     text += '[emulation]\nhorizon = "10d"\nseed = 7\n'
     signal = load(write(tmp_path, text)).actors["guest"].mapper.signal
     assert signal is not None
-    assert (signal.spec.trace, signal.spec.column, signal.spec.start) == ("a/b.csv.gz", "requests", 897_602_400_000)
-    assert (signal.spec.horizon, signal.spec.peak, signal.origin) == (10 * DAY, 140.0, 1_767_225_600_000)
+    assert (signal.file, signal.column, signal.start) == ("a/b.csv.gz", "requests", 897_602_400_000)
+    assert (signal.horizon, signal.peak, signal.origin) == (10 * DAY, 140.0, 1_767_225_600_000)
     other = load(write(tmp_path, text.replace("seed = 7", "seed = 8"))).actors["guest"].mapper.signal
     assert other is not None
-    assert other.spec.seed != signal.spec.seed
+    assert other.seed != signal.seed
 
 
 def test_a_mapper_in_a_file(tmp_path: Path) -> None:

@@ -65,8 +65,8 @@ def test_traces_reach_the_peak_and_cover_the_month(name: str, guests: list[str])
     for guest in guests:
         use = deployment.actors[guest].mapper.signal
         assert use is not None
-        assert use.spec.trace is not None
-        data_file(use.spec.trace)
+        assert use.file
+        data_file(use.file)
         signal = build(deployment, guest, virtual=True).signal
         assert signal is not None
         assert signal.peak() == 140

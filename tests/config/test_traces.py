@@ -34,6 +34,7 @@ from leasekit.config.traces import (
     swf_signal,
     synthetic,
 )
+from leasekit.core.settings import SettingsError, structure
 from leasekit.core.time import DAY, HOUR, MINUTE, SECOND, Term
 
 Written = Callable[[str], Path]
@@ -340,17 +341,17 @@ def test_synthetic_presets_vary(settings: SyntheticSettings) -> None:
 @pytest.mark.parametrize(
     ("setting", "value", "message"),
     [
-        ("daily", 1.5, "daily: found 1.5, allowed is a share from 0 to 1"),
+        ("daily", 1.5, "daily: found 1.5, but expected a share from 0 to 1"),
         ("weekly", -0.1, "weekly: found -0.1"),
-        ("noise", -1, "noise: found -1, allowed is a number of at least 0"),
+        ("noise", -1, "noise: found -1, but expected a number of at least 0"),
         ("bursts_per_day", math.inf, "bursts_per_day: found inf"),
-        ("burst_length", 0, "burst_length: found 0 ms"),
+        ("burst_length", 0, "burst_length: found 0, expected >= 1"),
     ],
 )
 def test_synthetic_settings_say_what_is_allowed(setting: str, value: Any, message: str) -> None:
     """A wrong setting is named with what was found and what is allowed."""
-    with pytest.raises(TraceError, match=message):
-        SyntheticSettings(**{setting: value})
+    with pytest.raises(SettingsError, match=message):
+        structure(SyntheticSettings, {setting: value}, "synthetic")
 
 
 def test_synthetic_refuses_no_time() -> None:
@@ -400,15 +401,15 @@ def test_data_dir_must_exist_where_it_is_named(tmp_path: Path) -> None:
 def test_missing_traces_are_told_at_once(tmp_path: Path) -> None:
     """One message: which traces, who publishes them, where it looked, and what --synthetic does."""
     specs = {
-        "web": SignalSpec(trace="worldcup98/worldcup98-5min.csv.gz", horizon=DAY),
-        "batch": SignalSpec(trace="lpc-egee/LPC-EGEE-2004-1.2-cln.swf.gz", horizon=DAY),
-        "own": SignalSpec(trace="own/mine.csv", horizon=DAY),
+        "web": SignalSpec(file="worldcup98/worldcup98-5min.csv.gz", horizon=DAY),
+        "batch": SignalSpec(file="lpc-egee/LPC-EGEE-2004-1.2-cln.swf.gz", horizon=DAY),
+        "own": SignalSpec(file="own/mine.csv", horizon=DAY),
         "generated": SignalSpec(horizon=DAY),
     }
     with pytest.raises(TraceMissing) as caught:
         open_signals(specs, tmp_path)
     message = str(caught.value)
-    assert caught.value.traces == tuple(spec.trace for spec in specs.values() if spec.trace)
+    assert caught.value.traces == tuple(spec.file for spec in specs.values() if spec.file)
     for part in (
         "worldcup98/worldcup98-5min.csv.gz (published by the Internet Traffic Archive",
         "https://ita.ee.lbl.gov/html/contrib/WorldCup.html",
@@ -425,7 +426,7 @@ def test_missing_traces_are_told_at_once(tmp_path: Path) -> None:
 def test_missing_without_a_data_folder_says_how_to_name_one() -> None:
     """Without any data folder the message names the option and the environment variable."""
     with pytest.raises(TraceMissing, match="no data folder: give --data DIR or LEASEKIT_DATA"):
-        open_signal(SignalSpec(trace="kth-sp2/none.swf.gz", horizon=DAY), None)
+        open_signal(SignalSpec(file="kth-sp2/none.swf.gz", horizon=DAY), None)
 
 
 def test_a_reader_tells_of_a_missing_file(tmp_path: Path) -> None:
@@ -442,7 +443,7 @@ def test_open_signal_puts_a_trace_on_the_emulations_clock(tmp_path: Path) -> Non
     rows = "".join(f"{600 + 60 * minute},{minute}\n" for minute in range(30))
     (tmp_path / "load.csv").write_text(rows)
     spec = SignalSpec(
-        trace="load.csv", start=900_000, horizon=10 * MINUTE, interval=5 * MINUTE, peak=24, whole_units=False
+        file="load.csv", start=900_000, horizon=10 * MINUTE, interval=5 * MINUTE, peak=24, whole_units=False
     )
     signal = open_signal(spec, tmp_path)
     # Minutes 5 to 9 have mean 7, minutes 10 to 14 mean 12, which becomes 24.
@@ -456,7 +457,7 @@ def test_open_signal_refuses_a_window_outside_of_the_trace(tmp_path: Path) -> No
     """The error names the trace, what it covers and what was asked for."""
     (tmp_path / "load.csv").write_text("0,1\n300,2\n")
     with pytest.raises(TraceError) as caught:
-        open_signal(SignalSpec(trace="load.csv", start=0, horizon=DAY), tmp_path)
+        open_signal(SignalSpec(file="load.csv", start=0, horizon=DAY), tmp_path)
     assert str(caught.value) == (
         "load.csv: found a trace from 1970-01-01T00:00:00Z to 1970-01-01T00:10:00Z; "
         "allowed is one that covers the 1d from 1970-01-01T00:00:00Z"
@@ -466,7 +467,7 @@ def test_open_signal_refuses_a_window_outside_of_the_trace(tmp_path: Path) -> No
 def test_open_signal_reads_job_logs(tmp_path: Path) -> None:
     """An SWF file gives either of its loads; another column is refused with those that are allowed."""
     (tmp_path / "log.swf").write_text(SWF)
-    spec = SignalSpec(trace="log.swf", horizon=10 * MINUTE, whole_units=False)
+    spec = SignalSpec(file="log.swf", horizon=10 * MINUTE, whole_units=False)
     wanted = open_signal(spec, tmp_path)
     running = open_signal(attrs.evolve(spec, column="running_procs"), tmp_path)
     assert wanted.value(0) == pytest.approx(400 / 300)
@@ -479,13 +480,13 @@ def test_a_trace_of_zeros_can_not_be_scaled(tmp_path: Path) -> None:
     """Scaling nothing to a peak is an error that names the trace."""
     (tmp_path / "load.csv").write_text("0,0\n300,0\n")
     with pytest.raises(TraceError, match=r"load\.csv: cannot scale to a peak of 5"):
-        open_signal(SignalSpec(trace="load.csv", horizon=5 * MINUTE, peak=5), tmp_path)
+        open_signal(SignalSpec(file="load.csv", horizon=5 * MINUTE, peak=5), tmp_path)
 
 
 def test_synthetic_replaces_traces_there_or_not(tmp_path: Path) -> None:
     """With --synthetic the run is the same on any machine; job logs become batch load, others web load."""
-    web = SignalSpec(trace="worldcup98/load.csv", horizon=DAY, peak=40, seed=5, whole_units=False)
-    batch = attrs.evolve(web, trace="lpc-egee/log.swf")
+    web = SignalSpec(file="worldcup98/load.csv", horizon=DAY, peak=40, seed=5, whole_units=False)
+    batch = attrs.evolve(web, file="lpc-egee/log.swf")
     missing = open_signals({"web": web, "batch": batch}, None, synthetic=True)
     (tmp_path / "worldcup98").mkdir()
     (tmp_path / "worldcup98" / "load.csv").write_text("0,1\n300,2\n")
@@ -501,7 +502,7 @@ def test_the_papers_month_of_web_load() -> None:
     name = "worldcup98/worldcup98-5min.csv.gz"
     folder = data_file(name).parents[1]
     start = parse_instant("1998-06-11T22:00Z")
-    signal = open_signal(SignalSpec(trace=name, start=start, horizon=30 * DAY, peak=140), folder)
+    signal = open_signal(SignalSpec(file=name, start=start, horizon=30 * DAY, peak=140), folder)
     assert (len(signal), signal.peak()) == (8640, 140.0)
     assert signal.mean(Term(0, 30 * DAY)) == pytest.approx(15.416, abs=0.001)
     assert signal.value(parse_instant("1998-07-07T21:40Z") - start) == 140.0

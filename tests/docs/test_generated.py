@@ -10,7 +10,8 @@ from pathlib import Path
 import attrs
 import pytest
 
-from leasekit.config import tables
+from leasekit.config import emulation, tables
+from leasekit.config.traces import demand
 from leasekit.core.settings import setting_fields
 from leasekit.drivers.null import NullSettings
 from leasekit.drivers.process.driver import Limits, ProcessSettings
@@ -19,7 +20,12 @@ from leasekit.policies.registry import BUILT_IN
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
-TABLES = [value for value in vars(tables).values() if isinstance(value, type) and attrs.has(value)]
+TABLES = [
+    value
+    for module in (tables, emulation, demand)
+    for value in vars(module).values()
+    if isinstance(value, type) and attrs.has(value)
+]
 LINK = re.compile(r"\]\(([^)#\s]+)?(?:#([^)\s]+))?\)")
 
 
@@ -41,7 +47,7 @@ def test_generated_parts_are_current() -> None:
 def test_every_key_of_a_deploy_file_is_told(table: type) -> None:
     """Every key that a table of a deploy file takes is in docs/config.md or docs/drivers.md."""
     known = _words("config.md") | _words("drivers.md")
-    assert {field.name for field in setting_fields(table)} - known == set()
+    assert {field.alias for field in setting_fields(table)} - known == set()
 
 
 @pytest.mark.parametrize("settings", [NullSettings, ProcessSettings, Limits, ScriptSettings], ids=lambda s: s.__name__)

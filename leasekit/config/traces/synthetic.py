@@ -9,44 +9,37 @@ from random import Random
 import attrs
 
 from leasekit.config.traces.places import TraceError
+from leasekit.core.settings import DurationSetting
 from leasekit.core.signals import Signal
 from leasekit.core.time import DAY, HOUR, MINUTE, WEEK, Duration, Instant
 
 
+def _share(_: object, __: object, value: float) -> None:
+    if not 0 <= value <= 1:
+        raise ValueError("expected a share from 0 to 1")
+
+
+def _amount(_: object, __: object, value: float) -> None:
+    if not 0 <= value < math.inf:
+        raise ValueError("expected a number of at least 0")
+
+
 @attrs.frozen(kw_only=True)
 class SyntheticSettings:
-    """The shape of generated load. Shares are of the mean level; errors name setting, found and allowed."""
+    """``signal.synthetic``: the shape of generated load. Shares are of the mean level."""
 
-    daily: float = attrs.field(default=0.6)
+    daily: float = attrs.field(default=0.6, validator=_share)
     """How far the daily cycle swings about the mean: 0 to 1; highest at 20:00, lowest at 08:00 of emulated days."""
-    weekly: float = attrs.field(default=0.3)
+    weekly: float = attrs.field(default=0.3, validator=_share)
     """How much lower days 6 and 7 of each emulated week are: 0 to 1."""
-    noise: float = attrs.field(default=0.1)
+    noise: float = attrs.field(default=0.1, validator=_amount)
     """Standard deviation of the noise, which is correlated over about an hour: at least 0."""
-    bursts_per_day: float = attrs.field(default=1.0)
+    bursts_per_day: float = attrs.field(default=1.0, validator=_amount)
     """Mean number of bursts a day, at random instants: at least 0."""
-    burst_height: float = attrs.field(default=2.0)
+    burst_height: float = attrs.field(default=2.0, validator=_amount)
     """Mean height of a burst, in mean levels: at least 0."""
-    burst_length: Duration = attrs.field(default=2 * HOUR)
+    burst_length: DurationSetting = attrs.field(default=2 * HOUR, validator=attrs.validators.ge(1))
     """Mean time in which a burst dies away, in ms: at least 1."""
-
-    @daily.validator
-    @weekly.validator
-    def _check_share(self, field: attrs.Attribute[float], found: float) -> None:
-        if not 0 <= found <= 1:
-            raise TraceError(f"{field.name}: found {found}, allowed is a share from 0 to 1")
-
-    @noise.validator
-    @bursts_per_day.validator
-    @burst_height.validator
-    def _check_amount(self, field: attrs.Attribute[float], found: float) -> None:
-        if not 0 <= found < math.inf:
-            raise TraceError(f"{field.name}: found {found}, allowed is a number of at least 0")
-
-    @burst_length.validator
-    def _check_length(self, field: attrs.Attribute[int], found: int) -> None:
-        if found < 1:
-            raise TraceError(f"{field.name}: found {found} ms, allowed is at least 1 ms")
 
 
 WEB = SyntheticSettings()
