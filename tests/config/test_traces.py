@@ -493,7 +493,7 @@ def test_synthetic_replaces_traces_there_or_not(tmp_path: Path) -> None:
     assert open_signal(web, tmp_path, synthetic=True) == missing["web"]
     assert missing["web"] == synthetic(5, DAY, peak=40)
     assert missing["batch"] == synthetic(5, DAY, peak=40, settings=BATCH)
-    shaped = open_signal(attrs.evolve(batch, shape=WEB), None, synthetic=True)
+    shaped = open_signal(attrs.evolve(batch, synthetic=WEB), None, synthetic=True)
     assert shaped == missing["web"]
 
 
