@@ -252,16 +252,16 @@ def stored_rows(spec: ActorSpec, table: str) -> list[tuple[Any, ...]]:
     """The rows of an archived table in an actor's store, whether its daemon runs or not: live ones first, then the
     newest.
     """
-    if spec.store.path is None:
+    if spec.store is None:
         raise LeasekitError(f"the store of {spec.name} is in its daemon's memory: there is no file to read")
-    if not spec.store.path.exists():
-        raise LeasekitError(f"no store at {spec.store.path}: {spec.name} was never started")
+    if not spec.store.exists():
+        raise LeasekitError(f"no store at {spec.store}: {spec.name} was never started")
     columns = ", ".join(TABLES[table].columns)
     try:
-        with closing(sqlite3.connect(f"{spec.store.path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
+        with closing(sqlite3.connect(f"{spec.store.absolute().as_uri()}?mode=ro", uri=True)) as connection:
             return connection.execute(f"SELECT {columns} FROM {table} ORDER BY live DESC, rowid DESC").fetchall()
     except sqlite3.Error as error:
-        raise LeasekitError(f"{spec.store.path}: {error}") from error
+        raise LeasekitError(f"{spec.store}: {error}") from error
 
 
 def key_words(key: bytes, names: Mapping[bytes, str]) -> str:

@@ -108,9 +108,9 @@ def build(
 
 def open_store(spec: ActorSpec) -> Store:
     """The actor's store. Raises ``StoreError``."""
-    if spec.store.path is None:
+    if spec.store is None:
         return MemoryStore()
-    return SqliteStore(spec.store.path)
+    return SqliteStore(spec.store)
 
 
 def make_drivers(deployment: Deployment, name: str) -> dict[str, BoundDriver]:
@@ -140,9 +140,10 @@ def _peers(deployment: Deployment, spec: ActorSpec, keys: KeySource) -> list[Pee
             continue
         address = dialled_at(other) if isinstance(other, ActorSpec) else other.address
         peer = Peer(name=other.name, key=keys.public(other.name), role=other.role, address=address)
-        permission = spec.permissions.get(other.name, Permission())
-        given = attrs.asdict(permission, recurse=False, filter=lambda _, value: value is not None)
-        made.append(attrs.evolve(peer, **given))
+        said = spec.permissions.get(other.name, Permission())
+        may = peer.may if said.may is None else said.may
+        most = peer.open_requests if said.open_requests is None else said.open_requests
+        made.append(attrs.evolve(peer, may=may, open_requests=most))
     return made
 
 

@@ -17,14 +17,6 @@ from leasekit.config.transport import TransportSettings
 
 
 @attrs.frozen(kw_only=True)
-class StoreSpec:
-    """Where an actor keeps its rows: ``kind`` is ``sqlite`` (in the file ``path``) or ``memory``."""
-
-    kind: Literal["sqlite", "memory"]
-    path: Path | None = None
-
-
-@attrs.frozen(kw_only=True)
 class MapperSpec:
     """``target`` is a built-in name, an entry point, ``module:Class`` or ``/path/to/file.py:Class``; ``where`` is for
     errors.
@@ -39,12 +31,12 @@ class MapperSpec:
 @attrs.frozen(kw_only=True)
 class ActorSpec:
     """One actor. Paths are absolute; ``listen`` holds addresses (``unix:/PATH``, ``tcp://HOST:PORT``, with
-    ``?tls=false`` where TLS is not spoken), the first for peers of this file. ``passphrase_file`` is where the
-    passphrase of its key is, if the file says, ``after`` where the keys are that it had before, the latest first.
+    ``?tls=false`` where TLS is not spoken), the first for peers of this file. ``store`` is its SQLite file (None: its
+    rows are in memory). ``passphrase_file`` is where the passphrase of its key is, if the file says, ``after`` where
+    the keys are that it had before, the latest first.
 
     ``driver_of`` says which of ``drivers`` serves a resource type; ``other_types`` names the one for types not in it
-    (a
-    guest's only: it does not know all types beforehand), or is empty.
+    (a guest's only: it does not know all types beforehand), or is empty.
     """
 
     name: str
@@ -52,7 +44,7 @@ class ActorSpec:
     key: Path
     listen: tuple[str, ...]
     control: Path
-    store: StoreSpec
+    store: Path | None
     log: Literal["human", "json"]
     log_level: Literal["debug", "info", "warning", "error"]
     settings: ActorSettings

@@ -186,8 +186,8 @@ def _make_folders(deployment: Deployment, names: Sequence[str], faults: Faults) 
                 faults.add(
                     key, str(path), f"a path of at most {UNIX_PATH_MAX} bytes: give a shorter folder with --state"
                 )
-        if spec.store.path is not None:
-            folders.setdefault(spec.store.path.parent, f"{where}.store")
+        if spec.store is not None:
+            folders.setdefault(spec.store.parent, f"{where}.store")
     for folder, key in folders.items():
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)

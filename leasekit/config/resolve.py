@@ -14,7 +14,7 @@ from leasekit.actors.settings import AuthoritySettings, BrokerSettings, GuestSet
 from leasekit.config import tables
 from leasekit.config.addresses import ALLOWED, can_be_dialled, place, resolve_address, socket_path
 from leasekit.config.context import Context
-from leasekit.config.deployment import ActorSpec, Deployment, MapperSpec, StoreSpec
+from leasekit.config.deployment import ActorSpec, Deployment, MapperSpec
 from leasekit.config.emulation import EmulationSpec, resolve_emulation
 from leasekit.config.errors import Faults, one_of
 from leasekit.config.keys import KeyFileError, KeyFileMissing, check_key, load_public, looks_like_key
@@ -254,15 +254,15 @@ class Resolver:
         self._use(f"{where}.control", f"unix:{path}")
         return path
 
-    def _store(self, where: str, text: str) -> StoreSpec:
+    def _store(self, where: str, text: str) -> Path | None:
         kind, _, path = text.partition(":")
         if text == "memory":
-            return StoreSpec(kind="memory")
+            return None
         if kind != "sqlite" or not path or "\0" in path:
             self.faults.add(where, repr(text), "memory or sqlite:PATH")
-            return StoreSpec(kind="memory")
+            return None
         self._use(where, str(self.state / path))
-        return StoreSpec(kind="sqlite", path=self.state / path)
+        return self.state / path
 
     # -- mappers and their signals -----------------------------------------------------------------------------
 

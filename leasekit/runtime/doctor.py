@@ -53,8 +53,8 @@ def _actor(deployment: Deployment, spec: ActorSpec, running: bool) -> Iterator[F
         yield Finding("daemon", "ok", "runs, and answers")
     yield _folder(deployment.state)
     yield _key(spec.key, deployment.create_keys)
-    if spec.store.path is not None and spec.store.path.exists():
-        yield _store(spec.store.path)
+    if spec.store is not None and spec.store.exists():
+        yield _store(spec.store)
     if not running:
         for address in spec.listen:
             endpoint = parse_endpoint(address)

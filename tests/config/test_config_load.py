@@ -37,7 +37,7 @@ def test_a_small_deployment(tmp_path: Path) -> None:
     assert list(deployment.actors) == ["site", "broker", "guest"]
     site = deployment.actors["site"]
     assert site.listen == (f"unix:{state}/site.sock", "tcp://127.0.0.1:7301")
-    assert (site.key, site.control, site.store.path) == (
+    assert (site.key, site.control, site.store) == (
         state / "keys/site.key",
         state / "site.control.sock",
         state / "site.db",

@@ -164,7 +164,7 @@ def main(file: Path, state: Path, name: str, journals: Path, ready: Connection, 
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         deployment = load(file, state)
-        store = deployment.actors[name].store.path
+        store = deployment.actors[name].store
         assert store is not None, "chaos is for SQLite"
         job = make_job(deployment, name, prepare(deployment, [name], None))
         status = run_jobs([Tap(Journal(journals, name)).applied(job, store)], ready_fd=ready.fileno())
