@@ -224,6 +224,10 @@ class MapperTurns:
         self.running = number = self._kernel.next("turn")
         return Turn(number, lambda: run_turn(number, call))
 
+    def end(self) -> None:
+        """The turn that ran is over, and what it decided is not for :meth:`done`."""
+        self.running = 0
+
     def done(self, done: TurnDone) -> None:
         """Carry out what the mapper decided, each decision by itself. A mapper that raised, or whose decision can't
         be carried out, is called again later: what it wanted to do may still have to be done.

@@ -8,7 +8,11 @@ from typing import Any, ClassVar
 import attrs
 import pytest
 
+from leasekit.actors.broker.book import Book
+from leasekit.actors.broker.holds import Holds
+from leasekit.actors.broker.planner import Planner
 from leasekit.actors.broker.queue import RequestQueue
+from leasekit.actors.broker.quotes import Quotes
 from leasekit.actors.calls import ADMINISTER_TIMEOUT, Calls
 from leasekit.actors.dispatch import Dispatch, command, deferred, query, takes
 from leasekit.actors.guest.membership import Membership
@@ -20,9 +24,9 @@ from leasekit.actors.notices import Notices
 from leasekit.actors.peering import Peering
 from leasekit.actors.reports import REPORTS_KEPT, Reports
 from leasekit.actors.served import Served
-from leasekit.actors.settings import ActorSettings, DelegationSpec, Peer
+from leasekit.actors.settings import ActorSettings, BrokerSettings, DelegationSpec, Peer
 from leasekit.actors.turns import MapperTurns
-from leasekit.core.claims.keys import ED25519, Keypair
+from leasekit.core.claims.keys import ED25519, Keypair, key_tag
 from leasekit.core.claims.statements import ENDORSEMENT, check_statement, endorse
 from leasekit.core.claims.ticket import delegate, delegate_root
 from leasekit.core.errors import CommandError, LeasekitError, RemoteError
@@ -30,8 +34,8 @@ from leasekit.core.leases import broker as br
 from leasekit.core.leases import delegation as deleg
 from leasekit.core.leases import service_manager as sm
 from leasekit.core.leases.records import Asked, BrokerLease, GuestLease
-from leasekit.core.leases.relations import Notice
-from leasekit.core.mappers import Reject, Wake
+from leasekit.core.leases.relations import Delegation, Notice
+from leasekit.core.mappers import PlanCycle, PlannedPart, Reject, TopologyPlan, Wake
 from leasekit.core.protocol.messages import (
     NEW,
     Accepted,
@@ -39,10 +43,17 @@ from leasekit.core.protocol.messages import (
     Administer,
     Administered,
     ErrorReply,
+    Held,
+    Hold,
     Introduce,
     Message,
     Offer,
     OfferAnswer,
+    Plan,
+    Planned,
+    PlanPart,
+    Quote,
+    Quoted,
     Reclaim,
     Relinquish,
     Relinquished,
@@ -55,6 +66,7 @@ from leasekit.core.requests import parse_options
 from leasekit.core.schema import Row
 from leasekit.core.steps import ActionDone, Command, TurnDone
 from leasekit.core.time import DAY, HOUR, SECOND, Term
+from leasekit.core.topology import SiteWish, TopologyRequest
 
 ME, WEB, SITE = (Keypair(letter * 32) for letter in (b"m", b"w", b"s"))
 
@@ -300,6 +312,73 @@ def test_a_queue_keeps_a_share_for_each_peer(keyring: Keyring) -> None:
     queue.remove(leases[0])
     ask(7, "web")
     assert len(queue) == 7 and "web-0" not in queue and list(queue.options) == list(queue.leases)
+
+
+def book_of(keyring: Keyring) -> Book:
+    """With four units of a site over the second hour."""
+    ticket = delegate_root(SITE, holder=ME.public, type="vm", units=4, term=Term(HOUR, 2 * HOUR), serial=1)
+    source = Delegation(
+        "site/vm@hub", "site", "vm", 4, Term(HOUR, 2 * HOUR), ticket.encode(), {}, 1, "site", ticket.leaf.digest,
+        deleg.HELD,
+    )  # fmt: skip
+    book = Book()
+    book.add(source, ticket)
+    return book
+
+
+def holds_of(kernel: Kernel, keyring: Keyring, book: Book) -> Holds:
+    """Which keep what is held for a minute, and know the broker ``other``."""
+    keyring.peers["other"] = Peer(name="other", key=Keypair(b"o" * 32).public, role="broker")
+    served: Served[BrokerLease] = Served(kernel, keyring, lambda lease, number: False)
+    return Holds(kernel, keyring, served, book, BrokerSettings(hold_for=60 * SECOND, holds_max=1))
+
+
+def test_holds_are_booked_until_they_are_released_or_expire(kernel: Kernel, keyring: Keyring) -> None:
+    """What is held is booked, for brokers only; who must know of its end is told."""
+    book = book_of(keyring)
+    holds, dropped = holds_of(kernel, keyring, book), []
+    holds.dropped.append(lambda hold, why: dropped.append((hold.id, why)))
+    free, term = book.table("site/vm@hub").available, Term(HOUR, 2 * HOUR)
+    part = PlanPart("a", "a", 0, "hub", "site/vm@hub", "site", "vm", 3)
+    tag = key_tag(keyring.peers["other"].key)
+    plans = [f"{tag}-{number}" for number in range(2)]
+    with pytest.raises(RemoteError, match="web is no broker"):
+        holds._on_hold("web", Hold(plans[0], 1, WEB.public, term, (part,), 3 * HOUR))
+    holds._on_hold("other", Hold(plans[0], 1, WEB.public, term, (part,), 3 * HOUR))
+    assert sent(kernel) == [("other", Held(plans[0], 1, ""))] and free(term) == 1
+    holds._on_hold("other", Hold(plans[1], 2, WEB.public, term, (part,), 3 * HOUR))
+    assert sent(kernel) == [("other", Held(plans[1], 2, "hub holds 1 plans for other, its limit"))]
+    kernel.tick(HOUR + 60 * SECOND)
+    assert dropped == [(plans[0], f"it was held until {kernel.now}")] and free(term) == 4 and not holds.held
+
+
+def test_a_planner_asks_other_brokers_and_holds_what_its_mapper_plans(kernel: Kernel, keyring: Keyring) -> None:
+    """Quotes first, then the mapper, then holds; a plan that is not what was asked for is not taken."""
+    book, asked = book_of(keyring), []
+
+    def plan(cycle: PlanCycle) -> list[TopologyPlan]:
+        asked.append(sorted(source.id for source in cycle.sources))
+        return []
+
+    holds = holds_of(kernel, keyring, book)
+    quotes = Quotes(kernel, keyring, book, BrokerSettings(planners=("other",), disclose=500))
+    planner = Planner(kernel, keyring, holds, quotes, plan)
+    quotes._on_quote("other", Quote("theirs", 1, Term(HOUR, 2 * HOUR), ("vm",)))
+    ((_, quoted),) = sent(kernel)
+    assert isinstance(quoted, Quoted) and [(offer.units, offer.steps) for offer in quoted.offers] == [(2, (HOUR, 2))]
+    request = TopologyRequest(sites=(SiteWish(id="a", type="vm", units=2),), est=HOUR, lst=HOUR, duration=HOUR)
+    for number, units in enumerate((1, 2)):
+        planner._on_plan("web", Plan(f"q{number}", number, "hold", request.to_bytes()))
+        ((peer, question),) = sent(kernel)
+        assert peer == "other" and isinstance(question, Quote) and not planner.is_due()
+        assert planner.refused("other", ErrorReply(question.query, question.number, "busy", "not now"))
+        call = planner.next_call(snapshot=False)
+        assert call is not None and call() == [] and planner.in_turn is not None
+        made = TopologyPlan(HOUR, (PlannedPart("a", "a", 0, "site/vm@hub", units),))
+        planner.turn_done(TurnDone(1, (made,)))
+        ((_, answer),) = sent(kernel)
+        assert isinstance(answer, Planned) and answer.status == ("refused" if units < 2 else "held")
+    assert asked == [["site/vm@hub"]] * 2 and not planner.plannings and list(holds.held) == [answer.plan]
 
 
 def test_notices_are_due_until_they_are_accepted(kernel: Kernel) -> None:

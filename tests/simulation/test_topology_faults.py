@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from leasekit.actors.broker.holds import BrokerHolds
-from leasekit.actors.broker.plans import BrokerPlans
+from leasekit.actors.broker.holds import Holds
+from leasekit.actors.broker.planner import Planner
 from leasekit.actors.dispatch import takes
 from leasekit.actors.guest.plans import GuestPlans
 from leasekit.actors.kernel import Kernel
@@ -51,8 +51,7 @@ def _eager(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
-    restore = super(BrokerHolds, BrokerHolds)._restore
-    monkeypatch.setattr(BrokerHolds, "_restore", lambda self, tables: restore(self, tables))
+    monkeypatch.setattr(Holds, "restore", lambda self, rows: None)
 
 
 def _endless(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,21 +62,21 @@ def _endless(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _leaking(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(BrokerHolds, "_free_parts", lambda self, hold: None)
+    monkeypatch.setattr(Holds, "_free_parts", lambda self, hold: None)
 
 
 def _fickle(monkeypatch: pytest.MonkeyPatch) -> None:
     """Repeats of a query are planned anew."""
-    on_plan = BrokerPlans._on_plan
+    on_plan = Planner._on_plan
 
     @takes(Plan, REQUEST)
-    def planned_anew(self: BrokerPlans, peer: str, message: Any) -> None:
-        for hold in self.holds.values():
+    def planned_anew(self: Planner, peer: str, message: Any) -> None:
+        for hold in self._holds.held.values():
             if hold.query == message.query:
                 hold.query = ""
         on_plan(self, peer, message)
 
-    monkeypatch.setattr(BrokerPlans, "_on_plan", planned_anew)
+    monkeypatch.setattr(Planner, "_on_plan", planned_anew)
 
 
 @pytest.mark.parametrize("plant", [_eager, _forgetful, _endless, _leaking, _fickle])

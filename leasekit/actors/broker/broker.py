@@ -6,11 +6,14 @@ and the requests, and cuts tickets. Nothing that a mapper says can overbook.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 
 from leasekit.actors.broker.claims import concerned, constraints_of, place_of
-from leasekit.actors.broker.plans import BrokerPlans
+from leasekit.actors.broker.holds import Holds
+from leasekit.actors.broker.planner import Planner
+from leasekit.actors.broker.probes import BrokerProbes
+from leasekit.actors.broker.quotes import Quotes
 from leasekit.actors.broker.suspension import ends_suspended, is_part, note_suspend, with_suspend
 from leasekit.actors.broker.usage import UsageBook
 from leasekit.actors.dispatch import takes
@@ -24,7 +27,7 @@ from leasekit.core.claims.ticket import JOINED_MAX, Ticket, delegate, join_ticke
 from leasekit.core.errors import CommandError, RemoteError
 from leasekit.core.leases import broker as br
 from leasekit.core.leases.machine import NONE
-from leasekit.core.leases.plans import HOLD
+from leasekit.core.leases.plans import HOLD, PlanHold
 from leasekit.core.leases.records import Asked, BrokerLease, Granted
 from leasekit.core.leases.relations import Delegation
 from leasekit.core.mappers import (
@@ -52,6 +55,7 @@ from leasekit.core.protocol.messages import (
     Withdraw,
 )
 from leasekit.core.requests import Options, parse_options
+from leasekit.core.schema import Row
 from leasekit.core.steps import Turn, TurnDone
 from leasekit.core.time import INSTANT_MAX, Instant, Term
 from leasekit.core.timetable import Shortfall
@@ -64,7 +68,7 @@ CLAIM_MAX = 512
 _OPS = {NEW: br.TICKETING, EXTEND: br.EXTENDING_TICKET, MODIFY: br.MODIFYING}
 
 
-class Broker(BrokerPlans):
+class Broker(BrokerProbes):
     """A broker's actor. ``fresh`` makes its mapper anew, for questions what it would answer; None: it takes none."""
 
     decisions = (Grant, GrantGroup, Reject, Defer, Preempt)
@@ -79,7 +83,14 @@ class Broker(BrokerPlans):
         settings: BrokerSettings | None = None,
         fresh: Callable[[], BrokerMapper] | None = None,
     ) -> None:
-        super().__init__(name, signer, scheme, peers, settings or BrokerSettings(), fresh, mapper)
+        super().__init__(name, signer, scheme, peers, settings or BrokerSettings(), fresh)
+        self.holds = Holds(self.kernel, self.keyring, self.served, self.book, self.settings)
+        self.holds.dropped.append(self._hold_dropped)
+        quotes = Quotes(self.kernel, self.keyring, self.book, self.settings)
+        self.planner = Planner(self.kernel, self.keyring, self.holds, quotes, getattr(mapper, "plan", None))
+        for part in (self.holds, quotes, self.planner):
+            self.dispatch.add(part)
+        self.refused.insert(self.refused.index(self.calls.refused), self.planner.refused)
         self._mapper = mapper
         self.inline = is_inline(mapper)
         self._shown: dict[str, PendingRequest] = {}
@@ -107,7 +118,7 @@ class Broker(BrokerPlans):
             options = parse_options(message.properties, message.term)
         except CommandError as error:
             raise RemoteError("bad_properties", str(error)) from error
-        hold = self._hold_of(peer, message)
+        hold = self.holds.for_request(peer, message)
         self._admit(peer, message, options)
         asked = Asked(message.op, message.units, message.term, message.site, message.properties)
         if message.op == NEW:
@@ -123,7 +134,7 @@ class Broker(BrokerPlans):
         self.served.accept(lease, message.number)
         self.kernel.touch(lease)
         if hold is not None:
-            self._commit(hold, lease)
+            self._use_hold(hold, lease)
 
     def _admit(self, peer: str, message: RequestTicket | Probe, options: Options) -> None:
         """Refuse what can never be granted, by the answer that fits: type, site, size and time are different."""
@@ -252,7 +263,7 @@ class Broker(BrokerPlans):
     def _turn_at(self) -> Instant | None:
         if self.turns.running:
             return None
-        return self._plans_due(self.kernel.now if self._questions else self._request_turn_at())
+        return self.kernel.now if self._questions or self.planner.is_due() else self._request_turn_at()
 
     def _request_turn_at(self) -> Instant | None:
         if not self.queue:
@@ -269,13 +280,18 @@ class Broker(BrokerPlans):
             cycle = self._cycle()
             if cycle.requests or cycle.groups:
                 return self.turns.begin(lambda: self._mapper.allocate(cycle))
-        return self._question_turn() or self._plan_turn()
+        asked = self._question_turn()
+        if asked is not None:
+            return asked
+        call = self.planner.next_call(snapshot=not self.inline)
+        return None if call is None else self.turns.begin(call)
 
     def _turn_done(self, done: TurnDone) -> None:
         if self._question is not None and done.number == self.turns.running:
             self._question_done(done)
-        elif self._planning is not None and done.number == self.turns.running:
-            self._plan_done(done)
+        elif self.planner.in_turn is not None and done.number == self.turns.running:
+            self.turns.end()
+            self.planner.turn_done(done)
         else:
             super()._turn_done(done)
 
@@ -566,7 +582,40 @@ class Broker(BrokerPlans):
                 self.kernel.fire(br.MACHINE, other, "refuse", reason)
                 self._settle_request(other, "refused", reason)
 
+    # -- what is held for plans ----------------------------------------------------------------------------------
+
+    def _use_hold(self, hold: PlanHold, lease: BrokerLease) -> None:
+        """``lease`` asks for a part of a hold: if it is the last one, all are granted, and nothing is held any more."""
+        members = {
+            self.leases[id_].asked.properties.get(HOLD, "").rpartition("/")[2]: self.leases[id_]
+            for id_ in self.book.group_of(lease.id)
+        }
+        if set(members) != {part.part for part in hold.parts}:
+            return
+        wrong = self.holds.why_not(hold, lease.holder)
+        if wrong:
+            self.holds.drop(hold, wrong)
+            return
+        for part in hold.parts:
+            member = members[part.part]
+            key = f"{member.id}#{self.kernel.next('serial')}"
+            self.holds.reserve(hold, part, key)
+            self._cut(member, Grant(member.id, part.source, part.units, hold.term), key)
+        self.holds.use(hold, lease.holder)
+
+    def _hold_dropped(self, hold: PlanHold, why: str) -> None:
+        """Requests that were made for parts of a hold are refused."""
+        self.queue.has_news = True
+        mine = f"{hold.id}/"
+        for lease in list(self.queue.leases.values()):
+            if lease.asked.properties.get(HOLD, "").startswith(mine) and lease.id in self.queue:
+                self.refuse_waiting(lease, f"hold expired: {why}")
+
     # -- time and state ----------------------------------------------------------------------------------------
+
+    def _restore(self, tables: Mapping[str, Sequence[Row]]) -> None:
+        super()._restore(tables)
+        self.holds.restore(tables.get("plans", ()))
 
     def _lease_due_at(self, lease: BrokerLease) -> Instant | None:
         if lease.ended >= 0:

@@ -159,7 +159,7 @@ class BrokerProbes(BrokerClaims):
     def _question_done(self, done: TurnDone) -> None:
         question = self._question
         assert question is not None, "its turn has ended"
-        self.turns.running = 0
+        self.turns.end()
         if done.error:
             self.turns.wrong(FAILED, f"broker mapper, asked what it would do: {done.error}")
             self._close_question(REFUSED, "the broker's mapper has failed on it")

@@ -68,8 +68,8 @@ _KEPT_OUT: Final = frozenset(
     {
         "_call_unblock", "_closings", "_counted_claims", "_cut_off", "_cycle_at", "_dependents", "_endings",
         "_inputs", "_mapper", "_names", "_open", "_questions_asked", "_shown", "_tags", "calls", "connected",
-        "dispatch", "inline", "issued", "kernel", "keyring", "membership", "name", "notices", "peering",
-        "refused", "reports", "served", "settings", "sites_by_key", "slices", "turns", "usage",
+        "dispatch", "holds", "inline", "issued", "kernel", "keyring", "membership", "name", "notices", "peering",
+        "planner", "refused", "reports", "served", "settings", "sites_by_key", "slices", "turns", "usage",
     }
 )  # fmt: skip
 """Attributes of actors that are empty between steps, derived from records, for people, or never change."""

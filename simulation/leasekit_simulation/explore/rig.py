@@ -16,7 +16,10 @@ from typing import Any, Final
 import attrs
 
 from leasekit.actors.base import Actor
+from leasekit.actors.broker.book import Book
 from leasekit.actors.broker.broker import Broker
+from leasekit.actors.broker.holds import Holds
+from leasekit.actors.broker.planner import Planner
 from leasekit.actors.broker.queue import RequestQueue
 from leasekit.actors.calls import Calls
 from leasekit.actors.guest.membership import Membership
@@ -82,17 +85,18 @@ TICKS_MAX: Final = 20
 PARTS: Final[Mapping[str, type]] = {
     "kernel": Kernel, "keyring": Keyring, "turns": MapperTurns, "peering": Peering, "calls": Calls,
     "served": Served, "notices": Notices, "reports": Reports, "issued": Issued,
-    "queue": RequestQueue, "returns": Returns, "membership": Membership,
+    "queue": RequestQueue, "book": Book, "holds": Holds, "planner": Planner,
+    "returns": Returns, "membership": Membership,
 }  # fmt: skip
 """Parts of an actor, by the attributes in which it has them."""
 
 WIRING: Final = frozenset(
     {
-        "_accepted", "_all_joined", "_all_left", "_call_unblock", "_carry_out", "_deals_with", "_decisions",
-        "_deployed", "_dispatch", "_endorsable", "_inputs", "_is_settled", "_issuer", "_kernel", "_keyring",
-        "_kinds", "_mapper", "_most", "_name", "_own", "_role", "_sites", "_waiting", "changed", "connected",
-        "dispatch", "inline", "name", "peers", "refused", "scheme", "settings", "signer", "sites_by_key", "tag",
-        "taken", "verifier", *PARTS,
+        "_accepted", "_all_joined", "_all_left", "_book", "_call_unblock", "_carry_out", "_deals_with",
+        "_decisions", "_deployed", "_dispatch", "_endorsable", "_holds", "_inputs", "_is_settled", "_issuer",
+        "_kernel", "_keyring", "_kinds", "_mapper", "_most", "_name", "_own", "_plan", "_quotes", "_role",
+        "_served", "_settings", "_sites", "_waiting", "changed", "connected", "dispatch", "dropped", "inline",
+        "name", "peers", "refused", "scheme", "settings", "signer", "sites_by_key", "tag", "taken", "verifier", *PARTS,
     }
 )  # fmt: skip
 """Attributes that the constructors of an actor and its parts fill in from settings alone, and that do not change."""

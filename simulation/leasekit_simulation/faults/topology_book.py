@@ -69,7 +69,7 @@ class TopologyChecker(Listening):
         """What a broker has said that it holds it holds after a crash."""
         for plan, expires in self._promised.get(actor, {}).items():
             if expires > made.now + SLACK:
-                must(plan in made.holds, f"{actor} forgot {plan}, which it holds until {expires}")
+                must(plan in made.holds.held, f"{actor} forgot {plan}, which it holds until {expires}")
 
     def _ticket(self, at: Instant, sender: str, receiver: str, message: TicketUpdate) -> None:
         if message.status == "granted" and message.lease in self._part_of:
@@ -89,10 +89,10 @@ class TopologyChecker(Listening):
         world = self.world
         for broker in world.scenario.brokers:
             now = world.actor(broker).now
-            for hold in world.actor(broker).holds.values():
+            for hold in world.actor(broker).holds.held.values():
                 must(hold.expires + MINUTE > now, f"{broker} still has {hold.id}, {hold.state}, it is {now} there")
                 must(hold.state == USED, f"{broker} holds {hold.id} for {hold.peer}, who has had minutes to take it")
-            must(not world.actor(broker)._plannings, f"{broker} is still planning")
+            must(not world.actor(broker).planner.plannings, f"{broker} is still planning")
             book = world.actor(broker).book
             lines = {row["line"] for row in world.query(broker, "sources")}
             left = [key for line in lines for key in book.table_of(line) if str(key).startswith("hold ")]

@@ -8,7 +8,7 @@ is worked out anew in another way than it came about, shows here, whether or not
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any
 
 import attrs
 
@@ -18,15 +18,12 @@ from leasekit.core.time import INSTANT_MAX, Instant, Term
 from leasekit.core.timetable import Timetable
 from leasekit_simulation.faults.checkers import must
 
-RECORDS: Final = ("leases", "given", "holds")
-"""Where brokers and authorities keep what they have promised."""
-
 
 def check_twin(name: str, actor: Any, twin: Any) -> None:
     """Raises ``Violated`` where ``twin``, restored from the store of ``actor``, differs from it."""
-    for kind in RECORDS:
-        ours: dict[str, Any] = getattr(actor, kind, {})
-        its: dict[str, Any] = getattr(twin, kind, {})
+    known_again = _promised(twin)
+    for kind, ours in _promised(actor).items():
+        its = known_again[kind]
         for id_, record in {**ours, **its}.items():
             known = id_ in ours and (id_ in its or _is_passing(record))
             must(known, f"{name}: {kind} {id_} is {'not ' * (id_ not in its)}there after a restart")
@@ -36,6 +33,12 @@ def check_twin(name: str, actor: Any, twin: Any) -> None:
     for what, table in _tables(actor):
         must(what in tables, f"{name}: there is no timetable of {what} after a restart")
         _check_tables(f"{name}: {what}", table, tables[what], actor)
+
+
+def _promised(actor: Any) -> dict[str, dict[str, Any]]:
+    """What a broker or an authority has promised, by kind."""
+    holds = {"holds": actor.holds.held} if actor.role == "broker" else {}
+    return {"leases": actor.leases, "given": actor.issued.given, **holds}
 
 
 def _is_passing(record: Any) -> bool:
@@ -63,7 +66,7 @@ def _tables(actor: Any) -> Iterator[tuple[str, Timetable]]:
 def _check_tables(what: str, ours: Timetable, its: Timetable, actor: Any) -> None:
     start = max(actor.now, ours.horizon, its.horizon)
     held, kept = _held(ours, start), _held(its, start)
-    passing = {f"hold {id_}" for id_, hold in getattr(actor, "holds", {}).items() if hold.state == HOLDING}
+    passing = {f"hold {id_}" for id_, hold in _promised(actor).get("holds", {}).items() if hold.state == HOLDING}
     for key in {**held, **kept}:
         if key.rpartition("/")[0] in passing:
             return
