@@ -21,7 +21,8 @@ from leasekit.core.claims.statements import RELINQUISHMENT, TRUNCATION, decode_s
 from leasekit.core.claims.ticket import Ticket, decode_ticket, delegate, delegate_root
 from leasekit.core.claims.tree import ClaimTree
 from leasekit.core.errors import TicketError
-from leasekit.core.leases.records import Update, unpack_body
+from leasekit.core.leases.records import Update
+from leasekit.core.leases.rows import unpack_body
 from leasekit.core.protocol.messages import (
     Ack,
     ClaimReport,

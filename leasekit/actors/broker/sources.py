@@ -34,8 +34,9 @@ from leasekit.core.claims.ticket import Ticket, decode_ticket, delegate
 from leasekit.core.errors import CommandError, RemoteError, TicketError
 from leasekit.core.leases import broker as br
 from leasekit.core.leases import delegation as deleg
-from leasekit.core.leases.records import Granted, pack_body
+from leasekit.core.leases.records import Granted
 from leasekit.core.leases.relations import Delegation, Notice, Withheld
+from leasekit.core.leases.rows import pack_body
 from leasekit.core.mappers import Grant
 from leasekit.core.properties import digest_properties
 from leasekit.core.protocol.fields import HELD_MAX

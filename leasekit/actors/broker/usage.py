@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from leasekit.core.leases.records import Granted, pack_body, unpack_body
+from leasekit.core.leases.records import Granted
+from leasekit.core.leases.rows import pack_body, unpack_body
 from leasekit.core.schema import Change, Row
 from leasekit.core.time import DAY, Duration, Instant, Term
 from leasekit.core.timetable.profile import Profile

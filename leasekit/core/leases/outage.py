@@ -12,14 +12,14 @@ Leases don't stop each other, since it may be but one's choice (one image of sev
 
 from __future__ import annotations
 
-from typing import ClassVar, Final, Self
+from typing import ClassVar, Final
 
 import attrs
 
 from leasekit.core.leases.authority import FREE
 from leasekit.core.leases.machine import NONE, Machine
-from leasekit.core.leases.records import SiteUnit, pack_body, unpack_body
-from leasekit.core.schema import Row
+from leasekit.core.leases.records import SiteUnit
+from leasekit.core.leases.rows import Kept, volatile
 from leasekit.core.time import Instant
 
 STOPPED: Final = "stopped"
@@ -36,7 +36,7 @@ MACHINE: Final = Machine("outage", TABLE)
 
 
 @attrs.define(slots=True, eq=False)
-class Outage:
+class Outage(Kept):
     """Units of a type can't be set up for a lease (its ``id`` is ``TYPE/LEASE``) for ``reason``, which began at
     ``since``; ``again`` is when it is tried next, ``tries`` how often it was, and ``unit`` the one by which it is
     tried, or was last. ``waiting`` are units that were held up (some may be free again), the longest first; it is not
@@ -50,9 +50,9 @@ class Outage:
     tries: int = 0
     unit: str = ""
     state: str = STOPPED
-    pending: str = NONE
-    waiting: dict[str, SiteUnit] = attrs.Factory(dict)
-    timer: Instant | None = None
+    pending: str = volatile(NONE)
+    waiting: dict[str, SiteUnit] = volatile(factory=dict)
+    timer: Instant | None = volatile()
 
     table: ClassVar[str] = "outages"
 
@@ -69,12 +69,3 @@ class Outage:
     def holds_up(self, unit: SiteUnit) -> bool:
         """Whether a unit waits for its setup. One that is being switched off meanwhile is to come on all the same."""
         return unit.promised == self.lease and unit.state == FREE
-
-    def row(self) -> Row:
-        return (self.id, self.state, self.since, self.again, self.reason, pack_body((self.tries, self.unit)))
-
-    @classmethod
-    def from_row(cls, row: Row) -> Self:
-        id_, state, since, again, reason, body = row
-        tries, unit = unpack_body(body)
-        return cls(id_, reason, since, again, tries, unit, state)

@@ -5,14 +5,13 @@ As in :mod:`.records`, a row's ``body`` holds what its columns don't.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Final, Self
+from typing import ClassVar, Final
 
 import attrs
 
 from leasekit.core.leases.machine import NONE, Machine
-from leasekit.core.leases.records import pack_body, unpack_body
+from leasekit.core.leases.rows import Kept, volatile
 from leasekit.core.protocol.messages import PlanPart
-from leasekit.core.schema import Row
 from leasekit.core.time import Instant, Term
 
 HOLD: Final = "hold"
@@ -59,7 +58,7 @@ TOPOLOGY_MACHINE: Final = Machine("topology", TOPOLOGY_TABLE)
 
 
 @attrs.define(slots=True, eq=False)
-class PlanHold:
+class PlanHold(Kept):
     """What a broker holds until ``expires`` for requests of the guest whose key is ``holder``.
 
     ``peer`` asked for it, under the name ``query`` (empty: a broker, by the plan's). ``parts`` are those that are held
@@ -76,23 +75,14 @@ class PlanHold:
     state: str = HELD
     answer: bytes = b""
     others: tuple[str, ...] = ()
-    pending: str = NONE
-    timer: Instant | None = None
+    pending: str = volatile(NONE)
+    timer: Instant | None = volatile()
 
     table: ClassVar[str] = "plans"
 
-    def row(self) -> Row:
-        body = pack_body((self.query, self.holder, self.term, self.parts, self.answer, self.others))
-        return (self.id, self.peer, self.state, self.expires, body)
-
-    @classmethod
-    def from_row(cls, row: Row) -> Self:
-        query, holder, term, parts, answer, others = unpack_body(row[-1])
-        return cls(row[0], row[1], query, holder, Term(*term), _parts(parts), row[3], row[2], answer, tuple(others))
-
 
 @attrs.define(slots=True, eq=False)
-class Topology:
+class Topology(Kept):
     """A guest's request for a topology. Its ``state`` is
 
     - ``asking``: the broker plans, under the query ``query``, until ``deadline``;
@@ -122,31 +112,10 @@ class Topology:
     reason: str = ""
     earliest: Instant = -1
     ended: Instant = -1
-    pending: str = NONE
-    timer: Instant | None = None
-    send_at: Instant = 0
-    tries: int = 0
+    pending: str = volatile(NONE)
+    timer: Instant | None = volatile()
+    send_at: Instant = volatile(0)
+    tries: int = volatile(0)
 
     table: ClassVar[str] = "plans"
-
-    def row(self) -> Row:
-        body: list[Any] = [getattr(self, name) for name in _FIELDS]
-        return (self.id, self.broker, self.state, self.expires, pack_body(body))
-
-    @classmethod
-    def from_row(cls, row: Row) -> Self:
-        fields = dict(zip(_FIELDS, unpack_body(row[-1]), strict=True))
-        fields["parts"] = _parts(fields["parts"])
-        if fields["term"] is not None:
-            fields["term"] = Term(*fields["term"])
-        return cls(id=row[0], broker=row[1], state=row[2], expires=row[3], **fields)
-
-
-_FIELDS: Final = (
-    "request", "left", "query", "number", "plan", "term", "parts", "leases", "objective", "gap", "deadline", "reason",
-    "earliest", "ended",
-)  # fmt: skip
-
-
-def _parts(rows: Any) -> tuple[PlanPart, ...]:
-    return tuple(PlanPart(*row) for row in rows)
+    columns: ClassVar = {"peer": "broker"}

@@ -1,39 +1,23 @@
-"""The records that the actors keep, one class per table and role, and how each becomes a row.
+"""The records that the actors keep, one class per table and role, of an actor's leases.
 
-A record is everything that must survive a crash, and a few transient fields (timers and how often a message was sent)
-that need not: after a restart all that is due is due at once. The ``body`` of a row is a msgpack array of the
-persistent fields that its columns do not hold, as ``row`` writes them and ``from_row`` reads them: a change of either
-is a new version of the schema, and needs a migration (:mod:`leasekit.stores.migrations`).
+A record is everything that must survive a crash, and a few fields that need not (:func:`.rows.volatile`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from operator import attrgetter
-from typing import Any, ClassVar, Final, NamedTuple, Self
+from typing import ClassVar, NamedTuple
 
 import attrs
-import msgpack
-import msgspec
 
 from leasekit.core.leases import authority as site
 from leasekit.core.leases import returns
 from leasekit.core.leases import service_manager as guest
 from leasekit.core.leases.machine import NONE
 from leasekit.core.leases.power import ON
+from leasekit.core.leases.rows import Kept, volatile
 from leasekit.core.properties import EMPTY, Properties
-from leasekit.core.protocol.codec import decode_message, encode_message
 from leasekit.core.protocol.messages import EXTEND, UNDO, LeaseUpdate, TicketUpdate
-from leasekit.core.schema import Row
 from leasekit.core.time import Duration, Instant, Term
-
-pack_body: Final[Callable[[object], bytes]] = msgspec.msgpack.Encoder().encode
-
-
-def unpack_body(body: bytes) -> tuple[Any, ...]:
-    """The fields that were packed."""
-    fields: tuple[Any, ...] = msgpack.unpackb(body, use_list=False, strict_map_key=False)
-    return fields
 
 
 class Held(NamedTuple):
@@ -61,16 +45,8 @@ class Asked(NamedTuple):
     properties: Properties
 
 
-def _held(value: Any) -> Held | None:
-    return None if value is None else Held._make(value)._replace(term=Term(*value[3]))
-
-
-def _asked(value: Any) -> Asked:
-    return Asked._make(value)._replace(term=Term(*value[2]))
-
-
 @attrs.define(slots=True, eq=False)
-class GuestUnit:
+class GuestUnit(Kept):
     """One unit of a guest's lease. ``state``: ``waiting``, ``joining``, ``joined``, ``leaving``, ``left`` or
     ``failed``.
     """
@@ -83,30 +59,13 @@ class GuestUnit:
     action: int = 0
     properties: Properties = EMPTY
     reason: str = ""
-    timer: Instant | None = None
+    timer: Instant | None = volatile()
 
     table: ClassVar[str] = "units"
 
-    def row(self) -> Row:
-        return (
-            self.id,
-            self.lease,
-            self.type,
-            self.state,
-            self.action,
-            self.reason,
-            pack_body((self.name, self.properties)),
-        )
-
-    @classmethod
-    def from_row(cls, row: Row) -> Self:
-        id_, lease, type_, state, action, reason, body = row
-        name, properties = unpack_body(body)
-        return cls(id_, lease, name, type_, state, action, properties, reason)
-
 
 @attrs.define(slots=True, eq=False)
-class GuestLease:
+class GuestLease(Kept):
     """The service manager's record of a lease (:mod:`.service_manager`).
 
     Three slots never overwrite each other: ``asked`` (requested), ``approved`` with ``further`` (tickets in hand), and
@@ -169,16 +128,40 @@ class GuestLease:
     began: tuple[int, bytes] = (0, b"")
     before: bytes = b""
 
-    units: dict[str, GuestUnit] = attrs.Factory(dict)
-    timer: Instant | None = None
-    busy: int = 0
-    ask_at: Instant = 0
-    ask_tries: int = 0
-    op_at: Instant = 0
-    op_tries: int = 0
-    hold_until: Instant = 0
+    units: dict[str, GuestUnit] = volatile(factory=dict)
+    timer: Instant | None = volatile()
+    busy: int = volatile(0)
+    ask_at: Instant = volatile(0)
+    ask_tries: int = volatile(0)
+    op_at: Instant = volatile(0)
+    op_tries: int = volatile(0)
+    hold_until: Instant = volatile(0)
 
     table: ClassVar[str] = "leases"
+    columns: ClassVar = {
+        "live": "is_live", "peer": "server", "units": "latest.units", "term_start": "runs.start",
+        "term_end": "runs.end", "updated": "ended",
+    }  # fmt: skip
+
+    @property
+    def latest(self) -> Held | Asked:
+        """What it goes by: the ticket in hand, or what was asked."""
+        return self.approved if self.approved is not None else self.asked
+
+    @property
+    def runs(self) -> Term:
+        """The term that it has, or is to have."""
+        return self.granted or self.latest.term
+
+    @property
+    def server(self) -> str:
+        """Who is asked next: its site, or its broker."""
+        return self.site or self.broker
+
+    @property
+    def is_live(self) -> bool:
+        """Whether it goes on."""
+        return self.ended < 0 or self.state not in (guest.CLOSED, guest.FAILED)
 
     @property
     def end(self) -> Instant:
@@ -205,33 +188,9 @@ class GuestLease:
         redeemed = self.renewal if self.op in (EXTEND, UNDO) else None
         return self.victims if redeemed is None else redeemed.victims
 
-    def row(self) -> Row:
-        term = self.granted or (self.approved.term if self.approved is not None else self.asked.term)
-        units = self.approved.units if self.approved is not None else self.asked.units
-        live = 0 if self.ended >= 0 and self.state in (guest.CLOSED, guest.FAILED) else 1
-        return (
-            self.id, live, self.slice, self.site or self.broker, self.type, self.state, self.pending, units,
-            term.start, term.end, self.reason, max(self.ended, 0), pack_body(_GUEST_FIELDS(self)),
-        )  # fmt: skip
-
-    @classmethod
-    def from_row(cls, row: Row) -> Self:
-        lease = cls(**dict(zip(_GUEST_NAMES, unpack_body(row[-1]), strict=True)))
-        lease.asked = _asked(lease.asked)
-        lease.approved, lease.renewal = _held(lease.approved), _held(lease.renewal)
-        lease.further = tuple(one for one in map(_held, lease.further) if one is not None)
-        lease.first_asked = None if lease.first_asked is None else _asked(lease.first_asked)
-        lease.granted = Term(*lease.granted) if lease.granted is not None else None
-        return lease
-
-
-_GUEST_NAMES = tuple(field.name for field in attrs.fields(GuestLease))
-_GUEST_NAMES = _GUEST_NAMES[: _GUEST_NAMES.index("units")]
-_GUEST_FIELDS = attrgetter(*_GUEST_NAMES)
-
 
 @attrs.define(slots=True, eq=False)
-class Slice:
+class Slice(Kept):
     """A group of a guest's leases. With ``hold`` its redeems wait until that many tickets have arrived, all or none.
 
     ``key`` is what its users log in to units with (OpenSSH public keys, a line each); it may change at any time.
@@ -243,21 +202,14 @@ class Slice:
     refused: str = ""
     live: bool = True
     key: str = ""
-    timer: Instant | None = None
+    timer: Instant | None = volatile()
 
     table: ClassVar[str] = "slices"
-
-    def row(self) -> Row:
-        return (self.id, self.id, int(self.live), pack_body((self.hold, self.released, self.refused, self.key)))
-
-    @classmethod
-    def from_row(cls, row: Row) -> Self:
-        hold, released, refused, key = unpack_body(row[-1])
-        return cls(row[0], hold, released, refused, bool(row[2]), key)
+    columns: ClassVar = {"name": "id"}
 
 
 @attrs.define(slots=True, eq=False)
-class Return:
+class Return(Kept):
     """A claim on its way back (:mod:`.returns`)."""
 
     id: str
@@ -268,25 +220,15 @@ class Return:
     number: int
     at: Instant
     state: str = returns.RELINQUISHING
-    pending: str = NONE
-    reason: str = ""
+    pending: str = volatile(NONE)
+    reason: str = volatile("")
     receipt: bytes = b""
-    timer: Instant | None = None
-    send_at: Instant = 0
-    tries: int = 0
+    timer: Instant | None = volatile()
+    send_at: Instant = volatile(0)
+    tries: int = volatile(0)
 
     table: ClassVar[str] = "returns"
-
-    def row(self) -> Row:
-        body = (self.site, self.broker, self.held, self.number, self.at, self.receipt)
-        return (self.id, self.lease, self.state, pack_body(body))
-
-    @classmethod
-    def from_row(cls, row: Row) -> Self:
-        site_, broker_, held, number, at, receipt = unpack_body(row[-1])
-        taken = _held(held)
-        assert taken is not None, "a return always has a ticket"
-        return cls(row[0], row[1], site_, broker_, taken, number, at, row[2], receipt=receipt)
+    columns: ClassVar = {"stage": "state"}
 
 
 class Update(NamedTuple):
@@ -294,19 +236,6 @@ class Update(NamedTuple):
 
     number: int
     message: TicketUpdate | LeaseUpdate
-
-
-def _pack_updates(unacked: list[Update]) -> list[bytes]:
-    return [encode_message(update.message) for update in unacked]
-
-
-def _unpack_updates(packed: Any) -> list[Update]:
-    updates = []
-    for data in packed:
-        message = decode_message(data)
-        assert isinstance(message, TicketUpdate | LeaseUpdate), "only updates are kept"
-        updates.append(Update(message.update, message))
-    return updates
 
 
 class Granted(NamedTuple):
@@ -336,7 +265,7 @@ class Granted(NamedTuple):
 
 
 @attrs.define(slots=True, eq=False)
-class BrokerLease:
+class BrokerLease(Kept):
     """The broker's record of a lease (:mod:`.broker`). ``request`` is the number that waits for the mapper,
     ``number`` the last seen, ``cut`` when it was preempted to end (-1: it wasn't), ``key`` that of the holder when it
     first asked. ``suspend`` is how long it takes to save it (0: it can't be), ``suspended`` whether it is
@@ -365,45 +294,35 @@ class BrokerLease:
     suspend: Duration = 0
     suspended: bool = False
 
-    timer: Instant | None = None
-    send_at: Instant = 0
-    tries: int = 0
-    defer_reason: str = ""
+    timer: Instant | None = volatile()
+    send_at: Instant = volatile(0)
+    tries: int = volatile(0)
+    defer_reason: str = volatile("")
 
     table: ClassVar[str] = "leases"
+    columns: ClassVar = {
+        "live": "is_live", "peer": "holder", "units": "latest.units", "term_start": "runs.start",
+        "term_end": "runs.end", "updated": "ended",
+    }  # fmt: skip
 
-    def row(self) -> Row:
-        term = Term(self.claims[0].term.start, self.claims[-1].until) if self.claims else self.asked.term
-        units = self.claims[-1].units if self.claims else self.asked.units
-        body = (
-            self.asked, self.number, self.request, self.arrived, self.deadline, self.claims, self.update,
-            _pack_updates(self.unacked), self.group, self.ended, self.cut, self.key, self.suspend, self.suspended,
-        )  # fmt: skip
-        return (
-            self.id, int(self.is_live), self.slice, self.holder, self.type, self.state, self.pending, units, term.start,
-            term.end, self.reason, max(self.ended, 0), pack_body(body),
-        )  # fmt: skip
+    @property
+    def latest(self) -> Granted | Asked:
+        """What it goes by: the last claim, or what was asked."""
+        return self.claims[-1] if self.claims else self.asked
+
+    @property
+    def runs(self) -> Term:
+        """The term that it has, or is to have."""
+        return Term(self.claims[0].term.start, self.claims[-1].until) if self.claims else self.asked.term
 
     @property
     def is_live(self) -> bool:
         """Whether anything depends on it still."""
         return self.ended < 0 or bool(self.unacked)
 
-    @classmethod
-    def from_row(cls, row: Row) -> Self:
-        (
-            asked, number, request, arrived, deadline, claims, update, unacked, group, ended, cut, key, suspend,
-            suspended,
-        ) = unpack_body(row[-1])  # fmt: skip
-        granted = tuple(Granted._make(claim)._replace(term=Term(*claim[4])) for claim in claims)
-        return cls(
-            row[0], row[3], row[2], row[4], row[5], row[6], _asked(asked), number, request, arrived, deadline, row[10],
-            granted, update, _unpack_updates(unacked), group, ended, cut, key, suspend, suspended,
-        )  # fmt: skip
-
 
 @attrs.define(slots=True, eq=False)
-class SiteUnit:
+class SiteUnit(Kept):
     """One unit of a site's inventory. ``lease`` holds it now, ``promised`` gets it when its teardown has ended.
 
     ``given`` are the properties that its driver returned; ``failures`` counts failures in a row. ``setup`` is the
@@ -416,7 +335,7 @@ class SiteUnit:
     id: str
     type: str
     state: str = site.FREE
-    pending: str = NONE
+    pending: str = volatile(NONE)
     lease: str = ""
     promised: str = ""
     action: int = 0
@@ -424,33 +343,15 @@ class SiteUnit:
     reason: str = ""
     failures: int = 0
     retire: str = ""
-    timer: Instant | None = None
-    index: int = 0
-    setup: int = 0
+    timer: Instant | None = volatile()
+    index: int = volatile(0)
+    setup: int = volatile(0)
     power: str = ON
     metered: Properties = EMPTY
     left: str = ""
     changed: bool = False
 
     table: ClassVar[str] = "units"
-
-    def row(self) -> Row:
-        body = pack_body(
-            (
-                self.promised, self.given, self.failures, self.retire, self.power, self.metered, self.left,
-                self.changed,
-            )
-        )  # fmt: skip
-        return (self.id, self.lease, self.type, self.state, self.action, self.reason, body)
-
-    @classmethod
-    def from_row(cls, row: Row) -> Self:
-        id_, lease, type_, state, action, reason, body = row
-        promised, given, failures, retire, power, metered, left, changed = unpack_body(body)
-        return cls(
-            id_, type_, state, NONE, lease, promised, action, given, reason, failures, retire, power=power,
-            metered=metered, left=left, changed=changed,
-        )  # fmt: skip
 
 
 class Change(NamedTuple):
@@ -465,12 +366,8 @@ class Change(NamedTuple):
     properties: Properties
 
 
-def _change(value: Any) -> Change | None:
-    return None if value is None else Change._make(value)._replace(term=Term(*value[4]))
-
-
 @attrs.define(slots=True, eq=False)
-class SiteLease:
+class SiteLease(Kept):
     """The authority's record of a lease (:mod:`.authority`).
 
     ``wanted`` is how many units it is to have now; ``units`` those it has, in order; ``next`` what was accepted for
@@ -510,12 +407,16 @@ class SiteLease:
     replaced: int = 0
     after: Change | None = None
 
-    timer: Instant | None = None
-    send_at: Instant = 0
-    tries: int = 0
-    waiting: int = 0
+    timer: Instant | None = volatile()
+    send_at: Instant = volatile(0)
+    tries: int = volatile(0)
+    waiting: int = volatile(0)
 
     table: ClassVar[str] = "leases"
+    columns: ClassVar = {
+        "live": "is_live", "peer": "holder", "units": "wanted", "term_start": "term.start", "term_end": "term.end",
+        "updated": "ended",
+    }  # fmt: skip
 
     @property
     def accepted(self) -> tuple[Change, ...]:
@@ -539,33 +440,9 @@ class SiteLease:
         """
         return self.ended < 0 or bool(self.unacked) or not self.type
 
-    def row(self) -> Row:
-        body = (
-            self.claim, self.term, self.wanted, self.number, self.resource, self.properties, self.units, self.settles,
-            self.next, self.update, _pack_updates(self.unacked), self.receipt, self.ended, self.root,
-            self.preemptible, self.origin, self.noticed, self.notice, self.key, self.saves, self.replaced,
-            self.after,
-        )  # fmt: skip
-        return (
-            self.id, int(self.is_live), self.slice, self.holder, self.type, self.state, self.pending, self.wanted,
-            self.term.start, self.term.end, self.reason, max(self.ended, 0), pack_body(body),
-        )  # fmt: skip
-
-    @classmethod
-    def from_row(cls, row: Row) -> Self:
-        (
-            claim, term, wanted, number, resource, properties, units, settles, next_, update, unacked, receipt, ended,
-            root, preemptible, origin, noticed, notice, key, saves, replaced, after,
-        ) = unpack_body(row[-1])  # fmt: skip
-        return cls(
-            row[0], row[3], row[2], row[4], row[5], row[6], claim, Term(*term), wanted, number, resource, properties,
-            row[10], list(units), settles, _change(next_), update, _unpack_updates(unacked), receipt, ended, root,
-            preemptible, origin, noticed, notice, key, saves, replaced, _change(after),
-        )  # fmt: skip
-
 
 @attrs.define(slots=True, eq=False)
-class SiteClaim:
+class SiteClaim(Kept):
     """A claim that a site has seen: ``redeemed`` for a lease at ``at``, ``void`` (given back) as of ``at``, ``seen``
     above one that was redeemed, or only ``heard`` of: that it ends early. ``until``, ``honoured`` and ``used`` say how
     it stands in the claim tree; ``vouched`` is when the site last gave its word that it stands.
@@ -588,21 +465,7 @@ class SiteClaim:
     honoured: bool = True
     used: bool = True
     vouched: Instant = -1
-    timer: Instant | None = None
+    timer: Instant | None = volatile()
 
     table: ClassVar[str] = "claims"
-
-    def row(self) -> Row:
-        return (
-            self.id, int(self.live), self.parent, self.lease, self.issuer, self.holder, self.type, self.units,
-            self.term.start, self.term.end, self.state,
-            pack_body((self.at, self.body, self.signature, self.until, self.honoured, self.used, self.vouched)),
-        )  # fmt: skip
-
-    @classmethod
-    def from_row(cls, row: Row) -> Self:
-        at, body, signature, until, honoured, used, vouched = unpack_body(row[-1])
-        return cls(
-            row[0], row[3], row[2], row[4], row[5], row[6], row[7], Term(row[8], row[9]), row[10], at, body,
-            signature, bool(row[1]), until, honoured, used, vouched,
-        )  # fmt: skip
+    columns: ClassVar = {"term_start": "term.start", "term_end": "term.end"}

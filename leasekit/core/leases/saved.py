@@ -12,13 +12,12 @@ by its time, or what is worth nothing any more, is *dropping* until the driver h
 from __future__ import annotations
 
 from hashlib import blake2b
-from typing import ClassVar, Final, Self
+from typing import ClassVar, Final
 
 import attrs
 
 from leasekit.core.leases.machine import NONE, Machine
-from leasekit.core.leases.records import pack_body, unpack_body
-from leasekit.core.schema import Row
+from leasekit.core.leases.rows import Kept, volatile
 from leasekit.core.time import Instant
 
 RESUMES: Final = "resume"
@@ -42,7 +41,7 @@ MACHINE: Final = Machine("saved", TABLE)
 
 
 @attrs.define(slots=True, eq=False)
-class SavedUnit:
+class SavedUnit(Kept):
     """What is kept of one ``unit`` of ``lease``, for its ``holder``, who had the key ``holder_key``, until ``until``.
 
     ``by`` is the unit that goes on from it now, or last tried to; ``tries`` is how many such setups failed;
@@ -56,27 +55,15 @@ class SavedUnit:
     type: str
     until: Instant
     state: str = SAVING
-    pending: str = NONE
+    pending: str = volatile(NONE)
     by: str = ""
     tries: int = 0
     action: int = 0
     holder_key: bytes = b""
-    reason: str = ""
-    timer: Instant | None = None
+    reason: str = volatile("")
+    timer: Instant | None = volatile()
 
     table: ClassVar[str] = "saved"
-
-    def row(self) -> Row:
-        body = pack_body((self.unit, self.by, self.tries, self.action, self.holder_key))
-        return (self.id, self.lease, self.holder, self.type, self.state, self.until, body)
-
-    @classmethod
-    def from_row(cls, row: Row) -> Self:
-        id_, lease, holder, type_, state, until, body = row
-        unit, by, tries, action, key = unpack_body(body)
-        return cls(
-            id_, lease, unit, holder, type_, until, state, by=by, tries=tries, action=action, holder_key=key
-        )  # fmt: skip
 
 
 def saved_key(lease: str, unit: str) -> str:
