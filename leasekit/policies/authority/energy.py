@@ -6,7 +6,7 @@ Which units a lease gets, the weighers say (:mod:`.weighers`). When units are sw
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, Final
 
@@ -200,7 +200,7 @@ class _Type:
         self.holds = Holds(settings.weighers)
         self._decided = -1
         self._units: Sequence[UnitView] = ()
-        self._efficient: list[UnitView] = []
+        self._seen: dict[str, UnitView] = {}
         self._dark: set[str] = set()
         self._again: dict[str, tuple[int, int]] = {}
 
@@ -209,7 +209,11 @@ class _Type:
         now, manager = cycle.now, self._manager
         self._units = [unit for unit in cycle.units(self._type) if unit.state != "out"]
         self.holds.look(now, self._units, cycle.booked(self._type), cycle.demands, partial(self._able, cycle))
+        seen = self._seen
         for unit in self._units:
+            if seen.get(unit.id) == unit:
+                continue
+            seen[unit.id] = unit
             if unit.power != "on":
                 manager.checks.forget(unit.id)
             elif unit.state == "free" and not unit.lease:
@@ -237,12 +241,15 @@ class _Type:
         """What is to be switched: once in every interval, but what reservations need, as soon as they need it."""
         for name in taken:
             self._manager.checks.busy(name, now)
+            self._seen.pop(name, None)
         soon, interval = now + self._settings.lookahead, now // self._settings.decide
         switching: Switching[str] = Switching()
         again: list[str] = []
         if interval > self._decided:
             self._decided = interval
             switching = self._manager.decide(now, self._fleet(now, taken))
+            for name in switching.off:  # looked at once more, should the site not do it
+                self._seen.pop(name, None)
             again = [] if switching.on else self._once_more(interval, taken.union(self.holds.before(soon)))
         elif (missing := self.holds.peak(now, soon) - self._on(taken)) > 0:
             switching = self._manager.wake(missing, self._fleet(now, taken))
@@ -280,14 +287,28 @@ class _Type:
         soon = now + self._settings.lookahead
         held = set(self.holds.before(soon))
         free = [unit for unit in self._units if unit.state == "free" and not unit.lease and unit.id not in taken]
-        best = sorted(free, key=lambda unit: -efficiency(unit.properties))
-        dark = [unit for unit in best if unit.power in _DARK]
-        dark.sort(key=lambda unit: (unit.id not in held, _DARK.index(unit.power)))
         return Fleet(
             in_use=len(self._units) - len(free),
             reserved=self.holds.peak(now, soon),
             on=self._on(taken),
-            idle=[unit.id for unit in reversed(best) if unit.power == "on" and unit.id not in held],
-            dark=[unit.id for unit in dark],
+            idle=_idle(free, held),
+            dark=_dark(free, held),
             next_due=self.holds.first_after(soon),
         )
+
+
+def _idle(free: Iterable[UnitView], held: Container[str]) -> Iterator[str]:
+    """Those that can be switched off, ordered only when somebody asks."""
+    on = [unit for unit in free if unit.power == "on" and unit.id not in held]
+    yield from (unit.id for unit in reversed(_best(on)))
+
+
+def _dark(free: Iterable[UnitView], held: Container[str]) -> Iterator[str]:
+    """Those that can be switched on, ordered only when somebody asks."""
+    dark = _best(unit for unit in free if unit.power in _DARK)
+    dark.sort(key=lambda unit: (unit.id not in held, _DARK.index(unit.power)))
+    yield from (unit.id for unit in dark)
+
+
+def _best(units: Iterable[UnitView]) -> list[UnitView]:
+    return sorted(units, key=lambda unit: -efficiency(unit.properties))
