@@ -31,6 +31,9 @@ class Holds:
         self._table: Occupancy[_Key] = Occupancy()
         self._units: list[str] = []
         self._known: set[str] = set()
+        self._booked: Sequence[Demand] = ()
+        self._settled = False
+        """Whether every reservation has its units, and nothing was asked for or given since."""
         self._bookings: list[Demand] = []
         self._now: list[Demand] = []
         self._given = 0
@@ -51,11 +54,11 @@ class Holds:
         units that a filter accepts (None: all).
         """
         names = [unit.id for unit in units]
-        kept = self._now or self._bookings or len(self._table)
-        if not (booked or demands or kept) and names == self._units:
-            return  # as mostly at a quiet site: nobody has or wants anything, now as before
+        same = self._settled and names == self._units and booked == self._booked
+        if same and not demands and all(demand.term.end > now for demand in booked):
+            return  # as mostly at a quiet site: nobody has or wants anything else than before
         table = self._table = Occupancy()
-        self._units, self._known = names, set(names)
+        self._units, self._known, self._booked = names, set(names), booked
         self._now = [demand for demand in booked if demand.held and demand.op == "held"]
         for number, demand in enumerate(self._now):
             mine = [
@@ -70,6 +73,9 @@ class Holds:
         reserved.update((self._key(demand, now), demand) for demand in self._bookings)
         self._choose(reserved, now, units, lru_cache(accepted))
         self._by_lease, self._by_unit = {}, {}
+        self._settled = not demands and all(
+            len(self._chosen.get(key, ())) == demand.units for key, demand in reserved.items()
+        )
         for key, chosen in self._chosen.items():
             self._by_lease.setdefault(key[0], []).append(key)
             for name in chosen:
@@ -191,6 +197,7 @@ class Holds:
         """A lease gets units over a term. A reservation that loses one of them to it is chosen another at the next
         turn; until then it holds none. Returns the units that reservations have let go of.
         """
+        self._settled = False
         given = dict.fromkeys(units)
         losers = set(self._by_lease.get(lease, ())) if reserved else set()
         losers.update(key for name in given for key in self._by_unit.get(name, ()) if key[1] < term.end)

@@ -55,7 +55,11 @@ class Occupancy(Generic[K]):
 
     def is_free(self, unit: str, term: Term) -> bool:
         """Whether nobody holds the unit at any instant of ``term``."""
-        return next(self.holders(unit, term), None) is None
+        held = self._by_unit.get(unit)
+        if not held:
+            return True
+        i = bisect_right(held, term.start, key=_END)
+        return i == len(held) or held[i][0] >= term.end
 
     def next_start(self, unit: str, instant: Instant) -> Instant | None:
         """The first instant from ``instant`` on at which somebody begins to hold the unit, or None."""
