@@ -167,6 +167,7 @@ def print_comparison(summary: Mapping[str, Any]) -> None:
     "--suspend-below", type=SPAN, default="30m", show_default=True, help="Suspend what is expected to idle less."
 )
 @click.option("--minimum", type=Count(0), default=0, show_default=True, help="Cores that stay on.")
+@click.option("--days", type=Count(0), default=14, show_default=True, help="Of the log, the first so many; 0: all.")
 @click.option("--jobs", type=Count(1), default=None, metavar="N", help="Processes [one for each CPU].")
 @json_option
 def energy(
@@ -178,20 +179,22 @@ def energy(
     safety: float,
     suspend_below: int,
     minimum: int,
+    days: int,
     jobs: int | None,
     as_json: bool,
 ) -> None:
     """What switching idle cores off saves on a job log, with and without reservations, and who waits for it.
 
-    The decisions are those of the energy manager that sites have (the mapper `energy`). The same log gives the same
-    figures.
+    The site, its energy manager (the mapper `energy`), the broker and the guest are those of a deployment, in virtual
+    time. The same log gives the same figures.
     """
     from leasekit.emulation.energy import experiment as simulation
-    from leasekit.emulation.energy.simulation import Latencies
+    from leasekit.emulation.energy.drive import Latencies
     from leasekit.emulation.outputs import make_folder
     from leasekit.policies.authority.energy_plan import PowerSettings
 
     setup = simulation.Setup(
+        days=days,
         safety=safety,
         latencies=Latencies(boot=boot, resume=resume),
         power=PowerSettings(boot=boot, minimum=minimum),

@@ -50,9 +50,9 @@ class LeanWorld(World):
         super().__init__(tick=1, observe=observe, start=start)
         self._due: dict[str, Node] = {}
 
-    def put(self, actor: Actor, model: ActionModel = instant) -> None:
-        """Put an actor into the world, of which no record is kept."""
-        actor.kernel.keeps_records = False
+    def put(self, actor: Actor, model: ActionModel = instant, *, records: bool = False) -> None:
+        """Put an actor into the world. Nothing keeps its records; they are made, for who observes, if ``records``."""
+        actor.kernel.keeps_records = records
         self.add(actor, Forgetful(), model)
 
     @property
@@ -117,10 +117,13 @@ def lean_world(
     model: ActionModel = instant,
     observe: Observe | None = None,
     start: Instant = 0,
+    asking: GuestSettings | None = None,
+    site_records: bool = False,
 ) -> LeanWorld:
     """One broker with the mapper ``broker``; one site with the mapper ``site`` and the inventory of ``settings``, which
     gives all of it to the broker for ever; and ``guests``, which ask for what they are told to. ``model`` says how long
-    the site's actions take.
+    the site's actions take, ``asking`` when guests redeem and extend; ``observe`` hears of all logs, and of the site's
+    records if ``site_records``.
     """
     roles = {BROKER: "broker", SITE: "authority", **dict.fromkeys(guests, "guest")}
     keys = {name: UnsignedIdentity(name) for name in roles}
@@ -134,8 +137,9 @@ def lean_world(
     world = LeanWorld(observe=observe, start=start)
     world.put(Broker(BROKER, keys[BROKER], UNSIGNED, [servers[1], *clients], broker, patient))
     owner = attrs.evolve(settings, delegations=given)
-    world.put(Authority(SITE, keys[SITE], UNSIGNED, [servers[0], *clients], site, owner), model)
-    asking = GuestSettings(defer_max=WHOLE_RUN, retry_max=WHOLE_RUN)
+    authority = Authority(SITE, keys[SITE], UNSIGNED, [servers[0], *clients], site, owner)
+    world.put(authority, model, records=site_records)
+    asking = attrs.evolve(asking or GuestSettings(), defer_max=WHOLE_RUN, retry_max=WHOLE_RUN)
     for peer in clients:
         actor = ServiceManager(peer.name, keys[peer.name], UNSIGNED, servers, Manual(), asking)
         world.put(actor)

@@ -28,17 +28,15 @@ class Says:
         return self.values.pop(0)
 
 
-def manager(forecast: Forecast | None = None, **settings: int) -> PowerManager[str]:
+def manager(forecast: Forecast | None = None, **settings: int) -> PowerManager:
     """A manager whose units u0, u1, ... have all been idle since 0."""
-    made: PowerManager[str] = PowerManager(PowerSettings(**settings), forecast or LastValue())
+    made = PowerManager(PowerSettings(**settings), forecast or LastValue())
     for number in range(10):
         made.checks.idle(f"u{number}", 0)
     return made
 
 
-def fleet(
-    on: int, *, in_use: int = 0, reserved: int = 0, idle: Sequence[str] = (), dark: Sequence[str] = ()
-) -> Fleet[str]:
+def fleet(on: int, *, in_use: int = 0, reserved: int = 0, idle: Sequence[str] = (), dark: Sequence[str] = ()) -> Fleet:
     return Fleet(in_use=in_use, reserved=reserved, on=on, idle=idle, dark=dark)
 
 
@@ -60,7 +58,7 @@ def counted(changes: Sequence[tuple[Instant, bool]], now: Instant, interval: int
 @given(st.lists(st.integers(0, 60), max_size=12, unique=True), st.integers(0, 70), st.integers(1, 9))
 def test_idle_checks_count_as_if_each_check_had_looked(instants: list[int], now: int, interval: int) -> None:
     """Told only of changes, the count is that of the paper's procedure, which samples at every check."""
-    checks: IdleChecks[str] = IdleChecks(interval)
+    checks = IdleChecks(interval)
     changes = [(at, number % 2 == 0) for number, at in enumerate(sorted(instants)) if at <= now]
     for at, idle in changes:
         (checks.idle if idle else checks.busy)("u", at)
@@ -69,7 +67,7 @@ def test_idle_checks_count_as_if_each_check_had_looked(instants: list[int], now:
 
 def test_a_unit_that_was_off_counts_anew() -> None:
     """After it was switched on again a unit has been idle for no check yet."""
-    checks: IdleChecks[str] = IdleChecks(MINUTE)
+    checks = IdleChecks(MINUTE)
     checks.idle("u", 0)
     assert checks.count("u", 4 * MINUTE) == 5
     checks.forget("u")
@@ -200,7 +198,7 @@ def test_a_steady_demand_is_forecast_as_it_is() -> None:
 @pytest.mark.parametrize(("before", "then"), [(5, 0), (9, 5)])
 def test_an_average_that_comes_down_to_a_demand_needs_no_more(before: int, then: int) -> None:
     """It never gets there, as numbers are, and what is left of the way is no unit."""
-    made: PowerManager[str] = PowerManager(PowerSettings(minimum=0), Ewma())
+    made = PowerManager(PowerSettings(minimum=0), Ewma())
     needed = [made.needed(n * 5 * MINUTE, fleet(9, in_use=before if n < 20 else then)) for n in range(2000)]
     assert needed[-1] == then
 
@@ -238,14 +236,14 @@ def test_wrong_settings_are_told(settings: dict[str, object]) -> None:
 
 
 @given(
-    moves=st.lists(st.tuples(st.integers(0, 3), st.booleans(), st.integers(0, 90)), max_size=40),
+    moves=st.lists(st.tuples(st.sampled_from("abcd"), st.booleans(), st.integers(0, 90)), max_size=40),
     checks=st.integers(1, 6),
 )
-def test_those_idle_for_long_are_those_that_count_so(moves: list[tuple[int, bool, int]], checks: int) -> None:
+def test_those_idle_for_long_are_those_that_count_so(moves: list[tuple[str, bool, int]], checks: int) -> None:
     """Asked of all at once, units are picked as if each one's count had been looked at, in the order given."""
-    idle, now = IdleChecks[int](10), 0
+    idle, now = IdleChecks(10), 0
     for unit, busy, later in moves:
         now += later
         (idle.busy if busy else idle.idle)(unit, now)
-        order = (3, 1, 0, 2)
+        order = ("d", "b", "a", "c")
         assert list(idle.idle_for(order, now, checks)) == [one for one in order if idle.count(one, now) >= checks]

@@ -14,7 +14,7 @@ from leasekit.core.leases import authority as au
 from leasekit.core.leases import power as pw
 from leasekit.core.leases.records import SiteUnit
 from leasekit.core.schema import Change
-from leasekit.core.time import HOUR, Instant, Term
+from leasekit.core.time import HOUR, Duration, Instant, Term
 from leasekit.emulation.energy.metrics import Delayed, delay_req, e_savings, res_idle
 from leasekit.emulation.metrics import Series
 from leasekit.policies.authority.weighers import IDLE_WATTS, positive
@@ -81,9 +81,13 @@ class EnergyAccount:
         if spares != before:
             self.spared.add(now, spares - before)
 
+    def waits(self) -> dict[str, Duration]:
+        """For how long each lease that had to wait for a unit to come on did so."""
+        return {lease: boot for lease, boot in self._boots.items() if boot}
+
     def delayed(self) -> list[Delayed]:
         """The leases that had to wait for a unit to come on."""
-        known = [(self._leases.get(lease), boot) for lease, boot in self._boots.items() if boot]
+        known = [(self._leases.get(lease), boot) for lease, boot in self.waits().items()]
         return [Delayed(lease[0], boot, lease[1].length) for lease, boot in known if lease is not None]
 
     def summary(self, capacity: int, window: Term) -> Mapping[str, Any] | None:

@@ -3,8 +3,8 @@ Assunção).
 
 Two workloads are made of a log (:mod:`.requests`): requests in advance, as they were scheduled, and the same
 requests as users of a cloud without reservations would make them, each with the capacity that it needs. Both are run
-with all cores on, and under the energy manager with several forecasts (:mod:`.simulation`); figures are those of
-:mod:`.metrics`.
+under the energy manager with several forecasts (:mod:`.drive`), and compared with a site whose cores are all on, where
+requests take their cores when they start; figures are those of :mod:`.metrics`.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 from leasekit.core.signals import StepFunction
 from leasekit.core.time import DAY, HOUR, MINUTE, SECOND, Duration, Term
 from leasekit.emulation import plots
+from leasekit.emulation.energy.drive import CORE, Course, Latencies, drive
 from leasekit.emulation.energy.metrics import delay_req, e_savings, res_idle
 from leasekit.emulation.energy.requests import (
     LOGS,
@@ -37,11 +38,10 @@ from leasekit.emulation.energy.requests import (
     read_requests,
     window_of,
 )
-from leasekit.emulation.energy.simulation import EnergySimulation, Latencies
 from leasekit.emulation.metrics import Series
 from leasekit.emulation.outputs import make_folder, writing
+from leasekit.policies.authority.energy import EnergySettings
 from leasekit.policies.authority.energy_plan import PowerSettings
-from leasekit.policies.registry import make_part
 
 CORE_HOUR: Final = HOUR // SECOND
 Progress = Callable[[str, float], None]
@@ -50,8 +50,9 @@ Progress = Callable[[str, float], None]
 
 @attrs.frozen(kw_only=True)
 class Setup:
-    """How to run the experiment. Durations are milliseconds; ``minimum`` is a number of cores."""
+    """How to run the experiment, on the first ``days`` of the log (0: all of it). Durations are milliseconds."""
 
+    days: int = 14
     safety: float = 0.1
     hours: tuple[int, int] = (8, 18)
     latencies: Latencies = attrs.Factory(Latencies)
@@ -106,6 +107,9 @@ class Found(NamedTuple):
 def read_workloads(log: str, setup: Setup, data: Path | None = None) -> Workloads:
     """The workloads of a log by name. Raises ``LeasekitError`` where it is missing or malformed."""
     requests = read_requests(log, data)
+    if setup.days:
+        until = requests[0].start + setup.days * DAY
+        requests = [request for request in requests if request.start < until]
     hours = WorkingHours(zone=LOGS[log].zone, begin=setup.hours[0], end=setup.hours[1])
     adapted, moved = on_demand(requests, hours)
     return Workloads(log, requests, adapted, moved)
@@ -118,14 +122,11 @@ def run_strategy(workloads: Workloads, strategy: Strategy, setup: Setup) -> Foun
     capacity, window = capacity_for(requests, setup.safety), window_of(requests)
     if strategy.forecast:
         power = attrs.evolve(setup.power, suspend_below=setup.suspend_below if strategy.suspends else 0)
-        forecast = make_part("forecast", strategy.forecast, {}, "forecast")
-        course = EnergySimulation(
-            requests, capacity, power, forecast, setup.latencies, reservations=strategy.reservations
-        ).run()
-        used, off, suspended = course.used, course.off, course.suspended
-        delayed, switched, late = course.delayed, course.switched, course.late
+        settings = EnergySettings(types=(CORE,), forecast=strategy.forecast, **attrs.asdict(power))
+        course = drive(requests, capacity, settings, setup.latencies)
     else:
-        used, off, suspended, delayed, switched, late = _used(requests), Series(), Series(), (), 0, 0
+        course = Course(used=_used(requests))
+    used, off, suspended, delayed = course.used, course.off, course.suspended, course.delayed
     idle, saved, slept = res_idle(capacity, used, window), e_savings(off, window), e_savings(suspended, window)
     figures = {
         "strategy": strategy.name,
@@ -140,9 +141,10 @@ def run_strategy(workloads: Workloads, strategy: Strategy, setup: Setup) -> Foun
         "delay_req": round(delay_req(delayed), 1),
         "delayed": len(delayed),
         "delayed_share": round(len(delayed) / len(requests), 4),
-        "known_ahead_and_delayed": late,
+        "known_ahead_and_delayed": course.late,
+        "not_served": course.refused,
         "mean_boot_s": round(sum(one.boot for one in delayed) / len(delayed) / SECOND, 1) if delayed else 0.0,
-        "switched": switched,
+        "switched": course.switched,
     }
     daily = {"used": _daily(used, window), "off": _daily(off, window), "suspended": _daily(suspended, window)}
     return Found(figures, daily, time.perf_counter() - begin)

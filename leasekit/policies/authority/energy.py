@@ -196,7 +196,7 @@ class _Type:
         self._type = type_
         self._settings = settings
         self.forecast: Forecast = make_part("forecast", settings.forecast, settings.forecast_settings, "forecast")
-        self._manager: PowerManager[str] = PowerManager(settings, self.forecast)
+        self._manager: PowerManager = PowerManager(settings, self.forecast)
         self.holds = Holds(settings.weighers)
         self._decided = -1
         self._units: Sequence[UnitView] = ()
@@ -243,7 +243,7 @@ class _Type:
             self._manager.checks.busy(name, now)
             self._seen.pop(name, None)
         soon, interval = now + self._settings.lookahead, now // self._settings.decide
-        switching: Switching[str] = Switching()
+        switching: Switching = Switching()
         again: list[str] = []
         if interval > self._decided:
             self._decided = interval
@@ -283,7 +283,7 @@ class _Type:
     def _on(self, taken: set[str]) -> int:
         return sum(unit.power not in _DARK or unit.id in taken for unit in self._units)
 
-    def _fleet(self, now: Instant, taken: set[str]) -> Fleet[str]:
+    def _fleet(self, now: Instant, taken: set[str]) -> Fleet:
         soon = now + self._settings.lookahead
         held = set(self.holds.before(soon))
         free = [unit for unit in self._units if unit.state == "free" and not unit.lease and unit.id not in taken]

@@ -6,24 +6,21 @@ greater of the forecast for the next interval and those that reservations hold w
 are switched on (the paper's listing has this test the wrong way round); if more are, units that were idle for long
 enough, and that no reservation holds within the horizon, are switched off, the least efficient first.
 
-It knows units by any name, and asks nobody for the time: the mapper drives it with a site's units, the experiment with
-the cores of a job log.
+It asks nobody for the time.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import Generic, NamedTuple, TypeVar
+from typing import NamedTuple
 
 import attrs
 
 from leasekit.core.settings import DurationSetting
 from leasekit.core.time import MINUTE, Duration, Instant
 from leasekit.policies.authority.energy_forecast import Forecast
-
-U = TypeVar("U", bound=Hashable)
 
 
 @attrs.frozen(kw_only=True)
@@ -52,7 +49,7 @@ class PowerSettings:
         return max(self.horizon, self.boot + self.decide)
 
 
-class IdleChecks(Generic[U]):
+class IdleChecks:
     """For how many checks in a row units were idle. Checks are at whole multiples of ``interval`` ms.
 
     It is told when units become idle and busy, and counts as if it had looked at every check: a unit that was busy
@@ -61,50 +58,39 @@ class IdleChecks(Generic[U]):
 
     def __init__(self, interval: Duration) -> None:
         self._interval = interval
-        self._first: dict[U, int] = {}
-        self._busy: dict[U, tuple[int, int]] = {}
+        self._first: dict[str, int] = {}
+        self._busy: dict[str, tuple[int, int]] = {}
 
-    def idle(self, unit: U, at: Instant) -> None:
+    def idle(self, unit: str, at: Instant) -> None:
         """From ``at`` on the unit is idle; not news if it was already."""
-        self.all_idle((unit,), at)
+        check = -(-at // self._interval)
+        if unit not in self._first:
+            was = self._busy.pop(unit, None)
+            self._first[unit] = was[0] if was is not None and was[1] == check else check
 
-    def all_idle(self, units: Iterable[U], at: Instant) -> None:
-        """The same for many."""
-        check, idle, busy = -(-at // self._interval), self._first, self._busy
-        for unit in units:
-            if unit not in idle:
-                was = busy.pop(unit, None)
-                idle[unit] = was[0] if was is not None and was[1] == check else check
-
-    def busy(self, unit: U, at: Instant) -> None:
+    def busy(self, unit: str, at: Instant) -> None:
         """From ``at`` on the unit is not idle any more."""
-        self.all_busy((unit,), at)
+        first = self._first.pop(unit, None)
+        if first is not None:
+            self._busy[unit] = first, -(-at // self._interval)
 
-    def all_busy(self, units: Iterable[U], at: Instant) -> None:
-        """The same for many."""
-        check, idle, busy = -(-at // self._interval), self._first, self._busy
-        for unit in units:
-            first = idle.pop(unit, None)
-            if first is not None:
-                busy[unit] = first, check
-
-    def forget(self, unit: U) -> None:
+    def forget(self, unit: str) -> None:
         """The unit is not on: it counts from anew when it is."""
         self._first.pop(unit, None)
         self._busy.pop(unit, None)
 
-    def count(self, unit: U, now: Instant) -> int:
+    def count(self, unit: str, now: Instant) -> int:
         """In how many checks in a row, up to ``now``, it was idle."""
         first = self._first.get(unit)
         return 0 if first is None else max(0, now // self._interval - first + 1)
 
-    def idle_for(self, units: Iterable[U], now: Instant, checks: int) -> Iterator[U]:
+    def idle_for(self, units: Iterable[str], now: Instant, checks: int) -> Iterator[str]:
         """Those of ``units`` that were idle in at least so many checks in a row (1 or more), up to ``now``."""
         latest, first = now // self._interval - checks + 1, self._first
         return (unit for unit in units if unit in first and first[unit] <= latest)
 
 
-class Fleet(NamedTuple, Generic[U]):
+class Fleet(NamedTuple):
     """How the units of one type are: ``on`` counts those that are on, or coming on; ``in_use`` those that leases have.
 
     ``reserved`` is how many leases have, or will have, at once within the lookahead, by what is known of reservations.
@@ -116,36 +102,36 @@ class Fleet(NamedTuple, Generic[U]):
     in_use: int
     reserved: int
     on: int
-    idle: Iterable[U]
-    dark: Iterable[U]
+    idle: Iterable[str]
+    dark: Iterable[str]
     next_due: Instant | None = None
 
 
-class Switching(NamedTuple, Generic[U]):
+class Switching(NamedTuple):
     """What is to be switched: ``on``, and ``off`` (suspended, if ``suspend``)."""
 
-    on: tuple[U, ...] = ()
-    off: tuple[U, ...] = ()
+    on: tuple[str, ...] = ()
+    off: tuple[str, ...] = ()
     suspend: bool = False
 
 
-class PowerManager(Generic[U]):
+class PowerManager:
     """Decides for the units of one type."""
 
     def __init__(self, settings: PowerSettings, forecast: Forecast) -> None:
         self.settings = settings
-        self.checks: IdleChecks[U] = IdleChecks(settings.check)
+        self.checks: IdleChecks = IdleChecks(settings.check)
         self._forecast = forecast
-        self._dark: dict[U, Instant] = {}
+        self._dark: dict[str, Instant] = {}
         self._usual = math.nan
 
-    def needed(self, now: Instant, fleet: Fleet[U]) -> int:
+    def needed(self, now: Instant, fleet: Fleet) -> int:
         """How many units are to be on until the next decision. Called once for each: the forecast learns from it."""
         # An average comes as near to a demand that stays as it is as numbers can, and may stay a little above it.
         forecast = round(self._forecast.forecast(now, fleet.in_use), 6)
         return max(math.ceil(forecast), fleet.reserved, self.settings.minimum)
 
-    def decide(self, now: Instant, fleet: Fleet[U]) -> Switching[U]:
+    def decide(self, now: Instant, fleet: Fleet) -> Switching:
         """The decision for an interval."""
         needed = self.needed(now, fleet)
         if fleet.on < needed:
@@ -160,22 +146,22 @@ class PowerManager(Generic[U]):
         return Switching((), off, bool(off) and self.expected(now, fleet) < self.settings.suspend_below)
 
     @staticmethod
-    def wake(count: int, fleet: Fleet[U]) -> Switching[U]:
+    def wake(count: int, fleet: Fleet) -> Switching:
         """Switch on so many, the first of those that are dark, or what there is."""
         return Switching(tuple(islice(fleet.dark, count)))
 
-    def woken(self, unit: U, now: Instant) -> None:
+    def woken(self, unit: str, now: Instant) -> None:
         """A unit is being switched on, for whatever reason: how long it was off is remembered."""
         since = self._dark.pop(unit, None)
         if since is not None:
             slept = now - since
             self._usual = slept if math.isnan(self._usual) else 0.9 * self._usual + 0.1 * slept
 
-    def unsure(self, unit: U) -> None:
+    def unsure(self, unit: str) -> None:
         """Whether the unit is off is not known: for how long it is so is no time that it was off."""
         self._dark.pop(unit, None)
 
-    def expected(self, now: Instant, fleet: Fleet[U]) -> float:
+    def expected(self, now: Instant, fleet: Fleet) -> float:
         """How long, in ms, a unit that is switched off now is expected to be idle: until the next reservation, or as
         long as they were of late; infinite if nothing is known.
         """
