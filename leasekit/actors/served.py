@@ -56,6 +56,8 @@ class Served(Generic[L]):
         self._kernel = kernel
         self._keyring = keyring
         self._is_settled = is_settled
+        self.name = keyring.name
+        """Who serves them."""
         self.leases: dict[str, L] = {}
         self._tags: dict[str, str] = {}
         self._to_accept: dict[str, tuple[ServedLease, int]] = {}

@@ -8,7 +8,9 @@ from typing import Any, ClassVar
 import attrs
 import pytest
 
+from leasekit.actors.broker.admission import Admission
 from leasekit.actors.broker.book import Book
+from leasekit.actors.broker.dry_runs import DryRuns
 from leasekit.actors.broker.holds import Holds
 from leasekit.actors.broker.planner import Planner
 from leasekit.actors.broker.queue import RequestQueue
@@ -35,7 +37,7 @@ from leasekit.core.leases import delegation as deleg
 from leasekit.core.leases import service_manager as sm
 from leasekit.core.leases.records import Asked, BrokerLease, GuestLease
 from leasekit.core.leases.relations import Delegation, Notice
-from leasekit.core.mappers import PlanCycle, PlannedPart, Reject, TopologyPlan, Wake
+from leasekit.core.mappers import BrokerCycle, Grant, PlanCycle, PlannedPart, Reject, TopologyPlan, Wake
 from leasekit.core.protocol.messages import (
     NEW,
     Accepted,
@@ -52,6 +54,8 @@ from leasekit.core.protocol.messages import (
     Plan,
     Planned,
     PlanPart,
+    Probe,
+    ProbeAnswer,
     Quote,
     Quoted,
     Reclaim,
@@ -67,6 +71,7 @@ from leasekit.core.schema import Row
 from leasekit.core.steps import ActionDone, Command, TurnDone
 from leasekit.core.time import DAY, HOUR, SECOND, Term
 from leasekit.core.topology import SiteWish, TopologyRequest
+from leasekit.policies.broker.fcfs import Fcfs
 
 ME, WEB, SITE = (Keypair(letter * 32) for letter in (b"m", b"w", b"s"))
 
@@ -350,6 +355,44 @@ def test_holds_are_booked_until_they_are_released_or_expire(kernel: Kernel, keyr
     assert sent(kernel) == [("other", Held(plans[1], 2, "hub holds 1 plans for other, its limit"))]
     kernel.tick(HOUR + 60 * SECOND)
     assert dropped == [(plans[0], f"it was held until {kernel.now}")] and free(term) == 4 and not holds.held
+
+
+class Yes:
+    """Decides that one unit is granted at most."""
+
+    def __init__(self, book: Book) -> None:
+        self._book = book
+
+    def show(self, lease: BrokerLease) -> BrokerCycle:
+        return BrokerCycle(HOUR, [], [], lambda type_: [], lambda type_: [], None)
+
+    def try_grant(self, lease: BrokerLease, grant: Grant) -> Delegation:
+        if grant.units > 1:
+            raise CommandError("only one is free")
+        return self._book.line(grant.source)[0]
+
+
+def test_dry_runs_answer_by_a_mapper_made_for_them(kernel: Kernel, keyring: Keyring) -> None:
+    """What can't be granted ever is refused at once, the rest as the mapper decides; nothing is kept of either."""
+    book, queue = book_of(keyring), RequestQueue(keyring, 8)
+    served: Served[BrokerLease] = Served(kernel, keyring, lambda lease, number: False)
+    admission = Admission(kernel, served, queue, book, BrokerSettings())
+    runs = DryRuns(kernel, served, admission, Yes(book), Fcfs)
+
+    def probe(number: int, type_: str = "vm") -> Probe:
+        return Probe(f"w-{number}", number, type_, number, Term(HOUR, 2 * HOUR), "", {})
+
+    runs._on_probe("web", probe(1, "disk"))
+    ((_, refused),) = sent(kernel)
+    assert isinstance(refused, ProbeAnswer) and (refused.status, runs.is_due()) == ("refused", False)
+    for units, status in ((1, "granted"), (2, "refused")):
+        runs._on_probe("web", probe(units))
+        assert runs.is_due() and runs.next_call() is not None and runs.in_turn is not None
+        grant = Grant(runs.in_turn.lease.id, "site/vm@hub", units, Term(HOUR, 2 * HOUR))
+        runs.turn_done(TurnDone(1, (grant,)))
+        ((_, answer),) = sent(kernel)
+        assert isinstance(answer, ProbeAnswer) and answer.status == status
+    assert not queue.options and not served.leases and runs.in_turn is None
 
 
 def test_a_planner_asks_other_brokers_and_holds_what_its_mapper_plans(kernel: Kernel, keyring: Keyring) -> None:

@@ -9,7 +9,7 @@ from actor_bench import Bench, Fault, Mappers, Plan
 from bad_mappers import BAD_MAPPERS
 from msgspec.structs import replace
 
-from leasekit.actors.broker.probes import PEER_PROBES_MAX
+from leasekit.actors.broker.dry_runs import PEER_PROBES_MAX
 from leasekit.actors.guest.desk import PROBE_TIMEOUT
 from leasekit.actors.turns import run_turn
 from leasekit.core.claims.keys import key_tag
@@ -285,14 +285,14 @@ def test_a_turn_that_is_given_up() -> None:
 def test_a_broker_without_a_mapper_to_spare() -> None:
     """It says so."""
     world = bench()
-    world.actor("broker")._fresh = None
+    world.actor("broker").dry_runs._fresh = None
     assert answered(world, term=term(NOW + MINUTE, 1)).error == "broker: broker answers requests only"
 
 
 def test_run_turn_reports_what_the_maker_raises() -> None:
     """A mapper that can't be made anew fails its question, not the broker."""
     world = bench()
-    world.actor("broker")._fresh = lambda: 1 // 0
+    world.actor("broker").dry_runs._fresh = lambda: 1 // 0
     told = ask(world, term=term(NOW + MINUTE, 1))
     assert told["status"] == "refused" and "has failed on it" in told["reason"]
     error = run_turn(1, lambda: 1 // 0).error

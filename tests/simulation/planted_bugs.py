@@ -26,7 +26,7 @@ from typing import Any, Final, NamedTuple
 from leasekit.actors.broker.book import Book
 from leasekit.actors.broker.broker import Broker
 from leasekit.actors.broker.claims import BrokerClaims
-from leasekit.actors.broker.probes import BrokerProbes
+from leasekit.actors.broker.dry_runs import DryRuns
 from leasekit.actors.broker.sources import BrokerSources
 from leasekit.actors.broker.state import BrokerState
 from leasekit.actors.guest.extensions import GuestExtensions
@@ -333,8 +333,8 @@ BUGS: Final[dict[str, Bug]] = {
         Book, "withhold", "if start < end:", "if start < end and sign < 0:"
     ),
     "a question is taken for a request": Bug(
-        BrokerProbes, "_on_probe", "self.queue.options[lease.id] = options",
-        "self.queue.options[lease.id] = options\n    self.leases[lease.id] = lease",
+        DryRuns, "_on_probe", "self._admission.note(lease, options)",
+        "self._admission.note(lease, options)\n    self._served.leases[lease.id] = lease",
     ),
     "a modify's claim does not say what it replaces": Bug(
         Broker, "_cut_claims", "number == 0 else", "number < 0 else"

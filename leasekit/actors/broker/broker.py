@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 
-from leasekit.actors.broker.claims import concerned, constraints_of, place_of
+from leasekit.actors.broker.admission import Admission
+from leasekit.actors.broker.claims import BrokerClaims, constraints_of
+from leasekit.actors.broker.dry_runs import DryRuns
+from leasekit.actors.broker.granted import concerned, place_of
 from leasekit.actors.broker.holds import Holds
 from leasekit.actors.broker.planner import Planner
-from leasekit.actors.broker.probes import BrokerProbes
 from leasekit.actors.broker.quotes import Quotes
 from leasekit.actors.broker.suspension import ends_suspended, is_part, note_suspend, with_suspend
 from leasekit.actors.broker.usage import UsageBook
@@ -49,7 +51,6 @@ from leasekit.core.protocol.messages import (
     EXTEND,
     MODIFY,
     NEW,
-    Probe,
     RequestTicket,
     TicketUpdate,
     Withdraw,
@@ -57,7 +58,7 @@ from leasekit.core.protocol.messages import (
 from leasekit.core.requests import Options, parse_options
 from leasekit.core.schema import Row
 from leasekit.core.steps import Turn, TurnDone
-from leasekit.core.time import INSTANT_MAX, Instant, Term
+from leasekit.core.time import Instant, Term
 from leasekit.core.timetable import Shortfall
 from leasekit.core.words import counted
 
@@ -68,7 +69,7 @@ CLAIM_MAX = 512
 _OPS = {NEW: br.TICKETING, EXTEND: br.EXTENDING_TICKET, MODIFY: br.MODIFYING}
 
 
-class Broker(BrokerProbes):
+class Broker(BrokerClaims):
     """A broker's actor. ``fresh`` makes its mapper anew, for questions what it would answer; None: it takes none."""
 
     decisions = (Grant, GrantGroup, Reject, Defer, Preempt)
@@ -83,12 +84,14 @@ class Broker(BrokerProbes):
         settings: BrokerSettings | None = None,
         fresh: Callable[[], BrokerMapper] | None = None,
     ) -> None:
-        super().__init__(name, signer, scheme, peers, settings or BrokerSettings(), fresh)
+        super().__init__(name, signer, scheme, peers, settings or BrokerSettings())
+        self.admission = Admission(self.kernel, self.served, self.queue, self.book, self.settings)
+        self.dry_runs = DryRuns(self.kernel, self.served, self.admission, self, fresh)
         self.holds = Holds(self.kernel, self.keyring, self.served, self.book, self.settings)
         self.holds.dropped.append(self._hold_dropped)
         quotes = Quotes(self.kernel, self.keyring, self.book, self.settings)
         self.planner = Planner(self.kernel, self.keyring, self.holds, quotes, getattr(mapper, "plan", None))
-        for part in (self.holds, quotes, self.planner):
+        for part in (self.dry_runs, self.holds, quotes, self.planner):
             self.dispatch.add(part)
         self.refused.insert(self.refused.index(self.calls.refused), self.planner.refused)
         self._mapper = mapper
@@ -119,7 +122,7 @@ class Broker(BrokerProbes):
         except CommandError as error:
             raise RemoteError("bad_properties", str(error)) from error
         hold = self.holds.for_request(peer, message)
-        self._admit(peer, message, options)
+        self.admission.admit(peer, message, options)
         asked = Asked(message.op, message.units, message.term, message.site, message.properties)
         if message.op == NEW:
             if lease is not None:
@@ -136,35 +139,14 @@ class Broker(BrokerProbes):
         if hold is not None:
             self._use_hold(hold, lease)
 
-    def _admit(self, peer: str, message: RequestTicket | Probe, options: Options) -> None:
-        """Refuse what can never be granted, by the answer that fits: type, site, size and time are different."""
-        self.queue.check_room(peer)
-        if message.term.end <= self.kernel.now:
-            raise RemoteError("past", f"term ends at {message.term.end}, it is {self.kernel.now} at {self.name}")
-        sources = self.book.of_type(message.type)
-        if not sources and not self.book.types() and options.deferrable:
-            return  # just started: the sites' offers are on their way, and this request can wait for them
-        if not sources:
-            known = ", ".join(self.book.types()) or "(none yet)"
-            raise RemoteError("unknown_type", f"type: found {message.type!r}, {self.name} has {known}")
-        if message.site:
-            sources = [source for source in sources if source.site == message.site]
-            if not sources:
-                known = ", ".join(sorted({source.site for source in self.book.of_type(message.type)}))
-                raise RemoteError("unknown_site", f"site: {message.site!r} offers no {message.type!r} here; {known} do")
-
-    def _check_size(self, type_: str, units: int, options: Options) -> None:
-        most = max((source.units for source in self.book.of_type(type_)), default=units)
-        if units > most and not options.elastic:
-            raise RemoteError("too_large", f"units: found {units}, no site here has more than {most} of {type_!r}")
-
     def _open(self, peer: str, message: RequestTicket, asked: Asked, options: Options) -> BrokerLease:
         self.served.check_id(message.lease, peer)
-        self._check_size(message.type, message.units, options)
+        self.admission.check_size(message.type, message.units, options)
         lease = BrokerLease(
             message.lease, peer, message.slice, message.type, br.NASCENT, br.TICKETING, asked, message.number,
             message.number, self.place_in_line(peer, message.properties),
-            self._deadline(options, asked.term.end, whole=False), group=options.group, key=self.keyring.key_of(peer),
+            self.admission.deadline(options, asked.term.end, whole=False), group=options.group,
+            key=self.keyring.key_of(peer),
         )  # fmt: skip
         self.leases[lease.id] = lease
         self.kernel.note(
@@ -175,29 +157,13 @@ class Broker(BrokerProbes):
             self._join_group(lease, options)
         return lease
 
-    def _deadline(self, options: Options, end: Instant, *, whole: bool) -> Instant:
-        """Until when a request for a term that ends at ``end`` waits.
-
-        A group that is not ``whole`` waits for its members first, and not for long.
-        """
-        settings, last = self.settings, options.latest_start
-        if options.group and not whole:
-            last = min(last or INSTANT_MAX, self.kernel.now + settings.group_timeout)
-        elif not last:
-            last = (
-                self.kernel.now + settings.defer_max
-                if options.deferrable
-                else min(end, self.kernel.now + settings.request_timeout)
-            )
-        return min(last, self.kernel.now + options.request_timeout) if options.request_timeout else last
-
     def _join_group(self, lease: BrokerLease, options: Options) -> None:
         self.book.join_group(lease.holder, options.group, lease.id, options.lease_count)
         have, count = self.book.group_size(lease.id)
         if have == count:
             for id_ in self.book.group_of(lease.id):
                 member = self.leases[id_]
-                member.deadline = self._deadline(self.queue.options[id_], member.asked.term.end, whole=True)
+                member.deadline = self.admission.deadline(self.queue.options[id_], member.asked.term.end, whole=True)
                 self.kernel.touch(member)
 
     def _reopen(self, lease: BrokerLease | None, message: RequestTicket, asked: Asked) -> BrokerLease:
@@ -207,7 +173,7 @@ class Broker(BrokerProbes):
         if lease.cut < 0 and message.claim != claim.digest:
             last = "last claim" if message.op == EXTEND else f"claim at {message.term.start}"
             raise RemoteError("wrong_claim", f"lease {lease.id}'s {last} is another one than the request names")
-        deadline = self._goes_on_until(lease, message.op, message.term)
+        deadline = self.admission.goes_on_until(lease, message.op, message.term)
         if lease.request:  # or it would not ask for something else
             self.kernel.fire(br.MACHINE, lease, "withdraw", "its guest gave the request up")
             self._settle_request(lease, "closed", "a later request was made")
@@ -215,27 +181,6 @@ class Broker(BrokerProbes):
         lease.asked, lease.number, lease.request, lease.arrived = asked, message.number, message.number, self.kernel.now
         lease.deadline = deadline
         return lease
-
-    def _goes_on_until(self, lease: BrokerLease, op: str, term: Term) -> Instant:
-        """Until when an extend or modify of a lease waits. Raises ``RemoteError`` where it can't be asked for."""
-        last, claim = lease.claims[-1], lease.claims[place_of(lease, op, term)]
-        if lease.cut >= 0:
-            raise RemoteError("preempted", f"lease {lease.id} was preempted, it ends at {lease.cut}")
-        if last.saving:
-            raise RemoteError("suspended", f"lease {lease.id} is suspended by {last.until}: extend what resumes it")
-        if last.until <= self.kernel.now:
-            raise RemoteError("past", f"lease {lease.id} ended at {last.until}")
-        if op == EXTEND and term.start != last.until:
-            raise RemoteError("wrong_term", f"an extend starts where the lease ends: at {last.until}, not {term.start}")
-        if op == EXTEND:
-            return last.until
-        if not claim.term.start <= term.start < claim.until:
-            raise RemoteError("wrong_term", f"a modify starts within the term, before {claim.until}")
-        if claim is not last and term.end != claim.until:
-            raise RemoteError(
-                "wrong_term", f"the lease goes on from {claim.until}: a modify ends there, not {term.end}"
-            )
-        return min(claim.until, term.end, self.kernel.now + self.settings.request_timeout)
 
     @takes(Withdraw)
     def _on_withdraw(self, peer: str, message: Withdraw) -> None:
@@ -263,7 +208,7 @@ class Broker(BrokerProbes):
     def _turn_at(self) -> Instant | None:
         if self.turns.running:
             return None
-        return self.kernel.now if self._questions or self.planner.is_due() else self._request_turn_at()
+        return self.kernel.now if self.dry_runs.is_due() or self.planner.is_due() else self._request_turn_at()
 
     def _request_turn_at(self) -> Instant | None:
         if not self.queue:
@@ -280,15 +225,13 @@ class Broker(BrokerProbes):
             cycle = self._cycle()
             if cycle.requests or cycle.groups:
                 return self.turns.begin(lambda: self._mapper.allocate(cycle))
-        asked = self._question_turn()
-        if asked is not None:
-            return asked
-        call = self.planner.next_call(snapshot=not self.inline)
+        call = self.dry_runs.next_call() or self.planner.next_call(snapshot=not self.inline)
         return None if call is None else self.turns.begin(call)
 
     def _turn_done(self, done: TurnDone) -> None:
-        if self._question is not None and done.number == self.turns.running:
-            self._question_done(done)
+        if self.dry_runs.in_turn is not None and done.number == self.turns.running:
+            self.turns.end()
+            self.dry_runs.turn_done(done)
         elif self.planner.in_turn is not None and done.number == self.turns.running:
             self.turns.end()
             self.planner.turn_done(done)
@@ -320,6 +263,22 @@ class Broker(BrokerProbes):
         self._shown = views if self.inline else {}
         sources = self.book.turn_sources(snapshot=not self.inline)
         return BrokerCycle(self.kernel.now, requests, groups, sources, self._granted, self.usage, self.suspends())
+
+    def show(self, lease: BrokerLease) -> BrokerCycle:
+        """See :class:`Decider`."""
+        return self._cycle((lease,))
+
+    def try_grant(self, lease: BrokerLease, grant: Grant) -> Delegation:
+        """See :class:`Decider`."""
+        self._check_grant(lease, grant)
+        table = self.book.table_of(grant.source)
+        if lease.asked.op == MODIFY:  # it gives up the rest of what it holds
+            table = table.overlay()
+            table.end(concerned(lease).key, grant.booked.start)
+        free = table.available(grant.booked)
+        if free < grant.units:
+            raise CommandError(f"it would overbook: {free} units are free over {tuple(grant.booked)}")
+        return self.book.cover(grant.source, grant.booked)[0][0]
 
     def _granted(self, type_: str) -> Sequence[GrantedLease]:
         """The leases of a type that are not over. Records are read as they are when the mapper asks."""

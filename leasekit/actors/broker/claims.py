@@ -21,7 +21,7 @@ from leasekit.core.leases import broker as br
 from leasekit.core.leases.records import BrokerLease, Granted
 from leasekit.core.leases.relations import Notice
 from leasekit.core.properties import Properties
-from leasekit.core.protocol.messages import MODIFY, Accepted, ClaimReport, ReturnTicket, Truncated
+from leasekit.core.protocol.messages import Accepted, ClaimReport, ReturnTicket, Truncated
 from leasekit.core.time import Duration, Instant, Term
 from leasekit.core.words import counted
 
@@ -38,17 +38,6 @@ def constraints_of(preemptible: bool, ready_at: Instant = -1, saving: Duration =
     if saving:
         said[SAVING] = str(saving)
     return said if ready_at < 0 else {**said, READY_AT: str(ready_at)}
-
-
-def place_of(lease: BrokerLease, op: str, term: Term) -> int:
-    """Which of a lease's claims a request is about: the one that a modify begins in, else the last."""
-    within = (n for n, one in enumerate(lease.claims) if one.term.start <= term.start < one.until and op == MODIFY)
-    return next(within, len(lease.claims) - 1)
-
-
-def concerned(lease: BrokerLease) -> Granted:
-    """The claim that a lease's request is about."""
-    return lease.claims[place_of(lease, lease.asked.op, lease.asked.term)]
 
 
 class BrokerClaims(BrokerSources):

@@ -9,24 +9,26 @@ is stored: after a restart it is forgotten, and who asked asks again.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final, Protocol
 
 import attrs
 
-from leasekit.actors.broker.claims import BrokerClaims, concerned
+from leasekit.actors.broker.admission import Admission
 from leasekit.actors.dispatch import takes
-from leasekit.actors.settings import REQUEST, BrokerSettings, Peer
+from leasekit.actors.kernel import Kernel
+from leasekit.actors.served import Served
+from leasekit.actors.settings import REQUEST
 from leasekit.actors.turns import FAILED, NOT_CARRIED_OUT, check_decision
-from leasekit.core.claims.keys import Scheme, Signer
 from leasekit.core.errors import CommandError, RemoteError
 from leasekit.core.leases import broker as br
 from leasekit.core.leases.records import Asked, BrokerLease
+from leasekit.core.leases.relations import Delegation
 from leasekit.core.mappers import BrokerCycle, BrokerMapper, Defer, Grant, Reject, Wake
 from leasekit.core.protocol.codec import clip
 from leasekit.core.protocol.messages import EXTEND, MODIFY, NEW, Probe, ProbeAnswer
 from leasekit.core.requests import Options, parse_options
-from leasekit.core.steps import Turn, TurnDone
+from leasekit.core.steps import TurnDone
 from leasekit.core.time import Instant, Term
 
 PROBES_MAX: Final = 64
@@ -49,53 +51,48 @@ class _Question:
     again: bool = False
 
 
-class BrokerProbes(BrokerClaims):
-    """The questions that wait for a broker."""
+class Decider(Protocol):
+    """How a broker has its mapper decide, and what it makes of that."""
+
+    def show(self, lease: BrokerLease) -> BrokerCycle:
+        """What the mapper is shown: all requests that wait, and the one of ``lease`` behind them."""
+
+    def try_grant(self, lease: BrokerLease, grant: Grant) -> Delegation:
+        """The delegation that ``grant`` would be cut from. Raises ``CommandError`` if it can't be carried out."""
+
+
+class DryRuns:
+    """The questions that wait for a broker. ``fresh`` makes its mapper anew; None: it takes no questions."""
 
     def __init__(
         self,
-        name: str,
-        signer: Signer,
-        scheme: Scheme,
-        peers: Iterable[Peer],
-        settings: BrokerSettings,
+        kernel: Kernel,
+        served: Served[BrokerLease],
+        admission: Admission,
+        decider: Decider,
         fresh: Callable[[], BrokerMapper] | None,
     ) -> None:
-        super().__init__(name, signer, scheme, peers, settings)
+        self._kernel = kernel
+        self._served = served
+        self._admission = admission
+        self._decider = decider
         self._fresh = fresh
         self._questions: deque[_Question] = deque()
-        self._question: _Question | None = None
-        self._questions_asked = 0
-
-    # -- for the layer above -----------------------------------------------------------------------------------
-
-    def _admit(self, peer: str, message: Probe, options: Options) -> None:
-        raise NotImplementedError
-
-    def _check_size(self, type_: str, units: int, options: Options) -> None:
-        raise NotImplementedError
-
-    def _deadline(self, options: Options, end: Instant, *, whole: bool) -> Instant:
-        raise NotImplementedError
-
-    def _goes_on_until(self, lease: BrokerLease, op: str, term: Term) -> Instant:
-        raise NotImplementedError
-
-    def _cycle(self, more: Iterable[BrokerLease] = ()) -> BrokerCycle:
-        raise NotImplementedError
-
-    def _check_grant(self, lease: BrokerLease, grant: Grant) -> None:
-        raise NotImplementedError
+        self.in_turn: _Question | None = None
+        """The question that a mapper decides now."""
+        self._asked = 0
 
     # -- asking ------------------------------------------------------------------------------------------------
 
     @takes(Probe, REQUEST)
     def _on_probe(self, peer: str, message: Probe) -> None:
         if self._fresh is None:
-            raise RemoteError("unavailable", f"{self.name} answers requests only")
+            raise RemoteError("unavailable", f"{self._served.name} answers requests only")
         theirs = sum(question.peer == peer for question in self._questions)
         if len(self._questions) >= PROBES_MAX or theirs >= PEER_PROBES_MAX:
-            raise RemoteError("busy", f"{self.name} has {len(self._questions)} questions waiting: try again later")
+            raise RemoteError(
+                "busy", f"{self._served.name} has {len(self._questions)} questions waiting: try again later"
+            )
         try:
             options = parse_options(message.properties, message.term)
         except CommandError as error:
@@ -103,82 +100,88 @@ class BrokerProbes(BrokerClaims):
         if options.group:
             raise RemoteError("bad_properties", "group_id: a group is answered whole, one request can't be tried")
         try:
-            self._admit(peer, message, options)
+            self._admission.admit(peer, message, options)
             lease = self._tried(peer, message, options)
         except RemoteError as error:
             self._answer(peer, message, REFUSED, error.text)
             return
-        self.queue.options[lease.id] = options
-        self._questions.append(_Question(peer, message, lease, self.kernel.now))
+        self._admission.note(lease, options)
+        self._questions.append(_Question(peer, message, lease, self._kernel.now))
 
     def _tried(self, peer: str, message: Probe, options: Options) -> BrokerLease:
         """The lease as it would be if the request were made. Raises ``RemoteError`` where it can't be."""
         asked = Asked(message.op, message.units, message.term, message.site, message.properties)
-        self._questions_asked += 1
+        self._asked += 1
         # No holder's id begins like this: they begin with a fingerprint.
-        id_ = f"probe-{self._questions_asked}"
+        id_ = f"probe-{self._asked}"
         if message.op == NEW:
-            self._check_size(message.type, message.units, options)
+            self._admission.check_size(message.type, message.units, options)
             return BrokerLease(
-                id_, peer, "", message.type, br.NASCENT, br.TICKETING, asked, 0, 0, self.kernel.now,
-                self._deadline(options, message.term.end, whole=False),
+                id_, peer, "", message.type, br.NASCENT, br.TICKETING, asked, 0, 0, self._kernel.now,
+                self._admission.deadline(options, message.term.end, whole=False),
             )  # fmt: skip
         if message.op not in _PENDING:
             raise RemoteError("bad_op", f"op: found {message.op!r}, allowed are {NEW}, {', '.join(_PENDING)}")
-        lease = self.leases.get(message.of)
-        if lease is None or not self.served.is_holders(lease, peer) or not lease.claims:
-            raise RemoteError("unknown_lease", f"{self.name} has granted {peer} no lease {message.of}")
-        deadline = self._goes_on_until(lease, message.op, message.term)
+        lease = self._served.leases.get(message.of)
+        if lease is None or not self._served.is_holders(lease, peer) or not lease.claims:
+            raise RemoteError("unknown_lease", f"{self._served.name} has granted {peer} no lease {message.of}")
+        deadline = self._admission.goes_on_until(lease, message.op, message.term)
         return BrokerLease(
-            id_, peer, lease.slice, lease.type, br.TICKETED, _PENDING[message.op], asked, 0, 0, self.kernel.now,
+            id_, peer, lease.slice, lease.type, br.TICKETED, _PENDING[message.op], asked, 0, 0, self._kernel.now,
             deadline, claims=lease.claims,
         )  # fmt: skip
 
     # -- its mapper's turn -------------------------------------------------------------------------------------
 
-    def _question_turn(self) -> Turn | None:
-        """The turn that decides the next question."""
-        while self._questions and not self.turns.running:
-            self._question = question = self._questions.popleft()
-            if question.lease.deadline <= max(
-                self.kernel.now, question.at
-            ):  # it waited for the mapper, as a request may
-                self._close_question(REFUSED, "not granted in time")
+    def is_due(self) -> bool:
+        """Whether a question waits for a mapper."""
+        return bool(self._questions)
+
+    def next_call(self) -> Callable[[], Any] | None:
+        """What has a mapper decide the next question."""
+        while self._questions:
+            self.in_turn = question = self._questions.popleft()
+            at = max(self._kernel.now, question.at)
+            if question.lease.deadline <= at:  # it waited for the mapper, as a request may
+                self._close(REFUSED, "not granted in time")
                 continue
-            cycle = self._cycle((question.lease,))
+            cycle = self._decider.show(question.lease)
             if not question.lease.defer_reason:
-                return self._begin_question(cycle._replace(now=max(self.kernel.now, question.at)))
-            self._close_question(WAITS, question.lease.defer_reason)
+                return self._call(cycle._replace(now=at))
+            self._close(WAITS, question.lease.defer_reason)
         return None
 
-    def _begin_question(self, cycle: BrokerCycle) -> Turn:
+    def _call(self, cycle: BrokerCycle) -> Callable[[], Any]:
         fresh = self._fresh
         assert fresh is not None, "no question is taken without"
-        return self.turns.begin(lambda: fresh().allocate(cycle))
+        return lambda: fresh().allocate(cycle)
 
-    def _question_done(self, done: TurnDone) -> None:
-        question = self._question
+    def turn_done(self, done: TurnDone) -> None:
+        """Answer with what was decided on the question."""
+        question = self.in_turn
         assert question is not None, "its turn has ended"
-        self.turns.end()
         if done.error:
-            self.turns.wrong(FAILED, f"broker mapper, asked what it would do: {done.error}")
-            self._close_question(REFUSED, "the broker's mapper has failed on it")
+            self._complain(FAILED, done.error)
+            self._close(REFUSED, "the broker's mapper has failed on it")
             return
         try:
             wake = self._judge(question.lease, done)
         except CommandError as error:
-            self.turns.wrong(NOT_CARRIED_OUT, f"broker mapper, asked what it would do: {error}")
-            self._close_question(REFUSED, f"the broker's mapper decided what can't be carried out: {error}")
+            self._complain(NOT_CARRIED_OUT, str(error))
+            self._close(REFUSED, f"the broker's mapper decided what can't be carried out: {error}")
             return
-        if self._question is None:
+        if self.in_turn is None:
             return
         if wake is not None and not question.again:
             # It decides in rounds: the next one tells.
             question.at, question.again = wake, True
             self._questions.appendleft(question)
-            self._question = None
+            self.in_turn = None
         else:
-            self._close_question(WAITS, "the broker's mapper doesn't decide it now")
+            self._close(WAITS, "the broker's mapper doesn't decide it now")
+
+    def _complain(self, kind: str, why: str) -> None:
+        self._kernel.complain(f"broker mapper, asked what it would do: {why}", "mapper", kind)
 
     def _judge(self, lease: BrokerLease, done: TurnDone) -> Instant | None:
         """Answer with what was decided on the question; else the instant at which the mapper wants to be called."""
@@ -195,23 +198,15 @@ class BrokerProbes(BrokerClaims):
 
     def _close_by(self, lease: BrokerLease, decision: Grant | Reject | Defer) -> None:
         if isinstance(decision, Defer):
-            self._close_question(WAITS, decision.reason)
+            self._close(WAITS, decision.reason)
         elif isinstance(decision, Reject):
             fits = decision.earliest if decision.earliest is not None else -1
-            self._close_question(REFUSED, decision.reason, earliest=max(fits, -1))
+            self._close(REFUSED, decision.reason, earliest=max(fits, -1))
         else:
-            self._check_grant(lease, decision)
-            table = self.book.table_of(decision.source)
-            if lease.asked.op == MODIFY:  # it gives up the rest of what it holds
-                table = table.overlay()
-                table.end(concerned(lease).key, decision.booked.start)
-            free = table.available(decision.booked)
-            if free < decision.units:
-                raise CommandError(f"it would overbook: {free} units are free over {tuple(decision.booked)}")
-            source = self.book.cover(decision.source, decision.booked)[0][0]
-            self._close_question(GRANTED, "", site=source.site, units=decision.units, term=decision.term)
+            source = self._decider.try_grant(lease, decision)
+            self._close(GRANTED, "", site=source.site, units=decision.units, term=decision.term)
 
-    def _close_question(
+    def _close(
         self,
         status: str,
         reason: str,
@@ -221,10 +216,10 @@ class BrokerProbes(BrokerClaims):
         term: Term | None = None,
         earliest: Instant = -1,
     ) -> None:
-        question = self._question
+        question = self.in_turn
         assert question is not None, "there is one to be answered"
-        self._question = None
-        self.queue.options.pop(question.lease.id, None)
+        self.in_turn = None
+        self._admission.forget(question.lease)
         self._answer(question.peer, question.message, status, reason, site, units, term, earliest)
 
     def _answer(
@@ -242,4 +237,4 @@ class BrokerProbes(BrokerClaims):
             message.lease, message.number, status, site, units, term or message.term, clip(reason, REASON_MAX),
             earliest,
         )  # fmt: skip
-        self.kernel.send(peer, answer)
+        self._kernel.send(peer, answer)

@@ -1,0 +1,98 @@
+"""What a broker takes to be decided by its mapper: requests that can be granted some time, and until when they wait."""
+
+from __future__ import annotations
+
+from leasekit.actors.broker.book import Book
+from leasekit.actors.broker.granted import place_of
+from leasekit.actors.broker.queue import RequestQueue
+from leasekit.actors.kernel import Kernel
+from leasekit.actors.served import Served
+from leasekit.actors.settings import BrokerSettings
+from leasekit.core.errors import RemoteError
+from leasekit.core.leases.records import BrokerLease
+from leasekit.core.protocol.messages import EXTEND, Probe, RequestTicket
+from leasekit.core.requests import Options
+from leasekit.core.time import INSTANT_MAX, Instant, Term
+
+
+class Admission:
+    """Whether a request, or a question, is taken. ``settings`` say how long it may wait."""
+
+    def __init__(
+        self, kernel: Kernel, served: Served[BrokerLease], queue: RequestQueue, book: Book, settings: BrokerSettings
+    ) -> None:
+        self._kernel = kernel
+        self._served = served
+        self._queue = queue
+        self._book = book
+        self._settings = settings
+
+    def note(self, lease: BrokerLease, options: Options) -> None:
+        """``lease`` is that of a question: how it may be granted is known as long as the question waits."""
+        self._queue.options[lease.id] = options
+
+    def forget(self, lease: BrokerLease) -> None:
+        """The question of ``lease`` is answered."""
+        self._queue.options.pop(lease.id, None)
+
+    def admit(self, peer: str, message: RequestTicket | Probe, options: Options) -> None:
+        """Refuse what can never be granted, by the answer that fits: type, site, size and time are different."""
+        self._queue.check_room(peer)
+        if message.term.end <= self._kernel.now:
+            raise RemoteError(
+                "past", f"term ends at {message.term.end}, it is {self._kernel.now} at {self._served.name}"
+            )
+        sources = self._book.of_type(message.type)
+        if not sources and not self._book.types() and options.deferrable:
+            return  # just started: the sites' offers are on their way, and this request can wait for them
+        if not sources:
+            known = ", ".join(self._book.types()) or "(none yet)"
+            raise RemoteError("unknown_type", f"type: found {message.type!r}, {self._served.name} has {known}")
+        if message.site:
+            sources = [source for source in sources if source.site == message.site]
+            if not sources:
+                known = ", ".join(sorted({source.site for source in self._book.of_type(message.type)}))
+                raise RemoteError("unknown_site", f"site: {message.site!r} offers no {message.type!r} here; {known} do")
+
+    def check_size(self, type_: str, units: int, options: Options) -> None:
+        """Raises ``RemoteError`` for more units than any site has, unless fewer will do."""
+        most = max((source.units for source in self._book.of_type(type_)), default=units)
+        if units > most and not options.elastic:
+            raise RemoteError("too_large", f"units: found {units}, no site here has more than {most} of {type_!r}")
+
+    def deadline(self, options: Options, end: Instant, *, whole: bool) -> Instant:
+        """Until when a request for a term that ends at ``end`` waits.
+
+        A group that is not ``whole`` waits for its members first, and not for long.
+        """
+        settings, last = self._settings, options.latest_start
+        if options.group and not whole:
+            last = min(last or INSTANT_MAX, self._kernel.now + settings.group_timeout)
+        elif not last:
+            last = (
+                self._kernel.now + settings.defer_max
+                if options.deferrable
+                else min(end, self._kernel.now + settings.request_timeout)
+            )
+        return min(last, self._kernel.now + options.request_timeout) if options.request_timeout else last
+
+    def goes_on_until(self, lease: BrokerLease, op: str, term: Term) -> Instant:
+        """Until when an extend or modify of a lease waits. Raises ``RemoteError`` where it can't be asked for."""
+        last, claim = lease.claims[-1], lease.claims[place_of(lease, op, term)]
+        if lease.cut >= 0:
+            raise RemoteError("preempted", f"lease {lease.id} was preempted, it ends at {lease.cut}")
+        if last.saving:
+            raise RemoteError("suspended", f"lease {lease.id} is suspended by {last.until}: extend what resumes it")
+        if last.until <= self._kernel.now:
+            raise RemoteError("past", f"lease {lease.id} ended at {last.until}")
+        if op == EXTEND and term.start != last.until:
+            raise RemoteError("wrong_term", f"an extend starts where the lease ends: at {last.until}, not {term.start}")
+        if op == EXTEND:
+            return last.until
+        if not claim.term.start <= term.start < claim.until:
+            raise RemoteError("wrong_term", f"a modify starts within the term, before {claim.until}")
+        if claim is not last and term.end != claim.until:
+            raise RemoteError(
+                "wrong_term", f"the lease goes on from {claim.until}: a modify ends there, not {term.end}"
+            )
+        return min(claim.until, term.end, self._kernel.now + self._settings.request_timeout)
