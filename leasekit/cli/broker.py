@@ -9,10 +9,10 @@ import click
 
 from leasekit.cli.calendars import calendars, print_calendar
 from leasekit.cli.delegations import add_delegation_commands, state_of
-from leasekit.cli.output import example, json_option, note, pairs, print_json, print_table
+from leasekit.cli.output import example, json_option, listing, note, print_json, properties_of, report
 from leasekit.cli.places import Place, daemon_options
 from leasekit.cli.ticket import key_words, known_names, stored_rows
-from leasekit.cli.times import SPAN, WHEN, to_second
+from leasekit.cli.times import SPAN, WHEN, at, term_columns
 from leasekit.core.claims.statements import decode_statement
 from leasekit.core.errors import LeasekitError
 from leasekit.core.leases.machine import NONE
@@ -25,6 +25,19 @@ BROKER: Final = "broker"
 SUFFIXES: Final = (".png", ".svg")
 
 
+SOURCES: Final = listing(
+    "source", "site", "type", ("state", state_of), "units", ("free now", "free_now"),
+    ("free for a day", "free_for_a_day"), "reservations", ("until", at("grants_until")), ("properties", properties_of),
+    empty="no site has delegated anything", right=("units", "free now", "free for a day", "reservations"),
+)  # fmt: skip
+REQUESTS: Final = listing(
+    ("lease", "id"), "holder", ("op", lambda lease: lease["requested"]["op"]), "type",
+    ("units", lambda lease: lease["requested"]["units"]),
+    *term_columns(lambda lease: lease["requested"]["term"]), "reason",
+    empty="no request waits", right=("units",),
+)  # fmt: skip
+
+
 @click.group()
 def broker() -> None:
     """Look into a broker."""
@@ -35,30 +48,8 @@ def broker() -> None:
 @json_option
 def sources(place: Place, as_json: bool) -> None:
     """List the delegations that the broker holds, what is free of them, and until when it can grant of them."""
-    with place.connect(BROKER) as client:
-        found = client.query("sources")
-    if as_json:
-        print_json(found)
-        return
-    rows = [
-        (
-            s["source"],
-            s["site"],
-            s["type"],
-            state_of(s),
-            s["units"],
-            s["free_now"],
-            s["free_for_a_day"],
-            s["reservations"],
-            to_second(s["grants_until"]),
-            pairs(s["properties"]),
-        )
-        for s in found
-    ]
-    columns = (
-        "source", "site", "type", "state", "units", "free now", "free for a day", "reservations", "until", "properties",
-    )  # fmt: skip
-    print_table(columns, rows, empty="no site has delegated anything", right=columns[4:8])
+    found = place.query(BROKER, "sources")
+    report(found, SOURCES, as_json=as_json)
 
 
 @broker.command(epilog=example("leasekit broker release site/vm@broker"))
@@ -71,12 +62,9 @@ def release(place: Place, source: str, as_json: bool) -> None:
     Nothing is granted of it from now on; leases that have not begun are off, the others run out. When its giver is
     back, it hears of it, and offers anew.
     """
-    with place.connect(BROKER) as client:
-        released = client.request("command", "source.release", {"source": source})
-    if as_json:
-        print_json(released)
-    else:
-        note(f"{', '.join(released['sources'])}: nothing more is granted of it, leases run out")
+    released = place.command(BROKER, "source.release", source=source)
+    words = f"{', '.join(released['sources'])}: nothing more is granted of it, leases run out"
+    report(released, words, as_json=as_json)
 
 
 @broker.command(epilog=example("leasekit broker requests"))
@@ -84,25 +72,8 @@ def release(place: Place, source: str, as_json: bool) -> None:
 @json_option
 def requests(place: Place, as_json: bool) -> None:
     """List the requests that wait for the broker's mapper, and why."""
-    with place.connect(BROKER) as client:
-        waiting = [lease for lease in client.query("leases") if lease["pending"] != NONE]
-    if as_json:
-        print_json(waiting)
-        return
-    rows = [
-        (
-            lease["id"],
-            lease["holder"],
-            lease["requested"]["op"],
-            lease["type"],
-            lease["requested"]["units"],
-            *map(to_second, lease["requested"]["term"]),
-            lease["reason"],
-        )
-        for lease in waiting
-    ]
-    columns = ("lease", "holder", "op", "type", "units", "from", "until", "reason")
-    print_table(columns, rows, empty="no request waits", right=("units",))
+    waiting = [lease for lease in place.query(BROKER, "leases") if lease["pending"] != NONE]
+    report(waiting, REQUESTS, as_json=as_json)
 
 
 @broker.command(
@@ -175,13 +146,11 @@ def receipts(place: Place, lease: str, out: Path | None, as_json: bool) -> None:
     elif as_json:
         print_json(found)
     else:
-        rows = [
-            (row["id"][:16], row["lease"], key_words(bytes.fromhex(row["holder"]), names), row["type"], row["units"],
-             *map(to_second, (row["term_start"], row["term_end"], row["ended"])))
-            for row in found
-        ]  # fmt: skip
-        columns = ("claim", "lease", "holder", "type", "units", "from", "until", "ended")
-        print_table(columns, rows, empty="no claim has ended early", right=("units",))
+        holder = ("holder", lambda row: key_words(bytes.fromhex(row["holder"]), names))
+        listing(
+            ("claim", lambda row: row["id"][:16]), "lease", holder, "type", "units", ("from", at("term_start")),
+            ("until", at("term_end")), ("ended", at("ended")), empty="no claim has ended early", right=("units",),
+        )(found)  # fmt: skip
 
 
 @broker.command(

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import click
 
-from leasekit.cli.output import example, json_option, note, print_json, print_table
+from leasekit.cli.output import example, json_option, listing, report
 from leasekit.cli.places import Place, daemon_options
-from leasekit.cli.times import WHEN, to_second
+from leasekit.cli.times import TERM, WHEN, at, to_second
 from leasekit.core.time import Instant
 
 
@@ -22,12 +22,7 @@ def add_delegation_commands(group: click.Group, role: str) -> None:
     @json_option
     def delegations(place: Place, as_json: bool) -> None:
         """List what it has given to brokers."""
-        with place.connect(role) as client:
-            given = client.query("delegations")
-        if as_json:
-            print_json(given)
-        else:
-            _print(given)
+        report(place.query(role, "delegations"), DELEGATIONS, as_json=as_json)
 
     @group.command(
         epilog=example(f"leasekit {noun} delegate broker vm 3", f"leasekit {noun} delegate broker vm --until +30d")
@@ -51,14 +46,10 @@ def add_delegation_commands(group: click.Group, role: str) -> None:
         arguments: dict[str, Any] = {"broker": to, "type": type_, "site": site, "units": units or 0}
         if until is not None:
             arguments["until"] = until
-        with place.connect(role) as client:
-            given = client.request("command", "delegation.give", arguments)
-        if as_json:
-            print_json(given)
-        elif given["difference"] is None:
-            note(f"{given['line']} is held so already")
-        else:
-            note(difference_in_words(given["difference"]))
+        given = place.command(role, "delegation.give", **arguments)
+        found = given["difference"]
+        words = f"{given['line']} is held so already" if found is None else difference_in_words(found)
+        report(given, words, as_json=as_json)
 
     @group.command(epilog=example(f"leasekit {noun} reclaim site/vm@broker --deadline +2h"))
     @click.argument("delegation")
@@ -75,14 +66,11 @@ def add_delegation_commands(group: click.Group, role: str) -> None:
         arguments: dict[str, Any] = {"delegation": delegation, "at": at}
         if deadline is not None:
             arguments["deadline"] = deadline
-        with place.connect(role) as client:
-            taken = client.request("command", "delegation.reclaim", arguments)
-        if as_json:
-            print_json(taken)
-            return
+        taken = place.command(role, "delegation.reclaim", **arguments)
         what = f"leases end by {to_second(taken['deadline'])}" if taken["deadline"] >= 0 else "leases run out"
         begin = to_second(taken["at"])
-        note(f"{taken['delegation']} is taken back from {begin} on: what is granted from now on ends by then, {what}")
+        words = f"{taken['delegation']} is taken back from {begin} on: what is granted from now on ends by then, {what}"
+        report(taken, words, as_json=as_json)
 
 
 def difference_in_words(row: Mapping[str, Any]) -> str:
@@ -108,24 +96,7 @@ def state_of(delegation: Mapping[str, Any]) -> str:
     return f"{state} from {to_second(at)}" if at >= 0 and state.startswith("reclaim") else state
 
 
-def _print(given: list[dict[str, Any]]) -> None:
-    rows = [
-        (
-            d["delegation"],
-            d["broker"],
-            d["site"],
-            d["type"],
-            d["units"],
-            *map(to_second, d["term"]),
-            state_of(d),
-            to_second(d["deadline"]) if d["deadline"] >= 0 else "",
-            d["reason"],
-        )
-        for d in given
-    ]
-    print_table(
-        ("delegation", "broker", "site", "type", "units", "from", "until", "state", "deadline", "reason"),
-        rows,
-        empty="nothing is delegated",
-        right=("units",),
-    )
+DELEGATIONS: Final = listing(
+    "delegation", "broker", "site", "type", "units", *TERM, ("state", state_of), ("deadline", at("deadline")), "reason",
+    empty="nothing is delegated", right=("units",),
+)  # fmt: skip

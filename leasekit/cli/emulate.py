@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from leasekit.cli.output import console, example, json_option, note, print_json, print_table
+from leasekit.cli.output import console, example, json_option, note, print_table, report
 from leasekit.core.errors import LeasekitError
 
 if TYPE_CHECKING:
@@ -64,10 +64,7 @@ def emulate(
             file, out, data=data, synthetic=synthetic, seed=seed, signatures=signatures, only=only, tell=note,
             progress=progress,
         )  # fmt: skip
-    if as_json:
-        print_json(summary)
-    else:
-        print_summary(summary)
+    report(summary, print_summary, as_json=as_json)
     if out is not None and not as_json:
         pictures = ", ".join(summary.get("pictures", ())) or "none"
         note(f"written to {out}; pictures: {pictures}")

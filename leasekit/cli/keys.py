@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from leasekit.cli.output import example, json_option, note, print_fields, print_json, print_table
+from leasekit.cli.output import example, json_option, listing, note, print_fields, print_json, report
 from leasekit.cli.places import Place, file_options
 from leasekit.cli.times import SPAN, WHEN
 from leasekit.config.instants import shown
@@ -180,7 +180,4 @@ def _row(name: str, public: bytes, path: Path) -> dict[str, Any]:
 
 
 def _print(rows: list[dict[str, Any]], as_json: bool) -> None:
-    if as_json:
-        print_json(rows)
-    else:
-        print_table(COLUMNS, [[row[column] for column in COLUMNS] for row in rows], empty="no keys")
+    report(rows, listing(*COLUMNS, empty="no keys"), as_json=as_json)

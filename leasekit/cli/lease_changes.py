@@ -11,7 +11,7 @@ from click.core import ParameterSource
 
 from leasekit.actors.settings import GuestSettings
 from leasekit.cli.lease_views import last_end, show_lease
-from leasekit.cli.output import clean, example, json_option, print_json
+from leasekit.cli.output import clean, example, json_option, print_json, report
 from leasekit.cli.places import Place, daemon_options
 from leasekit.cli.times import PAIR, SPAN, WHEN, Count, now, to_second
 from leasekit.cli.topology import request_topology
@@ -160,8 +160,7 @@ def request(
     if dry_run:
         if wait or group:
             raise click.UsageError("--dry-run goes without --wait and --group")
-        with place.connect(GUEST) as client:
-            answer = client.request("command", "lease.probe", arguments)
+        answer = place.command(GUEST, "lease.probe", **arguments)
         return _answer(answer, as_json=as_json, latest=latest)
     return _change(place, "lease.request", arguments, wait=wait, as_json=as_json)
 
@@ -383,10 +382,7 @@ def _change(
     finally:
         if following is not None:
             following.close()
-    if as_json:
-        print_json(changed)
-    else:
-        show_lease(changed)
+    report(changed, show_lease, as_json=as_json)
     if outcome is not None and not outcome.ok:
         raise LeasekitError(f"lease {changed['id']}: {outcome.reason}")
     return 0

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from leasekit.cli.lease_views import list_leases, show_history, show_lease, transition_line
-from leasekit.cli.output import clean, example, json_option, print_json, print_json_line
+from leasekit.cli.output import clean, example, json_option, print_json, print_json_line, report
 from leasekit.cli.places import Place, daemon_options
 from leasekit.cli.times import Count
 from leasekit.core.errors import LeasekitError
@@ -33,10 +33,7 @@ def list_(place: Place, slice_: str, every: bool, as_json: bool) -> None:
     with place.connect(GUEST, or_only=True) as client:
         leases = with_topologies(client, client.query("leases", all=every, slice=slice_), every=every)
     leases = [found for found in leases if not slice_ or found["slice"] == slice_]
-    if as_json:
-        print_json(leases)
-    else:
-        list_leases(leases)
+    report(leases, list_leases, as_json=as_json)
 
 
 @click.command(epilog=example("leasekit lease show web"))
@@ -47,10 +44,7 @@ def show(place: Place, name: str, as_json: bool) -> None:
     """Show a lease: its state and why, what was asked and granted, its units."""
     with place.connect(GUEST, or_only=True) as client:
         found = client.query("lease", lease=name)
-    if as_json:
-        print_json(found)
-    else:
-        show_lease(found)
+    report(found, show_lease, as_json=as_json)
 
 
 @click.command(epilog=example("leasekit lease history web"))

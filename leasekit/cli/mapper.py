@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from leasekit.cli import output
 from leasekit.cli.emulate import progress_bars, went_wrong
 from leasekit.cli.output import example, json_option, note, print_json, print_table
 from leasekit.cli.saving import saving_options
@@ -51,11 +52,8 @@ def new(name: str, role: str, folder: Path) -> None:
 def list_(role: str | None, as_json: bool) -> None:
     """List the mappers that a deploy file can name: those that come with leasekit, and those of installed packages."""
     columns = ("name", "role", "from", "class")
-    rows = [row for row in [*_built_in(), *_installed()] if role in (None, row[1])]
-    if as_json:
-        print_json([dict(zip(columns, row, strict=True)) for row in rows])
-        return
-    print_table(columns, rows, empty="no mappers")
+    found = [dict(zip(columns, row, strict=True)) for row in [*_built_in(), *_installed()] if role in (None, row[1])]
+    output.report(found, output.listing(*columns, empty="no mappers"), as_json=as_json)
 
 
 def _built_in() -> Iterator[tuple[str, str, str, str]]:

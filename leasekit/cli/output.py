@@ -104,6 +104,31 @@ def print_table(
     _print(table)
 
 
+def report(value: Any, told: str | Callable[[Any], object], *, as_json: bool) -> None:
+    """What a command has found or done: a JSON document, or for a person a note, or what a function prints of it."""
+    if as_json:
+        print_json(value)
+    elif isinstance(told, str):
+        note(told)
+    else:
+        told(value)
+
+
+def listing(
+    *columns: str | tuple[str, str | Callable[[Any], Any]], empty: str, right: Iterable[str] = ()
+) -> Callable[[Iterable[Mapping[str, Any]]], None]:
+    """Prints things as a table. A column is a key that each has, or a name with such a key, or with what makes the cell
+    of the thing; ``empty`` and ``right`` are as in :func:`print_table`.
+    """
+    named = [(column, column) if isinstance(column, str) else column for column in columns]
+
+    def show(things: Iterable[Mapping[str, Any]]) -> None:
+        rows = [[thing[cell] if isinstance(cell, str) else cell(thing) for _, cell in named] for thing in things]
+        print_table([name for name, _ in named], rows, empty=empty, right=right)
+
+    return show
+
+
 def print_fields(fields: Iterable[tuple[str, Any]]) -> None:
     """Names and values, one a line; those without a value are left out."""
     table = Table(box=None, show_header=False, pad_edge=False)
@@ -129,6 +154,11 @@ def _print(table: Table) -> None:
 def note(text: str) -> None:
     """Something for the person at the terminal, not for a program that reads the output."""
     click.echo(dated(clean(text)), err=True)
+
+
+def properties_of(thing: Mapping[str, Any]) -> str:
+    """The properties of a thing in one line."""
+    return pairs(thing["properties"])
 
 
 def pairs(properties: Mapping[str, Any]) -> str:

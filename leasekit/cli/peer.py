@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
-from leasekit.cli.output import example, json_option, note, print_json, print_table
+from leasekit.cli.output import example, json_option, listing, report
 from leasekit.cli.places import Place, daemon_options
 from leasekit.cli.times import Count
 from leasekit.core.errors import LeasekitError
 
 ROLES = ("guest", "broker", "authority")
 PERMISSIONS = ("request", "redeem", "delegate", "endorse", "administer")
+
+
+PEERS: Final = listing(
+    "peer", "role", ("key", "fingerprint"), ("may", lambda known: " ".join(known["may"])),
+    ("open requests", "open_requests"), "address", ("known by", "origin"),
+    empty="it knows nobody", right=("open requests",),
+)  # fmt: skip
 
 
 @click.group()
@@ -27,21 +34,8 @@ def peer() -> None:
 @json_option
 def list_(place: Place, as_json: bool) -> None:
     """List peers: their keys, what they may do, and who made them known."""
-    with place.connect_any() as client:
-        peers = client.query("peers")
-    if as_json:
-        print_json(peers)
-        return
-    rows = [
-        (p["peer"], p["role"], p["fingerprint"], " ".join(p["may"]), p["open_requests"], p["address"], p["origin"])
-        for p in peers
-    ]
-    print_table(
-        ("peer", "role", "key", "may", "open requests", "address", "known by"),
-        rows,
-        empty="it knows nobody",
-        right=("open requests",),
-    )
+    peers = place.query("", "peers")
+    report(peers, PEERS, as_json=as_json)
 
 
 @peer.command(epilog=example("leasekit peer add lab --role guest --key keys/lab.pub --actor site"))
@@ -71,12 +65,8 @@ def add(
         arguments["may"] = list(may)
     if open_requests is not None:
         arguments["open_requests"] = open_requests
-    with place.connect_any() as client:
-        added = client.request("command", "peer.add", arguments)
-    if as_json:
-        print_json(added)
-    else:
-        note(f"{name} is known; it may {', '.join(added['may']) or 'do nothing'}")
+    added = place.command("", "peer.add", **arguments)
+    report(added, f"{name} is known; it may {', '.join(added['may']) or 'do nothing'}", as_json=as_json)
 
 
 @peer.command(epilog=example("leasekit peer remove lab --actor site"))
@@ -85,12 +75,8 @@ def add(
 @json_option
 def remove(place: Place, name: str, as_json: bool) -> None:
     """Forget a peer: its connection is closed, and no broker brings it back. Leases that it has stay as they are."""
-    with place.connect_any() as client:
-        removed = client.request("command", "peer.remove", {"name": name})
-    if as_json:
-        print_json(removed)
-    else:
-        note(f"{name} is not known any more")
+    removed = place.command("", "peer.remove", name=name)
+    report(removed, f"{name} is not known any more", as_json=as_json)
 
 
 @peer.command(epilog=example("leasekit peer succeed lab lab.succession --actor site"))
@@ -106,12 +92,8 @@ def succeed(place: Place, name: str, statement: Path, as_json: bool) -> None:
     from leasekit.config.rotation import load_succession
 
     text = load_succession(statement).encode().hex()
-    with place.connect_any() as client:
-        done = client.request("command", "peer.succeed", {"name": name, "succession": text})
-    if as_json:
-        print_json(done)
-    else:
-        note(f"{name} has the key {done['key']} from now on")
+    done = place.command("", "peer.succeed", name=name, succession=text)
+    report(done, f"{name} has the key {done['key']} from now on", as_json=as_json)
 
 
 @peer.command(epilog=example("leasekit peer command site unit.disable unit=vm-3 --actor broker"))
@@ -128,9 +110,5 @@ def command(place: Place, name: str, command: str, arguments: tuple[str, ...], a
         if not equals or not key:
             raise LeasekitError(f"argument: found {text!r}, expected KEY=VALUE")
         given[key] = value
-    with place.connect_any() as client:
-        done = client.request("command", "peer.command", {"peer": name, "command": command, "arguments": given})
-    if as_json:
-        print_json(done)
-    else:
-        note(f"{name}: {json.dumps(done)}")
+    done = place.command("", "peer.command", peer=name, command=command, arguments=given)
+    report(done, f"{name}: {json.dumps(done)}", as_json=as_json)

@@ -99,6 +99,16 @@ class Place(NamedTuple):
 
         return ControlClient(self.socket(role, or_only=or_only))
 
+    def query(self, role: str, name: str, /, **arguments: Any) -> Any:
+        """What the daemon of the actor meant answers to one query; without a role as :meth:`connect_any` says."""
+        with self.connect(role) if role else self.connect_any() as client:
+            return client.query(name, **arguments)
+
+    def command(self, role: str, name: str, /, **arguments: Any) -> Any:
+        """What the daemon of the actor meant answers to one command."""
+        with self.connect(role) if role else self.connect_any() as client:
+            return client.request("command", name, arguments)
+
     def connect_any(self) -> ControlClient:
         """A connection to the daemon that was named, of whatever role, or to the only one of the file."""
         if self.control is None and not self.actor:

@@ -13,7 +13,7 @@ import attrs
 import click
 
 from leasekit.cli.files import STANDARD_INPUT, wrong_problem
-from leasekit.cli.output import example, json_option, note, print_fields, print_json, print_table
+from leasekit.cli.output import example, json_option, note, print_fields, print_json, print_table, report
 from leasekit.core.json_text import JsonError, read_json
 from leasekit.core.settings import SettingsError
 
@@ -50,12 +50,7 @@ def coallocate(file: str | None, schema: bool, as_json: bool) -> int:
         return wrong_problem(f"{STANDARD_INPUT if file == '-' else file}: {'; '.join(lines)}")
     answer = decision.answer()
     answer["solve_ms"] = round(1000 * (time.monotonic() - begin), 3)
-    if as_json:
-        print_json(answer)
-    elif "plans" in answer:
-        _print_plans(answer)
-    else:
-        _print_one(answer)
+    report(answer, _print_plans if "plans" in answer else _print_one, as_json=as_json)
     return 0
 
 

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from leasekit.cli.delegations import add_delegation_commands
-from leasekit.cli.output import example, json_option, note, pairs, print_json, print_table
+from leasekit.cli.output import example, json_option, listing, note, print_json, properties_of, report
 from leasekit.cli.places import Place, daemon_options
 from leasekit.cli.site_doctor import doctor
 from leasekit.cli.site_hosts import host
 from leasekit.cli.site_units import add_unit_commands
 from leasekit.cli.ticket import name_words
-from leasekit.cli.times import WHEN, to_second
+from leasekit.cli.times import TERM, WHEN, at, to_second
 from leasekit.core.errors import LeasekitError
 from leasekit.core.leases.authority import UNIT_TABLE
 from leasekit.core.time import Instant
@@ -23,6 +23,31 @@ from leasekit.core.time import Instant
 SITE = "authority"
 STATES = tuple(dict.fromkeys(state for state, _ in UNIT_TABLE))
 """The states that a unit can be in."""
+
+
+def _key(field: str) -> Callable[[Mapping[str, Any]], str]:
+    return lambda row: name_words(row[f"{field}_name"], row[f"{field}_fingerprint"])
+
+
+UNITS: Final = listing(
+    "unit", "type", "state", ("lease", lambda unit: unit["lease"] or unit["promised"]),
+    ("failures", lambda unit: unit["failures"] or ""), ("reason", lambda unit: unit["trouble"] or unit["reason"]),
+    ("properties", properties_of), empty="no such units", right=("failures",),
+)  # fmt: skip
+EVIDENCE: Final = listing(
+    "id", ("found", at("at")), "kind", ("guilty", _key("guilty")), "words",
+    empty="there is no evidence against anybody",
+)  # fmt: skip
+WINDOWS: Final = listing(
+    "window", ("from", at("start")), ("until", at("end")), ("units", lambda window: len(window["units"])),
+    ("begun", lambda window: "yes" if window["begun"] else ""), "reason",
+    empty="no maintenance is announced", right=("units",),
+)  # fmt: skip
+CLAIMS: Final = listing(
+    ("claim", lambda claim: claim["claim"][:16]), ("parent", lambda claim: claim["parent"][:16]),
+    ("issuer", _key("issuer")), ("holder", _key("holder")), "type", "units", *TERM, "state", "lease",
+    empty="no ticket was redeemed yet", right=("units",),
+)  # fmt: skip
 
 
 @click.group()
@@ -39,33 +64,12 @@ def site() -> None:
 @json_option
 def units(place: Place, type_: str, unit_state: str | None, as_json: bool) -> None:
     """List the units of a site: whose they are, and what is being done to them."""
-    with place.connect(SITE) as client:
-        found = [
-            unit
-            for unit in client.query("units")
-            if (not type_ or unit["type"] == type_) and (not unit_state or unit["state"] == unit_state)
-        ]
-    if as_json:
-        print_json(found)
-        return
-    rows = [
-        (
-            u["unit"],
-            u["type"],
-            u["state"],
-            u["lease"] or u["promised"],
-            u["failures"] or "",
-            u["trouble"] or u["reason"],
-            pairs(u["properties"]),
-        )
-        for u in found
+    found = [
+        unit
+        for unit in place.query(SITE, "units")
+        if (not type_ or unit["type"] == type_) and (not unit_state or unit["state"] == unit_state)
     ]
-    print_table(
-        ("unit", "type", "state", "lease", "failures", "reason", "properties"),
-        rows,
-        empty="no such units",
-        right=("failures",),
-    )
+    report(found, UNITS, as_json=as_json)
 
 
 @site.command(epilog=example('leasekit site disable vm-3 --reason "its fan is noisy"'))
@@ -75,12 +79,9 @@ def units(place: Place, type_: str, unit_state: str | None, as_json: bool) -> No
 @json_option
 def disable(place: Place, unit: str, reason: str, as_json: bool) -> None:
     """Take a unit out of service. A lease that has it keeps it until it gives it up."""
-    with place.connect(SITE) as client:
-        changed = client.command("unit.disable", unit=unit, reason=reason)
-    if as_json:
-        print_json(changed)
-    else:
-        note(f"unit {unit} is {changed['state']}; it is given to nobody until it is enabled again")
+    changed = place.command(SITE, "unit.disable", unit=unit, reason=reason)
+    words = f"unit {unit} is {changed['state']}; it is given to nobody until it is enabled again"
+    report(changed, words, as_json=as_json)
 
 
 @site.command(epilog=example("leasekit site enable vm-3"))
@@ -89,12 +90,8 @@ def disable(place: Place, unit: str, reason: str, as_json: bool) -> None:
 @json_option
 def enable(place: Place, unit: str, as_json: bool) -> None:
     """Bring a unit back into service. One whose teardown had failed is torn down first."""
-    with place.connect(SITE) as client:
-        changed = client.command("unit.enable", unit=unit)
-    if as_json:
-        print_json(changed)
-    else:
-        note(f"unit {unit} is {changed['state']}")
+    changed = place.command(SITE, "unit.enable", unit=unit)
+    report(changed, f"unit {unit} is {changed['state']}", as_json=as_json)
 
 
 @site.command(epilog=example("leasekit site evidence 3f2a9c01-77aa0c1d2e3f4a5b --out evidence.json"))
@@ -107,8 +104,7 @@ def evidence(place: Place, id_: str, out: Path | None, as_json: bool) -> None:
 
     `leasekit evidence verify FILE` checks the file, anywhere.
     """
-    with place.connect(SITE) as client:
-        found = client.query("evidence", id=id_)
+    found = place.query(SITE, "evidence", id=id_)
     if id_ and not found:
         raise LeasekitError(f"no evidence {id_!r} here; `leasekit site evidence` lists what there is")
     if out is not None:
@@ -121,8 +117,7 @@ def evidence(place: Place, id_: str, out: Path | None, as_json: bool) -> None:
     elif id_:
         click.echo(found[0]["file"], nl=False)
     else:
-        rows = [(e["id"], to_second(e["at"]), e["kind"], _key(e, "guilty"), e["words"]) for e in found]
-        print_table(("id", "found", "kind", "guilty", "words"), rows, empty="there is no evidence against anybody")
+        EVIDENCE(found)
 
 
 @site.command(epilog=example("leasekit site word broker.json --out proven.json"))
@@ -145,10 +140,8 @@ def word(place: Place, source: Path, out: Path, as_json: bool) -> None:
         except LeasekitError as error:
             raise LeasekitError(f"{source}: {error}") from error
     out.write_text(said["file"], "utf-8")
-    if as_json:
-        print_json({"file": str(out), "at": said["at"]})
-    else:
-        note(f"the claims stand as of {to_second(said['at'])}: {out} has the site's word")
+    words = f"the claims stand as of {to_second(said['at'])}: {out} has the site's word"
+    report({"file": str(out), "at": said["at"]}, words, as_json=as_json)
 
 
 @site.group()
@@ -179,14 +172,10 @@ def add_window(
 ) -> None:
     """Announce a maintenance window: brokers are asked to grant nothing of these units over it."""
     arguments = {"start": start, "end": end, "units": list(units_), "type": type_, "reason": reason, "close": close}
-    with place.connect(SITE) as client:
-        window = client.request("command", "maintenance.add", arguments)
-    if as_json:
-        print_json(window)
-    else:
-        span = f"from {to_second(window['start'])} to {to_second(window['end'])}"
-        what = "1 unit is" if len(window["units"]) == 1 else f"{len(window['units'])} units are"
-        note(f"{window['window']}: {what} out of service {span}")
+    window = place.command(SITE, "maintenance.add", **arguments)
+    span = f"from {to_second(window['start'])} to {to_second(window['end'])}"
+    what = "1 unit is" if len(window["units"]) == 1 else f"{len(window['units'])} units are"
+    report(window, f"{window['window']}: {what} out of service {span}", as_json=as_json)
 
 
 @maintenance.command("remove", epilog=example("leasekit site maintenance remove window-12"))
@@ -195,12 +184,8 @@ def add_window(
 @json_option
 def remove_window(place: Place, window: str, as_json: bool) -> None:
     """Take a maintenance window back, or end it now."""
-    with place.connect(SITE) as client:
-        removed = client.request("command", "maintenance.remove", {"window": window})
-    if as_json:
-        print_json(removed)
-    else:
-        note(f"{window} is off")
+    removed = place.command(SITE, "maintenance.remove", window=window)
+    report(removed, f"{window} is off", as_json=as_json)
 
 
 @maintenance.command("list", epilog=example("leasekit site maintenance list"))
@@ -208,26 +193,8 @@ def remove_window(place: Place, window: str, as_json: bool) -> None:
 @json_option
 def list_windows(place: Place, as_json: bool) -> None:
     """List the maintenance windows that are to come or going on."""
-    with place.connect(SITE) as client:
-        windows = client.query("maintenance")
-    if as_json:
-        print_json(windows)
-        return
-    rows = [
-        (
-            w["window"],
-            to_second(w["start"]),
-            to_second(w["end"]),
-            len(w["units"]),
-            "yes" if w["begun"] else "",
-            w["reason"],
-        )
-        for w in windows
-    ]
-    print_table(
-        ("window", "from", "until", "units", "begun", "reason"), rows, empty="no maintenance is announced",
-        right=("units",),
-    )  # fmt: skip
+    windows = place.query(SITE, "maintenance")
+    report(windows, WINDOWS, as_json=as_json)
 
 
 @site.command(epilog=example("leasekit site claims"))
@@ -235,26 +202,8 @@ def list_windows(place: Place, as_json: bool) -> None:
 @json_option
 def claims(place: Place, as_json: bool) -> None:
     """List the claims that the site has seen: who gave what to whom, and which leases came of it."""
-    with place.connect(SITE) as client:
-        seen = client.query("claims")
-    if as_json:
-        print_json(seen)
-        return
-    rows = [
-        (c["claim"][:16], c["parent"][:16], _key(c, "issuer"), _key(c, "holder"), c["type"], c["units"],
-         *map(to_second, c["term"]), c["state"], c["lease"])
-        for c in seen
-    ]  # fmt: skip
-    print_table(
-        ("claim", "parent", "issuer", "holder", "type", "units", "from", "until", "state", "lease"),
-        rows,
-        empty="no ticket was redeemed yet",
-        right=("units",),
-    )
-
-
-def _key(row: Mapping[str, Any], field: str) -> str:
-    return name_words(row[f"{field}_name"], row[f"{field}_fingerprint"])
+    seen = place.query(SITE, "claims")
+    report(seen, CLAIMS, as_json=as_json)
 
 
 add_delegation_commands(site, SITE)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 import click
 
-from leasekit.cli.output import example, json_option, note, print_json, print_table
+from leasekit.cli.output import example, json_option, listing, report
 from leasekit.cli.places import Place, daemon_options
 from leasekit.cli.times import SPAN, WHEN, now, to_second
 from leasekit.core.errors import LeasekitError
@@ -54,6 +54,12 @@ class Hosts:
         return found
 
 
+HOSTS: Final = listing(
+    "host", "machine", "address", ("until", lambda row: to_second(row["until"]) if row["until"] else ""),
+    ("units", lambda row: len(row["units"])), empty="there are none", right=("units",),
+)  # fmt: skip
+
+
 @click.group()
 def host() -> None:
     """Say which leased machines are hosts of virtual machines."""
@@ -88,10 +94,8 @@ def add(
     slot = hosts.book.add(machine_of(machine, properties, until))
     with place.connect(SITE) as client:
         _follow(hosts, client)
-    if as_json:
-        print_json({"host": slot, "machine": machine})
-    else:
-        note(f"{machine} is host {slot}" + (f" until {to_second(until)}" if until else ""))
+    words = f"{machine} is host {slot}" + (f" until {to_second(until)}" if until else "")
+    report({"host": slot, "machine": machine}, words, as_json=as_json)
 
 
 @host.command(epilog=example("leasekit site host remove node-7"))
@@ -117,12 +121,9 @@ def remove(place: Place, machine: str, patience: Duration, driver: str, as_json:
             _follow(hosts, client)
             left = _wait(client, events, hosts.units(client)[slot], now() + patience)
         hosts.book.remove(machine)
-    if as_json:
-        print_json({"host": slot, "machine": machine, "left": left})
-    elif left:
-        note(f"{machine} is no host any more; {counted(left)} of it had not ended")
-    else:
-        note(f"{machine} is no host any more" if slot else f"{machine} is no host")
+    words = f"{machine} is no host" + (" any more" if slot else "")
+    words += f"; {counted(left)} of it had not ended" if left else ""
+    report({"host": slot, "machine": machine, "left": left}, words, as_json=as_json)
 
 
 @host.command(epilog=example("leasekit site host sync"))
@@ -134,10 +135,8 @@ def sync(place: Place, driver: str, as_json: bool) -> None:
     hosts = _hosts(place, driver)
     with place.connect(SITE) as client:
         changed = _follow(hosts, client)
-    if as_json:
-        print_json(changed)
-    else:
-        note(f"{len(changed)} hosts changed: {', '.join(changed)}" if changed else "all is as it should be")
+    words = f"{len(changed)} hosts changed: {', '.join(changed)}" if changed else "all is as it should be"
+    report(changed, words, as_json=as_json)
 
 
 @host.command("list", epilog=example("leasekit site host list"))
@@ -156,18 +155,7 @@ def list_hosts(place: Place, driver: str, as_json: bool) -> None:
         if slot in machines:
             row |= {"machine": machines[slot].name, "address": machines[slot].login.host, "until": machines[slot].until}
         rows.append(row)
-    if as_json:
-        print_json(rows)
-        return
-    print_table(
-        ("host", "machine", "address", "until", "units"),
-        [
-            (r["host"], r["machine"], r["address"], to_second(r["until"]) if r["until"] else "", len(r["units"]))
-            for r in rows
-        ],
-        empty="there are none",
-        right=("units",),
-    )
+    report(rows, HOSTS, as_json=as_json)
 
 
 def _hosts(place: Place, name: str) -> Hosts:

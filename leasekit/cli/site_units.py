@@ -7,7 +7,17 @@ from typing import Any, Final
 
 import click
 
-from leasekit.cli.output import clean, example, json_option, note, print_fields, print_json, print_table
+from leasekit.cli.output import (
+    clean,
+    example,
+    json_option,
+    listing,
+    note,
+    print_fields,
+    print_json,
+    print_table,
+    report,
+)
 from leasekit.cli.places import Place, daemon_options
 from leasekit.cli.times import PAIR, Count, now, show_when
 from leasekit.core.errors import LeasekitError
@@ -39,10 +49,7 @@ def ask_site(place: Place, command: str, **arguments: Any) -> Any:
 def fail(place: Place, unit: str, reason: str, as_json: bool) -> None:
     """Say that a unit which is up has failed: its lease gets another in its place, or goes on with fewer."""
     told = ask_site(place, "unit.fail", unit=unit, reason=reason)
-    if as_json:
-        print_json(told)
-    else:
-        note(f"unit {unit} is {told['state']}: {told['reason']}")
+    report(told, f"unit {unit} is {told['state']}: {told['reason']}", as_json=as_json)
 
 
 @click.command(epilog=example("leasekit site probe vm-3"))
@@ -73,10 +80,7 @@ def _number(value: float) -> str:
 def operate(place: Place, unit: str, operation: str, arguments: Sequence[tuple[str, str]], as_json: bool) -> None:
     """Have the driver do something with a unit that is up, such as restart it; each driver's page says what it can."""
     told = ask_site(place, "unit.operate", unit=unit, operation=operation, arguments=dict(arguments))
-    if as_json:
-        print_json(told)
-    else:
-        print_fields(told.items())
+    report(told, lambda done: print_fields(done.items()), as_json=as_json)
 
 
 @click.command(epilog=example("leasekit site console vm-3"))
@@ -162,11 +166,10 @@ def _trouble(one: Mapping[str, str]) -> str:
 @json_option
 def saved(place: Place, as_json: bool) -> None:
     """List what the site keeps of the units of suspended leases, until when, and for whom."""
-    with place.connect(SITE) as client:
-        kept = client.query("saved")
-    if as_json:
-        print_json(kept)
-        return
+    kept = place.query(SITE, "saved")
     instant = now()
-    rows = [(k["lease"], k["unit"], k["type"], k["holder"], k["state"], show_when(k["until"], instant)) for k in kept]
-    print_table(("lease", "unit", "type", "holder", "state", "kept until"), rows, empty="nothing is kept of any unit")
+    told = listing(
+        "lease", "unit", "type", "holder", "state", ("kept until", lambda one: show_when(one["until"], instant)),
+        empty="nothing is kept of any unit",
+    )  # fmt: skip
+    report(kept, told, as_json=as_json)

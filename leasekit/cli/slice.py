@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from contextlib import ExitStack, closing
-from typing import TextIO
+from typing import Final, TextIO
 
 import click
 
-from leasekit.cli.output import example, json_option, note, print_json, print_table
+from leasekit.cli.output import example, json_option, listing, report
 from leasekit.cli.places import Place, daemon_options
 from leasekit.cli.times import Count
 from leasekit.cli.watching import Following
 from leasekit.core.errors import LeasekitError
 
 GUEST = "guest"
+
+
+SLICES: Final = listing(
+    "slice", "open", "leases", "units", ("holds for", lambda found: found["hold"] if not found["released"] else ""),
+    "refused", empty="no slices", right=("open", "leases", "units", "holds for"),
+)  # fmt: skip
 
 
 @click.group(name="slice")
@@ -34,12 +40,8 @@ def slice_() -> None:
 @json_option
 def create(place: Place, name: str, hold: int, as_json: bool) -> None:
     """Make a slice. One that is only named by a lease request is made by itself, and holds nothing back."""
-    with place.connect(GUEST) as client:
-        made = client.request("command", "slice.create", {"name": name, "hold": hold})
-    if as_json:
-        print_json(made)
-    else:
-        note(f"slice {name} is made" + (f"; it waits for {hold} tickets" if hold else ""))
+    made = place.command(GUEST, "slice.create", name=name, hold=hold)
+    report(made, f"slice {name} is made" + (f"; it waits for {hold} tickets" if hold else ""), as_json=as_json)
 
 
 @slice_.command(epilog=example("leasekit slice key web id_ed25519.pub"))
@@ -53,12 +55,8 @@ def key(place: Place, name: str, keys: TextIO, as_json: bool) -> None:
     Units that are up are told at once; leases that are still to come get the keys when they are set up.
     """
     text = _checked(keys)
-    with place.connect(GUEST) as client:
-        changed = client.request("command", "slice.key", {"name": name, "key": text})
-    if as_json:
-        print_json(changed)
-    else:
-        note(f"slice {name} has another key; {len(changed['leases'])} open leases get it")
+    changed = place.command(GUEST, "slice.key", name=name, key=text)
+    report(changed, f"slice {name} has another key; {len(changed['leases'])} open leases get it", as_json=as_json)
 
 
 def _checked(file: TextIO) -> str:
@@ -80,21 +78,8 @@ def _checked(file: TextIO) -> str:
 @json_option
 def list_(place: Place, as_json: bool) -> None:
     """List slices and how much is in them."""
-    with place.connect(GUEST) as client:
-        slices = client.query("slices")
-    if as_json:
-        print_json(slices)
-        return
-    rows = [
-        (s["slice"], s["open"], s["leases"], s["units"], s["hold"] if not s["released"] else "", s["refused"])
-        for s in slices
-    ]
-    print_table(
-        ("slice", "open", "leases", "units", "holds for", "refused"),
-        rows,
-        empty="no slices",
-        right=("open", "leases", "units", "holds for"),
-    )
+    slices = place.query(GUEST, "slices")
+    report(slices, SLICES, as_json=as_json)
 
 
 @slice_.command(epilog=example("leasekit slice close web --wait"))
@@ -114,7 +99,5 @@ def close(place: Place, name: str, reason: str, wait: bool, as_json: bool) -> No
         closed = client.request("command", "slice.close", {"name": name, "reason": reason})
         if following is not None:
             following.until_all_closed(closed["closed"])
-    if as_json:
-        print_json(closed)
-    else:
-        note(f"slice {name}: {len(closed['closed'])} leases are {'closed' if wait else 'being closed'}")
+    words = f"slice {name}: {len(closed['closed'])} leases are {'closed' if wait else 'being closed'}"
+    report(closed, words, as_json=as_json)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import re
 import time
+from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, Final
 
 import click
@@ -122,6 +124,25 @@ def show_when(instant: Instant, now: Instant) -> str:
 def to_second(instant: Instant) -> str:
     """An instant without its milliseconds, for tables where they are noise."""
     return shown(instant // SECOND * SECOND)
+
+
+def at(key: str) -> Callable[[Mapping[str, Any]], str]:
+    """What makes a table's cell of the instant that a thing has at ``key``; nothing of one before all time."""
+    return lambda thing: to_second(thing[key]) if thing[key] >= 0 else ""
+
+
+def term_columns(
+    of: Callable[[Any], Sequence[int] | None] = itemgetter("term"),
+) -> tuple[tuple[str, Callable[[Any], str]], tuple[str, Callable[[Any], str]]]:
+    """The columns of a table that show the term which ``of`` finds in a thing; nothing where there is none."""
+
+    def cell(index: int) -> Callable[[Any], str]:
+        return lambda thing: to_second(term[index]) if (term := of(thing)) else ""
+
+    return ("from", cell(0)), ("until", cell(1))
+
+
+TERM: Final = term_columns()
 
 
 def round_span(span: Duration) -> Duration:

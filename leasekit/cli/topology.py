@@ -11,9 +11,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from leasekit.cli.output import clean, console, example, json_option, note, print_fields, print_json, print_table
+from leasekit.cli.output import (
+    clean,
+    console,
+    example,
+    json_option,
+    listing,
+    print_fields,
+    print_json,
+    print_table,
+    report,
+)
 from leasekit.cli.places import Place, daemon_options
-from leasekit.cli.times import now, to_second
+from leasekit.cli.times import now, term_columns, to_second
 from leasekit.cli.topology_file import read_topology_file
 from leasekit.core.errors import LeasekitError
 from leasekit.core.leases import service_manager as sm
@@ -45,10 +55,7 @@ def request_topology(
             return _show_dry_run(client.command("topology.plan", request=request, broker=broker), as_json)
         name = client.command("topology.request", request=request, broker=broker, tries=tries)["topology"]
         found = _follow(client, name, wait=wait)
-    if as_json:
-        print_json(found)
-    else:
-        show_topology(found)
+    report(found, show_topology, as_json=as_json)
     if found["state"] in OVER:
         raise LeasekitError(f"topology {name} was not leased: {_why(found)}")
     failed = [part for part in found["parts"] if part["state"] == sm.FAILED]
@@ -184,6 +191,12 @@ def _state(part: Mapping[str, Any]) -> str:
 
 # -- commands --------------------------------------------------------------------------------------------------------
 
+TOPOLOGIES: Final = listing(
+    "topology", "slice", "broker", "state",
+    *term_columns(lambda found: found.get("term")),
+    ("reason", lambda found: dated(found["reason"])), empty="no topologies",
+)  # fmt: skip
+
 
 @click.command(epilog=example("leasekit lease topologies", "leasekit lease topologies --all --json"))
 @click.option("--all", "every", is_flag=True, help="Those that are over as well.")
@@ -191,13 +204,8 @@ def _state(part: Mapping[str, Any]) -> str:
 @json_option
 def topologies(place: Place, every: bool, as_json: bool) -> None:
     """List the topologies that were asked for with `leasekit lease request --topology`."""
-    with place.connect(GUEST) as client:
-        found = client.query("topologies", all=every)
-    if as_json:
-        print_json(found)
-        return
-    rows = [(each["topology"], each["slice"], each["broker"], each["state"], *_when(each)) for each in found]
-    print_table(("topology", "slice", "broker", "state", "from", "until", "reason"), rows, empty="no topologies")
+    found = place.query(GUEST, "topologies", all=every)
+    report(found, TOPOLOGIES, as_json=as_json)
 
 
 @click.command(epilog=example("leasekit lease topology guest-t1"))
@@ -206,12 +214,8 @@ def topologies(place: Place, every: bool, as_json: bool) -> None:
 @json_option
 def topology(place: Place, name: str, as_json: bool) -> None:
     """Show a topology: its plan, and its leases."""
-    with place.connect(GUEST) as client:
-        found = client.query("topology", topology=name)
-    if as_json:
-        print_json(found)
-    else:
-        show_topology(found)
+    found = place.query(GUEST, "topology", topology=name)
+    report(found, show_topology, as_json=as_json)
 
 
 @click.command("close-topology", epilog=example("leasekit lease close-topology guest-t1 --wait"))
@@ -237,12 +241,4 @@ def close_topology(place: Place, name: str, reason: str, wait: bool, as_json: bo
     finally:
         if following is not None:
             following.close()
-    if as_json:
-        print_json(found)
-    else:
-        note(f"{name}: {found['state']}")
-
-
-def _when(found: Mapping[str, Any]) -> tuple[str, str, str]:
-    start, end = map(to_second, found["term"]) if found.get("term") else ("", "")
-    return start, end, dated(found["reason"])
+    report(found, f"{name}: {found['state']}", as_json=as_json)
