@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TextIO
 
 from leasekit.core.signals import StepFunction
-from leasekit.core.time import SECOND, Duration, Instant, Term
+from leasekit.core.time import Duration, Instant, Term
 
 
 class Series(StepFunction):
@@ -145,38 +145,11 @@ def fidelity(usable: StepFunction, leased: StepFunction, window: Term) -> float 
     return min(1.0, usable_total / leased_total)
 
 
-def expected_fidelity(term: Duration, overhead: Duration) -> float:
-    """The fidelity of one lease of length ``term`` of which ``overhead`` goes to setup, join, leave and teardown.
-
-    As Shirako charges it: a lease pays its own setup and join, its leave, and its predecessor's teardown.
-    0 where the overhead eats the whole term. Raises ``ValueError`` on a term below 1 ms or a negative overhead.
-    """
-    if term < 1 or overhead < 0:
-        raise ValueError(f"term {term} ms must be at least 1, overhead {overhead} ms at least 0")
-    return max(0.0, 1.0 - overhead / term)
-
-
 def usage(held: StepFunction, capacity: StepFunction | float, window: Term) -> float | None:
     """The share of a site's capacity (unit-milliseconds) that was held; None where it had none."""
     _check(window)
     available = capacity.integral(window) if isinstance(capacity, StepFunction) else capacity * window.length
     return held.integral(window) / available if available > 0 else None
-
-
-def flips_per_s(flips: int, elapsed_ms: float) -> float:
-    """Units that changed hands per second. Raises ``ValueError`` where no time has passed."""
-    if elapsed_ms <= 0:
-        raise ValueError(f"elapsed {elapsed_ms} ms must be more than 0 to give a rate")
-    return flips * SECOND / elapsed_ms
-
-
-def minimum_term_ms(alpha_ms: float, term_ticks: int) -> float:
-    """The shortest lease term, in ms of real time, that an implementation sustains (Shirako, section 5.3).
-
-    ``alpha_ms`` is its mean overhead per tick when every node flips once in each term of ``term_ticks`` ticks:
-    the whole overhead of a term. Flips per second at saturation are ``flips_per_s(nodes, minimum_term_ms(...))``.
-    """
-    return alpha_ms * term_ticks
 
 
 def summed(parts: Iterable[StepFunction]) -> Series:

@@ -90,8 +90,6 @@ class Axis:
     durations: bool
 
 
-LEASE_TERM = Axis("lease term", durations=True)
-
 Curves = Mapping[str, Sequence[tuple[float, float]]]
 """Named curves of (x, y) points."""
 

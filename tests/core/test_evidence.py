@@ -22,7 +22,6 @@ from leasekit.core.claims.evidence import (
     decode_evidence,
     encode_evidence,
     in_words,
-    of_contradiction,
     of_overdelegation,
     of_returned,
     verify_evidence,
@@ -330,20 +329,24 @@ def test_it_was_redeemed_before() -> None:
 # -- a site against itself ---------------------------------------------------------------------------------------------
 
 
+def contradiction(ticket: Ticket, receipt: Statement, contract: Statement) -> Evidence:
+    return Evidence(CONTRADICTION, contract.at, ticket.chain, (receipt, contract))
+
+
 def test_a_site_that_contradicts_itself() -> None:
     """A receipt and a later contract on the same claim are the site's fault."""
     receipt = state(SITE, RECEIPT, TICKET.leaf.digest, 2_000_000, "L-1")
-    evidence = of_contradiction(TICKET, receipt, CONTRACTED)
+    evidence = contradiction(TICKET, receipt, CONTRACTED)
     proven = verdict(evidence)
     assert proven.guilty == SITE.public
     assert "is void as of 1970-01-01 00:33:20.000Z, and honoured it" in proven.words
     late = state(SITE, RECEIPT, TICKET.leaf.digest, 3_000_000, "L-1")
-    assert refusal(of_contradiction(TICKET, late, CONTRACTED)) == "not_after"
-    assert refusal(of_contradiction(TICKET, NOTE, CONTRACTED)) == "wrong_kind"
+    assert refusal(contradiction(TICKET, late, CONTRACTED)) == "not_after"
+    assert refusal(contradiction(TICKET, NOTE, CONTRACTED)) == "wrong_kind"
     by_guest = state(GUEST, RECEIPT, TICKET.leaf.digest, 2_000_000)
-    assert refusal(of_contradiction(TICKET, by_guest, CONTRACTED)) == "wrong_signer"
+    assert refusal(contradiction(TICKET, by_guest, CONTRACTED)) == "wrong_signer"
     closing = state(SITE, CONTRACT, TICKET.leaf.digest, 3_000_000, "L-1 4 1000000 2000000")
-    assert refusal(of_contradiction(TICKET, receipt, closing)) == "not_after"
+    assert refusal(contradiction(TICKET, receipt, closing)) == "not_after"
 
 
 # -- the file ----------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leasekit.core.signals import Signal, StepFunction
-from leasekit.core.time import HOUR, MINUTE, Term
+from leasekit.core.time import Term
 from leasekit.emulation import metrics
 from leasekit.emulation.metrics import Series
 
@@ -121,14 +121,6 @@ def test_fidelity_of_nothing_is_none_and_of_too_much_an_error() -> None:
         metrics.fidelity(series((0, 2.0)), series((0, 1.0)), WINDOW)
 
 
-def test_expected_fidelity_grows_with_the_term() -> None:
-    """An overhead of 6 minutes takes a tenth of an hour, and all of a term of 5 minutes."""
-    assert metrics.expected_fidelity(HOUR, 6 * MINUTE) == pytest.approx(0.9)
-    assert metrics.expected_fidelity(5 * MINUTE, 6 * MINUTE) == 0.0
-    with pytest.raises(ValueError, match="at least 1"):
-        metrics.expected_fidelity(0, 1)
-
-
 @pytest.mark.parametrize("capacity", [10.0, Signal([(0, 10.0)])])
 def test_usage_of_a_site(capacity: StepFunction | float) -> None:
     """Five of ten units for half the window: a quarter, with capacity as a number or a function of time."""
@@ -138,15 +130,6 @@ def test_usage_of_a_site(capacity: StepFunction | float) -> None:
 def test_usage_without_capacity_is_none() -> None:
     """A site that has nothing has no usage."""
     assert metrics.usage(Series(), 0, WINDOW) is None
-
-
-def test_rates() -> None:
-    """Flips per second, and what an alpha of 0.17 ms over terms of 3,600 ticks means for 240 nodes."""
-    assert metrics.flips_per_s(500, 250.0) == 2000.0
-    assert metrics.minimum_term_ms(0.17, 3600) == pytest.approx(612)
-    assert metrics.flips_per_s(240, metrics.minimum_term_ms(0.17, 3600)) == pytest.approx(392, rel=0.01)
-    with pytest.raises(ValueError, match="more than 0"):
-        metrics.flips_per_s(1, 0.0)
 
 
 @given(st.lists(recorded(), max_size=4))

@@ -13,9 +13,10 @@ import pytest
 from leasekit.config.traces import BATCH, synthetic
 from leasekit.core.time import DAY, HOUR, Term
 from leasekit.emulation import plots
-from leasekit.emulation.plots import Load
+from leasekit.emulation.plots import Axis, Load
 
 WINDOW = Term(0, 3 * DAY)
+LEASE_TERM = Axis("lease term", durations=True)
 WEB_DEMAND = synthetic(1, 3 * DAY, peak=60).rounded_up()
 BATCH_DEMAND = synthetic(2, 3 * DAY, peak=40, settings=BATCH).rounded_up()
 HELD = WEB_DEMAND.resampled(12 * HOUR, "peak")
@@ -62,7 +63,7 @@ DRAWINGS: dict[str, tuple[Drawing, list[str]]] = {
         ["Site usage", "duke", "unc", "held", "capacity", "nodes"],
     ),
     "fidelity": (
-        lambda stem: plots.fidelity_against(stem, CURVES, plots.LEASE_TERM, measured={"a VM": [(HOUR, 0.89)]}),
+        lambda stem: plots.fidelity_against(stem, CURVES, LEASE_TERM, measured={"a VM": [(HOUR, 0.89)]}),
         ["fidelity", "a VM", "a VM, emulated", "a machine", "lease term", "100%", "1h", "1d"],
     ),
     "alpha": (
@@ -78,7 +79,7 @@ DRAWINGS: dict[str, tuple[Drawing, list[str]]] = {
     ),
     "rmse": (
         lambda stem: plots.rmse_against(
-            stem, {"web": [(12 * HOUR, 12.57), (DAY, 22.17)], "batch": [(DAY, 5.0)]}, plots.LEASE_TERM
+            stem, {"web": [(12 * HOUR, 12.57), (DAY, 22.17)], "batch": [(DAY, 5.0)]}, LEASE_TERM
         ),
         ["root mean square error (nodes)", "12h", "1d", "12.6", "22.2", "web", "batch"],
     ),
@@ -141,9 +142,9 @@ def test_nothing_to_draw_is_an_error(tmp_path: Path) -> None:
         lambda: plots.terms_side_by_side(tmp_path / "x", [], WINDOW, title="t"),
         lambda: plots.stacked_guests(tmp_path / "x", {}, WINDOW, title="t"),
         lambda: plots.site_usage(tmp_path / "x", {}, WINDOW),
-        lambda: plots.fidelity_against(tmp_path / "x", {}, plots.LEASE_TERM),
+        lambda: plots.fidelity_against(tmp_path / "x", {}, LEASE_TERM),
         lambda: plots.alpha_curves(tmp_path / "x", {}),
-        lambda: plots.rmse_against(tmp_path / "x", {}, plots.LEASE_TERM),
+        lambda: plots.rmse_against(tmp_path / "x", {}, LEASE_TERM),
     ]
     for draw in drawings:
         with pytest.raises(ValueError, match="nothing to draw: found no"):
@@ -156,5 +157,5 @@ def test_pictures_leave_no_global_figures(tmp_path: Path) -> None:
     import matplotlib.pyplot as plt
 
     before = plt.get_fignums()
-    plots.rmse_against(tmp_path / "x", {"web": [(DAY, 1.0)]}, plots.LEASE_TERM)
+    plots.rmse_against(tmp_path / "x", {"web": [(DAY, 1.0)]}, LEASE_TERM)
     assert plt.get_fignums() == before

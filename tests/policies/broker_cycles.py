@@ -15,9 +15,11 @@ from leasekit.core.mappers import (
     PendingRequest,
     Reject,
     Source,
+    Usage,
 )
-from leasekit.core.time import Instant, Term
+from leasekit.core.time import INSTANT_MAX, Duration, Instant, Term
 from leasekit.core.timetable import Timetable
+from leasekit.policies.broker.fair_share import REMEMBERED, _weighed
 
 FAR = 1_000_000
 
@@ -243,3 +245,11 @@ def grants(decisions: Sequence[BrokerDecision]) -> Iterator[Grant]:
             yield decision
         elif isinstance(decision, GrantGroup):
             yield from decision.grants
+
+
+def decayed(usage: Usage, holder: str, type_: str, now: Instant, half_life: Duration) -> float:
+    """Unit-milliseconds that a holder has had, looked at anew: those of the past decayed to ``now``, those to come in
+    full.
+    """
+    window = Term(max(0, now - REMEMBERED * half_life), INSTANT_MAX)
+    return sum(sum(_weighed(term, units, now, half_life)) for term, units in usage.held(holder, type_, window))

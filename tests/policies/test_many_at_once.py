@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from broker_cycles import FAR, Books, request
+from broker_cycles import FAR, Books, decayed, request
 from hypothesis import given
 from hypothesis import strategies as st
 
 from leasekit.core.mappers import BrokerCycle, PendingRequest
 from leasekit.core.time import Term
 from leasekit.policies.broker import rooms
-from leasekit.policies.broker.fair_share import FairShareSettings, _ByShare, decayed
+from leasekit.policies.broker.fair_share import FairShareSettings, _ByShare
 from leasekit.policies.broker.ledger import Ledger
 from leasekit.policies.broker.turn import GrantedToo
 from leasekit.policies.registry import make_mapper

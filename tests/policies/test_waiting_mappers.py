@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
-from broker_cycles import FAR, Books, grants, request
+from broker_cycles import FAR, Books, decayed, grants, request
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,7 +16,7 @@ from leasekit.core.time import Instant, Term
 from leasekit.core.timetable import Timetable
 from leasekit.policies.broker import waiting
 from leasekit.policies.broker.backfill import Backfill, BackfillSettings
-from leasekit.policies.broker.fair_share import FairShare, FairShareSettings, decayed
+from leasekit.policies.broker.fair_share import FairShare, FairShareSettings
 from leasekit.policies.broker.fcfs import Fcfs, FcfsSettings
 from leasekit.policies.broker.ledger import Ledger
 from leasekit.policies.broker.priority import Priority, PrioritySettings

@@ -102,11 +102,6 @@ def of_returned(ticket: Ticket, relinquishment: Statement, contract: Statement) 
     return Evidence(RETURNED, contract.at, ticket.chain, (relinquishment, contract))
 
 
-def of_contradiction(ticket: Ticket, receipt: Statement, contract: Statement) -> Evidence:
-    """The evidence that a site voided a claim and honoured it."""
-    return Evidence(CONTRADICTION, contract.at, ticket.chain, (receipt, contract))
-
-
 # -- verifying ---------------------------------------------------------------------------------------------------------
 
 

@@ -16,18 +16,6 @@ from leasekit.emulation.compare.works import BEST_EFFORT, Work
 BOUND: Final = 10 * SECOND
 """Runs shorter than this count as this long in a bounded slowdown, as the field does."""
 
-MEASURES: Final = {
-    "accepted": "share of the requests that were granted",
-    "mean_wait_s": "best effort: mean seconds from submission to start",
-    "median_wait_s": "best effort: the wait that half of them stay below",
-    "p95_wait_s": "best effort: the wait that 95 of 100 stay below",
-    "mean_bounded_slowdown": "best effort: mean of max(1, (wait + run) / max(run, 10 s))",
-    "utilisation": "unit time that work ran, over unit time from the first submission to the last",
-    "fairness": "Jain's index over the holders' mean bounded slowdowns: 1 if all fare alike, 1/n if one bears it all",
-    "makespan_s": "seconds from the first submission to the last end",
-}
-"""What each measure means."""
-
 
 @attrs.frozen(kw_only=True)
 class Measured:

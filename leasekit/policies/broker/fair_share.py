@@ -101,7 +101,9 @@ class _ByShare:
         return False
 
     def _had(self, usage: Usage, holder: str, type_: str, now: Instant) -> float:
-        """As :func:`decayed`. What is past hardly ever changes: it is summed up once, and anew only now and then."""
+        """Unit-milliseconds that a holder has had, those of the past decayed to ``now``, those to come in full. What is
+        past hardly ever changes: it is summed up once, and anew only now and then.
+        """
         known = self._past.get((holder, type_))
         if known is None or not 0 <= now - known.read <= self._half_life // 8:
             known = _Past(0.0, max(0, now - REMEMBERED * self._half_life), now)
@@ -132,9 +134,3 @@ def _weighed(term: Term, units: int, now: Instant, half_life: Duration) -> tuple
     if end > now:
         to_come = float(units * (end - max(start, now)))
     return past, to_come
-
-
-def decayed(usage: Usage, holder: str, type_: str, now: Instant, half_life: Duration) -> float:
-    """Unit-milliseconds that a holder has had, those of the past decayed to ``now``, those to come in full."""
-    window = Term(max(0, now - REMEMBERED * half_life), INSTANT_MAX)
-    return sum(sum(_weighed(term, units, now, half_life)) for term, units in usage.held(holder, type_, window))
