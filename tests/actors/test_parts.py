@@ -12,6 +12,7 @@ from leasekit.actors.broker.admission import Admission
 from leasekit.actors.broker.book import Book
 from leasekit.actors.broker.dry_runs import DryRuns
 from leasekit.actors.broker.holds import Holds
+from leasekit.actors.broker.introductions import Introductions
 from leasekit.actors.broker.planner import Planner
 from leasekit.actors.broker.queue import RequestQueue
 from leasekit.actors.broker.quotes import Quotes
@@ -393,6 +394,23 @@ def test_dry_runs_answer_by_a_mapper_made_for_them(kernel: Kernel, keyring: Keyr
         ((_, answer),) = sent(kernel)
         assert isinstance(answer, ProbeAnswer) and answer.status == status
     assert not queue.options and not served.leases and runs.in_turn is None
+
+
+def test_introductions_are_said_once_until_a_peer_changes(kernel: Kernel, keyring: Keyring) -> None:
+    """A site hears of a guest once for a lease, and again when the guest has another key; nothing is said unasked."""
+    peering = Peering(kernel, keyring, "broker", "", lambda peer: False)
+    notices = Notices(kernel, lambda notice, receipt: None)
+    (source,) = book_of(keyring).of_type("vm")
+    silent = Introductions(kernel, keyring, peering, notices, endorse=False)
+    assert silent.introduce("web", source, 2 * HOUR) == b"" and not sent(kernel)
+    told = Introductions(kernel, keyring, peering, notices, endorse=True)
+    endorsed = told.introduce("web", source, 2 * HOUR)
+    assert check_statement(ED25519, endorsed, ENDORSEMENT, signer=ME.public)
+    ((peer, message),) = sent(kernel)
+    assert peer == "site" and isinstance(message, Introduce) and (message.peer, message.until) == ("web", 2 * HOUR)
+    assert told.introduce("web", source, 2 * HOUR) == endorsed and not sent(kernel)
+    told.unsay("web")
+    assert told.introduce("web", source, 2 * HOUR) == endorsed and len(sent(kernel)) == 1
 
 
 def test_a_planner_asks_other_brokers_and_holds_what_its_mapper_plans(kernel: Kernel, keyring: Keyring) -> None:

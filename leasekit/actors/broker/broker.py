@@ -515,7 +515,7 @@ class Broker(BrokerClaims):
         site, properties, endorsement = "", EMPTY, b""
         if source is not None:
             site, properties = source.site, source.properties
-            endorsement = self.introduce(lease.holder, source, lease.claims[-1].term.end)
+            endorsement = self.introductions.introduce(lease.holder, source, lease.claims[-1].term.end)
         self.served.publish(
             lease,
             TicketUpdate(

@@ -13,6 +13,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from leasekit.actors.broker.book import rest_of
+from leasekit.actors.broker.introductions import Introductions
 from leasekit.actors.broker.state import BrokerState, delegation_key
 from leasekit.actors.dispatch import command, takes
 from leasekit.actors.issued import replaced_by, taken_back
@@ -43,7 +44,6 @@ from leasekit.core.protocol.fields import HELD_MAX
 from leasekit.core.protocol.messages import (
     Accepted,
     HeldClaim,
-    Introduce,
     LetGo,
     Offer,
     OfferAnswer,
@@ -54,7 +54,7 @@ from leasekit.core.protocol.messages import (
 )
 from leasekit.core.schema import Change
 from leasekit.core.steps import Tick
-from leasekit.core.time import DAY, Instant, Term
+from leasekit.core.time import Instant, Term
 from leasekit.core.timetable.profile import Profile
 from leasekit.core.words import with_article
 
@@ -86,10 +86,9 @@ class BrokerSources(BrokerState):
             send=self.issued.send_now,
         )
         self._gave = False
-        self._introduced: dict[tuple[str, str], tuple[Instant, Instant]] = {}
-        self._endorsements: dict[str, bytes] = {}
+        self.introductions = Introductions(self.kernel, self.keyring, self.peering, self.notices, settings.endorse)
         self._refused_offers: dict[tuple[str, bytes], str] = {}
-        self.peering.changed.append(self._unsay)
+        self.peering.changed.append(self.introductions.unsay)
 
     # -- taking ------------------------------------------------------------------------------------------------
 
@@ -362,32 +361,6 @@ class BrokerSources(BrokerState):
         ends += [d.term.end for d in self.issued if d.source == source.id and d.state != deleg.ENDED]
         last = max((end for end in (*ends, source.grants_until) if end > self.kernel.now), default=0)
         return min(last, source.deadline) if source.deadline >= 0 else last
-
-    # -- introductions -----------------------------------------------------------------------------------------
-
-    def introduce(self, guest: str, source: Delegation, until: Instant) -> bytes:
-        """If the settings say so, make a guest, whose lease ends at ``until``, known at the site of ``source``. Returns
-        the site's endorsement for the guest.
-        """
-        site = source.site
-        holder, place = self.keyring.peers.get(guest), self.keyring.peers.get(site)
-        if not self.settings.endorse or holder is None or place is None:
-            return b""
-        at, told = self._introduced.get((guest, site), (-DAY, 0))
-        if at + DAY <= self.kernel.now or told + DAY < until:  # or the site may forget, before the lease begins
-            self._introduced[guest, site] = self.kernel.now, max(told, until)
-            number = self.kernel.next("serial")
-            message = Introduce(guest, number, self.peering.endorsement(holder), until)
-            # Due for longer than the lease is: the guest's next one may not be introduced anew.
-            self.notices.owe(f"introduce:{guest}@{site}", site, guest, number, message, max(until, source.term.end))
-        if site not in self._endorsements:
-            self._endorsements[site] = self.peering.endorsement(place)
-        return self._endorsements[site]
-
-    def _unsay(self, name: str) -> None:
-        """What was said of a peer may not hold any more: it is said anew."""
-        self._introduced = {pair: told for pair, told in self._introduced.items() if name not in pair}
-        self._endorsements.pop(name, None)
 
     # -- giving ------------------------------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ from leasekit.actors.broker.book import Book
 from leasekit.actors.broker.broker import Broker
 from leasekit.actors.broker.dry_runs import DryRuns
 from leasekit.actors.broker.holds import Holds
+from leasekit.actors.broker.introductions import Introductions
 from leasekit.actors.broker.planner import Planner
 from leasekit.actors.broker.queue import RequestQueue
 from leasekit.actors.calls import Calls
@@ -87,8 +88,8 @@ TICKS_MAX: Final = 20
 PARTS: Final[Mapping[str, type]] = {
     "kernel": Kernel, "keyring": Keyring, "turns": MapperTurns, "peering": Peering, "calls": Calls,
     "served": Served, "notices": Notices, "reports": Reports, "issued": Issued,
-    "queue": RequestQueue, "book": Book, "admission": Admission, "dry_runs": DryRuns, "holds": Holds,
-    "planner": Planner,
+    "queue": RequestQueue, "book": Book, "admission": Admission, "dry_runs": DryRuns,
+    "introductions": Introductions, "holds": Holds, "planner": Planner,
     "returns": Returns, "membership": Membership,
 }  # fmt: skip
 """Parts of an actor, by the attributes in which it has them."""
@@ -96,11 +97,11 @@ PARTS: Final[Mapping[str, type]] = {
 WIRING: Final = frozenset(
     {
         "_accepted", "_admission", "_all_joined", "_all_left", "_book", "_call_unblock", "_carry_out",
-        "_deals_with", "_decider", "_decisions", "_deployed", "_dispatch", "_endorsable", "_fresh", "_holds",
-        "_inputs", "_is_settled", "_issuer", "_kernel", "_keyring", "_kinds", "_mapper", "_most", "_name",
-        "_own", "_plan", "_quotes", "_role", "_served", "_settings", "_sites", "_waiting", "changed",
-        "connected", "dispatch", "dropped", "inline", "name", "peers", "refused", "scheme", "settings",
-        "signer", "sites_by_key", "tag", "taken", "verifier", *PARTS,
+        "_deals_with", "_decider", "_decisions", "_deployed", "_dispatch", "_endorsable", "_endorse", "_fresh",
+        "_holds", "_inputs", "_is_settled", "_issuer", "_kernel", "_keyring", "_kinds", "_mapper", "_most",
+        "_name", "_notices", "_own", "_peering", "_plan", "_quotes", "_role", "_served", "_settings", "_sites",
+        "_waiting", "changed", "connected", "dispatch", "dropped", "inline", "name", "peers", "refused",
+        "scheme", "settings", "signer", "sites_by_key", "tag", "taken", "verifier", *PARTS,
     }
 )  # fmt: skip
 """Attributes that the constructors of an actor and its parts fill in from settings alone, and that do not change."""
