@@ -70,7 +70,7 @@ def test_long_modules_give_a_reason() -> None:
 PARTS = (
     "kernel", "keyring", "dispatch", "turns", "peering", "calls", "served", "notices", "reports", "issued",
     "broker/queue", "broker/book", "broker/usage", "broker/holds", "broker/planner", "broker/quotes",
-    "broker/admission", "broker/introductions", "broker/dry_runs",
+    "broker/admission", "broker/introductions", "broker/answers", "broker/dry_runs",
     "guest/membership", "guest/returns", "site/kinds", "site/unit_power",
 )  # fmt: skip
 """Modules of leasekit/actors whose classes are parts."""

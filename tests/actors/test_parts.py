@@ -9,6 +9,7 @@ import attrs
 import pytest
 
 from leasekit.actors.broker.admission import Admission
+from leasekit.actors.broker.answers import Answers
 from leasekit.actors.broker.book import Book
 from leasekit.actors.broker.dry_runs import DryRuns
 from leasekit.actors.broker.holds import Holds
@@ -411,6 +412,34 @@ def test_introductions_are_said_once_until_a_peer_changes(kernel: Kernel, keyrin
     assert told.introduce("web", source, 2 * HOUR) == endorsed and not sent(kernel)
     told.unsay("web")
     assert told.introduce("web", source, 2 * HOUR) == endorsed and len(sent(kernel)) == 1
+
+
+def test_answers_settle_a_request_and_refuse_its_group(kernel: Kernel, keyring: Keyring) -> None:
+    """Who waited hears it, and waits no more; what is refused takes its group with it; a lease that is over is not
+    refused again.
+    """
+    served: Served[BrokerLease] = Served(kernel, keyring, lambda lease, number: lease.request != number)
+    kernel.register(BrokerLease, owes=served.owes, send=served.send_now)
+    book, queue = book_of(keyring), RequestQueue(keyring, 8)
+    introductions = Introductions(
+        kernel, keyring, Peering(kernel, keyring, "broker", "", lambda peer: False),
+        Notices(kernel, lambda notice, receipt: None), endorse=False,
+    )  # fmt: skip
+    answers = Answers(kernel, served, queue, book, introductions)
+    leases = [attrs.evolve(lease_of(keyring), id=f"w-{number}", group="g") for number in range(2)]
+    for lease in leases:
+        served.leases[lease.id] = lease
+        queue.add(lease, parse_options({}, Term(HOUR, 2 * HOUR)))
+        book.join_group("web", "g", lease.id, 2)
+    answers.reject(leases[0], "no room", fits=2 * HOUR)
+    updates = [message for _, message in sent(kernel) if isinstance(message, TicketUpdate)]
+    assert [(one.lease, one.status, one.earliest) for one in updates] == [
+        ("w-0", "refused", 2 * HOUR),
+        ("w-1", "refused", -1),
+    ]
+    assert not len(queue) and {lease.state for lease in leases} == {br.FAILED}
+    with pytest.raises(LeasekitError):
+        answers.reject(leases[0], "again")
 
 
 def test_a_planner_asks_other_brokers_and_holds_what_its_mapper_plans(kernel: Kernel, keyring: Keyring) -> None:

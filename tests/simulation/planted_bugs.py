@@ -23,6 +23,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from leasekit.actors.broker.answers import Answers
 from leasekit.actors.broker.book import Book
 from leasekit.actors.broker.broker import Broker
 from leasekit.actors.broker.claims import BrokerClaims
@@ -248,7 +249,7 @@ BUGS: Final[dict[str, Bug]] = {
     "a group is granted before all are there": Bug(
         Book, "complete_groups", "len(group.members) == group.count", "len(group.members) + 1 >= group.count"
     ),
-    "a member of a refused group stays": Bug(Broker, "_refuse_group", "if other is not None and", "if False and"),
+    "a member of a refused group stays": Bug(Answers, "refuse_group", "if other is not None and", "if False and"),
     "half a group stays reserved when the rest does not fit": Bug(
         Broker, "_grant_all", "self.book.table_of(grant.source).release(key)", NOTHING
     ),
@@ -291,7 +292,7 @@ BUGS: Final[dict[str, Bug]] = {
         Broker, "_view", "exclude_sites=options.exclude_sites", "exclude_sites=frozenset()"
     ),
     "a grant names another site than its ticket": Bug(
-        Broker, "_settle_request", "source.site, source.properties", 'source.site.replace("0", "1"), source.properties'
+        Answers, "settle", "source.site, source.properties", 'source.site.replace("0", "1"), source.properties'
     ),
     "a deferred start is later than is of use": Bug(
         Broker, "_view", "(max(lease.deadline, start) if options.deferrable else start)",

@@ -44,7 +44,6 @@ from leasekit.core.mappers import (
     Preempt,
     Reject,
 )
-from leasekit.core.properties import EMPTY
 from leasekit.core.protocol.codec import clip
 from leasekit.core.protocol.fields import TICKET_MAX
 from leasekit.core.protocol.messages import (
@@ -52,7 +51,6 @@ from leasekit.core.protocol.messages import (
     MODIFY,
     NEW,
     RequestTicket,
-    TicketUpdate,
     Withdraw,
 )
 from leasekit.core.requests import Options, parse_options
@@ -176,7 +174,7 @@ class Broker(BrokerClaims):
         deadline = self.admission.goes_on_until(lease, message.op, message.term)
         if lease.request:  # or it would not ask for something else
             self.kernel.fire(br.MACHINE, lease, "withdraw", "its guest gave the request up")
-            self._settle_request(lease, "closed", "a later request was made")
+            self.answers.settle(lease, "closed", "a later request was made")
         self.kernel.fire(br.MACHINE, lease, message.op)
         lease.asked, lease.number, lease.request, lease.arrived = asked, message.number, message.number, self.kernel.now
         lease.deadline = deadline
@@ -195,13 +193,13 @@ class Broker(BrokerClaims):
         if lease.request != message.request or lease.pending == NONE:
             if overtaken and lease.pending == NONE and lease.ended < 0:
                 lease.request = message.request  # when it comes it is dropped
-                self._settle_request(lease, "closed", "the request was withdrawn")
+                self.answers.settle(lease, "closed", "the request was withdrawn")
             else:
                 self.served.repeat(lease, message.number)
             return
         self.kernel.fire(br.MACHINE, lease, "withdraw", "its guest gave the request up")
-        self._settle_request(lease, "closed", "the request was withdrawn")
-        self._refuse_group(lease, "a member of its group was withdrawn")
+        self.answers.settle(lease, "closed", "the request was withdrawn")
+        self.answers.refuse_group(lease, "a member of its group was withdrawn")
 
     # -- the mapper's turns ------------------------------------------------------------------------------------
 
@@ -346,7 +344,7 @@ class Broker(BrokerClaims):
             self._grant_all(decision.grants)
         elif isinstance(decision, Reject):
             fits = decision.earliest if decision.earliest is None or decision.earliest >= 0 else None
-            self._reject(self._waiting(decision.lease), clip(decision.reason, REASON_MAX), fits)
+            self.answers.reject(self._waiting(decision.lease), clip(decision.reason, REASON_MAX), fits)
         elif isinstance(decision, Defer):
             self._waiting(decision.lease).defer_reason = clip(decision.reason, REASON_MAX)
         elif isinstance(decision, Preempt):
@@ -463,7 +461,7 @@ class Broker(BrokerClaims):
         source = self.book.get(parts[-1][1].source)
         assert source is not None, "checked before"
         self.kernel.fire(br.MACHINE, lease, "grant", f"{counted(grant.units)} of {source.site} over [{start}, {end})")
-        self._settle_request(
+        self.answers.settle(
             lease, "granted", "", ticket=first.encode(), source=source, truncation=truncation, further=further
         )
 
@@ -493,54 +491,6 @@ class Broker(BrokerClaims):
             made.append((ticket, granted))
         return made
 
-    def _settle_request(
-        self,
-        lease: BrokerLease,
-        status: str,
-        reason: str,
-        *,
-        ticket: bytes = b"",
-        source: Delegation | None = None,
-        truncation: bytes = b"",
-        fits: Instant | None = None,
-        further: bytes = b"",
-    ) -> None:
-        number, lease.defer_reason = lease.request, ""
-        lease.request = 0
-        self.queue.remove(lease)
-        if status == "granted":
-            self.book.leave_group(lease.id)
-        if lease.state in (br.CLOSED, br.FAILED):
-            lease.ended, lease.reason = self.kernel.now, reason
-        site, properties, endorsement = "", EMPTY, b""
-        if source is not None:
-            site, properties = source.site, source.properties
-            endorsement = self.introductions.introduce(lease.holder, source, lease.claims[-1].term.end)
-        self.served.publish(
-            lease,
-            TicketUpdate(
-                lease.id, lease.update + 1, number, status, ticket, site, properties, truncation, reason,
-                -1 if fits is None else fits, endorsement, further,
-            ),
-        )  # fmt: skip
-
-    def _reject(self, lease: BrokerLease, reason: str, fits: Instant | None = None, event: str = "refuse") -> None:
-        self.kernel.fire(br.MACHINE, lease, event, reason)
-        lease.reason = reason
-        self._settle_request(lease, "refused", reason, fits=fits)
-        self._refuse_group(lease, f"a member of its group was refused: {reason}")
-
-    def refuse_waiting(self, lease: BrokerLease, reason: str) -> None:
-        """See the layer below."""
-        self._reject(lease, reason)
-
-    def _refuse_group(self, lease: BrokerLease, reason: str) -> None:
-        for member in self.book.dissolve_group(lease.id):
-            other = self.queue.leases.get(member)
-            if other is not None and other is not lease:
-                self.kernel.fire(br.MACHINE, other, "refuse", reason)
-                self._settle_request(other, "refused", reason)
-
     # -- what is held for plans ----------------------------------------------------------------------------------
 
     def _use_hold(self, hold: PlanHold, lease: BrokerLease) -> None:
@@ -568,7 +518,7 @@ class Broker(BrokerClaims):
         mine = f"{hold.id}/"
         for lease in list(self.queue.leases.values()):
             if lease.asked.properties.get(HOLD, "").startswith(mine) and lease.id in self.queue:
-                self.refuse_waiting(lease, f"hold expired: {why}")
+                self.answers.reject(lease, f"hold expired: {why}")
 
     # -- time and state ----------------------------------------------------------------------------------------
 
@@ -588,7 +538,7 @@ class Broker(BrokerClaims):
             self._drop(lease)
             return
         if lease.request and lease.deadline <= self.kernel.now:
-            self._reject(lease, self._why_expired(lease), event="expire")
+            self.answers.reject(lease, self._why_expired(lease), event="expire")
         if lease.unacked and lease.send_at <= self.kernel.now:
             self.served.send(lease)
         if lease.ended < 0 and lease.claims and self._booked_until(lease) <= self.kernel.now:

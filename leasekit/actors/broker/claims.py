@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from leasekit.actors.broker.answers import Answers
 from leasekit.actors.broker.sources import TRUNCATE, BrokerSources
 from leasekit.actors.dispatch import takes
 from leasekit.actors.settings import DELEGATE, BrokerSettings, Peer
@@ -48,12 +49,7 @@ class BrokerClaims(BrokerSources):
     ) -> None:
         super().__init__(name, signer, scheme, peers, settings)
         self._closings = 0
-
-    # -- for the layer above -----------------------------------------------------------------------------------
-
-    def refuse_waiting(self, lease: BrokerLease, reason: str) -> None:
-        """Refuse the request of ``lease`` that waits for the mapper."""
-        raise NotImplementedError
+        self.answers = Answers(self.kernel, self.served, self.queue, self.book, self.introductions)
 
     # -- tickets that come back -------------------------------------------------------------------------------
 
@@ -226,7 +222,7 @@ class BrokerClaims(BrokerSources):
         going_on = [claim for claim in lease.claims if claim.booked_until > at]
         notices = [self._truncation(lease, claim, at, saving) for claim in going_on]
         if lease.request:
-            self.refuse_waiting(lease, f"the lease is preempted: {reason}")
+            self.answers.reject(lease, f"the lease is preempted: {reason}")
         lease.cut, lease.suspended = at, suspend
         self.kernel.fire(br.MACHINE, lease, "preempt", f"ends at {at}: {reason}")
         for claim, site, message in notices:

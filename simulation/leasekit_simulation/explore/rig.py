@@ -17,6 +17,7 @@ import attrs
 
 from leasekit.actors.base import Actor
 from leasekit.actors.broker.admission import Admission
+from leasekit.actors.broker.answers import Answers
 from leasekit.actors.broker.book import Book
 from leasekit.actors.broker.broker import Broker
 from leasekit.actors.broker.dry_runs import DryRuns
@@ -89,7 +90,7 @@ PARTS: Final[Mapping[str, type]] = {
     "kernel": Kernel, "keyring": Keyring, "turns": MapperTurns, "peering": Peering, "calls": Calls,
     "served": Served, "notices": Notices, "reports": Reports, "issued": Issued,
     "queue": RequestQueue, "book": Book, "admission": Admission, "dry_runs": DryRuns,
-    "introductions": Introductions, "holds": Holds, "planner": Planner,
+    "introductions": Introductions, "answers": Answers, "holds": Holds, "planner": Planner,
     "returns": Returns, "membership": Membership,
 }  # fmt: skip
 """Parts of an actor, by the attributes in which it has them."""
@@ -98,10 +99,10 @@ WIRING: Final = frozenset(
     {
         "_accepted", "_admission", "_all_joined", "_all_left", "_book", "_call_unblock", "_carry_out",
         "_deals_with", "_decider", "_decisions", "_deployed", "_dispatch", "_endorsable", "_endorse", "_fresh",
-        "_holds", "_inputs", "_is_settled", "_issuer", "_kernel", "_keyring", "_kinds", "_mapper", "_most",
-        "_name", "_notices", "_own", "_peering", "_plan", "_quotes", "_role", "_served", "_settings", "_sites",
-        "_waiting", "changed", "connected", "dispatch", "dropped", "inline", "name", "peers", "refused",
-        "scheme", "settings", "signer", "sites_by_key", "tag", "taken", "verifier", *PARTS,
+        "_holds", "_inputs", "_introductions", "_is_settled", "_issuer", "_kernel", "_keyring", "_kinds",
+        "_mapper", "_most", "_name", "_notices", "_own", "_peering", "_plan", "_quotes", "_role", "_served",
+        "_settings", "_sites", "_waiting", "changed", "connected", "dispatch", "dropped", "inline", "name",
+        "peers", "refused", "scheme", "settings", "signer", "sites_by_key", "tag", "taken", "verifier", *PARTS,
     }
 )  # fmt: skip
 """Attributes that the constructors of an actor and its parts fill in from settings alone, and that do not change."""
