@@ -16,7 +16,7 @@ from leasekit.core.claims.claim import DEGREE_ONE
 from leasekit.core.drivers import SAVES
 from leasekit.core.leases.power import power_driver
 from leasekit.core.settings import setting_fields, structure
-from leasekit.core.time import Duration, format_duration
+from leasekit.core.time import format_duration
 from leasekit.drivers.names import UNIT_ID
 from leasekit.drivers.null import NullSettings
 from leasekit.drivers.registry import TIMEOUT, action_timeout, capabilities, driver_names, only_units
@@ -120,17 +120,7 @@ def _delegations(
             context.faults.add(
                 key, f"{entry.type!r} for {entry.broker!r} again", "one delegation of a type to a broker"
             )
-        made.append(
-            DelegationSpec(
-                broker=entry.broker,
-                type=entry.type,
-                units=units.get(entry.type, 0) if entry.units is None else entry.units,
-                length=entry.length,
-                degree=round(entry.degree * DEGREE_ONE),
-                renew=_renewal(context, key, entry),
-                renew_for=entry.renew_for or 0,
-            )
-        )
+        made.append(_delegation(context, key, entry, units.get(entry.type, 0)))
     for type_, there in units.items():
         given = [spec for spec in made if spec.type == type_]
         most = there * max((spec.degree for spec in given), default=DEGREE_ONE) // DEGREE_ONE
@@ -143,8 +133,8 @@ def _delegations(
     return tuple(made)
 
 
-def _renewal(context: Context, key: str, entry: tables.DelegationTable) -> Duration:
-    """How long before its end a delegation is renewed; 0: it is not."""
+def _delegation(context: Context, key: str, entry: tables.DelegationTable, units: int) -> DelegationSpec:
+    """A delegation for its giver: of so many ``units``, where the table says no number."""
     renew, stretch = entry.renew or 0, entry.renew_for or 0
     if stretch and not renew:
         context.faults.add(f"{key}.renew_for", format_duration(stretch), "renew beside it: how long before the end")
@@ -152,7 +142,10 @@ def _renewal(context: Context, key: str, entry: tables.DelegationTable) -> Durat
         context.faults.add(
             f"{key}.renew", format_duration(renew), "less than length, and than renew_for: it is before the end of each"
         )
-    return renew
+    return DelegationSpec(
+        broker=entry.broker, type=entry.type, units=units if entry.units is None else entry.units, length=entry.length,
+        degree=round(entry.degree * DEGREE_ONE), site=entry.site, renew=renew, renew_for=stretch,
+    )  # fmt: skip
 
 
 def resolve_given(context: Context, name: str, table: tables.BrokerTable) -> tuple[DelegationSpec, ...]:
@@ -170,13 +163,7 @@ def resolve_given(context: Context, name: str, table: tables.BrokerTable) -> tup
             context.faults.add(f"{key}.units", "nothing", "how many units it gives")
         if any((other.broker, other.type, other.site) == (entry.broker, entry.type, entry.site) for other in made):
             context.faults.add(key, f"{entry.type!r} for {entry.broker!r} again", "one delegation of a type and site")
-        made.append(
-            DelegationSpec(
-                broker=entry.broker, type=entry.type, units=entry.units or 1, length=entry.length,
-                degree=round(entry.degree * DEGREE_ONE), site=entry.site, renew=_renewal(context, key, entry),
-                renew_for=entry.renew_for or 0,
-            )
-        )  # fmt: skip
+        made.append(_delegation(context, key, entry, 1))
     return tuple(made)
 
 
