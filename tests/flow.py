@@ -1,8 +1,8 @@
 """Which files a plain request passes through: ``python tests/flow.py``.
 
-A guest asks for one unit in a world of one site, one broker and one guest, in virtual time. From the command until the
-lease is active every call into another file of leasekit is noted. The script prints the files in the order in which they
-are first met, how often each is entered from another file, and the two sums.
+A guest asks for one unit in a world of one site, one broker and one guest, in virtual time. From the command until
+the lease is active every call into another file of leasekit is noted. The script prints the files in the order in which
+they are first met, how often each is entered from another file, and the two sums.
 """
 
 from __future__ import annotations
