@@ -43,17 +43,24 @@ from leasekit.emulation.coallocation.problems import (
     typed_request,
 )
 from leasekit.policies.broker.coallocation import milp
-from leasekit.policies.broker.coallocation.frames import Books, Plan, Planned, Planner, Policy, Window
-from leasekit.policies.broker.coallocation.instance import Availability, Network, Shape, scale_of
-from leasekit.policies.broker.coallocation.model import CoRequest, LinkRequest, Options, Problem, SiteRequest
+from leasekit.policies.broker.coallocation.frames import (
+    Books,
+    FramePlan,
+    FramePlanned,
+    FramePlanner,
+    FrameWindow,
+    Policy,
+)
+from leasekit.policies.broker.coallocation.instance import Availability, InstanceShape, Network, scale_of
+from leasekit.policies.broker.coallocation.model import CoRequest, LinkRequest, ModelOptions, Problem, SiteRequest
 from leasekit.policies.broker.coallocation.routing import Oracle
 from leasekit.policies.broker.coallocation.search import Search
-from leasekit.policies.broker.coallocation.solve import Limits
+from leasekit.policies.broker.coallocation.solve import SolveLimits
 
 REPEATS = 5
 BY_VALUE = Policy(sort="value")
 RING_LIMIT_S, RING_ANSWER_S = 0.9, 1.0
-ST, PLAIN = Options(pmax=2), Options(pmax=None)
+ST, PLAIN = ModelOptions(pmax=2), ModelOptions(pmax=None)
 
 
 class Case(NamedTuple):
@@ -96,10 +103,10 @@ def stream(testbed: Testbed, seed: int, policy: Policy, sample: int) -> tuple[li
             sites=tuple(SiteRequest(id=f"r{j}", cpus=arrival.cpus) for j in range(arrival.kind.sites)),
             links=tuple(LinkRequest(from_=f"r{a}", to=f"r{b}", bw=1) for a, b in arrival.kind.links),
         )
-        window = Window(est=arrival.earliest, lst=arrival.latest, duration=arrival.duration, unit=SECOND)
+        window = FrameWindow(est=arrival.earliest, lst=arrival.latest, duration=arrival.duration, unit=SECOND)
 
-        def plan(request: CoRequest = request, window: Window = window) -> Planned:
-            return Planner(books).plan(Shape(network, request, ST), window, policy)
+        def plan(request: CoRequest = request, window: FrameWindow = window) -> FramePlanned:
+            return FramePlanner(books).plan(InstanceShape(network, request, ST), window, policy)
 
         times.append(1000 * min(seconds(plan) for _ in range(REPEATS)))
         if number % sample == 0:
@@ -109,7 +116,7 @@ def stream(testbed: Testbed, seed: int, policy: Policy, sample: int) -> tuple[li
             cases.append(Case(request, tuple(frees)))
         planned = plan()
         if planned.plans:
-            books.reserve(str(number), Shape(network, request, ST), planned.plans[0], arrival.duration)
+            books.reserve(str(number), InstanceShape(network, request, ST), planned.plans[0], arrival.duration)
     return times, cases, network
 
 
@@ -129,12 +136,12 @@ def testbed_figures(testbed: Testbed, quick: bool, kept: list[tuple[Case, Networ
 # -- solvers on the same instances -----------------------------------------------------------------------------------
 
 
-def search_cost(network: Network, shape: Shape, free: Availability) -> float | None:
+def search_cost(network: Network, shape: InstanceShape, free: Availability) -> float | None:
     """The objective that the search finds, with nothing remembered; None if there is no plan."""
     return cost_of(network, Search(network, shape, free, Oracle(network), nodes=10_000_000).run().cost)
 
 
-def highs_plain_cost(network: Network, shape: Shape, free: Availability) -> float | None:
+def highs_plain_cost(network: Network, shape: InstanceShape, free: Availability) -> float | None:
     """The objective of HiGHS on the paper's model as it stands."""
     program = milp.plain(network, shape, free)
     solved = milp.run(program)
@@ -203,7 +210,7 @@ def solver_figures(kept: Sequence[tuple[Case, Network]]) -> Iterator[Result]:
         for name, options in (("plain", PLAIN), ("st", ST)):
             ours, highs, glpk = [], [], []
             for case, network in kept:
-                shape = Shape(network, case.request, options)
+                shape = InstanceShape(network, case.request, options)
                 sums = [0.0, 0.0, 0.0]
                 for free in case.frames:
                     found: list[float | None] = []
@@ -242,10 +249,14 @@ def random_figures(count: int) -> Iterator[Result]:
     yield result("random_answers_that_differ", differ, "", 0)
 
 
-def prepared(problem: Problem) -> tuple[Network, Shape, Availability]:
+def prepared(problem: Problem) -> tuple[Network, InstanceShape, Availability]:
     """A problem at one instant, with all resources free."""
     network = Network(problem.resources, scale_of(problem.resources, [problem.request]))
-    return network, Shape(network, problem.request, problem.options), Availability(network.cpus, network.bw, network.vc)
+    return (
+        network,
+        InstanceShape(network, problem.request, problem.options),
+        Availability(network.cpus, network.bw, network.vc),
+    )
 
 
 # -- larger ----------------------------------------------------------------------------------------------------------
@@ -262,20 +273,23 @@ def large_figures(count: int) -> Iterator[Result]:
         random = Random(load)
         for number in range(count):
             request = typed_request(random)
-            options = Options(pmax=random.choice([2, 3]))
+            options = ModelOptions(pmax=random.choice([2, 3]))
             duration = random.choice([1800, 3600, 7200])
             est = random.randrange(day.end - 3 * duration)
-            window = Window(est=est, lst=est + 2 * duration, duration=duration)
+            window = FrameWindow(est=est, lst=est + 2 * duration, duration=duration)
 
             def plan(
-                books: Books = books, request: CoRequest = request, options: Options = options, window: Window = window
-            ) -> Planned:
-                return Planner(books).plan(Shape(books.network, request, options), window, policy)
+                books: Books = books,
+                request: CoRequest = request,
+                options: ModelOptions = options,
+                window: FrameWindow = window,
+            ) -> FramePlanned:
+                return FramePlanner(books).plan(InstanceShape(books.network, request, options), window, policy)
 
             times.append(1000 * min(seconds(plan) for _ in range(REPEATS)))
             plans = plan().plans
             if plans:
-                books.reserve(f"q{number}", Shape(books.network, request, options), plans[0], duration)
+                books.reserve(f"q{number}", InstanceShape(books.network, request, options), plans[0], duration)
     yield result("large_mean_ms", mean(times), "ms", 40)
     yield result("large_max_ms", max(times), "ms", 100)
 
@@ -287,14 +301,14 @@ def ring_figures(testbed: Testbed, count: int) -> Iterator[Result]:
     for size in (5, 6, 7, 8):
         for seed in range(count):
             books = loaded_books(testbed.resources, seed, Term(0, 4 * 3600), 0.45, 0.3)
-            shape = Shape(books.network, ring_request(Random(seed), size), ST)
+            shape = InstanceShape(books.network, ring_request(Random(seed), size), ST)
             begin = time.monotonic()
 
             def left(begin: float = begin) -> float:
                 return begin + RING_LIMIT_S - time.monotonic()
 
-            window = Window(est=0, lst=7200, duration=3600)
-            planned = Planner(books).plan(shape, window, Policy(sort="value", limits=Limits(remaining=left)))
+            window = FrameWindow(est=0, lst=7200, duration=3600)
+            planned = FramePlanner(books).plan(shape, window, Policy(sort="value", limits=SolveLimits(remaining=left)))
             times.append(time.monotonic() - begin)
             answered += len(planned.plans)
             proven += sum(plan.outcome.status == "optimal" for plan in planned.plans)
@@ -307,7 +321,7 @@ def ring_figures(testbed: Testbed, count: int) -> Iterator[Result]:
     yield result("ring_largest_gap", max(gaps), "", None)
 
 
-def _gap(plan: Plan) -> float:
+def _gap(plan: FramePlan) -> float:
     cost = plan.outcome.cost or 0
     return (cost - plan.outcome.bound) / cost if cost else 0.0
 

@@ -30,7 +30,7 @@ from leasekit.core.leases.machine import NONE, Joint, TransitionTable
 from leasekit.core.time import format_duration
 from leasekit.policies.authority.energy import EnergySettings
 from leasekit.policies.authority.energy_forecast import EwmaSettings
-from leasekit.policies.authority.energy_plan import PowerSettings
+from leasekit.policies.authority.energy_plan import EnergyPowerSettings
 from leasekit.policies.broker.backfill import WaitingSettings
 from leasekit.policies.broker.fair_share import FairShareSettings
 from leasekit.policies.broker.fcfs import FcfsSettings
@@ -73,7 +73,7 @@ SETTINGS: Final[Mapping[str, type]] = {
     "settings of static": StaticSettings,
     "settings of a demand": DemandSettings,
     "settings of energy": EnergySettings,
-    "settings of switching": PowerSettings,
+    "settings of switching": EnergyPowerSettings,
     "settings of ewma": EwmaSettings,
 }
 TABLES_OF_THEIR_OWN: Final = frozenset({"priorities", "inventory", "delegations"})

@@ -90,6 +90,18 @@ def test_parts_name_few_things_that_they_use() -> None:
     assert not found, "\n" + "\n".join(found)
 
 
+def test_no_class_name_occurs_twice() -> None:
+    """A name means one class, wherever in the package it is read; skeletons are what ``leasekit mapper new`` copies."""
+    found: dict[str, list[str]] = {}
+    for path in sorted((ROOT / "leasekit").rglob("*.py")):
+        if "skeletons" in path.parts:
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                found.setdefault(node.name, []).append(_name(path))
+    assert {name: paths for name, paths in found.items() if len(paths) > 1} == {}
+
+
 def test_nobody_touches_what_is_anothers_own() -> None:
     """In actors no attribute of a part that begins with an underscore is used from outside."""
     found = []

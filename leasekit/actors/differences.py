@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from leasekit.actors.settings import DelegationSpec
 from leasekit.core.leases import delegation as deleg
-from leasekit.core.leases.relations import Delegation, Wish
+from leasekit.core.leases.relations import Delegation, DelegationWish
 from leasekit.core.time import Instant
 
 OFFERED: Final = "offered"
@@ -29,7 +29,7 @@ IN_USE: Final = "in_use"
 def differences(
     settled: Mapping[str, DelegationSpec],
     wanted: Mapping[str, DelegationSpec],
-    wishes: Mapping[str, Wish],
+    wishes: Mapping[str, DelegationWish],
     records: Iterable[Delegation],
     now: Instant,
 ) -> list[dict[str, Any]]:
@@ -60,7 +60,7 @@ def differences(
 def _why(
     file: DelegationSpec | None,
     spec: DelegationSpec | None,
-    wish: Wish | None,
+    wish: DelegationWish | None,
     stretches: list[Delegation],
     held: int,
     now: Instant,

@@ -3,8 +3,9 @@
 What the settings name is cut and offered as soon as it can be, sent until the taker answers, and may be taken back by
 the operator. The roles say where the units come from, and what taking back does to what was granted of them.
 
-The settings may say something else after a restart, and the operator may wish for something else (a :class:`Wish`,
-which stands until it is taken back): what is held is replaced by another claim over the same time then.
+The settings may say something else after a restart, and the operator may wish for something else (a
+:class:`DelegationWish`, which stands until it is taken back): what is held is then replaced by another
+claim over the same time.
 
 One that is renewed or replaced becomes a line of delegations: each stretch is offered, taken, and ended by itself, and
 named after the first (``NAME``, ``NAME#2``, ...). An offer that was refused, or that the taker could not even answer,
@@ -29,7 +30,7 @@ from leasekit.core.claims.statements import reclaim
 from leasekit.core.claims.ticket import Ticket, decode_ticket
 from leasekit.core.errors import CommandError
 from leasekit.core.leases import delegation as deleg
-from leasekit.core.leases.relations import Delegation, Wish
+from leasekit.core.leases.relations import Delegation, DelegationWish
 from leasekit.core.properties import Properties
 from leasekit.core.protocol.fields import ID_MAX
 from leasekit.core.protocol.messages import (
@@ -127,11 +128,11 @@ class Issued:
         """What is to be given, by line."""
         self.taken: list[Callable[[Delegation], None]] = []
         """Who is told, in order, of a delegation that its taker has from now on."""
-        self.wishes: dict[str, Wish] = {}
+        self.wishes: dict[str, DelegationWish] = {}
         self._retried: dict[str, int] = {}
         self._waiting_lines: dict[str, None] = {}
         kernel.register(Delegation, due_at=self.due_at, on_due=self.due, owes=self.owes, send=self.send_now)
-        kernel.register(Wish)
+        kernel.register(DelegationWish)
 
     def __iter__(self) -> Iterator[Delegation]:
         return iter(self.given.values())
@@ -461,7 +462,7 @@ class Issued:
         self._issuer.check_wish(line, type_, units)
         before = self.wishes.get(line)
         anew = until is None and before is not None and (before.anew or before.until >= 0)
-        self.wishes[line] = Wish(line, broker, type_, units, -1 if until is None else until, site, anew)
+        self.wishes[line] = DelegationWish(line, broker, type_, units, -1 if until is None else until, site, anew)
         try:
             self._issuer.check_given_in_all(type_)
         except CommandError:
@@ -491,7 +492,7 @@ class Issued:
     def give_again(self, record: Delegation) -> None:
         """It is taken back, but not as the operator wants it: as soon as it can be given again, it is."""
         if record.base in self.specs and record.base not in self.wishes:
-            wish = self.wishes[record.base] = Wish(
+            wish = self.wishes[record.base] = DelegationWish(
                 record.base, record.peer, record.type, 0, -1, self.specs[record.base].site
             )
             self._kernel.touch(wish)
@@ -583,7 +584,7 @@ class Issued:
 
     def restore(self, rows: Iterable[Row], wishes: Iterable[Row]) -> None:
         """Take up what a store kept."""
-        self.wishes = {row[0]: Wish.from_row(row) for row in wishes}
+        self.wishes = {row[0]: DelegationWish.from_row(row) for row in wishes}
         for record in map(Delegation.from_row, rows):
             if record.given:
                 self.given[record.id] = record

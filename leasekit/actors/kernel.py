@@ -72,7 +72,7 @@ def _sends_nothing(record: Any, peer: str) -> None: ...
 
 
 @attrs.frozen(slots=True)
-class Kind:
+class RecordKind:
     """What a kind of record needs: ``due_at`` is when time next concerns one, ``on_due`` what happens then; ``owes``
     whether a peer has not acknowledged something of one, ``send`` how the peer gets that again.
     """
@@ -106,7 +106,7 @@ class Kernel:
         self.errors: list[str] = []
         """What the operator was told last that is wrong."""
         self.owed: dict[str, dict[str, Record]] = {}
-        self._kinds: dict[type, Kind] = {}
+        self._kinds: dict[type, RecordKind] = {}
         self._counted = False
         self._timer_seq = self._superseded = 0
 
@@ -121,14 +121,14 @@ class Kernel:
         owes: Callable[[R, str], bool] = _owes_nothing,
         send: Callable[[R, str], None] = _sends_nothing,
     ) -> None:
-        """Say once what all records of a class need; see :class:`Kind`."""
-        self._kinds[record] = Kind(due_at, on_due, owes, send)
+        """Say once what all records of a class need; see :class:`RecordKind`."""
+        self._kinds[record] = RecordKind(due_at, on_due, owes, send)
 
     def register_unkept(self, kind: type[T], *, on_due: Callable[[T], None]) -> None:
         """The same for what waits and is not kept: it is over when its actor is. Time concerns it when it was
         :meth:`schedule`d.
         """
-        self._kinds[kind] = Kind(on_due=on_due, is_kept=False)
+        self._kinds[kind] = RecordKind(on_due=on_due, is_kept=False)
 
     def due_at(self, record: Record) -> Instant | None:
         """When time next concerns a record."""

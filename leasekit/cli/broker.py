@@ -10,7 +10,7 @@ import click
 from leasekit.cli.calendars import calendars, print_calendar
 from leasekit.cli.delegations import add_delegation_commands, state_of
 from leasekit.cli.output import example, json_option, listing, note, print_json, properties_of, report
-from leasekit.cli.places import Place, daemon_options
+from leasekit.cli.places import DeployPlace, daemon_options
 from leasekit.cli.ticket import key_words, known_names, stored_rows
 from leasekit.cli.times import SPAN, WHEN, at, term_columns
 from leasekit.core.claims.statements import decode_statement
@@ -46,7 +46,7 @@ def broker() -> None:
 @broker.command(epilog=example("leasekit broker sources"))
 @daemon_options
 @json_option
-def sources(place: Place, as_json: bool) -> None:
+def sources(place: DeployPlace, as_json: bool) -> None:
     """List the delegations that the broker holds, what is free of them, and until when it can grant of them."""
     found = place.query(BROKER, "sources")
     report(found, SOURCES, as_json=as_json)
@@ -56,7 +56,7 @@ def sources(place: Place, as_json: bool) -> None:
 @click.argument("source")
 @daemon_options
 @json_option
-def release(place: Place, source: str, as_json: bool) -> None:
+def release(place: DeployPlace, source: str, as_json: bool) -> None:
     """Let go of what a site or broker has delegated and is not there any more to take back.
 
     Nothing is granted of it from now on; leases that have not begun are off, the others run out. When its giver is
@@ -70,7 +70,7 @@ def release(place: Place, source: str, as_json: bool) -> None:
 @broker.command(epilog=example("leasekit broker requests"))
 @daemon_options
 @json_option
-def requests(place: Place, as_json: bool) -> None:
+def requests(place: DeployPlace, as_json: bool) -> None:
     """List the requests that wait for the broker's mapper, and why."""
     waiting = [lease for lease in place.query(BROKER, "leases") if lease["pending"] != NONE]
     report(waiting, REQUESTS, as_json=as_json)
@@ -89,7 +89,7 @@ def requests(place: Place, as_json: bool) -> None:
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Draw it into FILE, a .png or .svg.")
 @daemon_options
 @json_option
-def calendar(place: Place, begin: Instant, span: Duration, source: str, out: Path | None, as_json: bool) -> None:
+def calendar(place: DeployPlace, begin: Instant, span: Duration, source: str, out: Path | None, as_json: bool) -> None:
     """Draw how the units of each delegation are taken over time, and by whom: a full block where none is free.
 
     Units that the site needs for maintenance are drawn on a line of their own, as is the time from which on a
@@ -122,7 +122,7 @@ def calendar(place: Place, begin: Instant, span: Duration, source: str, out: Pat
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write them to FILE.")
 @daemon_options
 @json_option
-def receipts(place: Place, lease: str, out: Path | None, as_json: bool) -> None:
+def receipts(place: DeployPlace, lease: str, out: Path | None, as_json: bool) -> None:
     """List the receipts that sites gave the broker for claims that ended early, or write them to a file.
 
     Who is accused of having given units away twice brings them: `leasekit evidence verify FILE --against RECEIPTS`.
@@ -161,7 +161,7 @@ def receipts(place: Place, lease: str, out: Path | None, as_json: bool) -> None:
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Draw it into FILE, a .png or .svg.")
 @daemon_options
 @json_option
-def topology(place: Place, out: Path | None, as_json: bool) -> None:
+def topology(place: DeployPlace, out: Path | None, as_json: bool) -> None:
     """Show the network that the broker can plan on: sites, exchange points, links, and what is free of them now."""
     from leasekit.cli.network import print_topology, topology_of
 

@@ -28,7 +28,7 @@ Step: TypeAlias = tuple[Instant, Instant, int]
 """From, until, units taken."""
 
 
-class Reservation(NamedTuple):
+class CalendarReservation(NamedTuple):
     """Units of a delegation that someone has over a term. ``lease`` is empty where they were delegated on."""
 
     holder: str
@@ -37,7 +37,7 @@ class Reservation(NamedTuple):
     term: Term
 
 
-class Window(NamedTuple):
+class CalendarWindow(NamedTuple):
     """Units that the site withholds for maintenance."""
 
     id: str
@@ -58,8 +58,8 @@ class Calendar(NamedTuple):
     type: str
     units: int
     window: Term
-    reservations: tuple[Reservation, ...]
-    withheld: tuple[Window, ...]
+    reservations: tuple[CalendarReservation, ...]
+    withheld: tuple[CalendarWindow, ...]
     gone: Term | None = None
 
     @property
@@ -106,21 +106,21 @@ def calendars(
     window: Term,
 ) -> list[Calendar]:
     """The calendars of ``sources`` from what a broker says of itself; what lies outside the window is left out."""
-    reserved: dict[str, list[Reservation]] = {}
+    reserved: dict[str, list[CalendarReservation]] = {}
     for lease in leases:
         for claim in lease["claims"]:
-            made = Reservation(lease["holder"], lease["id"], claim["units"], Term(*claim["term"]))
+            made = CalendarReservation(lease["holder"], lease["id"], claim["units"], Term(*claim["term"]))
             reserved.setdefault(claim["source"], []).append(made)
     for given in delegations:
         start, end = given["term"]
         end = end if given["freed"] < 0 else min(end, given["freed"])
         if given["state"] not in ("refused", "ended") and start < end:
-            made = Reservation(given["broker"], "", given["units"], Term(start, end))
+            made = CalendarReservation(given["broker"], "", given["units"], Term(start, end))
             reserved.setdefault(given["source"], []).append(made)
     found = []
     for source in sources:
         there = [r for r in reserved.get(source["source"], ()) if r.term.overlaps(window)]
-        windows = [Window(w["window"], w["units"], Term(*w["term"]), w["reason"]) for w in source["withheld"]]
+        windows = [CalendarWindow(w["window"], w["units"], Term(*w["term"]), w["reason"]) for w in source["withheld"]]
         gone = Term(source["grants_until"], source["term"][1])
         found.append(
             Calendar(

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from leasekit.cli.output import example, json_option, note, print_json
-from leasekit.cli.places import Place, file_options
+from leasekit.cli.places import DeployPlace, file_options
 from leasekit.core.errors import LeasekitError
 from leasekit.core.time import format_duration
 
@@ -22,7 +22,7 @@ def clock() -> None:
 @click.argument("actors", metavar="[ACTOR]...", nargs=-1)
 @file_options
 @json_option
-def accept(place: Place, actors: tuple[str, ...], as_json: bool) -> int:
+def accept(place: DeployPlace, actors: tuple[str, ...], as_json: bool) -> int:
     """Have daemons take their machine's clock for right after it was set: all of a deploy file, or those ACTORs of it.
 
     Until then time goes on at the old pace, and nothing ends by it; what is over by the clock ends now. An actor's log

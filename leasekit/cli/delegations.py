@@ -8,7 +8,7 @@ from typing import Any, Final
 import click
 
 from leasekit.cli.output import example, json_option, listing, report
-from leasekit.cli.places import Place, daemon_options
+from leasekit.cli.places import DeployPlace, daemon_options
 from leasekit.cli.times import TERM, WHEN, at, to_second
 from leasekit.core.time import Instant
 
@@ -20,7 +20,7 @@ def add_delegation_commands(group: click.Group, role: str) -> None:
     @group.command(epilog=example(f"leasekit {noun} delegations"))
     @daemon_options
     @json_option
-    def delegations(place: Place, as_json: bool) -> None:
+    def delegations(place: DeployPlace, as_json: bool) -> None:
         """List what it has given to brokers."""
         report(place.query(role, "delegations"), DELEGATIONS, as_json=as_json)
 
@@ -35,7 +35,7 @@ def add_delegation_commands(group: click.Group, role: str) -> None:
     @daemon_options
     @json_option
     def delegate(
-        place: Place, to: str, type_: str, units: int | None, until: Instant | None, site: str, as_json: bool
+        place: DeployPlace, to: str, type_: str, units: int | None, until: Instant | None, site: str, as_json: bool
     ) -> None:
         """Give units to a broker: again after a reclaim, more than it has, or fewer, or until another time.
 
@@ -57,7 +57,7 @@ def add_delegation_commands(group: click.Group, role: str) -> None:
     @click.option("--deadline", type=WHEN, metavar="TIME", help="When leases that exist are closed [they run out].")
     @daemon_options
     @json_option
-    def reclaim(place: Place, delegation: str, at: Instant, deadline: Instant | None, as_json: bool) -> None:
+    def reclaim(place: DeployPlace, delegation: str, at: Instant, deadline: Instant | None, as_json: bool) -> None:
         """Take a delegation back from its broker.
 
         As soon as the broker has heard of it, it grants only what ends by --at. Leases that have begun by then run

@@ -9,7 +9,7 @@ from typing import Any, Final
 import click
 
 from leasekit.cli.output import example, json_option, note, print_fields, print_json, print_table
-from leasekit.cli.places import Place, daemon_options
+from leasekit.cli.places import DeployPlace, daemon_options
 from leasekit.cli.ticket import key_words, known_names, plain_bytes, public_key
 from leasekit.core.claims.evidence import (
     EVIDENCE_MAX,
@@ -52,7 +52,7 @@ def evidence() -> None:
 )  # fmt: skip
 @daemon_options
 @json_option
-def verify(place: Place, source: Path, against: tuple[Path, ...], site: str, as_json: bool) -> int:
+def verify(place: DeployPlace, source: Path, against: tuple[Path, ...], site: str, as_json: bool) -> int:
     """Check evidence offline: who did what, by what is signed alone.
 
     Exits with 0 if it is proven, with 3 if it is open (it may have an innocent reason, which the site's word would rule
@@ -112,7 +112,7 @@ def verify(place: Place, source: Path, against: tuple[Path, ...], site: str, as_
 @_source
 @daemon_options
 @json_option
-def show(place: Place, source: Path, as_json: bool) -> int:
+def show(place: DeployPlace, source: Path, as_json: bool) -> int:
     """Show the claims and statements in evidence, by what is signed, without judging them (see `evidence verify`)."""
     try:
         found = decode_evidence(_text(source))

@@ -71,7 +71,7 @@ def coallocation(
     testbed = simulation.read_testbed(data)
     if out is not None:
         make_folder(out)
-    setup = simulation.Setup(pmax=pmax or None, starts=starts, frames=frames, sort=sort, load=load)
+    setup = simulation.CoallocationSetup(pmax=pmax or None, starts=starts, frames=frames, sort=sort, load=load)
     wanted = [name for name in SCENARIOS if name in (scenarios or SCENARIOS)]
     with _bar() as progress:
         tallies, leases = coallocation_actors.run_all(
@@ -191,13 +191,13 @@ def energy(
     from leasekit.emulation.energy import experiment as simulation
     from leasekit.emulation.energy.drive import Latencies
     from leasekit.emulation.outputs import make_folder
-    from leasekit.policies.authority.energy_plan import PowerSettings
+    from leasekit.policies.authority.energy_plan import EnergyPowerSettings
 
-    setup = simulation.Setup(
+    setup = simulation.EnergySetup(
         days=days,
         safety=safety,
         latencies=Latencies(boot=boot, resume=resume),
-        power=PowerSettings(boot=boot, minimum=minimum),
+        power=EnergyPowerSettings(boot=boot, minimum=minimum),
         suspend_below=suspend_below,
     )
     if out is not None:

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from leasekit.cli.output import example, json_option, listing, note, print_fields, print_json, report
-from leasekit.cli.places import Place, file_options
+from leasekit.cli.places import DeployPlace, file_options
 from leasekit.cli.times import SPAN, WHEN
 from leasekit.config.instants import shown
 from leasekit.core.claims.keys import fingerprint
@@ -53,7 +53,7 @@ def new(files: tuple[Path, ...], ask: bool, passphrase_file: Path | None, as_jso
 @click.argument("files", metavar="[FILE]...", type=_path, nargs=-1)
 @file_options
 @json_option
-def show(place: Place, files: tuple[Path, ...], as_json: bool) -> None:
+def show(place: DeployPlace, files: tuple[Path, ...], as_json: bool) -> None:
     """Show the public keys of key files (.key or .pub), or of all actors of the deploy file.
 
     What it prints is public: it goes into the [peer] tables of others.

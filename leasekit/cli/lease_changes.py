@@ -12,10 +12,10 @@ from click.core import ParameterSource
 from leasekit.actors.settings import GuestSettings
 from leasekit.cli.lease_views import last_end, show_lease
 from leasekit.cli.output import clean, example, json_option, print_json, report
-from leasekit.cli.places import Place, daemon_options
+from leasekit.cli.places import DeployPlace, daemon_options
 from leasekit.cli.times import PAIR, SPAN, WHEN, Count, now, to_second
 from leasekit.cli.topology import request_topology
-from leasekit.cli.watching import Following, Outcome
+from leasekit.cli.watching import Following, WatchOutcome
 from leasekit.config.instants import dated, shown
 from leasekit.core.errors import LeasekitError
 from leasekit.core.time import Duration, Instant, format_duration
@@ -82,7 +82,7 @@ configuration_option = click.option(
 def request(
     context: click.Context,
     /,
-    place: Place,
+    place: DeployPlace,
     type_: str | None,
     units: int | None,
     span: Duration | None,
@@ -165,7 +165,7 @@ def request(
     return _change(place, "lease.request", arguments, wait=wait, as_json=as_json)
 
 
-def _now(place: Place) -> Instant:
+def _now(place: DeployPlace) -> Instant:
     """What time it is at the daemon, which need not be that of this machine's clock."""
     with place.connect(GUEST) as client:
         return int(client.query("clock")["now"])
@@ -195,7 +195,7 @@ def _only(context: click.Context, allowed: Collection[str], why: str) -> None:
 
 
 def _try(
-    place: Place,
+    place: DeployPlace,
     command: str,
     arguments: Callable[[Callable[[], Mapping[str, Any]]], Mapping[str, Any]],
     *,
@@ -258,7 +258,7 @@ def _answer(answer: Mapping[str, Any], *, as_json: bool, latest: Instant | None 
 def extend(
     context: click.Context,
     /,
-    place: Place,
+    place: DeployPlace,
     name: str,
     span: Duration | None,
     until: Instant | None,
@@ -314,7 +314,7 @@ def extend(
 @daemon_options
 @json_option
 def modify(
-    place: Place,
+    place: DeployPlace,
     name: str,
     units: int | None,
     until: Instant | None,
@@ -348,13 +348,13 @@ def modify(
 @click.option("--wait", is_flag=True, help="Follow it until it is closed, and its units are torn down.")
 @daemon_options
 @json_option
-def close(place: Place, name: str, reason: str, wait: bool, as_json: bool) -> int:
+def close(place: DeployPlace, name: str, reason: str, wait: bool, as_json: bool) -> int:
     """End a lease early; what is left of its time goes back to the broker."""
     return _change(place, "lease.close", {"lease": name, "reason": reason}, name=name, wait=wait, as_json=as_json)
 
 
 def _change(
-    place: Place,
+    place: DeployPlace,
     command: str,
     arguments: Mapping[str, Any] | Callable[[Callable[[], Mapping[str, Any]]], Mapping[str, Any]],
     *,
@@ -370,7 +370,7 @@ def _change(
 
     socket = place.socket(GUEST)
     following = Following(socket) if wait else None
-    outcome: Outcome | None = None
+    outcome: WatchOutcome | None = None
     try:
         with ControlClient(socket) as client:
             if callable(arguments):
@@ -388,7 +388,7 @@ def _change(
     return 0
 
 
-def _follow_change(following: Following, command: str, arguments: Mapping[str, Any], lease: str) -> Outcome:
+def _follow_change(following: Following, command: str, arguments: Mapping[str, Any], lease: str) -> WatchOutcome:
     if command == "lease.close":
         return following.until_closed(lease)
     if command == "lease.undo_extend":

@@ -11,7 +11,7 @@ import click
 
 from leasekit.cli.lease_views import list_leases, show_history, show_lease, transition_line
 from leasekit.cli.output import clean, example, json_option, print_json, print_json_line, report
-from leasekit.cli.places import Place, daemon_options
+from leasekit.cli.places import DeployPlace, daemon_options
 from leasekit.cli.times import Count
 from leasekit.core.errors import LeasekitError
 
@@ -28,7 +28,7 @@ GUEST = "guest"
 )
 @daemon_options
 @json_option
-def list_(place: Place, slice_: str, every: bool, as_json: bool) -> None:
+def list_(place: DeployPlace, slice_: str, every: bool, as_json: bool) -> None:
     """List leases. A guest's by default; with --actor those that a broker or site knows."""
     with place.connect(GUEST, or_only=True) as client:
         leases = with_topologies(client, client.query("leases", all=every, slice=slice_), every=every)
@@ -40,7 +40,7 @@ def list_(place: Place, slice_: str, every: bool, as_json: bool) -> None:
 @click.argument("name", metavar="LEASE")
 @daemon_options
 @json_option
-def show(place: Place, name: str, as_json: bool) -> None:
+def show(place: DeployPlace, name: str, as_json: bool) -> None:
     """Show a lease: its state and why, what was asked and granted, its units."""
     with place.connect(GUEST, or_only=True) as client:
         found = client.query("lease", lease=name)
@@ -51,7 +51,7 @@ def show(place: Place, name: str, as_json: bool) -> None:
 @click.argument("name", metavar="LEASE")
 @daemon_options
 @json_option
-def history(place: Place, name: str, as_json: bool) -> None:
+def history(place: DeployPlace, name: str, as_json: bool) -> None:
     """List the transitions of a lease: when, from what, to what, why.
 
     A lease that was over long ago is found by its id.
@@ -87,7 +87,7 @@ def _open(client: Any, name: str) -> str:
 @click.argument("name", metavar="[LEASE]", default="")
 @daemon_options
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON document on each line.")
-def watch(place: Place, name: str, as_json: bool) -> None:
+def watch(place: DeployPlace, name: str, as_json: bool) -> None:
     """Print transitions as they happen, of one lease or of all, until Ctrl-C."""
     with place.connect(GUEST, or_only=True) as client:
         for event in client.watch(_open(client, name) if name else ""):
@@ -110,7 +110,7 @@ def watch(place: Place, name: str, as_json: bool) -> None:
 @click.option("--follow", is_flag=True, help="Print further lines of the one UNIT as they come, until Ctrl-C.")
 @daemon_options
 @json_option
-def logs(place: Place, name: str, unit: str, lines: int, follow: bool, as_json: bool) -> None:
+def logs(place: DeployPlace, name: str, unit: str, lines: int, follow: bool, as_json: bool) -> None:
     """Print what drivers said of a lease's units: the guest's, and the site's where its daemon is in the same file."""
     if follow and (not unit or as_json):
         raise click.UsageError("--follow goes with a UNIT, and without --json")
@@ -139,7 +139,7 @@ def logs(place: Place, name: str, unit: str, lines: int, follow: bool, as_json: 
                 click.echo(clean(f"{which} {each}: {line}"))
 
 
-def _site_socket(place: Place, found: Mapping[str, Any]) -> dict[str, Path]:
+def _site_socket(place: DeployPlace, found: Mapping[str, Any]) -> dict[str, Path]:
     """The control socket of the lease's site, if the deploy file has its daemon and that runs here."""
     if place.control is not None or not found.get("site"):
         return {}

@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from leasekit.cli.output import example, json_option
-from leasekit.cli.places import Place, daemon_options
+from leasekit.cli.places import DeployPlace, daemon_options
 from leasekit.cli.site_units import show_console
 from leasekit.core.errors import LeasekitError
 
@@ -53,7 +53,7 @@ def find_unit(client: Any, name: str) -> tuple[Mapping[str, Any], Mapping[str, A
 )  # fmt: skip
 @click.option("--user", "-l", default="", help="Log in as this user [as the unit's properties say].")
 @daemon_options
-def ssh(place: Place, unit: str, command: Sequence[str], identity: Path | None, user: str) -> int:
+def ssh(place: DeployPlace, unit: str, command: Sequence[str], identity: Path | None, user: str) -> int:
     """Log in to a unit, or run COMMAND there (after -- if it has options).
 
     The unit's ssh server must have the host key that its site told. UNIT is a unit's name, LEASE/UNIT, or a lease
@@ -81,7 +81,7 @@ def ssh(place: Place, unit: str, command: Sequence[str], identity: Path | None, 
 @click.argument("unit")
 @daemon_options
 @json_option
-def console(place: Place, unit: str, as_json: bool) -> None:
+def console(place: DeployPlace, unit: str, as_json: bool) -> None:
     """Print the last lines of a unit's console.
 
     A console is its site's: the site's daemon must be one of the deploy file's, and run as the same user. Elsewhere ask

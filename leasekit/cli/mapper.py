@@ -325,7 +325,7 @@ def _cell(value: Any) -> str:
 @click.option("--seed", type=int, default=1, show_default=True, metavar="N", help="What they are drawn by.")
 def workload(file: Path, jobs: int, nodes: int, load: float, users: int, seed: int) -> None:
     """Make a job log by a seed, for those who have none: FILE in the Standard Workload Format."""
-    from leasekit.emulation.compare.works import Shape, generate, write_swf
+    from leasekit.emulation.compare.works import WorkShape, generate, write_swf
 
-    write_swf(file, generate(Shape(jobs=jobs, nodes=nodes, load=load, users=users, seed=seed)), nodes)
+    write_swf(file, generate(WorkShape(jobs=jobs, nodes=nodes, load=load, users=users, seed=seed)), nodes)
     note(f"{file}: {jobs} jobs for {nodes} nodes at load {load:g}")

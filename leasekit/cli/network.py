@@ -22,7 +22,7 @@ class Hosting(NamedTuple):
     free: int
 
 
-class Wire(NamedTuple):
+class NetworkWire(NamedTuple):
     """A link; bandwidths in Mbit/s. ``site`` is who leases it."""
 
     type: str
@@ -42,12 +42,12 @@ class Wire(NamedTuple):
         return self.ends.granule * self.free
 
 
-class Topology(NamedTuple):
+class NetworkTopology(NamedTuple):
     """Sites' units, the names of exchange points, links, and what is wrong with links that can't be read."""
 
     hostings: tuple[Hosting, ...]
     exchanges: tuple[str, ...]
-    wires: tuple[Wire, ...]
+    wires: tuple[NetworkWire, ...]
     faults: tuple[str, ...]
 
     @property
@@ -72,7 +72,7 @@ def _hosting(hosting: Hosting) -> dict[str, Any]:
     return {"type": hosting.type, "units": hosting.units, "free_now": hosting.free}
 
 
-def _wire(wire: Wire) -> dict[str, Any]:
+def _wire(wire: NetworkWire) -> dict[str, Any]:
     return {
         "link": wire.type,
         "site": wire.site,
@@ -86,10 +86,10 @@ def _wire(wire: Wire) -> dict[str, Any]:
     }
 
 
-def topology_of(sources: Iterable[Mapping[str, Any]]) -> Topology:
+def topology_of(sources: Iterable[Mapping[str, Any]]) -> NetworkTopology:
     """The network of a broker's ``sources``; several delegations of one type and site count as one."""
     hostings: dict[tuple[str, str], Hosting] = {}
-    wires: dict[tuple[str, str], Wire] = {}
+    wires: dict[tuple[str, str], NetworkWire] = {}
     faults = []
     for source in sources:
         key = (source["site"], source["type"])
@@ -103,11 +103,11 @@ def topology_of(sources: Iterable[Mapping[str, Any]]) -> Topology:
             before = hostings.get(key, Hosting(*key, 0, 0))
             hostings[key] = Hosting(*key, before.units + units, before.free + free)
         else:
-            known = wires.get(key, Wire(source["type"], source["site"], ends, 0, 0))
+            known = wires.get(key, NetworkWire(source["type"], source["site"], ends, 0, 0))
             wires[key] = known._replace(units=known.units + units, free=known.free + free)
     sites = {site for site, _ in hostings}
     ends_of = {end for wire in wires.values() for end in (wire.ends.a, wire.ends.b)}
-    return Topology(
+    return NetworkTopology(
         tuple(hostings[key] for key in sorted(hostings)),
         tuple(sorted(ends_of - sites)),
         tuple(wires[key] for key in sorted(wires, key=lambda one: (one[1], one[0]))),
@@ -115,7 +115,7 @@ def topology_of(sources: Iterable[Mapping[str, Any]]) -> Topology:
     )
 
 
-def print_topology(found: Topology) -> None:
+def print_topology(found: NetworkTopology) -> None:
     """For a person: three tables."""
     rows = [(each.site, each.type, each.units, each.free) for each in found.hostings]
     print_table(

@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from leasekit.cli.network import Topology, Wire
+from leasekit.cli.network import NetworkTopology, NetworkWire
 from leasekit.core.errors import LeasekitError
 from leasekit.emulation.plots import BLUE, GREEN, ORANGE, STYLE, VERMILION
 
@@ -33,7 +33,7 @@ NAMES_MAX: Final = 60
 """Beyond so many places only their names are written, not what is free."""
 
 
-def draw_topology(found: Topology, file: Path) -> None:
+def draw_topology(found: NetworkTopology, file: Path) -> None:
     """Draw it into ``file``, whose name ends in .png or .svg. Raises ``LeasekitError`` where that can't be."""
     places = layout(found)
     with mpl.rc_context():
@@ -55,7 +55,7 @@ def draw_topology(found: Topology, file: Path) -> None:
             raise LeasekitError(f"can't write {file}: {error.strerror or error}") from error
 
 
-def layout(found: Topology) -> Mapping[str, Place]:
+def layout(found: NetworkTopology) -> Mapping[str, Place]:
     """Where everything is drawn: the same for the same network.
 
     Sites stand on a circle, those of one exchange point beside each other; each exchange point settles in the middle of
@@ -95,7 +95,7 @@ def _push(name: str, places: Mapping[str, Place], inner: set[str]) -> Place:
     return total[0], total[1]
 
 
-def curves(found: Topology, places: Mapping[str, Place]) -> Iterator[tuple[Wire, list[Place]]]:
+def curves(found: NetworkTopology, places: Mapping[str, Place]) -> Iterator[tuple[NetworkWire, list[Place]]]:
     """Each link with its line; further links between the same two ends pass beside the first."""
     beside: Counter[frozenset[str]] = Counter()
     for wire in found.wires:
@@ -104,7 +104,7 @@ def curves(found: Topology, places: Mapping[str, Place]) -> Iterator[tuple[Wire,
         beside[pair] += 1
 
 
-def _line(axes: Axes, wire: Wire, curve: Sequence[Place], most: float, *, words: bool) -> None:
+def _line(axes: Axes, wire: NetworkWire, curve: Sequence[Place], most: float, *, words: bool) -> None:
     capacity, free = float(wire.capacity), float(wire.available)
     share = free / capacity if capacity else 0.0
     colour = GREEN if share > 0.5 else ORANGE if share > 0 else VERMILION
@@ -116,7 +116,7 @@ def _line(axes: Axes, wire: Wire, curve: Sequence[Place], most: float, *, words:
         axes.text(*curve[len(curve) // 2], text, ha="center", va="center", fontsize=8, zorder=3, bbox=_BOX)
 
 
-def bend(wire: Wire, places: Mapping[str, Place], beside: int = 0) -> list[Place]:
+def bend(wire: NetworkWire, places: Mapping[str, Place], beside: int = 0) -> list[Place]:
     """The points of a link's line: straight, or round whatever place else it would lead through, and the further out
     the more links it passes ``beside``.
     """
@@ -143,7 +143,7 @@ def bend(wire: Wire, places: Mapping[str, Place], beside: int = 0) -> list[Place
 _BOX: Final[dict[str, Any]] = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1.0}
 
 
-def _sites(axes: Axes, found: Topology, places: Mapping[str, Place]) -> None:
+def _sites(axes: Axes, found: NetworkTopology, places: Mapping[str, Place]) -> None:
     words = len(places) <= NAMES_MAX
     for site in found.sites:
         x, y = places[site]
@@ -157,7 +157,7 @@ def _sites(axes: Axes, found: Topology, places: Mapping[str, Place]) -> None:
         )  # fmt: skip
 
 
-def _exchanges(axes: Axes, found: Topology, places: Mapping[str, Place]) -> None:
+def _exchanges(axes: Axes, found: NetworkTopology, places: Mapping[str, Place]) -> None:
     for name in found.exchanges:
         x, y = places[name]
         axes.plot([x], [y], marker="o", markersize=12, color="black", zorder=2)

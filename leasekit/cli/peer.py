@@ -9,7 +9,7 @@ from typing import Any, Final
 import click
 
 from leasekit.cli.output import example, json_option, listing, report
-from leasekit.cli.places import Place, daemon_options
+from leasekit.cli.places import DeployPlace, daemon_options
 from leasekit.cli.times import Count
 from leasekit.core.errors import LeasekitError
 
@@ -32,7 +32,7 @@ def peer() -> None:
 @peer.command("list", epilog=example("leasekit peer list --actor site"))
 @daemon_options
 @json_option
-def list_(place: Place, as_json: bool) -> None:
+def list_(place: DeployPlace, as_json: bool) -> None:
     """List peers: their keys, what they may do, and who made them known."""
     peers = place.query("", "peers")
     report(peers, PEERS, as_json=as_json)
@@ -48,7 +48,7 @@ def list_(place: Place, as_json: bool) -> None:
 @daemon_options
 @json_option
 def add(
-    place: Place,
+    place: DeployPlace,
     name: str,
     role: str,
     key: str,
@@ -73,7 +73,7 @@ def add(
 @click.argument("name")
 @daemon_options
 @json_option
-def remove(place: Place, name: str, as_json: bool) -> None:
+def remove(place: DeployPlace, name: str, as_json: bool) -> None:
     """Forget a peer: its connection is closed, and no broker brings it back. Leases that it has stay as they are."""
     removed = place.command("", "peer.remove", name=name)
     report(removed, f"{name} is not known any more", as_json=as_json)
@@ -84,7 +84,7 @@ def remove(place: Place, name: str, as_json: bool) -> None:
 @click.argument("statement", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False))
 @daemon_options
 @json_option
-def succeed(place: Place, name: str, statement: Path, as_json: bool) -> None:
+def succeed(place: DeployPlace, name: str, statement: Path, as_json: bool) -> None:
     """Know a peer by its next key: FILE is the succession that `leasekit keys rotate` made, signed by both keys.
 
     Until the instant that it names, the peer may still use tickets that its old key holds.
@@ -102,7 +102,7 @@ def succeed(place: Place, name: str, statement: Path, as_json: bool) -> None:
 @click.argument("arguments", nargs=-1, metavar="[KEY=VALUE]...")
 @daemon_options
 @json_option
-def command(place: Place, name: str, command: str, arguments: tuple[str, ...], as_json: bool) -> None:
+def command(place: DeployPlace, name: str, command: str, arguments: tuple[str, ...], as_json: bool) -> None:
     """Have another actor carry out a command: it must allow this one to administer it."""
     given = {}
     for text in arguments:

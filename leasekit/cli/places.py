@@ -26,7 +26,7 @@ T = TypeVar("T")
 A = TypeVar("A", "ActorSpec", "Door")
 
 
-class Place(NamedTuple):
+class DeployPlace(NamedTuple):
     """What the options say of where the daemon is. ``deployment`` and ``connect`` raise ``LeasekitError``.
 
     A named tuple: to import attrs takes as long as all else that a command needs of its own.
@@ -139,7 +139,7 @@ def _place_options(*names: str) -> Callable[[Callable[..., T]], Callable[..., T]
     def decorate(function: Callable[..., T]) -> Callable[..., T]:
         @functools.wraps(function)
         def command(**arguments: Any) -> T:
-            place = Place(**{name: arguments.pop(name) for name in names})
+            place = DeployPlace(**{name: arguments.pop(name) for name in names})
             return function(place=place, **arguments)
 
         wrapped: Callable[..., Any] = command
@@ -151,7 +151,7 @@ def _place_options(*names: str) -> Callable[[Callable[..., T]], Callable[..., T]
 
 
 daemon_options = _place_options("file", "state", "actor", "control")
-"""Options of commands that talk to one daemon, which get a :class:`Place` as ``place``."""
+"""Options of commands that talk to one daemon, which get a :class:`DeployPlace` as ``place``."""
 file_options = _place_options("file", "state")
 """Options of commands that need a deploy file, and perhaps several of its daemons."""
 
@@ -164,7 +164,7 @@ def file_and_actors(function: Callable[..., T]) -> Callable[..., T]:
     @click.argument("words", metavar="[FILE] [ACTOR]...", nargs=-1)
     @file_options
     @functools.wraps(function)
-    def command(place: Place, words: tuple[str, ...], **arguments: Any) -> T:
+    def command(place: DeployPlace, words: tuple[str, ...], **arguments: Any) -> T:
         if place.file is None and words and ("/" in words[0] or words[0].endswith(".toml")):
             place, words = place._replace(file=Path(words[0])), words[1:]
         return function(place=place, actors=words, **arguments)

@@ -10,7 +10,7 @@ import click
 
 from leasekit.cli.delegations import add_delegation_commands
 from leasekit.cli.output import example, json_option, listing, note, print_json, properties_of, report
-from leasekit.cli.places import Place, daemon_options
+from leasekit.cli.places import DeployPlace, daemon_options
 from leasekit.cli.site_doctor import doctor
 from leasekit.cli.site_hosts import host
 from leasekit.cli.site_units import add_unit_commands
@@ -62,7 +62,7 @@ def site() -> None:
 )
 @daemon_options
 @json_option
-def units(place: Place, type_: str, unit_state: str | None, as_json: bool) -> None:
+def units(place: DeployPlace, type_: str, unit_state: str | None, as_json: bool) -> None:
     """List the units of a site: whose they are, and what is being done to them."""
     found = [
         unit
@@ -77,7 +77,7 @@ def units(place: Place, type_: str, unit_state: str | None, as_json: bool) -> No
 @click.option("--reason", default="", help="Why, for those who wonder.")
 @daemon_options
 @json_option
-def disable(place: Place, unit: str, reason: str, as_json: bool) -> None:
+def disable(place: DeployPlace, unit: str, reason: str, as_json: bool) -> None:
     """Take a unit out of service. A lease that has it keeps it until it gives it up."""
     changed = place.command(SITE, "unit.disable", unit=unit, reason=reason)
     words = f"unit {unit} is {changed['state']}; it is given to nobody until it is enabled again"
@@ -88,7 +88,7 @@ def disable(place: Place, unit: str, reason: str, as_json: bool) -> None:
 @click.argument("unit")
 @daemon_options
 @json_option
-def enable(place: Place, unit: str, as_json: bool) -> None:
+def enable(place: DeployPlace, unit: str, as_json: bool) -> None:
     """Bring a unit back into service. One whose teardown had failed is torn down first."""
     changed = place.command(SITE, "unit.enable", unit=unit)
     report(changed, f"unit {unit} is {changed['state']}", as_json=as_json)
@@ -99,7 +99,7 @@ def enable(place: Place, unit: str, as_json: bool) -> None:
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write the evidence to this file.")
 @daemon_options
 @json_option
-def evidence(place: Place, id_: str, out: Path | None, as_json: bool) -> None:
+def evidence(place: DeployPlace, id_: str, out: Path | None, as_json: bool) -> None:
     """List who was found to give away more than it had, or export one piece of evidence.
 
     `leasekit evidence verify FILE` checks the file, anywhere.
@@ -128,7 +128,7 @@ def evidence(place: Place, id_: str, out: Path | None, as_json: bool) -> None:
 )  # fmt: skip
 @daemon_options
 @json_option
-def word(place: Place, source: Path, out: Path, as_json: bool) -> None:
+def word(place: DeployPlace, source: Path, out: Path, as_json: bool) -> None:
     """Have the site say of evidence of over-delegation that its claims stand: no receipt was given for any of them.
 
     With that word `leasekit evidence verify` finds it proven. The site refuses where it has given a receipt, and for
@@ -161,7 +161,7 @@ def maintenance() -> None:
 @daemon_options
 @json_option
 def add_window(
-    place: Place,
+    place: DeployPlace,
     start: Instant,
     end: Instant,
     units_: tuple[str, ...],
@@ -182,7 +182,7 @@ def add_window(
 @click.argument("window")
 @daemon_options
 @json_option
-def remove_window(place: Place, window: str, as_json: bool) -> None:
+def remove_window(place: DeployPlace, window: str, as_json: bool) -> None:
     """Take a maintenance window back, or end it now."""
     removed = place.command(SITE, "maintenance.remove", window=window)
     report(removed, f"{window} is off", as_json=as_json)
@@ -191,7 +191,7 @@ def remove_window(place: Place, window: str, as_json: bool) -> None:
 @maintenance.command("list", epilog=example("leasekit site maintenance list"))
 @daemon_options
 @json_option
-def list_windows(place: Place, as_json: bool) -> None:
+def list_windows(place: DeployPlace, as_json: bool) -> None:
     """List the maintenance windows that are to come or going on."""
     windows = place.query(SITE, "maintenance")
     report(windows, WINDOWS, as_json=as_json)
@@ -200,7 +200,7 @@ def list_windows(place: Place, as_json: bool) -> None:
 @site.command(epilog=example("leasekit site claims"))
 @daemon_options
 @json_option
-def claims(place: Place, as_json: bool) -> None:
+def claims(place: DeployPlace, as_json: bool) -> None:
     """List the claims that the site has seen: who gave what to whom, and which leases came of it."""
     seen = place.query(SITE, "claims")
     report(seen, CLAIMS, as_json=as_json)

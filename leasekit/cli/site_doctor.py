@@ -9,7 +9,7 @@ import attrs
 import click
 
 from leasekit.cli.output import example, json_option, note, print_json, print_table
-from leasekit.cli.places import Place, file_and_actors
+from leasekit.cli.places import DeployPlace, file_and_actors
 from leasekit.core.errors import LeasekitError
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ COLUMNS = ("at", "what", "is", "found", "what to do")
 @click.command(epilog=example("leasekit site doctor deploy/libvirt/vms.toml", "leasekit site doctor site"))
 @file_and_actors
 @json_option
-def doctor(place: Place, actors: tuple[str, ...], as_json: bool) -> int:
+def doctor(place: DeployPlace, actors: tuple[str, ...], as_json: bool) -> int:
     """Look whether this host has what a deploy file (or those ACTORs of it) needs, and say what to do about the rest.
 
     Looks at folders, keys, ports and databases, and lets each driver look at programs, hosts, networks and images. Run

@@ -15,7 +15,7 @@ import attrs
 import click
 
 from leasekit.cli.output import example, json_option, listing, report
-from leasekit.cli.places import Place, daemon_options
+from leasekit.cli.places import DeployPlace, daemon_options
 from leasekit.cli.times import SPAN, WHEN, now, to_second
 from leasekit.core.errors import LeasekitError
 from leasekit.core.time import INSTANT_MAX, MINUTE, SECOND, Duration, Instant, format_duration
@@ -76,7 +76,7 @@ def host() -> None:
 @daemon_options
 @json_option
 def add(
-    place: Place,
+    place: DeployPlace,
     machine: str,
     address: str,
     port: str,
@@ -107,7 +107,7 @@ def add(
 @driver_option
 @daemon_options
 @json_option
-def remove(place: Place, machine: str, patience: Duration, driver: str, as_json: bool) -> None:
+def remove(place: DeployPlace, machine: str, patience: Duration, driver: str, as_json: bool) -> None:
     """Have a machine be a host no longer: leases with units on it end, and it is let go when the last unit is gone.
 
     Units that have not ended after a while end with the machine.
@@ -130,7 +130,7 @@ def remove(place: Place, machine: str, patience: Duration, driver: str, as_json:
 @driver_option
 @daemon_options
 @json_option
-def sync(place: Place, driver: str, as_json: bool) -> None:
+def sync(place: DeployPlace, driver: str, as_json: bool) -> None:
     """Have units be in service while their host has a machine, and at no other time; after a first start, too."""
     hosts = _hosts(place, driver)
     with place.connect(SITE) as client:
@@ -143,7 +143,7 @@ def sync(place: Place, driver: str, as_json: bool) -> None:
 @driver_option
 @daemon_options
 @json_option
-def list_hosts(place: Place, driver: str, as_json: bool) -> None:
+def list_hosts(place: DeployPlace, driver: str, as_json: bool) -> None:
     """List the hosts that are leased machines, and which machine each is."""
     hosts = _hosts(place, driver)
     machines = hosts.book.all()
@@ -158,7 +158,7 @@ def list_hosts(place: Place, driver: str, as_json: bool) -> None:
     report(rows, HOSTS, as_json=as_json)
 
 
-def _hosts(place: Place, name: str) -> Hosts:
+def _hosts(place: DeployPlace, name: str) -> Hosts:
     """The driver that is meant: the one of that name, or the only one with such hosts. Raises ``LeasekitError``."""
     from leasekit.core.settings import structure
     from leasekit.drivers.directory.publishing import KEY as PUBLISH

@@ -18,7 +18,7 @@ from leasekit.cli.output import (
     print_table,
     report,
 )
-from leasekit.cli.places import Place, daemon_options
+from leasekit.cli.places import DeployPlace, daemon_options
 from leasekit.cli.times import PAIR, Count, now, show_when
 from leasekit.core.errors import LeasekitError
 
@@ -33,7 +33,7 @@ def add_unit_commands(group: click.Group) -> None:
         group.add_command(command)
 
 
-def ask_site(place: Place, command: str, **arguments: Any) -> Any:
+def ask_site(place: DeployPlace, command: str, **arguments: Any) -> Any:
     """One command to a site's daemon that may take long."""
     from leasekit.runtime.client import ControlClient
 
@@ -46,7 +46,7 @@ def ask_site(place: Place, command: str, **arguments: Any) -> Any:
 @click.option("--reason", default="", help="Why, for its lease's holder.")
 @daemon_options
 @json_option
-def fail(place: Place, unit: str, reason: str, as_json: bool) -> None:
+def fail(place: DeployPlace, unit: str, reason: str, as_json: bool) -> None:
     """Say that a unit which is up has failed: its lease gets another in its place, or goes on with fewer."""
     told = ask_site(place, "unit.fail", unit=unit, reason=reason)
     report(told, f"unit {unit} is {told['state']}: {told['reason']}", as_json=as_json)
@@ -56,7 +56,7 @@ def fail(place: Place, unit: str, reason: str, as_json: bool) -> None:
 @click.argument("unit")
 @daemon_options
 @json_option
-def probe(place: Place, unit: str, as_json: bool) -> None:
+def probe(place: DeployPlace, unit: str, as_json: bool) -> None:
     """Have the driver look at a unit that is up, now."""
     found = ask_site(place, "unit.probe", unit=unit)
     if as_json:
@@ -77,7 +77,7 @@ def _number(value: float) -> str:
 @click.argument("arguments", type=PAIR, nargs=-1, metavar="[KEY=VALUE]...")
 @daemon_options
 @json_option
-def operate(place: Place, unit: str, operation: str, arguments: Sequence[tuple[str, str]], as_json: bool) -> None:
+def operate(place: DeployPlace, unit: str, operation: str, arguments: Sequence[tuple[str, str]], as_json: bool) -> None:
     """Have the driver do something with a unit that is up, such as restart it; each driver's page says what it can."""
     told = ask_site(place, "unit.operate", unit=unit, operation=operation, arguments=dict(arguments))
     report(told, lambda done: print_fields(done.items()), as_json=as_json)
@@ -87,12 +87,12 @@ def operate(place: Place, unit: str, operation: str, arguments: Sequence[tuple[s
 @click.argument("unit")
 @daemon_options
 @json_option
-def console(place: Place, unit: str, as_json: bool) -> None:
+def console(place: DeployPlace, unit: str, as_json: bool) -> None:
     """Print the last lines of a unit's console."""
     show_console(place, unit, as_json=as_json)
 
 
-def show_console(place: Place, unit: str, *, as_json: bool) -> None:
+def show_console(place: DeployPlace, unit: str, *, as_json: bool) -> None:
     """Ask a site's daemon for a unit's console and print it, fit for a terminal."""
     told = ask_site(place, "unit.operate", unit=unit, operation="console", arguments={})
     lines = told.get("console", "").splitlines()
@@ -108,7 +108,7 @@ def show_console(place: Place, unit: str, *, as_json: bool) -> None:
 @click.option("--seconds", type=Count(1, 60), default=2, show_default=True, help="How long each cap is measured.")
 @daemon_options
 @json_option
-def caps(place: Place, unit: str, seconds: int, as_json: bool) -> None:
+def caps(place: DeployPlace, unit: str, seconds: int, as_json: bool) -> None:
     """Measure how well CPU caps of 10 to 90 % hold on a unit that is up and busy.
 
     The unit's own cap holds again afterwards.
@@ -135,7 +135,7 @@ def caps(place: Place, unit: str, seconds: int, as_json: bool) -> None:
 @click.option("--unit", default="", metavar="UNIT", help="Only those of this unit.")
 @daemon_options
 @json_option
-def orphans(place: Place, remove: bool, unit: str, as_json: bool) -> None:
+def orphans(place: DeployPlace, remove: bool, unit: str, as_json: bool) -> None:
     """List what is on the site's hosts of units that nobody has, such as guests of a site whose store was lost.
 
     What was found is printed in any case. The exit status is 1 if a driver could not tell, such as for a host that is
@@ -164,7 +164,7 @@ def _trouble(one: Mapping[str, str]) -> str:
 @click.command(epilog=example("leasekit site saved", "leasekit site saved --json"))
 @daemon_options
 @json_option
-def saved(place: Place, as_json: bool) -> None:
+def saved(place: DeployPlace, as_json: bool) -> None:
     """List what the site keeps of the units of suspended leases, until when, and for whom."""
     kept = place.query(SITE, "saved")
     instant = now()

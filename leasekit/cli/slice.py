@@ -8,7 +8,7 @@ from typing import Final, TextIO
 import click
 
 from leasekit.cli.output import example, json_option, listing, report
-from leasekit.cli.places import Place, daemon_options
+from leasekit.cli.places import DeployPlace, daemon_options
 from leasekit.cli.times import Count
 from leasekit.cli.watching import Following
 from leasekit.core.errors import LeasekitError
@@ -38,7 +38,7 @@ def slice_() -> None:
 )
 @daemon_options
 @json_option
-def create(place: Place, name: str, hold: int, as_json: bool) -> None:
+def create(place: DeployPlace, name: str, hold: int, as_json: bool) -> None:
     """Make a slice. One that is only named by a lease request is made by itself, and holds nothing back."""
     made = place.command(GUEST, "slice.create", name=name, hold=hold)
     report(made, f"slice {name} is made" + (f"; it waits for {hold} tickets" if hold else ""), as_json=as_json)
@@ -49,7 +49,7 @@ def create(place: Place, name: str, hold: int, as_json: bool) -> None:
 @click.argument("keys", metavar="FILE", type=click.File("r"))
 @daemon_options
 @json_option
-def key(place: Place, name: str, keys: TextIO, as_json: bool) -> None:
+def key(place: DeployPlace, name: str, keys: TextIO, as_json: bool) -> None:
     """Have a slice's users log in with other keys: FILE holds OpenSSH public keys, a line each (`-`: stdin).
 
     Units that are up are told at once; leases that are still to come get the keys when they are set up.
@@ -76,7 +76,7 @@ def _checked(file: TextIO) -> str:
 @slice_.command("list", epilog=example("leasekit slice list"))
 @daemon_options
 @json_option
-def list_(place: Place, as_json: bool) -> None:
+def list_(place: DeployPlace, as_json: bool) -> None:
     """List slices and how much is in them."""
     slices = place.query(GUEST, "slices")
     report(slices, SLICES, as_json=as_json)
@@ -88,7 +88,7 @@ def list_(place: Place, as_json: bool) -> None:
 @click.option("--wait", is_flag=True, help="Follow the leases until all are closed.")
 @daemon_options
 @json_option
-def close(place: Place, name: str, reason: str, wait: bool, as_json: bool) -> None:
+def close(place: DeployPlace, name: str, reason: str, wait: bool, as_json: bool) -> None:
     """Close every open lease of a slice."""
     from leasekit.runtime.client import ControlClient
 

@@ -10,7 +10,7 @@ import click
 
 from leasekit.cli.delegations import difference_in_words
 from leasekit.cli.output import example, json_option, note, print_json, print_table
-from leasekit.cli.places import Place, daemon_options
+from leasekit.cli.places import DeployPlace, daemon_options
 from leasekit.cli.times import to_second
 from leasekit.core.errors import LeasekitError
 from leasekit.core.time import format_duration
@@ -22,7 +22,7 @@ COLUMNS = ("actor", "role", "state", "pid", "leases", "units", "waiting", "peers
 @click.argument("name", metavar="[ACTOR]", default="")
 @daemon_options
 @json_option
-def status(place: Place, name: str, as_json: bool) -> int:
+def status(place: DeployPlace, name: str, as_json: bool) -> int:
     """Show how daemons are: what they hold, whom they are connected to, what troubles them.
 
     Exits with 0 if all of them are running, with 1 otherwise.
@@ -38,7 +38,7 @@ def status(place: Place, name: str, as_json: bool) -> int:
     return 0 if all(_running(answer) for answer in answers) else 1
 
 
-def _sockets(place: Place, name: str) -> list[tuple[str, str, Path]]:
+def _sockets(place: DeployPlace, name: str) -> list[tuple[str, str, Path]]:
     if place.control is not None:
         return [("", "", place.control)]
     deployment = place.deployment()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from leasekit.cli.output import example, json_option, note, print_fields, print_json, print_table
-from leasekit.cli.places import FILE_VARIABLE, Place, daemon_options
+from leasekit.cli.places import FILE_VARIABLE, DeployPlace, daemon_options
 from leasekit.cli.times import WHEN, Count, now, to_second
 from leasekit.core.claims.keys import ED25519, fingerprint
 from leasekit.core.claims.ticket import DEPTH_MAX, Ticket, decode_ticket
@@ -44,7 +44,7 @@ def ticket() -> None:
 @click.option("--save", type=click.Path(path_type=Path), metavar="FILE", help="Write the ticket to a file as well.")
 @daemon_options
 @json_option
-def show(place: Place, source: str, lease: str, save: Path | None, as_json: bool) -> int:
+def show(place: DeployPlace, source: str, lease: str, save: Path | None, as_json: bool) -> int:
     """Show the chain of claims in a ticket, from the site's to the holder's own, and check it.
 
     The ticket is read from FILE (or - for standard input: as it travels, in hex, or in base64) or is that of a --lease.
@@ -232,7 +232,7 @@ def plain_bytes(data: bytes) -> bytes:
         return data
 
 
-def _of_lease(place: Place, name: str) -> bytes:
+def _of_lease(place: DeployPlace, name: str) -> bytes:
     """The ticket that a guest's lease holds, by its store, which outlives the daemon and remembers old leases."""
     from leasekit.core.leases.records import GuestLease
 
@@ -274,7 +274,7 @@ def name_words(name: str, short: str) -> str:
     return f"{name} ({short})" if name else short
 
 
-def known_names(place: Place) -> Mapping[bytes, str]:
+def known_names(place: DeployPlace) -> Mapping[bytes, str]:
     """The names of keys, as far as a deploy file is at hand and its public keys are there.
 
     Raises ``LeasekitError`` for a deploy file that was named, and can't be read.

@@ -22,7 +22,7 @@ from leasekit.cli.output import (
     print_table,
     report,
 )
-from leasekit.cli.places import Place, daemon_options
+from leasekit.cli.places import DeployPlace, daemon_options
 from leasekit.cli.times import now, term_columns, to_second
 from leasekit.cli.topology_file import read_topology_file
 from leasekit.core.errors import LeasekitError
@@ -43,7 +43,7 @@ PAUSE_FIRST, PAUSE_MOST = 0.05, 0.5
 
 
 def request_topology(
-    place: Place, file: Path, *, broker: str, tries: int, dry_run: bool, wait: bool, as_json: bool
+    place: DeployPlace, file: Path, *, broker: str, tries: int, dry_run: bool, wait: bool, as_json: bool
 ) -> int:
     """Ask for what a topology file says, or only for a plan of it; follow it until it is committed, or with ``wait``
     until its leases are in force; show it. Returns the exit status. Raises ``LeasekitError``.
@@ -202,7 +202,7 @@ TOPOLOGIES: Final = listing(
 @click.option("--all", "every", is_flag=True, help="Those that are over as well.")
 @daemon_options
 @json_option
-def topologies(place: Place, every: bool, as_json: bool) -> None:
+def topologies(place: DeployPlace, every: bool, as_json: bool) -> None:
     """List the topologies that were asked for with `leasekit lease request --topology`."""
     found = place.query(GUEST, "topologies", all=every)
     report(found, TOPOLOGIES, as_json=as_json)
@@ -212,7 +212,7 @@ def topologies(place: Place, every: bool, as_json: bool) -> None:
 @click.argument("name", metavar="TOPOLOGY")
 @daemon_options
 @json_option
-def topology(place: Place, name: str, as_json: bool) -> None:
+def topology(place: DeployPlace, name: str, as_json: bool) -> None:
     """Show a topology: its plan, and its leases."""
     found = place.query(GUEST, "topology", topology=name)
     report(found, show_topology, as_json=as_json)
@@ -224,7 +224,7 @@ def topology(place: Place, name: str, as_json: bool) -> None:
 @click.option("--wait", is_flag=True, help="Until all of its leases are closed.")
 @daemon_options
 @json_option
-def close_topology(place: Place, name: str, reason: str, wait: bool, as_json: bool) -> None:
+def close_topology(place: DeployPlace, name: str, reason: str, wait: bool, as_json: bool) -> None:
     """End all leases of a topology early, or give it up while it is planned."""
     from leasekit.cli.watching import Following
 

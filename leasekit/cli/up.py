@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from leasekit.cli.output import example, note
-from leasekit.cli.places import Place, file_and_actors, file_options
+from leasekit.cli.places import DeployPlace, file_and_actors, file_options
 from leasekit.core.errors import LeasekitError
 
 
@@ -26,7 +26,12 @@ from leasekit.core.errors import LeasekitError
 @click.option("--accept-clock", is_flag=True, help="Believe this machine's clock, although it was set.")
 @click.option("--ready-fd", type=int, metavar="N", help="Write the ready lines to this descriptor as well.")
 def up(
-    place: Place, actors: tuple[str, ...], data: Path | None, synthetic: bool, accept_clock: bool, ready_fd: int | None
+    place: DeployPlace,
+    actors: tuple[str, ...],
+    data: Path | None,
+    synthetic: bool,
+    accept_clock: bool,
+    ready_fd: int | None,
 ) -> int:
     """Run the daemons of a deploy file (or those ACTORs of it) in this process until they are stopped.
 
@@ -42,7 +47,7 @@ def up(
 @click.command(epilog=example("leasekit down --file deploy/quickstart/all.toml"))
 @click.argument("actors", metavar="[ACTOR]...", nargs=-1)
 @file_options
-def down(place: Place, actors: tuple[str, ...]) -> None:
+def down(place: DeployPlace, actors: tuple[str, ...]) -> None:
     """Stop the daemons of a deploy file, or those ACTORs of it. What runs is finished, or resumed at the next start.
 
     A process that runs several actors stops as a whole.

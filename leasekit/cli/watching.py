@@ -27,7 +27,7 @@ _REFUSALS: Final = frozenset({"ticket_refused", "lease_refused"})
 
 
 @attrs.frozen
-class Outcome:
+class WatchOutcome:
     """How it ended: ``ok``, or why not."""
 
     ok: bool
@@ -50,7 +50,7 @@ class Following:
         self._watcher.close()
         self._client.close()
 
-    def until_active(self, lease: str, end: int = 0) -> Outcome:
+    def until_active(self, lease: str, end: int = 0) -> WatchOutcome:
         """Wait until a request, modify, or extend to ``end`` is in force and the units have joined, or until it has
         failed.
         """
@@ -59,15 +59,15 @@ class Following:
             for event in self._concerning(lease, show):
                 outcome = self._judge(lease, event, closing=False)
                 if event.get("event") in _UNDONE and last_end(self._client.query("lease", lease=lease)) < end:
-                    return Outcome(False, "the extension was taken back")
+                    return WatchOutcome(False, "the extension was taken back")
                 if outcome is not None and not outcome.ok:
                     return outcome
                 in_force = in_force or (outcome is not None and self._reaches(lease, end))
                 if in_force and not self._is_joining(lease):
-                    return Outcome(True)
+                    return WatchOutcome(True)
         raise AssertionError("a watch ends with an error only")
 
-    def until_closed(self, lease: str) -> Outcome:
+    def until_closed(self, lease: str) -> WatchOutcome:
         """Wait until the lease is closed."""
         with _spinner(lease) as show:
             for event in self._concerning(lease, show):
@@ -76,17 +76,17 @@ class Following:
                     return outcome
         raise AssertionError("a watch ends with an error only")
 
-    def until_undone(self, lease: str) -> Outcome:
+    def until_undone(self, lease: str) -> WatchOutcome:
         """Wait until the last extension of a lease is taken back, or has begun."""
         with _spinner(lease) as show:
             for event in self._concerning(lease, show):
                 if event.get("event") == "let_go":
-                    return Outcome(True)
+                    return WatchOutcome(True)
                 if "missed" in event or event["to_state"].partition("/")[2] == NONE:
                     found = self._client.query("lease", lease=lease)
                     begun = event.get("event") == "lease" or found["state"] in _OVER
                     if begun or found["pending"] not in (sm.UNDOING, sm.WITHDRAWING):
-                        return Outcome(not begun, found["reason"])
+                        return WatchOutcome(not begun, found["reason"])
         raise AssertionError("a watch ends with an error only")
 
     def _reaches(self, lease: str, end: int) -> bool:
@@ -114,7 +114,7 @@ class Following:
                 show(f"{event['event']}: {event['to_state']}" + (f": {dated(event['why'])}" if event["why"] else ""))
                 yield event
 
-    def _judge(self, lease: str, event: Mapping[str, Any], *, closing: bool) -> Outcome | None:
+    def _judge(self, lease: str, event: Mapping[str, Any], *, closing: bool) -> WatchOutcome | None:
         if "missed" in event:
             return _judge_state(self._client.query("lease", lease=lease), closing)
         return _judge_event(event, closing)
@@ -123,27 +123,27 @@ class Following:
         return self._client.query("lease", lease=lease)["join"] in (sm.JOINING, sm.BLOCKED_JOIN)
 
 
-def _judge_event(event: Mapping[str, Any], closing: bool) -> Outcome | None:
+def _judge_event(event: Mapping[str, Any], closing: bool) -> WatchOutcome | None:
     state = event["to_state"].partition("/")[0]
     if state == sm.CLOSED:
-        return Outcome(closing, event["why"] or "it was closed")
+        return WatchOutcome(closing, event["why"] or "it was closed")
     if state == sm.FAILED:
-        return Outcome(closing, event["why"] or "it has failed")
+        return WatchOutcome(closing, event["why"] or "it has failed")
     if closing:
         return None
     if event["event"] in _REFUSALS:
-        return Outcome(False, event["why"])
+        return WatchOutcome(False, event["why"])
     if event["event"] == "lease":
-        return Outcome(True)
+        return WatchOutcome(True)
     return None
 
 
-def _judge_state(lease: Mapping[str, Any], closing: bool) -> Outcome | None:
+def _judge_state(lease: Mapping[str, Any], closing: bool) -> WatchOutcome | None:
     """The same from the lease itself, where transitions came too fast to be heard."""
     if lease["state"] in _OVER:
-        return Outcome(closing, lease["reason"])
+        return WatchOutcome(closing, lease["reason"])
     if not closing and lease["state"] in (sm.ACTIVE, sm.ACTIVE_TICKETED) and lease["pending"] == NONE:
-        return Outcome(True)
+        return WatchOutcome(True)
     return None
 
 

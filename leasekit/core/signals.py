@@ -23,7 +23,7 @@ Scaling leaves rounding errors in the last digits; without the tolerance 7/49 of
 Resampling = Literal["mean", "peak", "sample"]
 
 
-class StepFunction:
+class SignalSteps:
     """A step function of time: what signals and recorded series have in common, all of it read-only."""
 
     __slots__ = ("_instants", "_values")
@@ -108,7 +108,7 @@ class StepFunction:
             yield at, value
 
 
-class Signal(StepFunction):
+class Signal(SignalSteps):
     """A load signal: a step function that does not change once made.
 
     ``pairs`` are (instant in ms, value), strictly ascending by instant; ``end`` is the instant up to which the

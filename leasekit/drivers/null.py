@@ -58,7 +58,7 @@ class Normal:
 
 
 @attrs.frozen(kw_only=True)
-class Table:
+class LatencyTable:
     """One of the measured ``latencies``, each as likely as its weight (all alike where there are no ``weights``)."""
 
     kind: ClassVar[str] = "table"
@@ -80,7 +80,7 @@ class Table:
         return self.latencies[bisect_right(self._cumulated, uniform * self._cumulated[-1])]
 
 
-Distribution: TypeAlias = Fixed | Normal | Table
+Distribution: TypeAlias = Fixed | Normal | LatencyTable
 
 
 def _check_probabilities(_: object, __: object, failures: Mapping[str, float]) -> None:
@@ -108,7 +108,7 @@ class NullSettings:
     metered: Mapping[str, str] = attrs.field(factory=dict, validator=_check_properties)
 
 
-class Outcome(NamedTuple):
+class NullOutcome(NamedTuple):
     """How an action ends: with the unit's ``properties``, or failed for ``reason``."""
 
     ok: bool
@@ -135,12 +135,12 @@ class LatencyModel:
             return distribution.latency
         return distribution.draw(self._uniform(b"latency", op, unit, number))
 
-    def outcome(self, op: str, unit: str, number: int) -> Outcome:
+    def outcome(self, op: str, unit: str, number: int) -> NullOutcome:
         """How action ``number``, ``op`` on ``unit``, ends: the same way however often it is done."""
         share = self._failure.get(op, 0.0)
         if share and self._uniform(b"failure", op, unit, number) < share:
-            return Outcome(False, reason=f"{op} of {unit} failed, as one in {1 / share:.4g} is set to")
-        return Outcome(True, self.properties(unit) if op in ("setup", "modify") else self.metered(op))
+            return NullOutcome(False, reason=f"{op} of {unit} failed, as one in {1 / share:.4g} is set to")
+        return NullOutcome(True, self.properties(unit) if op in ("setup", "modify") else self.metered(op))
 
     def properties(self, unit: str) -> Properties:
         """The unit properties of a unit that is set up."""

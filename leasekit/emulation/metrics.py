@@ -1,6 +1,6 @@
 """What an experiment is judged by: error, fidelity, usage and flips, over step functions of time.
 
-All of it is pure, and takes any :class:`~leasekit.core.signals.StepFunction`: a load signal or a recorded
+All of it is pure, and takes any :class:`~leasekit.core.signals.SignalSteps`: a load signal or a recorded
 :class:`Series`. Windows are half-open terms in milliseconds; units are whatever the series count (nodes, say).
 """
 
@@ -12,11 +12,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TextIO
 
-from leasekit.core.signals import StepFunction
+from leasekit.core.signals import SignalSteps
 from leasekit.core.time import Duration, Instant, Term
 
 
-class Series(StepFunction):
+class Series(SignalSteps):
     """What was recorded of one quantity: an append-only step function, 16 bytes per change."""
 
     __slots__ = ("_latest",)
@@ -62,7 +62,7 @@ class Series(StepFunction):
 
 
 def write_csv(
-    path: Path, columns: Mapping[str, StepFunction], window: Term, interval: Duration, *, time_name: str = "instant_ms"
+    path: Path, columns: Mapping[str, SignalSteps], window: Term, interval: Duration, *, time_name: str = "instant_ms"
 ) -> int:
     """Writes step functions side by side, sampled at the window's start and every interval; returns the rows.
 
@@ -92,7 +92,7 @@ def number_text(value: float) -> str:
     return str(int(value)) if value == int(value) else repr(float(value))
 
 
-def rmse(demand: StepFunction, holdings: StepFunction, window: Term, interval: Duration | None = None) -> float:
+def rmse(demand: SignalSteps, holdings: SignalSteps, window: Term, interval: Duration | None = None) -> float:
     """Root mean square error between demand and holdings, in units (Shirako, section 5.2; 0 is a perfect match).
 
     Sampled at the window's start and every ``interval`` after it; without an interval it is exact, weighted by
@@ -115,7 +115,7 @@ def rmse(demand: StepFunction, holdings: StepFunction, window: Term, interval: D
     return math.sqrt(math.fsum(errors) / len(errors))
 
 
-def unserved(demand: StepFunction, holdings: StepFunction, window: Term) -> float:
+def unserved(demand: SignalSteps, holdings: SignalSteps, window: Term) -> float:
     """The share of demand (unit-milliseconds) that holdings did not serve: 0 to 1; 0 where nothing was wanted."""
     _check(window)
     wanted_total = demand.integral(window)
@@ -125,12 +125,12 @@ def unserved(demand: StepFunction, holdings: StepFunction, window: Term) -> floa
     return short / wanted_total if wanted_total > 0 else 0.0
 
 
-def idle(demand: StepFunction, holdings: StepFunction, window: Term) -> float:
+def idle(demand: SignalSteps, holdings: SignalSteps, window: Term) -> float:
     """The share of what was held (unit-milliseconds) beyond demand: 0 to 1; 0 where nothing was held."""
     return unserved(holdings, demand, window)
 
 
-def fidelity(usable: StepFunction, leased: StepFunction, window: Term) -> float | None:
+def fidelity(usable: SignalSteps, leased: SignalSteps, window: Term) -> float | None:
     """The share of the leased unit-milliseconds in which the guest could use its units (Shirako, figure 5).
 
     ``leased`` counts units from their term's start to its end, ``usable`` from joined to the start of their
@@ -145,14 +145,14 @@ def fidelity(usable: StepFunction, leased: StepFunction, window: Term) -> float 
     return min(1.0, usable_total / leased_total)
 
 
-def usage(held: StepFunction, capacity: StepFunction | float, window: Term) -> float | None:
+def usage(held: SignalSteps, capacity: SignalSteps | float, window: Term) -> float | None:
     """The share of a site's capacity (unit-milliseconds) that was held; None where it had none."""
     _check(window)
-    available = capacity.integral(window) if isinstance(capacity, StepFunction) else capacity * window.length
+    available = capacity.integral(window) if isinstance(capacity, SignalSteps) else capacity * window.length
     return held.integral(window) / available if available > 0 else None
 
 
-def summed(parts: Iterable[StepFunction]) -> Series:
+def summed(parts: Iterable[SignalSteps]) -> Series:
     """The sum of step functions, as a series of its own."""
     changes: list[tuple[Instant, float]] = []
     for part in parts:
@@ -167,7 +167,7 @@ def summed(parts: Iterable[StepFunction]) -> Series:
     return total
 
 
-def _pieces(one: StepFunction, other: StepFunction, window: Term) -> Iterable[tuple[Instant, Instant, float, float]]:
+def _pieces(one: SignalSteps, other: SignalSteps, window: Term) -> Iterable[tuple[Instant, Instant, float, float]]:
     """The pieces of the window over which both functions are constant: (start, end, one's value, other's)."""
     right = other.steps(window)
     right_end, right_value = window.start, 0.0

@@ -29,7 +29,7 @@ from matplotlib.ticker import (
     PercentFormatter,
 )
 
-from leasekit.core.signals import StepFunction
+from leasekit.core.signals import SignalSteps
 from leasekit.core.time import DAY, HOUR, MINUTE, SECOND, WEEK, Duration, Term, format_duration
 from leasekit.emulation.metrics import summed
 
@@ -76,9 +76,9 @@ class Load:
     """What one guest wanted and what it held, under a name for titles and legends (a guest's, or a term's)."""
 
     name: str
-    demand: StepFunction
-    holdings: StepFunction
-    smoothed: StepFunction | None = None
+    demand: SignalSteps
+    holdings: SignalSteps
+    smoothed: SignalSteps | None = None
     rmse: float | None = None
 
 
@@ -131,7 +131,7 @@ def terms_side_by_side(
 
 def stacked_guests(
     stem: Path,
-    panels: Mapping[str, Mapping[str, StepFunction]],
+    panels: Mapping[str, Mapping[str, SignalSteps]],
     window: Term,
     *,
     title: str,
@@ -162,7 +162,7 @@ def stacked_guests(
 
 
 def site_usage(
-    stem: Path, sites: Mapping[str, tuple[StepFunction, StepFunction | float]], window: Term, *, units: str = "nodes"
+    stem: Path, sites: Mapping[str, tuple[SignalSteps, SignalSteps | float]], window: Term, *, units: str = "nodes"
 ) -> tuple[Path, Path]:
     """What is held at each site against its capacity, one panel each. Raises ``ValueError`` without sites."""
     _some(sites, "sites")
@@ -258,7 +258,7 @@ def rmse_against(stem: Path, curves: Curves, x: Axis, *, units: str = "nodes") -
 # --- parts of figures -----------------------------------------------------------------------------------------
 
 
-def _xy(function: StepFunction, window: Term) -> tuple[list[float], list[float]]:
+def _xy(function: SignalSteps, window: Term) -> tuple[list[float], list[float]]:
     """Points for a step plot: days since the window's start, and values; the last value is drawn to the end."""
     days: list[float] = []
     values: list[float] = []
@@ -282,8 +282,8 @@ def _load(axes: Axes, load: Load, window: Term) -> None:
     axes.step(*_xy(load.holdings, window), where="post", color=BLUE, label="holdings")
 
 
-def _stack(axes: Axes, guests: Mapping[str, StepFunction], names: Sequence[str], window: Term) -> None:
-    below: list[StepFunction] = []
+def _stack(axes: Axes, guests: Mapping[str, SignalSteps], names: Sequence[str], window: Term) -> None:
+    below: list[SignalSteps] = []
     instants = sorted({start for held in guests.values() for start, _, _ in held.steps(window)} | {window.end})
     days = [(at - window.start) / DAY for at in instants]
     floor = [0.0] * len(instants)
@@ -297,10 +297,10 @@ def _stack(axes: Axes, guests: Mapping[str, StepFunction], names: Sequence[str],
         floor = top
 
 
-def _site(axes: Axes, held: StepFunction, capacity: StepFunction | float, window: Term) -> None:
+def _site(axes: Axes, held: SignalSteps, capacity: SignalSteps | float, window: Term) -> None:
     days, units = _xy(held, window)
     axes.fill_between(days, units, step="post", color=SKY, linewidth=0, label="held")
-    if isinstance(capacity, StepFunction):
+    if isinstance(capacity, SignalSteps):
         axes.step(*_xy(capacity, window), where="post", color=BLACK, linestyle="--", linewidth=1.0, label="capacity")
     else:
         axes.axhline(capacity, color=BLACK, linestyle="--", linewidth=1.0, label="capacity")

@@ -15,7 +15,7 @@ from typing import Any, Final
 import attrs
 
 from leasekit.core.time import SECOND, Instant
-from leasekit.emulation.compare.drive import REFUSED, Outcome, drive
+from leasekit.emulation.compare.drive import REFUSED, DriveOutcome, drive
 from leasekit.emulation.compare.pool import Saving
 from leasekit.emulation.compare.works import BEST_EFFORT, as_work
 from leasekit.emulation.mapper_faults import Tell
@@ -27,7 +27,7 @@ BOUND: Final = 10 * SECOND
 
 
 @attrs.frozen(kw_only=True)
-class Answer:
+class PlannedAnswer:
     """What became of a request: its start and its end, or no start and the reason. Work that was suspended in between
     ends later than its start and duration say.
     """
@@ -44,7 +44,7 @@ def plan(
     settings: Mapping[str, Any] | None = None,
     saving: Saving | None = None,
     tell: Tell | None = None,
-) -> tuple[dict[str, Any], list[Answer]]:
+) -> tuple[dict[str, Any], list[PlannedAnswer]]:
     """Run a workload; returns the summary and an answer for each request, in their order. ``tell`` hears at once what
     the mapper does wrong.
 
@@ -65,20 +65,20 @@ def plan(
     }, answers
 
 
-def _answers(requests: Sequence[Request], order: Sequence[int], outcome: Outcome) -> list[Answer]:
-    answers = [Answer(start=None)] * len(requests)
+def _answers(requests: Sequence[Request], order: Sequence[int], outcome: DriveOutcome) -> list[PlannedAnswer]:
+    answers = [PlannedAnswer(start=None)] * len(requests)
     for number, place in enumerate(order):
         start = outcome.starts[number]
         if start == REFUSED:
-            answers[place] = Answer(start=None, reason=outcome.reasons[number])
+            answers[place] = PlannedAnswer(start=None, reason=outcome.reasons[number])
         else:
             stretches = outcome.suspended.get(number)
             end = stretches[-1].end if stretches else start + requests[place].duration
-            answers[place] = Answer(start=start, end=end)
+            answers[place] = PlannedAnswer(start=start, end=end)
     return answers
 
 
-def _summary(requests: Sequence[Request], answers: Sequence[Answer], nodes: int, policy: str) -> dict[str, Any]:
+def _summary(requests: Sequence[Request], answers: Sequence[PlannedAnswer], nodes: int, policy: str) -> dict[str, Any]:
     kinds: dict[str, dict[str, int]] = {kind: {"accepted": 0, "refused": 0} for kind in KINDS}
     waits, slowdowns = [], []
     used, ends = 0, [0]
@@ -105,7 +105,7 @@ def _summary(requests: Sequence[Request], answers: Sequence[Answer], nodes: int,
     }
 
 
-def write_answers(path: Path, answers: Sequence[Answer]) -> None:
+def write_answers(path: Path, answers: Sequence[PlannedAnswer]) -> None:
     """A CSV row for each request, in the order of the input: start_s (empty: refused) and the reason."""
     with path.open("w", encoding="utf-8", newline="") as out:
         rows = csv.writer(out, lineterminator="\n")

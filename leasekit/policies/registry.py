@@ -35,7 +35,7 @@ BUILT_IN: Final[Mapping[str, Mapping[str, str]]] = {
         "coallocation": "leasekit.policies.broker.coallocate:Coallocation",
         "fair_share": "leasekit.policies.broker.fair_share:FairShare",
         "fcfs": "leasekit.policies.broker.fcfs:Fcfs",
-        "first_fit": "leasekit.policies.broker.fcfs:FirstFit",
+        "first_fit": "leasekit.policies.broker.fcfs:FirstFitBroker",
         "load_balanced": "leasekit.policies.broker.fcfs:LoadBalanced",
         "priority": "leasekit.policies.broker.priority:Priority",
         "random": "leasekit.policies.broker.fcfs:Random",

@@ -21,11 +21,11 @@ import trio
 from leasekit.config.transport import TransportSettings
 from leasekit.core.errors import WireError
 from leasekit.core.protocol import codec
-from leasekit.core.protocol.channel import Batch, Closed, Established, Event, State
+from leasekit.core.protocol.channel import Closed, Established, Event, ReceivedBatch, State
 from leasekit.core.protocol.codec import UnknownKind
 from leasekit.core.protocol.messages import ErrorReply, Message
 from leasekit.core.time import SECOND, Duration, Instant, format_duration
-from leasekit.runtime.peers import Link, Peer
+from leasekit.runtime.peers import PeerLink, RemotePeer
 from leasekit.runtime.wires import broken
 
 READ_SOME: Final = 16_384
@@ -61,7 +61,7 @@ class Traffic:
         self.off: dict[str, Duration] = {}
         """By how much the clocks of peers are ahead (negative: behind), of those that are connected and not obeyed."""
 
-    async def serve(self, link: Link, events: list[Event]) -> None:
+    async def serve(self, link: PeerLink, events: list[Event]) -> None:
         """Send and receive until the link ends; ``events`` have come already."""
         try:
             with link.scope:
@@ -71,7 +71,7 @@ class Traffic:
         finally:
             self.off.pop(link.peer.name, None)
 
-    async def say_goodbye(self, link: Link) -> None:
+    async def say_goodbye(self, link: PeerLink) -> None:
         """Send what is left to be said, if the peer takes it soon."""
         if link.cut:
             return
@@ -81,7 +81,7 @@ class Traffic:
 
     # What goes out.
 
-    async def _write(self, link: Link) -> None:
+    async def _write(self, link: PeerLink) -> None:
         """Send what is queued, all of it in one envelope; a heartbeat at first and whenever there is nothing."""
         peer, channel = link.peer, link.channel
         while channel.state is State.OPEN:
@@ -97,7 +97,7 @@ class Traffic:
                 with trio.move_on_after(self._settings.heartbeat / SECOND):
                     await link.wake.wait()
 
-    async def _flush(self, link: Link) -> bool:
+    async def _flush(self, link: PeerLink) -> bool:
         link.cut = True
         try:
             with trio.fail_after(self._settings.silence / SECOND):
@@ -113,7 +113,7 @@ class Traffic:
 
     # What comes in.
 
-    async def _read(self, link: Link, events: list[Event]) -> None:
+    async def _read(self, link: PeerLink, events: list[Event]) -> None:
         """Receive batch after batch, until the connection ends or the peer does what it must not."""
         now = self._clock()
         empty_at = now - round(link.wire.age * SECOND)
@@ -145,7 +145,7 @@ class Traffic:
             link.peer.allowance.read(len(data), trio.current_time())
             events = link.channel.receive_bytes(data)
 
-    async def _hold_back(self, peer: Peer) -> None:
+    async def _hold_back(self, peer: RemotePeer) -> None:
         """Read nothing of a peer that is ahead of what it may send."""
         now = trio.current_time()
         pause = peer.allowance.pause(now)
@@ -158,17 +158,17 @@ class Traffic:
             self._on_flood(peer.name)
         await trio.sleep(pause)
 
-    def _complain(self, peer: Peer, text: str) -> None:
+    def _complain(self, peer: RemotePeer, text: str) -> None:
         """A peer must not be able to fill the log: a line a second is enough to find out."""
         if trio.current_time() - peer.complained_at >= 1:
             peer.complained_at = trio.current_time()
             self._log.warning("%s", text, extra={"peer": peer.name})
 
-    def _rest(self, peer: Peer) -> None:
+    def _rest(self, peer: RemotePeer) -> None:
         if peer.allowance.rest():
             self._log.info("%s sends no more than it may again", peer.name, extra={"peer": peer.name})
 
-    async def _obey(self, link: Link, events: list[Event], now: Instant, empty_at: Instant) -> bool:
+    async def _obey(self, link: PeerLink, events: list[Event], now: Instant, empty_at: Instant) -> bool:
         """Act on ``events``; whether the connection goes on."""
         for event in events:
             if isinstance(event, Closed):
@@ -177,11 +177,11 @@ class Traffic:
             if isinstance(event, Established):
                 raise AssertionError("a channel is established once")
             obeyed = self._in_time(link, event.sent_at, now, empty_at)
-            count = await self._deliver(link.peer, event.payload) if obeyed and isinstance(event, Batch) else 0
+            count = await self._deliver(link.peer, event.payload) if obeyed and isinstance(event, ReceivedBatch) else 0
             link.peer.allowance.count(count, trio.current_time())
         return True
 
-    def _in_time(self, link: Link, sent_at: Instant, now: Instant, empty_at: Instant) -> bool:
+    def _in_time(self, link: PeerLink, sent_at: Instant, now: Instant, empty_at: Instant) -> bool:
         """Whether the peer's clock is close enough; if not, it is reported once until it is again."""
         ahead, behind = sent_at - now, empty_at - sent_at
         if max(ahead, behind) <= self._clock_skew:
@@ -196,7 +196,7 @@ class Traffic:
             self._on_skew(name, offset)
         return False
 
-    async def _deliver(self, peer: Peer, payload: bytes) -> int:
+    async def _deliver(self, peer: RemotePeer, payload: bytes) -> int:
         """Hand a batch to the actor; how many messages it had."""
         try:
             batch = codec.decode_batch(payload)

@@ -50,13 +50,13 @@ class PeerStatus:
     flooding: bool
 
 
-class Peer:
+class RemotePeer:
     """One peer."""
 
     def __init__(self, given: PeerAddress, settings: TransportSettings) -> None:
         self.given = given
         self.name, self.key, self.address = given.name, given.key, given.address
-        self.link: Link | None = None
+        self.link: PeerLink | None = None
         self.gone = trio.Event()
         """Set while there is no connection."""
         self.gone.set()
@@ -126,10 +126,10 @@ class Peer:
         )
 
 
-class Link:
+class PeerLink:
     """One connection whose other side has proven to be ``peer``."""
 
-    def __init__(self, peer: Peer, channel: Channel, wire: Wire, initiator: bool) -> None:
+    def __init__(self, peer: RemotePeer, channel: Channel, wire: Wire, initiator: bool) -> None:
         self.peer, self.channel, self.wire, self.initiator = peer, channel, wire, initiator
         self.opened_at = trio.current_time()
         self.scope = trio.CancelScope()

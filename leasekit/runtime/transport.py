@@ -34,7 +34,7 @@ from leasekit.core.time import SECOND, Duration, Instant
 from leasekit.runtime.frames import Endpoint, Sockets, TransportError, bound, connect, parse_endpoint
 from leasekit.runtime.limits import CERTIFIED, SPEAKS, Stranger, Strangers
 from leasekit.runtime.links import READ_SOME, Traffic
-from leasekit.runtime.peers import Link, Peer, PeerAddress, PeerStatus
+from leasekit.runtime.peers import PeerAddress, PeerLink, PeerStatus, RemotePeer
 from leasekit.runtime.stalls import Stalls
 from leasekit.runtime.tls import Tls, TlsError, explain
 from leasekit.runtime.wires import Wire, broken
@@ -98,7 +98,7 @@ class Transport:
             self._settings, clock_skew, clock, log,
             send=self.send, on_receive=on_receive, on_skew=on_skew, on_flood=on_flood,
         )  # fmt: skip
-        self._peers: dict[str, Peer] = {}
+        self._peers: dict[str, RemotePeer] = {}
         self._nursery: trio.Nursery | None = None
         self._tls: Tls | None = None
         self._server_context: ssl.SSLContext | None = None
@@ -176,7 +176,7 @@ class Transport:
         """Whether there is a live connection to ``peer``."""
         return peer in self._peers and self._peers[peer].link is not None
 
-    def _drop(self, peer: Peer, why: str, level: int) -> None:
+    def _drop(self, peer: RemotePeer, why: str, level: int) -> None:
         peer.dropped += 1
         self._log.log(level, "message for %s dropped: %s", peer.name, why, extra={"peer": peer.name})
 
@@ -186,7 +186,7 @@ class Transport:
         """Know one more peer, and dial it if it has an address. Raises ``ValueError`` as the class does."""
         if peer.name == self._name or peer.name in self._peers:
             raise ValueError(f"peer {peer.name!r}: the name is taken, each actor needs its own")
-        made = self._peers[peer.name] = Peer(peer, self._settings)
+        made = self._peers[peer.name] = RemotePeer(peer, self._settings)
         if self._server_context is not None:
             self._own_tls.trust(self._server_context, peer.key)
         self._begin_dialling(made)
@@ -200,7 +200,7 @@ class Transport:
             peer.link.stop("removed", reason)
         peer.dialling.cancel()
 
-    def _begin_dialling(self, peer: Peer) -> None:
+    def _begin_dialling(self, peer: RemotePeer) -> None:
         if self._nursery is not None and peer.address is not None:
             self._warn_of_plain(f"dials {peer.name} at", peer.address)
             self._nursery.start_soon(self._keep_dialling, peer, peer.address)
@@ -223,7 +223,7 @@ class Transport:
             self._server_context = self._own_tls.server(peer.key for peer in self._peers.values())
         return self._server_context
 
-    def _context_to_dial(self, peer: Peer) -> ssl.SSLContext:
+    def _context_to_dial(self, peer: RemotePeer) -> ssl.SSLContext:
         if peer.context is None:
             peer.context = self._own_tls.client(peer.key)
         return peer.context
@@ -299,7 +299,7 @@ class Transport:
             self._strangers_logged_at = trio.current_time()
             self._log.warning("connection refused: %s", problem)
 
-    async def _keep_dialling(self, peer: Peer, address: Endpoint) -> None:
+    async def _keep_dialling(self, peer: RemotePeer, address: Endpoint) -> None:
         wait = self._settings.backoff_min
         with peer.dialling:
             while True:
@@ -314,7 +314,7 @@ class Transport:
                 await trio.sleep(wait / SECOND)
                 wait = min(2 * wait, self._settings.backoff_max)
 
-    async def _dial(self, peer: Peer, address: Endpoint) -> str:
+    async def _dial(self, peer: RemotePeer, address: Endpoint) -> str:
         """Connect and stay connected; why there was no connection, or nothing if there was."""
         try:
             with trio.fail_after(self._settings.handshake / SECOND):
@@ -336,7 +336,7 @@ class Transport:
             except TlsError as error:
                 return f"{error} ({peer.name} has key {fingerprint(peer.key)} here)"
             if not problem:
-                await self._run_link(Link(peer, channel, wire, True), events)
+                await self._run_link(PeerLink(peer, channel, wire, True), events)
             return problem
         finally:
             await wire.close()
@@ -370,7 +370,7 @@ class Transport:
         if peer is None or peer.key != channel.peer_key:
             self._log_stranger(f"{channel.peer!r} is no peer any more")
             return
-        link = Link(peer, channel, wire, False)
+        link = PeerLink(peer, channel, wire, False)
         if not peer.allowance.connect(trio.current_time()):
             most = self._settings.connections_per_minute
             link.stop("too_often", f"more than {most} connections a minute (connections_per_minute)")
@@ -379,7 +379,7 @@ class Transport:
         else:
             await self._run_link(link, events)
 
-    def _settle(self, link: Link) -> bool:
+    def _settle(self, link: PeerLink) -> bool:
         """Whether ``link`` is to be the one connection to its peer; the other one, if any, is stopped."""
         peer, old = link.peer, link.peer.link
         if old is not None:
@@ -393,12 +393,12 @@ class Transport:
         peer.link, peer.problem = link, ""
         return True
 
-    def _preferred(self, link: Link) -> bool:
+    def _preferred(self, link: PeerLink) -> bool:
         """Whether ``link`` was dialled by the side with the smaller key: both sides see it the same way."""
         mine = self._signer.public < link.peer.key
         return mine == link.initiator
 
-    async def _run_link(self, link: Link, events: list[Event]) -> None:
+    async def _run_link(self, link: PeerLink, events: list[Event]) -> None:
         """Serve a proven connection until it ends."""
         peer = link.peer
         if self._settle(link):

@@ -47,12 +47,12 @@ from leasekit.core.protocol.messages import (
     Administer,
     Administered,
     ErrorReply,
-    Held,
-    Hold,
+    HoldParts,
     Introduce,
     Message,
     Offer,
     OfferAnswer,
+    PartsHeld,
     Plan,
     Planned,
     PlanPart,
@@ -350,11 +350,11 @@ def test_holds_are_booked_until_they_are_released_or_expire(kernel: Kernel, keyr
     tag = key_tag(keyring.peers["other"].key)
     plans = [f"{tag}-{number}" for number in range(2)]
     with pytest.raises(RemoteError, match="web is no broker"):
-        holds._on_hold("web", Hold(plans[0], 1, WEB.public, term, (part,), 3 * HOUR))
-    holds._on_hold("other", Hold(plans[0], 1, WEB.public, term, (part,), 3 * HOUR))
-    assert sent(kernel) == [("other", Held(plans[0], 1, ""))] and free(term) == 1
-    holds._on_hold("other", Hold(plans[1], 2, WEB.public, term, (part,), 3 * HOUR))
-    assert sent(kernel) == [("other", Held(plans[1], 2, "hub holds 1 plans for other, its limit"))]
+        holds._on_hold("web", HoldParts(plans[0], 1, WEB.public, term, (part,), 3 * HOUR))
+    holds._on_hold("other", HoldParts(plans[0], 1, WEB.public, term, (part,), 3 * HOUR))
+    assert sent(kernel) == [("other", PartsHeld(plans[0], 1, ""))] and free(term) == 1
+    holds._on_hold("other", HoldParts(plans[1], 2, WEB.public, term, (part,), 3 * HOUR))
+    assert sent(kernel) == [("other", PartsHeld(plans[1], 2, "hub holds 1 plans for other, its limit"))]
     kernel.tick(HOUR + 60 * SECOND)
     assert dropped == [(plans[0], f"it was held until {kernel.now}")] and free(term) == 4 and not holds.held
 

@@ -12,13 +12,13 @@ from topology_worlds import HEAD, STAR, TopologyWorld, ask, broker, guest, held,
 
 from leasekit.core.protocol.messages import (
     ErrorReply,
-    Hold,
+    HoldParts,
     Plan,
     Planned,
     PlanPart,
     Quote,
     Redeem,
-    Release,
+    ReleaseParts,
     RequestTicket,
     TicketUpdate,
     Withdraw,
@@ -56,7 +56,7 @@ def test_a_guest_holds_nothing_past_the_mapper(tmp_path: Path) -> None:
     actor = made.guest("g")
     part = PlanPart("p", "p", 0, "b", "N0/vm@b", "N0", "vm", 8)
     made.receive(
-        "b", "g", Hold(f"{actor.keyring.tag}-plan-1", 1, actor.signer.public, Term(HOUR, 2 * HOUR), (part,), HOUR)
+        "b", "g", HoldParts(f"{actor.keyring.tag}-plan-1", 1, actor.signer.public, Term(HOUR, 2 * HOUR), (part,), HOUR)
     )
     made.receive("b", "g", Quote("q", 2, Term(HOUR, 2 * HOUR), ("vm",)))
     made.pass_time(SECOND)
@@ -198,7 +198,7 @@ def test_a_guest_checks_pins_and_exclusions(tmp_path: Path) -> None:
     shown = planned(made, request, tries=1)
     assert shown["state"] == "failed" and "r0" in shown["reason"] and not made.query("g", "leases", all=True)
     made.pass_time(SECOND)
-    assert made.letters(Release) and held(made) == []
+    assert made.letters(ReleaseParts) and held(made) == []
 
 
 def test_one_request_takes_a_bounded_effort(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,7 +265,7 @@ def test_expiry_and_the_last_request_at_one_instant(tmp_path: Path, past: int) -
         late = isinstance(message, RequestTicket) and message.properties.get("hold", "").endswith("/l.0.1")
         if late:
             kept.append(message)
-        return late or isinstance(message, (Withdraw, Release))
+        return late or isinstance(message, (Withdraw, ReleaseParts))
 
     made.lose = lose
     shown = planned(made, pair(units=8), tries=1)

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from topology_worlds import HEAD, TopologyWorld, ask, broker, guest, held, network, pair, show, site, where, world
 
 from leasekit.config.errors import ConfigErrors
-from leasekit.core.protocol.messages import Held, Hold, Quote, Quoted, Redeem, Release, TicketUpdate
+from leasekit.core.protocol.messages import HoldParts, PartsHeld, Quote, Quoted, Redeem, ReleaseParts, TicketUpdate
 from leasekit.core.time import HOUR, MINUTE, SECOND
 
 MAY = '[actor.{0}.permissions.b]\nmay = ["delegate", "endorse", "request"]\n'
@@ -52,7 +52,7 @@ def test_dry_run_holds_nothing_anywhere(tmp_path: Path) -> None:
     number = made.begin_command("g", "topology.plan", request=pair())
     made.pass_time(3 * SECOND)
     assert made.replies.pop(number).result["status"] == "planned"
-    assert made.letters(Quoted) and not made.letters(Hold)
+    assert made.letters(Quoted) and not made.letters(HoldParts)
 
 
 def test_who_does_not_answer_is_left_out(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_a_refused_hold_frees_the_rest_and_the_next_plan_is_tried(tmp_path: Path
     made.alter = steal
     shown = planned(made, pair(est=HOUR, lst=2 * HOUR, options={"frames": {"count": 2, "mode": "equidistant"}}))
     assert shown["state"] == "committed" and shown["term"][0] == 2 * HOUR, shown["reason"]
-    assert [bool(one.reason) for one in made.letters(Held)] == [True, False]
+    assert [bool(one.reason) for one in made.letters(PartsHeld)] == [True, False]
     assert not held(made) and not held(made, "c")
 
 
@@ -134,7 +134,7 @@ def test_a_broker_that_is_cut_off_brings_all_back(tmp_path: Path) -> None:
     made.pass_time(3 * MINUTE)
     shown = show(made, shown["topology"])
     assert shown["state"] == "failed" and "in time" in shown["reason"]
-    assert made.letters(Release) and not made.letters(Redeem)
+    assert made.letters(ReleaseParts) and not made.letters(Redeem)
     made.lose = lambda sender, receiver, message: False
     made.run_until(HOUR)
     free = [made.broker(name).book.table_of(f"{at}/vm@{name}").free_at(HOUR) for at, name in (("N0", "b"), ("N1", "c"))]
@@ -147,9 +147,9 @@ def test_nobody_holds_under_another_brokers_name(tmp_path: Path) -> None:
     made.lost.add(("g", "c", "RequestTicket"))
     shown = planned(made, pair())
     (hold,) = held(made, "c")
-    made.receive("c", "g", Release(hold["plan"], 1))
+    made.receive("c", "g", ReleaseParts(hold["plan"], 1))
     assert held(made, "c") == [hold]
-    letter = made.letters(Hold)[0]
+    letter = made.letters(HoldParts)[0]
     made.receive("c", "b", replace(letter, plan="somebody-plan-1"), replace(letter, plan=f"{shown['plan']}9", parts=()))
     assert held(made, "c") == [hold]
     made.receive("c", "b", letter)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leasekit.cli.network import Topology, print_topology, topology_of
+from leasekit.cli.network import NetworkTopology, print_topology, topology_of
 from leasekit.cli.network_picture import bend, curves, draw_topology, layout
 from leasekit.core.errors import LeasekitError
 
@@ -95,7 +95,7 @@ def test_places_are_apart_and_the_same_each_time(pairs: list[tuple[int, int]], b
     """Sites stand on a circle, no two of them in one spot; exchange points stay within; nothing is drawn at random."""
     sites = [source(f"s{number}", "vm", 1, 1) for number in range(10)]
     links = [source("net", f"l{a}-{b}", 1, 1, a=_name(a), b=_name(b)) for a, b in {*pairs, *between} if a != b]
-    found: Topology = topology_of([*sites, *links])
+    found: NetworkTopology = topology_of([*sites, *links])
     places = layout(found)
     assert layout(found) == places
     assert {round(math.hypot(*places[site]), 6) for site in found.sites} == {1.0}

@@ -20,9 +20,9 @@ from leasekit.config.instants import format_instant, parse_instant
 from leasekit.config.traces import (
     BATCH,
     WEB,
-    Job,
     JobLoad,
     SignalSpec,
+    SwfJob,
     SyntheticSettings,
     TraceError,
     TraceMissing,
@@ -241,10 +241,10 @@ def test_swf_signal_by_hand(swf_file: Written) -> None:
     assert wanted.end == low + 600_000
 
 
-def job(submit: int, wait: int, run: int, procs: int) -> Job:
+def job(submit: int, wait: int, run: int, procs: int) -> SwfJob:
     """A job of these times (ms) and width."""
-    values: dict[str, Any] = {field.name: None for field in attrs.fields(Job)}
-    return Job(**(values | {"id": 1, "submit": submit, "wait": wait, "run": run, "procs": procs}))
+    values: dict[str, Any] = {field.name: None for field in attrs.fields(SwfJob)}
+    return SwfJob(**(values | {"id": 1, "submit": submit, "wait": wait, "run": run, "procs": procs}))
 
 
 @given(
@@ -256,7 +256,7 @@ def job(submit: int, wait: int, run: int, procs: int) -> Job:
     st.integers(1, 30),
     st.sampled_from(["wanted_procs", "running_procs"]),
 )
-def test_swf_bins_are_their_definition(jobs: list[Job], interval: int, load: JobLoad) -> None:
+def test_swf_bins_are_their_definition(jobs: list[SwfJob], interval: int, load: JobLoad) -> None:
     """Each bin is the mean over its milliseconds of the processors of the jobs that run then."""
     usable = [one for one in jobs if one.usable]
     if not usable:

@@ -14,7 +14,16 @@ from wire_strategies import packable
 
 from leasekit.core.claims.keys import ED25519, UNSIGNED, Keypair, Scheme, Signer, UnsignedIdentity
 from leasekit.core.protocol import channel as channels
-from leasekit.core.protocol.channel import Batch, Channel, ChannelError, Closed, Established, Event, Heartbeat, State
+from leasekit.core.protocol.channel import (
+    Channel,
+    ChannelError,
+    Closed,
+    Established,
+    Event,
+    Heartbeat,
+    ReceivedBatch,
+    State,
+)
 
 ALICE, BOB, MALLORY = (Keypair(bytes([n]) * 32) for n in (1, 2, 3))
 KEYS = {"alice": ALICE.public, "bob": BOB.public}
@@ -96,8 +105,8 @@ def test_handshake_and_batches() -> None:
     pair.alice.send_batch(b"two", NOW + 2)
     pair.bob.send_batch(b"three", NOW - 5)
     pair.run()
-    assert pair.to_bob == [Batch(NOW, b"one"), Heartbeat(NOW + 1), Batch(NOW + 2, b"two")]
-    assert pair.to_alice == [Batch(NOW - 5, b"three")]
+    assert pair.to_bob == [ReceivedBatch(NOW, b"one"), Heartbeat(NOW + 1), ReceivedBatch(NOW + 2, b"two")]
+    assert pair.to_alice == [ReceivedBatch(NOW - 5, b"three")]
     assert (pair.alice.peer, pair.bob.peer) == ("bob", "alice")
     assert (pair.alice.version, pair.bob.version) == (1, 1)
 
@@ -118,7 +127,7 @@ def test_one_byte_at_a_time() -> None:
     pair.alice.send_batch(b"x" * 300, NOW)
     pair.bob.ping(NOW)
     pump()
-    assert events["bob"] == [Established("alice", ALICE.public, 1), Batch(NOW, b"x" * 300)]
+    assert events["bob"] == [Established("alice", ALICE.public, 1), ReceivedBatch(NOW, b"x" * 300)]
     assert events["alice"] == [Established("bob", BOB.public, 1), Heartbeat(NOW)]
 
 
@@ -128,7 +137,10 @@ def test_all_at_once() -> None:
     assert bob.receive_bytes(alice.bytes_to_send()) == []
     assert alice.receive_bytes(bob.bytes_to_send()) == [Established("bob", BOB.public, 1)]
     alice.send_batch(b"early", NOW)
-    assert bob.receive_bytes(alice.bytes_to_send()) == [Established("alice", ALICE.public, 1), Batch(NOW, b"early")]
+    assert bob.receive_bytes(alice.bytes_to_send()) == [
+        Established("alice", ALICE.public, 1),
+        ReceivedBatch(NOW, b"early"),
+    ]
 
 
 def test_unsigned_scheme() -> None:
@@ -142,7 +154,7 @@ def test_unsigned_scheme() -> None:
     pair = Pair(unsigned("alice", one, True), unsigned("bob", two, False)).run()
     pair.alice.send_batch(b"hello", NOW)
     pair.run()
-    assert pair.to_bob == [Established("alice", one.public, 1), Batch(NOW, b"hello")]
+    assert pair.to_bob == [Established("alice", one.public, 1), ReceivedBatch(NOW, b"hello")]
     mixed = Pair(unsigned("alice", one, True), unsigned("bob", two, False, ED25519)).run()
     assert error(mixed.to_bob).code == "bad_proof"
 
@@ -299,7 +311,7 @@ def test_replayed_envelope_fails() -> None:
     """The same envelope twice ends the connection after its first effect, and the peer is told why."""
     pair, (first, *_) = recorded()
     events = pair.bob.receive_bytes(first + first)
-    assert events[0] == Batch(NOW, b"batch 0")
+    assert events[0] == ReceivedBatch(NOW, b"batch 0")
     assert error(events).code == "sequence"
     assert error(events).text == "found envelope 1, due is 2: repeated, lost or out of order"
     assert told(pair.bob) == ("sequence", error(events).text)
@@ -340,7 +352,7 @@ def test_a_whole_recorded_connection_fails() -> None:
     again = side("bob", BOB, False, nonce=b"m" * 32)
     assert error(again.receive_bytes(stream)).code == "bad_proof"
     same = side("bob", BOB, False)
-    assert [type(event) for event in same.receive_bytes(stream)] == [Established, Batch]
+    assert [type(event) for event in same.receive_bytes(stream)] == [Established, ReceivedBatch]
 
 
 @pytest.mark.parametrize(
@@ -379,7 +391,7 @@ def test_what_follows_the_known_fields_is_ignored(value: Any) -> None:
     """A newer peer may add to envelopes; a map would be refused before it costs anything."""
     pair, (first, *_) = recorded()
     longer = frame(*fields_of(first), value)
-    assert pair.bob.receive_bytes(longer) == [Batch(NOW, b"batch 0")]
+    assert pair.bob.receive_bytes(longer) == [ReceivedBatch(NOW, b"batch 0")]
 
 
 @pytest.mark.parametrize(
@@ -459,7 +471,7 @@ def test_the_largest_payload_passes() -> None:
         pair.alice.send_batch(b"x" * 4873, NOW)
     pair.alice.send_batch(b"x" * 4872, NOW)
     pair.run()
-    assert pair.to_bob == [Batch(NOW, b"x" * 4872)]
+    assert pair.to_bob == [ReceivedBatch(NOW, b"x" * 4872)]
 
 
 def test_a_large_batch_in_pieces() -> None:
@@ -472,7 +484,7 @@ def test_a_large_batch_in_pieces() -> None:
     for at in range(0, len(data), 65_536):
         events += pair.bob.receive_bytes(data[at : at + 65_536])
         assert len(pair.bob._in) <= len(data)
-    assert events == [Batch(NOW, payload)]
+    assert events == [ReceivedBatch(NOW, payload)]
     assert len(pair.bob._in) == 0
 
 
@@ -541,4 +553,4 @@ def test_one_changed_byte_never_passes(data: st.DataObject) -> None:
     flip = data.draw(st.integers(1, 255))
     bad = first[:at] + bytes([first[at] ^ flip]) + first[at + 1 :]
     events = pair.bob.receive_bytes(bad)
-    assert not any(isinstance(event, (Batch, Heartbeat)) for event in events)
+    assert not any(isinstance(event, (ReceivedBatch, Heartbeat)) for event in events)

@@ -15,10 +15,10 @@ from leasekit.core.claims.keys import Keypair
 from leasekit.core.protocol.channel import (
     FRAME_MAX,
     HANDSHAKE_FRAME_MAX,
-    Batch,
     Channel,
     Established,
     Event,
+    ReceivedBatch,
     State,
 )
 
@@ -102,7 +102,7 @@ def test_the_largest_envelope_costs_at_most_four_times_its_size() -> None:
             events.extend(pair.bob.receive_bytes(data[at : at + 65_536]))
 
     assert peak_of(receive) <= 4 * FRAME_MAX
-    assert [type(event) for event in events] == [Batch]
+    assert [type(event) for event in events] == [ReceivedBatch]
 
 
 def test_missing_is_nothing_between_frames() -> None:
@@ -128,11 +128,11 @@ def widened(data: bytes) -> bytes:
 def test_integers_in_another_width_change_nothing() -> None:
     """An envelope whose integers are written wider is the same one: it takes effect once, whichever comes first."""
     pair, (first, second, _) = recorded()
-    assert pair.bob.receive_bytes(widened(first)) == [Batch(NOW, b"batch 0")]
-    assert pair.bob.receive_bytes(second) == [Batch(NOW, b"batch 1")]
+    assert pair.bob.receive_bytes(widened(first)) == [ReceivedBatch(NOW, b"batch 0")]
+    assert pair.bob.receive_bytes(second) == [ReceivedBatch(NOW, b"batch 1")]
     pair, (first, *_) = recorded()
     events = pair.bob.receive_bytes(first + widened(first))
-    assert events[0] == Batch(NOW, b"batch 0")
+    assert events[0] == ReceivedBatch(NOW, b"batch 0")
     assert error(events).code == "sequence"
 
 

@@ -27,9 +27,9 @@ from wire_strategies import (
 from leasekit.core.leases import records, relations
 from leasekit.core.leases.machine import NONE
 from leasekit.core.leases.records import (
+    AcceptedChange,
     Asked,
     BrokerLease,
-    Change,
     Granted,
     GuestLease,
     GuestUnit,
@@ -41,8 +41,17 @@ from leasekit.core.leases.records import (
     Slice,
     Update,
 )
-from leasekit.core.leases.relations import Delegation, Incident, Notice, PeerRecord, Report, Window, Wish, Withheld
-from leasekit.core.leases.rows import Kept
+from leasekit.core.leases.relations import (
+    Delegation,
+    DelegationWish,
+    Incident,
+    Notice,
+    PeerRecord,
+    Report,
+    Window,
+    Withheld,
+)
+from leasekit.core.leases.rows import KeptRecord
 from leasekit.core.protocol.messages import LeaseUpdate, TicketUpdate
 from leasekit.core.schema import TABLES
 
@@ -75,7 +84,7 @@ granted = st.builds(
     numbers, numbers,
 )  # fmt: skip
 later = st.builds(
-    Change,
+    AcceptedChange,
     st.sampled_from(("extend", "modify")),
     numbers,
     digests,
@@ -129,7 +138,7 @@ RECORDS: dict[type[Any], st.SearchStrategy[Any]] = {
         maybe, st.lists(st.tuples(digests, instants), max_size=2).map(tuple), instants,
     ),
     Window: st.builds(Window, names, instants, instants, st.lists(names).map(tuple), reasons, maybe, maybe),
-    Wish: st.builds(Wish, names, names, names, numbers, endings, names),
+    DelegationWish: st.builds(DelegationWish, names, names, names, numbers, endings, names),
     Report: st.builds(Report, names, instants, names, names, names, reasons),
     Incident: st.builds(Incident, names, instants, names, names, reasons, statements, names),
 }  # fmt: skip
@@ -157,7 +166,9 @@ def with_body(row: tuple[Any, ...], fields: tuple[Any, ...]) -> tuple[Any, ...]:
 def test_every_record_is_tested() -> None:
     """Each class of record in the module has a strategy here."""
     made = {
-        value for value in {**vars(records), **vars(relations)}.values() if attrs.has(value) and issubclass(value, Kept)
+        value
+        for value in {**vars(records), **vars(relations)}.values()
+        if attrs.has(value) and issubclass(value, KeptRecord)
     }
     assert made == set(RECORDS)
 

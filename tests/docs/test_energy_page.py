@@ -38,7 +38,7 @@ def share(part: float) -> str:
 def test_figures_of_job_logs(log: str, place: int) -> None:
     """Each strategy's row is what `leasekit experiment energy` finds."""
     data = data_file(LOGS[log]).parents[1]
-    setup = experiment.Setup()
+    setup = experiment.EnergySetup()
     workloads = experiment.read_workloads(log, setup, data)
     summary = experiment.summarize(workloads, experiment.run_all(workloads, setup, jobs=2), setup)
     rows = [

@@ -14,7 +14,7 @@ from leasekit.config import emulation, tables
 from leasekit.config.traces import demand
 from leasekit.core.settings import setting_fields
 from leasekit.drivers.null import NullSettings
-from leasekit.drivers.process.driver import Limits, ProcessSettings
+from leasekit.drivers.process.driver import ProcessLimits, ProcessSettings
 from leasekit.drivers.script import ScriptSettings
 from leasekit.policies.registry import BUILT_IN
 
@@ -50,7 +50,9 @@ def test_every_key_of_a_deploy_file_is_told(table: type) -> None:
     assert {field.alias for field in setting_fields(table)} - known == set()
 
 
-@pytest.mark.parametrize("settings", [NullSettings, ProcessSettings, Limits, ScriptSettings], ids=lambda s: s.__name__)
+@pytest.mark.parametrize(
+    "settings", [NullSettings, ProcessSettings, ProcessLimits, ScriptSettings], ids=lambda s: s.__name__
+)
 def test_every_setting_of_a_driver_is_told(settings: type) -> None:
     """Every setting of a built-in driver is in docs/drivers.md."""
     assert {field.name for field in attrs.fields(settings)} - _words("drivers.md") == set()

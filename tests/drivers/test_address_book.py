@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leasekit.core.drivers import DriverError
-from leasekit.drivers.directory.addresses import AddressBook
+from leasekit.drivers.directory.addresses import DirectoryAddresses
 
 NETWORKS = [ipaddress.ip_network("10.9.0.0/27"), ipaddress.ip_network("fd00:9::/64")]
 SLICES = st.sampled_from(["web", "db", '["a", "b\\n"]', "../x", "ü$(id)"])
@@ -21,11 +21,11 @@ UNITS = st.sampled_from([f"vm-{number}" for number in range(12)])
 STEPS = st.lists(st.one_of(st.tuples(SLICES, UNITS), UNITS, st.none()), max_size=60)
 
 
-def book(folder: Path, size: int = 4, first: int = 3) -> AddressBook:
-    return AddressBook(folder / "book.json", NETWORKS, size, first)
+def book(folder: Path, size: int = 4, first: int = 3) -> DirectoryAddresses:
+    return DirectoryAddresses(folder / "book.json", NETWORKS, size, first)
 
 
-def check(made: AddressBook, held: dict[str, tuple[str, tuple[str, ...]]], size: int, first: int) -> None:
+def check(made: DirectoryAddresses, held: dict[str, tuple[str, tuple[str, ...]]], size: int, first: int) -> None:
     """The book has what was given, and blocks are of one slice each."""
     assert made.units() == held
     every = [address for _, addresses in held.values() for address in addresses]
@@ -124,7 +124,7 @@ def test_many_drivers_have_one_book(tmp_path):
     found: dict[str, tuple[str, ...]] = {}
 
     def take(number: int) -> None:
-        made = AddressBook(names[number % 2], networks, 4, 1)
+        made = DirectoryAddresses(names[number % 2], networks, 4, 1)
         for each in range(5):
             unit = f"vm-{number}-{each}"
             found[unit] = made.take(f"slice-{number}", unit)
@@ -135,4 +135,6 @@ def test_many_drivers_have_one_book(tmp_path):
     for thread in threads:
         thread.join()
     assert len(found) == 60 == len(set(found.values()))
-    assert {unit: addresses for unit, (_, addresses) in AddressBook(names[0], networks, 4, 1).units().items()} == found
+    assert {
+        unit: addresses for unit, (_, addresses) in DirectoryAddresses(names[0], networks, 4, 1).units().items()
+    } == found

@@ -11,7 +11,7 @@ from ipaddress import IPv4Network
 import pytest
 
 from leasekit.drivers.baremetal import server
-from leasekit.drivers.baremetal.server import EACH_MAX, STRANGERS_MAX, Answer, BootServer, Site
+from leasekit.drivers.baremetal.server import EACH_MAX, STRANGERS_MAX, BootServer, ServedFile, Site
 
 NODE = "127.0.7.7"
 WITHIN = 30
@@ -23,7 +23,7 @@ def serving(network: str = "127.0.0.0/8") -> Iterator[int]:
     site = Site(
         network=IPv4Network(network),
         is_node=lambda address: address == NODE,
-        fetch=lambda path, client: Answer(200, path.encode()),
+        fetch=lambda path, client: ServedFile(200, path.encode()),
         report=lambda token, client, text: 200,
     )
     with socket.create_server(("127.0.0.1", 0)) as probe:

@@ -11,7 +11,7 @@ from test_baremetal_settings import table
 
 from leasekit.core.settings import structure
 from leasekit.drivers.baremetal.records import NodeRecord, State
-from leasekit.drivers.baremetal.server import Answer
+from leasekit.drivers.baremetal.server import ServedFile
 from leasekit.drivers.baremetal.services import Services
 from leasekit.drivers.baremetal.settings import BareMetalSettings
 
@@ -41,7 +41,7 @@ class Served:
         """What is remembered of it."""
         return self.services.records.get("n1")
 
-    def get(self, path: str) -> Answer:
+    def get(self, path: str) -> ServedFile:
         """What it gets, all of which it takes."""
         answer = self.services.fetch(path, ADDRESS)
         if answer.sent is not None:

@@ -13,7 +13,7 @@ import pytest
 from leasekit.core.drivers import DriverError, UnitContext
 from leasekit.core.settings import SettingsError
 from leasekit.drivers.libvirt.driver import LibvirtDriver
-from leasekit.drivers.libvirt.leased import HostBook, LeasedHost, Machine, machine_of
+from leasekit.drivers.libvirt.leased import HostBook, LeasedHost, LeasedMachine, machine_of
 from leasekit.drivers.libvirt.settings import LeasedHosts
 from leasekit.drivers.registry import examine, make_driver
 
@@ -21,7 +21,7 @@ KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIMJdpVBIBavuwwCcmlU6ZjtVlTGwAwkARC4Vy
 OTHER = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHRU09aZ5Wa7jPAn7jb0z6bBnSJ3XTk8gLxTkYpLZVKw"
 
 
-def machine(name: str = "lease-1/node-1", host: str = "192.0.2.7", key: str = KEY, until: int = 0) -> Machine:
+def machine(name: str = "lease-1/node-1", host: str = "192.0.2.7", key: str = KEY, until: int = 0) -> LeasedMachine:
     return machine_of(name, {"host": host, "host_key": key}, until)
 
 

@@ -10,9 +10,9 @@ import trio
 
 from leasekit.core.drivers import DriverError
 from leasekit.core.time import HOUR, SECOND
-from leasekit.drivers.libvirt.calls import Calls, GivenUpError, StoppedError, check_stopped
+from leasekit.drivers.libvirt.calls import GivenUpError, LibvirtCalls, StoppedError, check_stopped
 from leasekit.drivers.libvirt.connection import HostConnection, HostLostError
-from leasekit.drivers.libvirt.settings import Host
+from leasekit.drivers.libvirt.settings import LibvirtHost
 
 
 class Hanging:
@@ -42,7 +42,7 @@ def hanging() -> Iterator[Hanging]:
 
 async def test_a_call_that_hangs_is_given_up_and_keeps_its_turn(hanging):
     """Who waits for a call that hangs is told; so is who waits for a turn behind it, and there is no second thread."""
-    calls = Calls(1, 20)
+    calls = LibvirtCalls(1, 20)
     for ask in (calls.look, calls.act, calls.act):
         with pytest.raises(GivenUpError):
             await ask(hanging)
@@ -56,7 +56,7 @@ async def test_a_call_that_hangs_is_given_up_and_keeps_its_turn(hanging):
 
 async def test_who_cancels_waits_for_what_changes_something(hanging):
     """A cancelled call that changes something has ended, one way or the other, when the wait ends; a look has not."""
-    calls = Calls(2, HOUR)
+    calls = LibvirtCalls(2, HOUR)
     done = []
     async with trio.open_nursery() as nursery:
 
@@ -81,7 +81,7 @@ async def test_long_work_is_told_to_end(hanging):
     """Work that is cancelled is aborted until it ends, in another thread though all are busy; who cancelled sees no
     more than that.
     """
-    calls, aborts = Calls(1, HOUR), []
+    calls, aborts = LibvirtCalls(1, HOUR), []
 
     def abort() -> None:
         aborts.append(hanging.done)
@@ -102,7 +102,7 @@ async def test_long_work_is_told_to_end(hanging):
 
 async def test_long_work_that_looks_up_ends_early(hanging):
     """Work in pieces ends at the next one, and before the wait for it does."""
-    calls, seen = Calls(1, HOUR), []
+    calls, seen = LibvirtCalls(1, HOUR), []
 
     def work() -> None:
         hanging.begun.release()
@@ -123,7 +123,7 @@ async def test_long_work_that_looks_up_ends_early(hanging):
 
 async def test_long_work_that_does_not_end_is_given_up(hanging):
     """Work that goes on though it was cancelled is given up, and who waits learns that it may yet be done."""
-    calls, caught = Calls(1, 20), []
+    calls, caught = LibvirtCalls(1, 20), []
     async with trio.open_nursery() as nursery:
 
         async def work() -> None:
@@ -141,7 +141,9 @@ async def test_long_work_that_does_not_end_is_given_up(hanging):
 async def test_a_host_whose_calls_hang_is_lost(hanging):
     """A call that hangs on a host that answers is a host lost, which may have done it; the error says what it was."""
     pytest.importorskip("libvirt")
-    host = HostConnection("here", Host(uri="test:///default", pool="default-pool"), 2, 15 * SECOND, patience=SECOND)
+    host = HostConnection(
+        "here", LibvirtHost(uri="test:///default", pool="default-pool"), 2, 15 * SECOND, patience=SECOND
+    )
     assert await host.look("can't ask", lambda connection: connection.getType()) == "TEST"
     with pytest.raises(
         HostLostError, match=r"host here: can't stop x: found no answer within 1s \(call_timeout\)"

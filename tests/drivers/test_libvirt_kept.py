@@ -11,10 +11,10 @@ import trio
 from driver_harnesses import LibvirtHarness
 
 from leasekit.core.drivers import DROP, NOT_RESUMED, NOT_SAVED, RESUME, SAVE, DriverError
-from leasekit.drivers.libvirt.documents import Machine, resumed_xml
+from leasekit.drivers.libvirt.documents import DomainMachine, resumed_xml
 from leasekit.drivers.libvirt.plan import make_plan
 from leasekit.drivers.libvirt.record import find_record, make_record
-from leasekit.drivers.libvirt.settings import Artifact, Host, Image, LibvirtSettings, Size
+from leasekit.drivers.libvirt.settings import Image, ImageArtifact, LibvirtHost, LibvirtSettings, Size
 
 PREFIX = LibvirtHarness.PREFIX
 MARK = f"{PREFIX}~kept-saved-1"
@@ -164,15 +164,15 @@ async def test_hostile_keys_of_saved_machines(virtual, make_unit, key):
 
 def test_a_domain_that_goes_on_is_described_for_its_new_lease(make_unit):
     """Of what libvirt wrote beside the memory all stays but for whose it is, and what its new lease may use."""
-    images = {"x": Image(disk=Artifact(volume="x"), ready="running")}
-    settings = LibvirtSettings(hosts={"a": Host(uri="qemu:///system")}, images=images, size=Size(cap=30))
+    images = {"x": Image(disk=ImageArtifact(volume="x"), ready="running")}
+    settings = LibvirtSettings(hosts={"a": LibvirtHost(uri="qemu:///system")}, images=images, size=Size(cap=30))
     plan = make_plan(make_unit("vm-1", number=9, lease="new & <lease>"), settings)
     record = make_record(plan, "", resumed="memory")
     xml = (
         "<domain type='qemu'><name>leasekit-vm-1</name><metadata><unit xmlns='urn:leasekit:libvirt:1'/></metadata>"
         "<cputune><global_quota>90000</global_quota></cputune><devices><emulator>/bin/qemu</emulator></devices></domain>"
     )
-    changed = resumed_xml(xml, record, plan, Machine(kind="qemu", os_type="hvm", qemu=True))
+    changed = resumed_xml(xml, record, plan, DomainMachine(kind="qemu", os_type="hvm", qemu=True))
     assert find_record(changed) == record
     assert changed.count("<global_quota>") == 1 and "<global_quota>30000</global_quota>" in changed
     assert "<emulator>/bin/qemu</emulator>" in changed and "new &amp; &lt;lease&gt;" in changed

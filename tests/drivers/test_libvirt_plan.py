@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from leasekit.core.drivers import DriverError, UnitContext
 from leasekit.core.settings import SettingsError, structure
 from leasekit.drivers.libvirt.cpio import archive, directory, file
-from leasekit.drivers.libvirt.documents import Machine, Paths, cap_quota, domain_xml, volume_xml
+from leasekit.drivers.libvirt.documents import DomainMachine, Paths, cap_quota, domain_xml, volume_xml
 from leasekit.drivers.libvirt.kvm import boot_sector, claims_kvm
 from leasekit.drivers.libvirt.plan import UnitPlan, host_name, login_keys, make_plan, unit_addresses
 from leasekit.drivers.libvirt.record import URN, make_record, read_record
@@ -32,7 +32,7 @@ GIVEN: dict[str, Any] = {
     "choices": {"vcpus": [1, 4], "cap": [0, 400]},
 }
 KEY = "ssh-ed25519 " + base64.b64encode(b"\0\0\0\x0bssh-ed25519\0\0\0\x20" + bytes(32)).decode()
-QEMU = Machine(kind="qemu", os_type="hvm", qemu=True)
+QEMU = DomainMachine(kind="qemu", os_type="hvm", qemu=True)
 HOSTILE = [
     "../../etc/passwd", "$(touch /tmp/x)", "`id`", "a;b", "</name><name>x", "&lt;", '"', "'", "]]>", "<!--", "\n",
     "a\0b", "\x1b[2J", "\u202e", "é", "\ud83d\ude00", " ", "-rf", "%s", "{}",
@@ -206,7 +206,7 @@ def test_a_domain_has_what_its_plan_says():
         "fd00:1::b",
     ]
     assert root.find("devices/interface/mac[@address='%s']" % made.mac) is not None  # noqa: UP031
-    xen = Machine(kind="xen", os_type="linux", qemu=False)
+    xen = DomainMachine(kind="xen", os_type="linux", qemu=False)
     root = ElementTree.fromstring(
         domain_xml("x", made, make_record(made, ""), xen, Paths(disk="/d", seed="/s", kernel="/k"), network)
     )

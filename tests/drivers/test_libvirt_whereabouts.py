@@ -14,8 +14,8 @@ from test_libvirt_driver import NODE
 from leasekit.core.drivers import DriverError
 from leasekit.core.settings import structure
 from leasekit.drivers.libvirt.connection import HostLostError
-from leasekit.drivers.libvirt.documents import Machine, kept_xml
-from leasekit.drivers.libvirt.place import Place
+from leasekit.drivers.libvirt.documents import DomainMachine, kept_xml
+from leasekit.drivers.libvirt.place import LibvirtPlace
 from leasekit.drivers.libvirt.plan import make_plan
 from leasekit.drivers.libvirt.record import make_record
 from leasekit.drivers.libvirt.settings import LibvirtSettings
@@ -30,7 +30,7 @@ class World:
     """Three hosts: the unit's home ``here``, ``there``, and ``gone``, which can't be reached."""
 
     settings: LibvirtSettings
-    places: dict[str, Place]
+    places: dict[str, LibvirtPlace]
     units: Whereabouts
 
     async def left(self) -> dict[str, list[str]]:
@@ -48,7 +48,7 @@ def world(tmp_path: Path) -> Iterator[World]:
         "gone": {"uri": f"qemu+unix:///system?socket={tmp_path}/none", "units": []},
     }
     settings = structure(LibvirtSettings, virtual.settings(hosts=hosts), "vms")
-    places = {name: Place(name, host, settings) for name, host in settings.hosts.items()}
+    places = {name: LibvirtPlace(name, host, settings) for name, host in settings.hosts.items()}
     yield World(settings, places, Whereabouts(places, settings))
     virtual.close()
 
@@ -59,7 +59,7 @@ async def put(world: World, host: str, make_unit: Any, *, domain: bool = True) -
     await place.volumes.create(f"{BASE}.disk", 1)
     if domain:
         record = make_record(make_plan(make_unit("vm-1"), world.settings), "")
-        await place.domains.define(kept_xml(BASE, record, Machine(kind="test", os_type="hvm", qemu=False)))
+        await place.domains.define(kept_xml(BASE, record, DomainMachine(kind="test", os_type="hvm", qemu=False)))
         await place.domains.start(BASE)
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from leasekit.core.drivers import DriverError
 from leasekit.core.settings import SettingsError, structure
-from leasekit.drivers.null import Fixed, LatencyModel, Normal, NullDriver, NullSettings, Table
+from leasekit.drivers.null import Fixed, LatencyModel, LatencyTable, Normal, NullDriver, NullSettings
 
 
 def model(**settings) -> LatencyModel:
@@ -98,7 +98,7 @@ def test_the_extreme_draws_are_finite():
     """The ends of what can be drawn give latencies for each distribution."""
     for uniform in (0.5 / 2**52, 1 - 0.5 / 2**52):
         assert 0 <= Normal(mean=1000, stddev=100).draw(uniform) < 10_000
-        assert Table(latencies=(1, 2, 3)).draw(uniform) in (1, 3)
+        assert LatencyTable(latencies=(1, 2, 3)).draw(uniform) in (1, 3)
         assert Fixed(latency=4).draw(uniform) == 4
 
 

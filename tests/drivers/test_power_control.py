@@ -15,8 +15,8 @@ from power_machines import PowerMachine
 
 from leasekit.core.drivers import DriverError
 from leasekit.core.settings import SettingsError, structure
-from leasekit.drivers.power.base import Power
-from leasekit.drivers.power.driver import Machine
+from leasekit.drivers.power.base import PowerControl
+from leasekit.drivers.power.driver import SwitchedMachine
 from leasekit.drivers.power.make import make_power
 from leasekit.drivers.power.settings import read_secret
 from leasekit.drivers.registry import make_driver
@@ -27,8 +27,8 @@ def machine(tmp_path: Path) -> PowerMachine:
     return PowerMachine(tmp_path / "machine")
 
 
-def power(machine: PowerMachine, **changes: object) -> Power:
-    return make_power(structure(Machine, {"power": machine.settings(**changes)}, "m").power)
+def power(machine: PowerMachine, **changes: object) -> PowerControl:
+    return make_power(structure(SwitchedMachine, {"power": machine.settings(**changes)}, "m").power)
 
 
 async def test_orders_have_their_effect(machine):
@@ -104,7 +104,7 @@ class Slow(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def redfish(folder: Path, states: list[str], **changes: object) -> Iterator[tuple[Power, list[str]]]:
+def redfish(folder: Path, states: list[str], **changes: object) -> Iterator[tuple[PowerControl, list[str]]]:
     """A machine whose power reads so, one look after the other, and what it is ordered."""
     handler = type("Handler", (Slow,), {"states": states, "orders": []})
     (folder / "password").touch(mode=0o600)
@@ -117,7 +117,7 @@ def redfish(folder: Path, states: list[str], **changes: object) -> Iterator[tupl
             "password_file": str(folder / "password"), **changes,
         }  # fmt: skip
         try:
-            yield make_power(structure(Machine, {"power": table}, "m").power), handler.orders
+            yield make_power(structure(SwitchedMachine, {"power": table}, "m").power), handler.orders
         finally:
             server.shutdown()
             thread.join()

@@ -15,8 +15,8 @@ from power_machines import PowerMachine
 
 from leasekit.core.drivers import DriverError
 from leasekit.core.settings import structure
-from leasekit.drivers.power.base import NoMeter, Power
-from leasekit.drivers.power.driver import Machine
+from leasekit.drivers.power.base import NoMeter, PowerControl
+from leasekit.drivers.power.driver import SwitchedMachine
 from leasekit.drivers.power.make import make_power
 from leasekit.drivers.registry import make_driver
 
@@ -35,8 +35,8 @@ def with_meter(machine: PowerMachine) -> dict[str, Any]:
     return machine.settings(meter=["cat", str(machine.folder / "watts")])
 
 
-def make(power: Mapping[str, Any]) -> Power:
-    return make_power(structure(Machine, {"power": power}, "m").power)
+def make(power: Mapping[str, Any]) -> PowerControl:
+    return make_power(structure(SwitchedMachine, {"power": power}, "m").power)
 
 
 # -- the driver ----------------------------------------------------------------------------------------------------
@@ -124,7 +124,7 @@ def ipmi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     program.parent.mkdir()
     monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
 
-    def said(out: str, error: str = "", status: int = 0) -> Power:
+    def said(out: str, error: str = "", status: int = 0) -> PowerControl:
         (tmp_path / "out").write_text(out)
         (tmp_path / "error").write_text(error)
         program.write_text(f"#!/bin/sh\ncat {tmp_path}/out\ncat {tmp_path}/error >&2\nexit {status}\n")
@@ -189,7 +189,7 @@ def tree(**chassis: Any) -> dict[str, Any]:
             "@odata.type": "#Power.v1_7_1.Power",
             "PowerControl": [
                 {
-                    "Name": "System Input Power", "PowerConsumedWatts": 344, "PowerCapacityWatts": 800,
+                    "Name": "System Input PowerControl", "PowerConsumedWatts": 344, "PowerCapacityWatts": 800,
                     "PowerMetrics": {"MinConsumedWatts": 271, "MaxConsumedWatts": 489, "AverageConsumedWatts": 319},
                 },
                 {"Name": "CPU", "PhysicalContext": "CPU", "PowerConsumedWatts": 120},

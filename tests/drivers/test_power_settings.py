@@ -21,7 +21,7 @@ from leasekit.cli import main
 from leasekit.core.drivers import DriverError
 from leasekit.core.settings import SettingsError, structure
 from leasekit.core.time import MINUTE, SECOND, parse_duration
-from leasekit.drivers.power.driver import Machine
+from leasekit.drivers.power.driver import SwitchedMachine
 from leasekit.drivers.power.make import make_power
 from leasekit.drivers.power.redfish import SYSTEMS, RedfishController
 from leasekit.drivers.power.settings import Redfish
@@ -118,7 +118,7 @@ async def test_a_suspend_ends_within_what_is_told(
 def test_urls_that_are_refused(url: str) -> None:
     """What no request can be sent to is a fault of the settings, in one message."""
     with pytest.raises(SettingsError) as caught:
-        structure(Machine, {"power": {**REDFISH, "url": url}}, "m")
+        structure(SwitchedMachine, {"power": {**REDFISH, "url": url}}, "m")
     [line] = caught.value.errors
     assert line.startswith(f"m.power.url: found '{url[:40]}")
     assert ", but expected http:// or https:// and a name (of labels with 1 to 63 letters, digits and dashes)" in line
@@ -136,7 +136,7 @@ def test_urls_that_are_refused(url: str) -> None:
 )
 def test_urls_that_are_taken(url: str) -> None:
     """Names and addresses, with a port, and with a path."""
-    settings = structure(Machine, {"power": {**REDFISH, "url": url}}, "m").power
+    settings = structure(SwitchedMachine, {"power": {**REDFISH, "url": url}}, "m").power
     assert isinstance(settings, Redfish)
     assert settings.url == url
 
@@ -145,7 +145,7 @@ def test_urls_that_are_taken(url: str) -> None:
 def test_requests_can_be_sent_to_what_is_taken(rest: str) -> None:
     """Neither the client nor the resolver fails for the form of what the settings let pass."""
     try:
-        structure(Machine, {"power": {**REDFISH, "url": f"http://{rest}"}}, "m")
+        structure(SwitchedMachine, {"power": {**REDFISH, "url": f"http://{rest}"}}, "m")
     except SettingsError:
         return
     assert httpx.URL(f"http://{rest}").host.encode("idna")

@@ -18,8 +18,8 @@ from leasekit.emulation.coallocation.experiment import (
     FILE,
     INTERVALS,
     SCENARIOS,
-    Setup,
-    Tally,
+    CoallocationSetup,
+    CoallocationTally,
     draw_requests,
     measured,
     read_testbed,
@@ -28,10 +28,10 @@ from leasekit.emulation.coallocation.experiment import (
 )
 from leasekit.emulation.coallocation.experiment import Testbed as Paper
 
-SMALL = Setup(load=0.2)
+SMALL = CoallocationSetup(load=0.2)
 
 
-def run_once(testbed: Paper, scenario: str, seed: int, setup: Setup) -> Tally:
+def run_once(testbed: Paper, scenario: str, seed: int, setup: CoallocationSetup) -> CoallocationTally:
     """One run, of which only its tally is looked at."""
     return actors.run_once(testbed, scenario, seed, setup)[0]
 
@@ -74,7 +74,7 @@ def test_a_run_repeats_and_counts_every_request(testbed: Paper) -> None:
 def test_runs_on_several_processes_are_the_same(testbed: Paper) -> None:
     """Spreading runs changes nothing but how long it takes, and progress is told for each."""
     told: list[float] = []
-    setup = Setup(load=0.05)
+    setup = CoallocationSetup(load=0.05)
     spread = actors.run_all(
         testbed, SCENARIOS[:2], (1, 2), setup, jobs=2, progress=lambda _, share: told.append(share)
     )[0]
@@ -85,8 +85,8 @@ def test_runs_on_several_processes_are_the_same(testbed: Paper) -> None:
 
 def test_a_full_day_comes_out_as_the_paper_says(testbed: Paper) -> None:
     """All succeed while load is low, far fewer at the end; half of what is free is worse than all of it."""
-    tallies, _ = actors.run_all(testbed, ("normal", "service_levels", "preference_size"), (1,), Setup())
-    summary = summarize(testbed, tallies, Setup())
+    tallies, _ = actors.run_all(testbed, ("normal", "service_levels", "preference_size"), (1,), CoallocationSetup())
+    summary = summarize(testbed, tallies, CoallocationSetup())
     success = summary["scenarios"]["normal"]["success"]["both"]
     assert min(success[:3]) == 1.0 and 0.25 < success[-1] < 0.65
     levels = summary["scenarios"]["service_levels"]["success"]
@@ -101,13 +101,13 @@ def test_only_the_papers_settings_are_held_against_the_paper(testbed: Paper) -> 
     summary = summarize(testbed, tallies, attrs.evolve(SMALL, frames=4))
     assert summary["comparison"] == []
     assert summary["not_the_papers"] == ["frames 4 (not 10)", "load 0.2 (not 1.0)"]
-    assert summarize(testbed, tallies, Setup(solver="search"))["comparison"]
+    assert summarize(testbed, tallies, CoallocationSetup(solver="search"))["comparison"]
 
 
 def test_a_scenario_without_its_comparison_is_left_out(testbed: Paper) -> None:
     """Only what was run is compared, and a figure outside its range is said to differ, with the seeds' range."""
     tallies = [run_once(testbed, "normal", seed, SMALL) for seed in (1, 2, 3)]
-    summary = summarize(testbed, tallies, Setup())
+    summary = summarize(testbed, tallies, CoallocationSetup())
     rows = {row["what"]: row for row in summary["comparison"]}
     assert not any("balancing" in what for what in rows)
     row = rows["success at 80 %"]
@@ -118,7 +118,7 @@ def test_a_scenario_without_its_comparison_is_left_out(testbed: Paper) -> None:
     assert compare({}, []) == []
 
 
-def _ratio_of(tally: Tally, interval: int) -> float:
+def _ratio_of(tally: CoallocationTally, interval: int) -> float:
     asked, granted = (sum(counts[interval, user] for user in "AB") for counts in (tally.asked, tally.granted))
     return granted / asked
 
@@ -127,7 +127,7 @@ def test_few_seeds_are_noise(testbed: Paper) -> None:
     """With one or two seeds no figure is said to be as in the paper, nor to differ."""
     for seeds in ((1,), (1, 2)):
         tallies = [run_once(testbed, "normal", seed, SMALL) for seed in seeds]
-        verdicts = {row["verdict"] for row in summarize(testbed, tallies, Setup())["comparison"]}
+        verdicts = {row["verdict"] for row in summarize(testbed, tallies, CoallocationSetup())["comparison"]}
         assert verdicts == {"noise"}
 
 
@@ -171,6 +171,6 @@ def test_a_missing_or_broken_testbed_is_an_error_in_words(tmp_path: Path) -> Non
 def test_a_folder_that_cannot_be_written_is_said(testbed: Paper, tmp_path: Path) -> None:
     """A file in place of the folder is an error that names it."""
     (tmp_path / "file").write_text("")
-    tallies = [run_once(testbed, "normal", 1, Setup(load=0.01))]
+    tallies = [run_once(testbed, "normal", 1, CoallocationSetup(load=0.01))]
     with pytest.raises(LeasekitError, match="found a file, expected a folder to write results to"):
         write(tmp_path / "file", summarize(testbed, tallies, SMALL), measured(tallies), tallies)

@@ -13,13 +13,13 @@ from leasekit.core.steps import Action, Outgoing
 from leasekit.core.time import Instant
 from leasekit.emulation import lean
 from leasekit.emulation.compare.drive import drive
-from leasekit.emulation.compare.works import Shape, generate
+from leasekit.emulation.compare.works import WorkShape, generate
 from leasekit.emulation.world import ActionModel, Outcome, instant
 from leasekit.policies.authority.first_fit import FirstFit
 from leasekit.policies.broker.backfill import Backfill, BackfillSettings
 from leasekit.stores.memory import MemoryStore
 
-WORKS = generate(Shape(jobs=60, nodes=16, seed=3, load=1.5)).works
+WORKS = generate(WorkShape(jobs=60, nodes=16, seed=3, load=1.5)).works
 
 
 class Wired(lean.LeanWorld):

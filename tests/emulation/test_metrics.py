@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leasekit.core.signals import Signal, StepFunction
+from leasekit.core.signals import Signal, SignalSteps
 from leasekit.core.time import Term
 from leasekit.emulation import metrics
 from leasekit.emulation.metrics import Series
@@ -122,7 +122,7 @@ def test_fidelity_of_nothing_is_none_and_of_too_much_an_error() -> None:
 
 
 @pytest.mark.parametrize("capacity", [10.0, Signal([(0, 10.0)])])
-def test_usage_of_a_site(capacity: StepFunction | float) -> None:
+def test_usage_of_a_site(capacity: SignalSteps | float) -> None:
     """Five of ten units for half the window: a quarter, with capacity as a number or a function of time."""
     assert metrics.usage(series((0, 5.0), (50, 0.0)), capacity, WINDOW) == pytest.approx(0.25)
 

@@ -10,7 +10,7 @@ from datafiles import data_file
 
 from leasekit.core.errors import LeasekitError
 from leasekit.emulation.compare.pool import Saving
-from leasekit.emulation.timetable_plan import Answer, plan, write_answers
+from leasekit.emulation.timetable_plan import PlannedAnswer, plan, write_answers
 from leasekit.emulation.workload_file import COLUMNS, WorkloadError, read_workload
 
 HEADER = ",".join(COLUMNS)
@@ -67,8 +67,8 @@ def test_the_summary_counts_what_the_answers_say(tmp_path: Path) -> None:
 
 def test_answers_are_written_in_the_order_of_the_input(tmp_path: Path) -> None:
     """One row for each request: its start, exactly, or nothing and the reason."""
-    late = Answer(start=12_345_678_900)
-    write_answers(tmp_path / "a.csv", [Answer(start=1500), Answer(start=None, reason="full"), late])
+    late = PlannedAnswer(start=12_345_678_900)
+    write_answers(tmp_path / "a.csv", [PlannedAnswer(start=1500), PlannedAnswer(start=None, reason="full"), late])
     with (tmp_path / "a.csv").open(newline="") as rows:
         assert list(csv.reader(rows)) == [["start_s", "reason"], ["1.5", ""], ["", "full"], ["12345678.9", ""]]
 

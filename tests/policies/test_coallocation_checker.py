@@ -10,9 +10,9 @@ import pytest
 from leasekit.policies.broker.coallocation.checker import Free, NamedPlan, faults
 from leasekit.policies.broker.coallocation.model import (
     CoRequest,
-    Link,
     LinkRequest,
-    Options,
+    ModelLink,
+    ModelOptions,
     Resources,
     SiteRequest,
     Vertex,
@@ -26,10 +26,10 @@ RESOURCES = Resources(
         Vertex(id="X", kind="exchange"),
     ),
     links=(
-        Link(a="A", b="X", bw=0.3, vb=3, latency=2),
-        Link(a="B", b="X", bw=0.3, vb=3, latency=2),
-        Link(a="A", b="B", bw=0.3, vb=5, latency=1),
-        Link(a="B", b="C", bw=0.3, vb=1, latency=1),
+        ModelLink(a="A", b="X", bw=0.3, vb=3, latency=2),
+        ModelLink(a="B", b="X", bw=0.3, vb=3, latency=2),
+        ModelLink(a="A", b="B", bw=0.3, vb=5, latency=1),
+        ModelLink(a="B", b="C", bw=0.3, vb=1, latency=1),
     ),
 )
 REQUEST = CoRequest(
@@ -46,7 +46,7 @@ FREE = Free(
     bw={frozenset((link.a, link.b)): link.bw for link in RESOURCES.links},
     vc={"A": 1, "B": 1, "C": 1},
 )
-OPTIONS = Options()
+OPTIONS = ModelOptions()
 GOOD = NamedPlan(
     sites={"r0": "A", "r1": "B"},
     paths=[["A", "B"], ["B", "A"], None],
@@ -55,7 +55,7 @@ GOOD = NamedPlan(
 )
 
 
-def said(plan: NamedPlan = GOOD, options: Options = OPTIONS, free: Free = FREE) -> str:
+def said(plan: NamedPlan = GOOD, options: ModelOptions = OPTIONS, free: Free = FREE) -> str:
     """What the checker says, in one line."""
     return "; ".join(faults(plan, RESOURCES, REQUEST, options, free))
 
@@ -92,14 +92,14 @@ def test_a_path_must_exist_be_simple_and_keep_out_of_what_is_barred() -> None:
     """Missing links, vertices passed twice, sites without transit, vertices to avoid and late paths are found."""
 
     def path(*names: str) -> str:
-        return said(attrs.evolve(GOOD, paths=[list(names), ["B", "A"], None]), Options(pmax=None))
+        return said(attrs.evolve(GOOD, paths=[list(names), ["B", "A"], None]), ModelOptions(pmax=None))
 
     assert "takes a link that does not exist: A-C" in path("A", "C", "B")
     assert "passes a vertex twice" in path("A", "X", "A", "B")
     assert "passes through B, which allows no transit" in path("A", "B", "X", "B")
     assert "touches C, which is to be avoided" in path("A", "B", "C", "B")
     late = attrs.evolve(REQUEST, links=(attrs.evolve(REQUEST.links[0], max_latency=3), *REQUEST.links[1:]))
-    found = faults(GOOD, RESOURCES, late, Options(), FREE)
+    found = faults(GOOD, RESOURCES, late, ModelOptions(), FREE)
     assert found == ["the backup of link 0 takes 4, at most 3 is allowed"]
 
 
@@ -114,5 +114,5 @@ def test_two_sites_on_one_need_their_cpus_together() -> None:
     """Without distinct sites the CPUs of both count."""
     request = CoRequest(sites=(SiteRequest(id="r0", cpus=3), SiteRequest(id="r1", cpus=3)))
     plan = NamedPlan(sites={"r0": "A", "r1": "A"}, paths=[])
-    found = faults(plan, RESOURCES, request, Options(distinct_sites=False), FREE)
+    found = faults(plan, RESOURCES, request, ModelOptions(distinct_sites=False), FREE)
     assert found == ["A has 4 CPUs free, 6 are used"]

@@ -11,18 +11,18 @@ from hypothesis import strategies as st
 
 from leasekit.core.time import Term
 from leasekit.core.timetable import Shortfall
-from leasekit.policies.broker.coallocation.frames import Books, Planned, Planner, Policy, Window, starts
-from leasekit.policies.broker.coallocation.instance import Network, Shape, scale_of
+from leasekit.policies.broker.coallocation.frames import Books, FramePlanned, FramePlanner, FrameWindow, Policy, starts
+from leasekit.policies.broker.coallocation.instance import InstanceShape, Network, scale_of
 from leasekit.policies.broker.coallocation.model import (
     CoRequest,
-    Link,
     LinkRequest,
-    Options,
+    ModelLink,
+    ModelOptions,
     Resources,
     SiteRequest,
     Vertex,
 )
-from leasekit.policies.broker.coallocation.solve import Limits
+from leasekit.policies.broker.coallocation.solve import SolveLimits
 
 RESOURCES = Resources(
     vertices=(
@@ -32,14 +32,14 @@ RESOURCES = Resources(
         Vertex(id="X", kind="exchange"),
     ),
     links=(
-        Link(a="A", b="X", bw=2, vb=3),
-        Link(a="B", b="X", bw=2, vb=3),
-        Link(a="C", b="X", bw=2, vb=3),
-        Link(a="A", b="B", bw=1, vb=7),
+        ModelLink(a="A", b="X", bw=2, vb=3),
+        ModelLink(a="B", b="X", bw=2, vb=3),
+        ModelLink(a="C", b="X", bw=2, vb=3),
+        ModelLink(a="A", b="B", bw=1, vb=7),
     ),
 )
 NETWORK = Network(RESOURCES, scale_of(RESOURCES))
-OPTIONS = Options()
+OPTIONS = ModelOptions()
 A, B, C = (NETWORK.index[name] for name in "ABC")
 
 
@@ -51,9 +51,9 @@ def pair(cpus: int = 4, bw: float = 1) -> CoRequest:
     )
 
 
-def shape_of(request: CoRequest) -> Shape:
+def shape_of(request: CoRequest) -> InstanceShape:
     """The request, prepared."""
-    return Shape(NETWORK, request, OPTIONS)
+    return InstanceShape(NETWORK, request, OPTIONS)
 
 
 def booked(*reserved: tuple[int, int, int, int]) -> Books:
@@ -66,7 +66,7 @@ def booked(*reserved: tuple[int, int, int, int]) -> Books:
     return books
 
 
-def sites(planned: Planned) -> list[tuple[int, str]]:
+def sites(planned: FramePlanned) -> list[tuple[int, str]]:
     """Start and sites of each plan, in order."""
     return [(plan.start, "".join(NETWORK.names[v] for v in plan.outcome.sites)) for plan in planned.plans]
 
@@ -74,18 +74,18 @@ def sites(planned: Planned) -> list[tuple[int, str]]:
 def test_equidistant_starts_are_the_papers() -> None:
     """EST + floor(k (LST - EST) / (N - 1)), both ends included, in whole units of the requester's, none twice."""
     books = Books.empty(NETWORK)
-    assert starts(Window(est=5, lst=105, duration=9, count=4), books) == [5, 38, 71, 105]
-    assert starts(Window(est=5, lst=7, duration=9), books) == [5, 6, 7]
-    assert starts(Window(est=5, lst=9, duration=9, count=1), books) == [5]
-    assert starts(Window(est=0, lst=10_000, duration=9, count=4, unit=1000), books) == [0, 3000, 6000, 10_000]
+    assert starts(FrameWindow(est=5, lst=105, duration=9, count=4), books) == [5, 38, 71, 105]
+    assert starts(FrameWindow(est=5, lst=7, duration=9), books) == [5, 6, 7]
+    assert starts(FrameWindow(est=5, lst=9, duration=9, count=1), books) == [5]
+    assert starts(FrameWindow(est=0, lst=10_000, duration=9, count=4, unit=1000), books) == [0, 3000, 6000, 10_000]
 
 
 def test_breakpoints_are_where_anything_changes_in_the_window() -> None:
     """Starts and ends of reservations of CPUs and of links, EST itself, nothing outside the window."""
     books = booked((A, 1, 10, 20), (B, 1, 15, 500))
     books.links[0].reserve("l", 1, Term(0, 33))
-    assert starts(Window(est=5, lst=100, duration=9, mode="breakpoints"), books) == [5, 10, 15, 20, 33]
-    both = starts(Window(est=5, lst=100, duration=9, mode="both", count=2), books)
+    assert starts(FrameWindow(est=5, lst=100, duration=9, mode="breakpoints"), books) == [5, 10, 15, 20, 33]
+    both = starts(FrameWindow(est=5, lst=100, duration=9, mode="both", count=2), books)
     assert both == [5, 10, 15, 20, 33, 100]
 
 
@@ -113,10 +113,10 @@ def test_breakpoints_find_the_true_earliest_start(
         table = books.cpus[v]
         assert table is not None
         table.reserve(number, units, Term(start, start + length), force=True)
-    shape, planner = shape_of(pair(cpus)), Planner(books)
+    shape, planner = shape_of(pair(cpus)), FramePlanner(books)
     policy = Policy(sort="start", best_only=True)
-    quick = planner.plan(shape, Window(est=0, lst=60, duration=duration, mode="breakpoints"), policy)
-    every = planner.plan(shape, Window(est=0, lst=60, duration=duration, count=61), policy)
+    quick = planner.plan(shape, FrameWindow(est=0, lst=60, duration=duration, mode="breakpoints"), policy)
+    every = planner.plan(shape, FrameWindow(est=0, lst=60, duration=duration, count=61), policy)
     assert [plan.start for plan in quick.plans] == [plan.start for plan in every.plans]
 
 
@@ -126,9 +126,9 @@ def test_plans_are_sorted_by_what_the_user_wants() -> None:
     books.links[0].reserve("l", 2, Term(0, 10))
     books.links[1].reserve("l", 2, Term(0, 10))
     books.links[2].reserve("l", 2, Term(0, 10))
-    window = Window(est=0, lst=20, duration=5, count=3)
-    by_start = Planner(books).plan(shape_of(pair()), window)
-    by_value = Planner(books).plan(shape_of(pair()), window, Policy(sort="value"))
+    window = FrameWindow(est=0, lst=20, duration=5, count=3)
+    by_start = FramePlanner(books).plan(shape_of(pair()), window)
+    by_value = FramePlanner(books).plan(shape_of(pair()), window, Policy(sort="value"))
     assert [(plan.start, plan.outcome.cost) for plan in by_start.plans] == [(0, 15), (10, 14), (20, 14)]
     assert [plan.start for plan in by_value.plans] == [10, 20, 0]
 
@@ -137,10 +137,10 @@ def test_plans_are_sorted_by_what_the_user_wants() -> None:
 def test_the_best_alone_is_the_first_of_all(sort: str) -> None:
     """Planning only for the best plan finds the plan that comes first among all."""
     books = booked((A, 6, 0, 30), (B, 6, 12, 50), (C, 4, 25, 60))
-    window = Window(est=0, lst=60, duration=7, count=9, mode="both")
+    window = FrameWindow(est=0, lst=60, duration=7, count=9, mode="both")
     policy = attrs.evolve(Policy(), sort=sort, load_balancing=True)
-    whole = Planner(books).plan(shape_of(pair(2)), window, policy)
-    best = Planner(books).plan(shape_of(pair(2)), window, attrs.evolve(policy, best_only=True))
+    whole = FramePlanner(books).plan(shape_of(pair(2)), window, policy)
+    best = FramePlanner(books).plan(shape_of(pair(2)), window, attrs.evolve(policy, best_only=True))
     first = min(best.plans, key=lambda plan: plan.start if sort == "start" else (plan.outcome.cost, plan.start))
     assert first[:1] == whole.plans[0][:1] and first.outcome[:5] == whole.plans[0].outcome[:5]
 
@@ -148,7 +148,7 @@ def test_the_best_alone_is_the_first_of_all(sort: str) -> None:
 def test_frames_that_see_the_same_share_a_solution() -> None:
     """Starts that differ only in what does not matter to the request are solved once."""
     books = booked((A, 1, 10, 20), (B, 2, 30, 40))
-    planned = Planner(books).plan(shape_of(pair(4)), Window(est=0, lst=90, duration=5))
+    planned = FramePlanner(books).plan(shape_of(pair(4)), FrameWindow(est=0, lst=90, duration=5))
     assert (planned.looked_at, planned.solved) == (10, 1)
     assert sites(planned) == [(start, "AB") for start in range(0, 91, 10)]
 
@@ -159,7 +159,7 @@ def test_a_fraction_is_rounded_down_to_whole_units() -> None:
     policy = Policy(fraction=Fraction(1, 2))
     free = books.free(Term(0, 10), policy)
     assert free.cpus == (3, 4, 2, 0) and free.bw == (1, 1, 1, 0)
-    shown = Planner(books).plan(shape_of(pair(4)), Window(est=0, lst=0, duration=10), policy)
+    shown = FramePlanner(books).plan(shape_of(pair(4)), FrameWindow(est=0, lst=0, duration=10), policy)
     assert not shown.plans and shown.refused[0].outcome is not None
 
 
@@ -168,7 +168,7 @@ def test_load_balancing_makes_loaded_sites_dear() -> None:
     books = booked((A, 4, 0, 100), (B, 1, 0, 50))
     policy = Policy(load_balancing=True, sort="value")
     assert books.free(Term(0, 10), policy).vc == (1 + 49, 1 + 12, 1, 1)
-    planned = Planner(books).plan(shape_of(pair(2)), Window(est=0, lst=50, duration=10, count=2), policy)
+    planned = FramePlanner(books).plan(shape_of(pair(2)), FrameWindow(est=0, lst=50, duration=10, count=2), policy)
     assert sites(planned) == [(50, "BC"), (0, "BC")]
 
 
@@ -176,8 +176,8 @@ def test_preferred_sites_are_taken_first() -> None:
     """Option B: weights by pattern of names, the first that fits; others keep their value."""
     values = NETWORK.preferred({"C": 1, "[BC]": 5, "A": 100})
     assert values == (100, 5, 1, 1)
-    planned = Planner(Books.empty(NETWORK)).plan(
-        shape_of(pair(2)), Window(est=0, lst=0, duration=10), Policy(values=values)
+    planned = FramePlanner(Books.empty(NETWORK)).plan(
+        shape_of(pair(2)), FrameWindow(est=0, lst=0, duration=10), Policy(values=values)
     )
     assert sites(planned) == [(0, "BC")]
 
@@ -186,7 +186,7 @@ def test_reserving_a_plan_takes_all_of_it_or_nothing() -> None:
     """What a plan uses is taken on every link of its paths; where a part is gone meanwhile the rest is untouched."""
     books = Books.empty(NETWORK)
     shape = shape_of(pair(4, 2))
-    plan = Planner(books).plan(shape, Window(est=0, lst=0, duration=10)).plans[0]
+    plan = FramePlanner(books).plan(shape, FrameWindow(est=0, lst=0, duration=10)).plans[0]
     books.reserve("one", shape, plan, 10)
     free = books.free(Term(0, 10))
     assert free.cpus == (4, 4, 4, 0) and free.bw == (0, 0, 2, 1)
@@ -201,7 +201,7 @@ def test_an_overlay_leaves_the_books_as_they_are() -> None:
     """A what-if view takes reservations that the books never see."""
     books = Books.empty(NETWORK)
     shape = shape_of(pair())
-    plan = Planner(books).plan(shape, Window(est=0, lst=0, duration=10)).plans[0]
+    plan = FramePlanner(books).plan(shape, FrameWindow(est=0, lst=0, duration=10)).plans[0]
     view = books.overlay()
     view.reserve("one", shape, plan, 10)
     assert view.free(Term(0, 10)).cpus[A] == 4 and books.free(Term(0, 10)).cpus[A] == 8
@@ -210,9 +210,9 @@ def test_an_overlay_leaves_the_books_as_they_are() -> None:
 def test_when_time_runs_out_the_rest_is_refused_as_not_looked_at() -> None:
     """Starts that were not reached have no outcome; those that were keep theirs."""
     left = iter([5.0] * 8)
-    policy = Policy(limits=Limits(remaining=lambda: next(left, 0.0)))
-    planned = Planner(booked((A, 5, 0, 15), (B, 5, 10, 40))).plan(
-        shape_of(pair(4)), Window(est=0, lst=90, duration=5), policy
+    policy = Policy(limits=SolveLimits(remaining=lambda: next(left, 0.0)))
+    planned = FramePlanner(booked((A, 5, 0, 15), (B, 5, 10, 40))).plan(
+        shape_of(pair(4)), FrameWindow(est=0, lst=90, duration=5), policy
     )
     assert planned.refused and planned.refused[-1].outcome is None
     assert len(planned.plans) + len(planned.refused) == 10

@@ -13,48 +13,66 @@ from leasekit.emulation.coallocation.problems import ring_request, small_problem
 from leasekit.policies.broker.coallocation import milp
 from leasekit.policies.broker.coallocation.bounds import Bounds, Ground, best_of
 from leasekit.policies.broker.coallocation.checker import faults
-from leasekit.policies.broker.coallocation.instance import INF, Availability, Network, Outcome, Shape, scale_of
-from leasekit.policies.broker.coallocation.model import Link, Options, Problem, Resources, Vertex, check_problem
+from leasekit.policies.broker.coallocation.instance import (
+    INF,
+    Availability,
+    InstanceOutcome,
+    InstanceShape,
+    Network,
+    scale_of,
+)
+from leasekit.policies.broker.coallocation.model import (
+    ModelLink,
+    ModelOptions,
+    Problem,
+    Resources,
+    Vertex,
+    check_problem,
+)
 from leasekit.policies.broker.coallocation.problem import named, named_free
 from leasekit.policies.broker.coallocation.routing import Oracle
 from leasekit.policies.broker.coallocation.search import Search
-from leasekit.policies.broker.coallocation.solve import Limits, solve
+from leasekit.policies.broker.coallocation.solve import SolveLimits, solve
 
 SEEDS = range(200)
 
 
-def prepared(problem: Problem) -> tuple[Network, Shape, Availability]:
+def prepared(problem: Problem) -> tuple[Network, InstanceShape, Availability]:
     """A problem at one instant, with all resources free."""
     network = Network(problem.resources, scale_of(problem.resources, [problem.request]))
-    return network, Shape(network, problem.request, problem.options), Availability(network.cpus, network.bw, network.vc)
+    return (
+        network,
+        InstanceShape(network, problem.request, problem.options),
+        Availability(network.cpus, network.bw, network.vc),
+    )
 
 
-def searched(problem: Problem) -> Outcome:
+def searched(problem: Problem) -> InstanceOutcome:
     """What the search finds, with nothing remembered."""
     network, shape, free = prepared(problem)
     return Search(network, shape, free, Oracle(network)).run()
 
 
-def wrong(problem: Problem, outcome: Outcome) -> list[str]:
+def wrong(problem: Problem, outcome: InstanceOutcome) -> list[str]:
     """What the independent checker says of a plan."""
     network, shape, free = prepared(problem)
     plan = named(network, shape, outcome, len(problem.request.links))
     return faults(plan, problem.resources, problem.request, problem.options, named_free(network, free))
 
 
-def ring(size: int) -> tuple[Network, Shape, Availability]:
+def ring(size: int) -> tuple[Network, InstanceShape, Availability]:
     """A ring on a mesh of twelve sites whose links are short: hard for a tree's bound."""
     names = [f"N{i:02}" for i in range(12)]
     random = Random(size)
     resources = Resources(
         vertices=tuple(Vertex(id=name, kind="site", cpus=2, vc=random.randint(1, 9)) for name in names),
         links=tuple(
-            Link(a=a, b=b, bw=random.choice([0, 1, 1, 2, 2, 3]), vb=random.randint(1, 9))
+            ModelLink(a=a, b=b, bw=random.choice([0, 1, 1, 2, 2, 3]), vb=random.randint(1, 9))
             for i, a in enumerate(names)
             for b in names[:i]
         ),
     )
-    problem = Problem(resources=resources, request=ring_request(random, size), options=Options(pmax=3))
+    problem = Problem(resources=resources, request=ring_request(random, size), options=ModelOptions(pmax=3))
     return prepared(problem)
 
 
@@ -109,9 +127,9 @@ def test_ties_are_broken_by_site_names_however_the_file_orders_sites() -> None:
     names = ["C", "A", "D", "B"]
     resources = Resources(
         vertices=tuple(Vertex(id=name, kind="site", cpus=4) for name in names),
-        links=tuple(Link(a=a, b=b, bw=1) for i, a in enumerate(names) for b in names[:i]),
+        links=tuple(ModelLink(a=a, b=b, bw=1) for i, a in enumerate(names) for b in names[:i]),
     )
-    problem = Problem(resources=resources, request=ring_request(Random(1), 3), options=Options(pmax=None))
+    problem = Problem(resources=resources, request=ring_request(Random(1), 3), options=ModelOptions(pmax=None))
     problem = Problem(
         resources=resources,
         request=problem.request.__class__(
@@ -181,17 +199,17 @@ def test_a_deadline_ends_a_search_with_a_bound() -> None:
 def test_auto_proves_by_highs_what_the_search_could_not() -> None:
     """With too few nodes for the search, the program behind it proves the same optimum and sites."""
     network, shape, free = ring(5)
-    best = solve(network, shape, free, Oracle(network), solver="search", limits=Limits(nodes=10**6))
+    best = solve(network, shape, free, Oracle(network), solver="search", limits=SolveLimits(nodes=10**6))
     stopped = Search(network, shape, free, Oracle(network), nodes=5).run()
     assert stopped.status == "bound"
-    found = solve(network, shape, free, Oracle(network), limits=Limits(nodes=5))
+    found = solve(network, shape, free, Oracle(network), limits=SolveLimits(nodes=5))
     assert (found.status, found.cost, found.sites) == ("optimal", best.cost, best.sites)
 
 
 def test_no_time_at_all_gives_no_plan_and_no_claim() -> None:
     """When time is up before the start neither solver claims anything."""
     network, shape, free = ring(5)
-    limits = Limits(nodes=1, remaining=lambda: 0.0)
+    limits = SolveLimits(nodes=1, remaining=lambda: 0.0)
     for solver in ("auto", "highs"):
         found = solve(network, shape, free, Oracle(network), solver=solver, limits=limits)
         assert found.status == "bound" and found.bound < INF

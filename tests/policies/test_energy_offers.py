@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leasekit.core.time import Instant
-from leasekit.policies.authority.energy_offers import Offer, Rank
+from leasekit.policies.authority.energy_offers import EnergyOffer, Rank
 
 DUES = st.sampled_from([None, 5, 10, 20])
 
@@ -35,7 +35,7 @@ def test_it_is_as_if_all_were_sorted_each_time(
     ranks = {f"u{place}": Rank(ready, waste, place) for place, (ready, waste, _) in enumerate(units)}
     due = {f"u{place}": at for place, (_, _, at) in enumerate(units)}
     gone: set[str] = set()
-    offer, left = Offer(list(ranks), ranks, lambda unit: due[unit], gone), dict(due)
+    offer, left = EnergyOffer(list(ranks), ranks, lambda unit: due[unit], gone), dict(due)
 
     for what, number, other in steps:
         name = f"u{number}"
@@ -64,6 +64,6 @@ def test_several_are_picked_in_the_leases_order() -> None:
     ranks = {
         name: Rank(0, waste, place) for place, (name, waste) in enumerate({"a": -1.0, "b": -3.0, "c": -2.0}.items())
     }
-    offer = Offer(ranks, ranks, lambda unit: None, set())
+    offer = EnergyOffer(ranks, ranks, lambda unit: None, set())
     assert offer.pick(["a", "b", "c", "x"], 2, lambda due, rank: order(0, due, rank)) == ["b", "c"]
     assert offer.take(5, lambda due, rank: order(0, due, rank)) == ["a"]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from leasekit.core.settings import SettingsError, structure
 from leasekit.core.time import HOUR, MINUTE, SECOND, Instant
 from leasekit.policies.authority.energy_forecast import Ewma, EwmaSettings, Forecast, LastValue
-from leasekit.policies.authority.energy_plan import Fleet, IdleChecks, PowerManager, PowerSettings, Switching
+from leasekit.policies.authority.energy_plan import EnergyPowerSettings, Fleet, IdleChecks, PowerManager, Switching
 from leasekit.policies.registry import known_mappers, make_part
 
 
@@ -30,7 +30,7 @@ class Says:
 
 def manager(forecast: Forecast | None = None, **settings: int) -> PowerManager:
     """A manager whose units u0, u1, ... have all been idle since 0."""
-    made = PowerManager(PowerSettings(**settings), forecast or LastValue())
+    made = PowerManager(EnergyPowerSettings(**settings), forecast or LastValue())
     for number in range(10):
         made.checks.idle(f"u{number}", 0)
     return made
@@ -147,8 +147,8 @@ def test_never_suspended_unless_told_so() -> None:
 
 def test_the_lookahead_covers_booting() -> None:
     """The horizon, unless booting and the wait for the next decision take longer."""
-    assert PowerSettings().lookahead == 15 * MINUTE
-    assert PowerSettings(boot=14 * MINUTE).lookahead == 19 * MINUTE
+    assert EnergyPowerSettings().lookahead == 15 * MINUTE
+    assert EnergyPowerSettings(boot=14 * MINUTE).lookahead == 19 * MINUTE
 
 
 @given(on=st.integers(0, 8), forecast=st.floats(0, 12), reserved=st.integers(0, 12), minimum=st.integers(0, 12))
@@ -198,7 +198,7 @@ def test_a_steady_demand_is_forecast_as_it_is() -> None:
 @pytest.mark.parametrize(("before", "then"), [(5, 0), (9, 5)])
 def test_an_average_that_comes_down_to_a_demand_needs_no_more(before: int, then: int) -> None:
     """It never gets there, as numbers are, and what is left of the way is no unit."""
-    made = PowerManager(PowerSettings(minimum=0), Ewma())
+    made = PowerManager(EnergyPowerSettings(minimum=0), Ewma())
     needed = [made.needed(n * 5 * MINUTE, fleet(9, in_use=before if n < 20 else then)) for n in range(2000)]
     assert needed[-1] == then
 
@@ -232,7 +232,7 @@ def test_a_wrong_forecast_is_told(target: str, settings: dict[str, float], words
 def test_wrong_settings_are_told(settings: dict[str, object]) -> None:
     """The key is named."""
     with pytest.raises(SettingsError, match=f"mapper.{next(iter(settings))}"):
-        structure(PowerSettings, settings, "mapper")
+        structure(EnergyPowerSettings, settings, "mapper")
 
 
 @given(

@@ -47,7 +47,7 @@ from leasekit.actors.site.units import Units
 from leasekit.core.claims.keys import Ed25519
 from leasekit.core.steps import ActionDone
 from leasekit.core.time import Term
-from leasekit.policies.broker.turn import Turn as MapperTurn
+from leasekit.policies.broker.turn import BrokerTurn as MapperTurn
 from leasekit_simulation.faults.run import simulate
 from leasekit_simulation.faults.scenario import draw
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from system.tiny_guest import libraries, module_files, newest_kernel
 
-from leasekit.drivers.libvirt.cpio import Entry, archive, directory, file, link
+from leasekit.drivers.libvirt.cpio import CpioEntry, archive, directory, file, link
 
 BRIDGE = "br0"
 POOL = "/var/lib/libvirt/images"
@@ -81,7 +81,7 @@ FILES = {
 
 def make_hypervisor(path: Path) -> Path:
     """The initramfs, for the newest kernel."""
-    entries: dict[str, Entry] = {}
+    entries: dict[str, CpioEntry] = {}
     for entry in _contents(newest_kernel().name.removeprefix("vmlinuz-")):
         for parent in reversed(Path(entry.name).parents[:-1]):
             entries.setdefault(str(parent), directory(str(parent)))
@@ -90,7 +90,7 @@ def make_hypervisor(path: Path) -> Path:
     return path
 
 
-def _contents(release: str) -> Iterator[Entry]:
+def _contents(release: str) -> Iterator[CpioEntry]:
     names = []
     for module in module_files(release, MODULES):
         yield file(f"lib/{module.name}", module.read_bytes())

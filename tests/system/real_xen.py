@@ -25,7 +25,7 @@ from system.libvirt_host import bridge
 from system.packages import require, require_root
 from system.tiny_guest import INIT, MARKER, libraries
 
-from leasekit.drivers.libvirt.cpio import Entry, archive, directory, file, link
+from leasekit.drivers.libvirt.cpio import CpioEntry, archive, directory, file, link
 
 PACKAGES = (
     "qemu-system-x86", "qemu-utils", "seabios", "ipxe-qemu", "mmdebstrap", "busybox-static", "dropbear-bin",
@@ -160,7 +160,7 @@ def _make(folder: Path) -> None:
     shutil.rmtree(tree)
 
 
-def _initramfs(modules: list[Path], more: Iterable[Entry]) -> bytes:
+def _initramfs(modules: list[Path], more: Iterable[CpioEntry]) -> bytes:
     entries = [
         *map(directory, ("bin", "lib", "proc", "sys", "dev", "root", "system")),
         file("bin/busybox", Path("/bin/busybox").read_bytes(), 0o755),
@@ -174,7 +174,7 @@ def _initramfs(modules: list[Path], more: Iterable[Entry]) -> bytes:
 
 def guest_initramfs(made: Parts) -> bytes:
     """A guest of busybox and dropbear that reads who it is from ``/leasekit`` or from a NoCloud disk."""
-    more: dict[str, Entry] = {}
+    more: dict[str, CpioEntry] = {}
     for program in ("/usr/sbin/dropbear", "/usr/bin/dropbearconvert"):
         for path in (Path(program), *libraries(program)):
             more[str(path)[1:]] = file(str(path)[1:], path.read_bytes(), 0o755)

@@ -22,7 +22,7 @@ from system.system_waits import wait_until
 
 from leasekit.core.drivers import Driver, DriverError, UnitContext
 from leasekit.core.settings import SettingsError
-from leasekit.drivers.directory.entry import Entry
+from leasekit.drivers.directory.entry import DirectoryEntry
 from leasekit.drivers.directory.ldap import LdapExport
 from leasekit.drivers.directory.publishing import PublishingDriver
 from leasekit.drivers.registry import examine, make_driver
@@ -364,7 +364,7 @@ async def test_a_site_that_needs_what_another_just_gives_up(slapd, monkeypatch):
     gone by then.
     """
     one, two = slapd.export("one"), slapd.export("two", "localhost")
-    first = Entry(unit="vm-1", hostname="vm-1", addresses=("10.7.0.1",), holder="alice", slice="web")
+    first = DirectoryEntry(unit="vm-1", hostname="vm-1", addresses=("10.7.0.1",), holder="alice", slice="web")
     second = attrs.evolve(first, unit="vm-2", hostname="vm-2")
     one.publish(first)
     delete = LdapExport._delete

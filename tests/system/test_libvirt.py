@@ -23,7 +23,7 @@ from leasekit.drivers.libvirt.driver import LibvirtDriver
 from leasekit.drivers.libvirt.images import read_artifact
 from leasekit.drivers.libvirt.kvm import WORD, boot_sector
 from leasekit.drivers.libvirt.readiness import Console
-from leasekit.drivers.libvirt.settings import Artifact
+from leasekit.drivers.libvirt.settings import ImageArtifact
 from leasekit.drivers.libvirt.volumes import Volumes
 
 # Bridges, control groups and libvirt's own numbers belong to the machine: one after the other.
@@ -429,7 +429,7 @@ async def test_an_image_that_an_operator_removed(world, monkeypatch):
         if volume.name().startswith("anew-") and volume.name().endswith(".image"):
             volume.delete(0)
 
-    def read(image: str, artifact: Artifact) -> Iterator[bytes]:
+    def read(image: str, artifact: ImageArtifact) -> Iterator[bytes]:
         seen.append((world.host.images / f"anew-{artifact.sha256}.whole").exists())
         return read_artifact(image, artifact)
 

@@ -21,8 +21,8 @@ from system.packages import BMC, LIBVIRT, require, require_root
 
 from leasekit.core.drivers import DriverError
 from leasekit.core.settings import structure
-from leasekit.drivers.power.base import NoMeter, Power
-from leasekit.drivers.power.driver import Machine
+from leasekit.drivers.power.base import NoMeter, PowerControl
+from leasekit.drivers.power.driver import SwitchedMachine
 from leasekit.drivers.power.examining import examine_controllers
 from leasekit.drivers.power.make import make_power
 from leasekit.drivers.power.settings import ControllerSettings
@@ -67,9 +67,9 @@ class Controllers:
         return {**plain, **own, **changes}
 
     def settings_of(self, kind: str, **changes: Any) -> ControllerSettings:
-        return structure(Machine, {"power": self.settings(kind, **changes)}, "m").power
+        return structure(SwitchedMachine, {"power": self.settings(kind, **changes)}, "m").power
 
-    def power(self, kind: str, **changes: Any) -> Power:
+    def power(self, kind: str, **changes: Any) -> PowerControl:
         return make_power(self.settings_of(kind, **changes))
 
     def domain(self, kind: str) -> Any:
@@ -228,7 +228,7 @@ async def test_a_meter_is_read_by_ipmitool(tmp_path):
         "order_timeout": "60s",
     }  # fmt: skip
     with running(command, tmp_path / "log", {}):
-        power = make_power(structure(Machine, {"power": settings}, "m").power)
+        power = make_power(structure(SwitchedMachine, {"power": settings}, "m").power)
         await power.on()  # nothing but a look, until it answers
         assert await power.watts() == 231
 
@@ -246,7 +246,7 @@ async def test_boot_flags_are_kept_until_the_start(tmp_path, mode):
         "order_timeout": "60s", "efi": True,
     }  # fmt: skip
     with running(command, tmp_path / "log", {}):
-        power = make_power(structure(Machine, {"power": settings}, "m").power)
+        power = make_power(structure(SwitchedMachine, {"power": settings}, "m").power)
         for device in ("network", "disk"):
             await power.boot_once(device)
             assert await power.controller.boot_device() == device

@@ -11,7 +11,7 @@ import subprocess
 from hashlib import sha256
 from pathlib import Path
 
-from leasekit.drivers.libvirt.cpio import Entry, archive, directory, file, link
+from leasekit.drivers.libvirt.cpio import CpioEntry, archive, directory, file, link
 
 MODULES = (
     "virtio_pci", "virtio_net", "virtio_blk", "virtio_console", "virtio_balloon", "virtio_rng", "isofs",
@@ -99,9 +99,9 @@ def newest_kernel() -> Path:
 
 def make_initramfs(release: str) -> bytes:
     """The initramfs, for the modules of the kernel ``release``."""
-    entries: dict[str, Entry] = {}
+    entries: dict[str, CpioEntry] = {}
 
-    def add(entry: Entry) -> None:
+    def add(entry: CpioEntry) -> None:
         for parent in reversed(Path(entry.name).parents[:-1]):
             entries.setdefault(str(parent), directory(str(parent)))
         entries.setdefault(entry.name, entry)

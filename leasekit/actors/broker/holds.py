@@ -24,7 +24,7 @@ from leasekit.core.leases import plans
 from leasekit.core.leases.plans import HELD, HOLD, HOLDING, USED, PlanHold
 from leasekit.core.leases.records import BrokerLease
 from leasekit.core.protocol.codec import clip
-from leasekit.core.protocol.messages import NEW, Held, Hold, PlanPart, Release, RequestTicket
+from leasekit.core.protocol.messages import NEW, HoldParts, PartsHeld, PlanPart, ReleaseParts, RequestTicket
 from leasekit.core.schema import Change, Row
 from leasekit.core.time import Instant, Term
 from leasekit.core.timetable import Shortfall
@@ -191,8 +191,8 @@ class Holds:
 
     # -- for other brokers -------------------------------------------------------------------------------------
 
-    @takes(Hold, REQUEST)
-    def _on_hold(self, peer: str, message: Hold) -> None:
+    @takes(HoldParts, REQUEST)
+    def _on_hold(self, peer: str, message: HoldParts) -> None:
         """Another broker has planned with what it was quoted."""
         check_may_plan(self._keyring, peer)
         reason = ""
@@ -201,9 +201,9 @@ class Holds:
             reason = self._hold_for(peer, message)
         elif (known.peer, known.parts, known.term) != (peer, message.parts, message.term):
             reason = f"{self._keyring.name} holds something else under {message.plan}"
-        self._kernel.send(peer, Held(message.plan, message.number, clip(reason, 1000)))
+        self._kernel.send(peer, PartsHeld(message.plan, message.number, clip(reason, 1000)))
 
-    def _hold_for(self, peer: str, message: Hold) -> str:
+    def _hold_for(self, peer: str, message: HoldParts) -> str:
         self._served.check_id(message.plan, peer, "plan")
         expires = min(message.expires, self.expires())
         if (
@@ -224,8 +224,8 @@ class Holds:
             return str(error)
         return reason
 
-    @takes(Release, REQUEST)
-    def _on_release(self, peer: str, message: Release) -> None:
+    @takes(ReleaseParts, REQUEST)
+    def _on_release(self, peer: str, message: ReleaseParts) -> None:
         hold = self.held.get(message.plan)
         if hold is not None and hold.peer == peer and hold.state != USED:
             self.drop(hold, f"{peer} released it")

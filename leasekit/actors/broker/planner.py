@@ -29,14 +29,14 @@ from leasekit.core.protocol.codec import clip, decode_message, encode_message
 from leasekit.core.protocol.fields import PARTS_MAX
 from leasekit.core.protocol.messages import (
     ErrorReply,
-    Held,
-    Hold,
+    HoldParts,
+    PartsHeld,
     Plan,
     Planned,
     PlanPart,
     Quoted,
     QuotedOffer,
-    Release,
+    ReleaseParts,
 )
 from leasekit.core.settings import SettingsError
 from leasekit.core.steps import TurnDone
@@ -164,7 +164,7 @@ class Planner:
             self._on_quoted(peer, Quoted(message.lease, message.number, ()))
             return True
         if any(one.hold is not None and one.hold.id == message.lease for one in self.plannings.values()):
-            self._on_held(peer, Held(message.lease, message.number, message.text or "it is refused"))
+            self._on_held(peer, PartsHeld(message.lease, message.number, message.text or "it is refused"))
             return True
         return False
 
@@ -264,7 +264,7 @@ class Planner:
         planning.hold, planning.answer, planning.waiting = hold, answer, set(others)
         for name in others:
             theirs = tuple(part for part in parts if part.broker == name)
-            self._kernel.send(name, Hold(id_, planning.number, hold.holder, term, theirs, expires))
+            self._kernel.send(name, HoldParts(id_, planning.number, hold.holder, term, theirs, expires))
         planning.until = self._quotes.answer_by()
         self._kernel.schedule(planning, planning.until)
 
@@ -299,14 +299,14 @@ class Planner:
 
     # -- the other brokers' word -------------------------------------------------------------------------------
 
-    @takes(Held)
-    def _on_held(self, peer: str, message: Held) -> None:
+    @takes(PartsHeld)
+    def _on_held(self, peer: str, message: PartsHeld) -> None:
         planning = next(
             (one for one in self.plannings.values() if one.hold is not None and one.hold.id == message.plan), None
         )
         if planning is None or planning.hold is None or peer not in planning.waiting:
             if not message.reason and message.plan not in self._holds.held:
-                self._kernel.send(peer, Release(message.plan, message.number))
+                self._kernel.send(peer, ReleaseParts(message.plan, message.number))
             return
         planning.waiting.discard(peer)
         if message.reason:
@@ -331,7 +331,7 @@ class Planner:
 
     def _hold_dropped(self, hold: PlanHold, why: str) -> None:
         for name in hold.others:
-            self._kernel.send(name, Release(hold.id, self._kernel.next("serial")))
+            self._kernel.send(name, ReleaseParts(hold.id, self._kernel.next("serial")))
         planning = next((one for one in self.plannings.values() if one.hold is hold), None)
         if planning is not None:
             planning.hold = None

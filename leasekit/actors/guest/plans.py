@@ -25,7 +25,7 @@ from leasekit.core.leases.plans import ASKING, CLOSED, COMMITTED, COMMITTING, FA
 from leasekit.core.leases.records import GuestLease
 from leasekit.core.mappers import GuestMapper, RequestLease, RequestTopology, TopologyView
 from leasekit.core.properties import PROPERTIES_MAX
-from leasekit.core.protocol.messages import ErrorReply, Plan, Planned, PlanPart, Release
+from leasekit.core.protocol.messages import ErrorReply, Plan, Planned, PlanPart, ReleaseParts
 from leasekit.core.requests import parse_options
 from leasekit.core.schema import Row
 from leasekit.core.steps import Command, Reply
@@ -212,7 +212,7 @@ class GuestPlans(GuestDesk):
         """What is held under a plan is not wanted: a broker that doesn't hear of it frees it when it expires."""
         for broker in brokers if plan else ():
             if broker in self.keyring.peers:
-                self.kernel.send(broker, Release(plan, self.kernel.next("serial")))
+                self.kernel.send(broker, ReleaseParts(plan, self.kernel.next("serial")))
 
     # -- deciding ----------------------------------------------------------------------------------------------
 

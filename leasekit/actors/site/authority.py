@@ -33,7 +33,7 @@ from leasekit.core.errors import CommandError, RemoteError, TicketError
 from leasekit.core.leases import authority as au
 from leasekit.core.leases import delegation as deleg
 from leasekit.core.leases.machine import NONE
-from leasekit.core.leases.records import Change as Later
+from leasekit.core.leases.records import AcceptedChange as Later
 from leasekit.core.leases.records import SiteClaim, SiteLease
 from leasekit.core.leases.relations import Delegation
 from leasekit.core.mappers import AuthorityMapper

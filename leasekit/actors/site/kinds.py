@@ -24,7 +24,7 @@ KEPT: Final = 64
 """Beyond so many filters those go that nobody waits with."""
 
 
-class Kind:
+class UnitKind:
     """Units of one type that are alike."""
 
     __slots__ = ("properties", "type", "units")
@@ -43,19 +43,19 @@ class _Answers:
     def __init__(self, filter_: Filter) -> None:
         self.filter = filter_
         self.names_units = "unit" in filter_.names
-        self.accepted: set[Kind | str] = set()
+        self.accepted: set[UnitKind | str] = set()
         self.seen = -1
-        self.pending: Iterator[tuple[Kind | str, int]] = iter(())
+        self.pending: Iterator[tuple[UnitKind | str, int]] = iter(())
 
 
 class Kinds:
     """The kinds of a site's units, and what filters say of them."""
 
     def __init__(self) -> None:
-        self._of: dict[str, Kind] = {}
-        self._known: dict[tuple[str, frozenset[tuple[str, str]]], Kind] = {}
+        self._of: dict[str, UnitKind] = {}
+        self._known: dict[tuple[str, frozenset[tuple[str, str]]], UnitKind] = {}
         # By type, in the order in which they came, with a number that grows: kinds, and units.
-        self._came: dict[tuple[str, bool], dict[Kind | str, int]] = {}
+        self._came: dict[tuple[str, bool], dict[UnitKind | str, int]] = {}
         self._number = count()
         self._answers: dict[tuple[str, str], _Answers | FilterError] = {}
         self.asked = self.slices = self.largest = 0
@@ -66,7 +66,7 @@ class Kinds:
         label = (type_, frozenset(properties.items()))
         kind, old = self._known.get(label), self._of.get(unit)
         if kind is None:
-            kind = self._known[label] = Kind(type_, properties)
+            kind = self._known[label] = UnitKind(type_, properties)
             self._came.setdefault((type_, False), {})[kind] = next(self._number)
         if kind is old:
             return
@@ -80,7 +80,7 @@ class Kinds:
             if not old.units:
                 self._forget(old)
 
-    def _forget(self, kind: Kind) -> None:
+    def _forget(self, kind: UnitKind) -> None:
         del self._known[kind.type, frozenset(kind.properties.items())]
         del self._came[kind.type, False][kind]
         for answers in self._answers.values():
@@ -123,7 +123,7 @@ class Kinds:
     def accepted(self, type_: str, text: str) -> Iterator[str]:
         """The units of the type that a filter accepts, in no order. Raises ``FilterError``."""
         found = self._asked(type_, text).accepted
-        return chain.from_iterable(one.units if isinstance(one, Kind) else (one,) for one in found)
+        return chain.from_iterable(one.units if isinstance(one, UnitKind) else (one,) for one in found)
 
     def _asked(self, type_: str, text: str) -> _Answers:
         while self._ask_once(type_, text):
@@ -157,7 +157,7 @@ class Kinds:
         subject, answers.seen = following
         if came.get(subject) != answers.seen:
             return ASKING  # it went, or has become another, since the list was made
-        if isinstance(subject, Kind):
+        if isinstance(subject, UnitKind):
             accepted = answers.filter({**subject.properties, "type": type_})
         else:
             accepted = answers.filter({**self.properties(subject), "unit": subject, "type": type_})

@@ -18,7 +18,7 @@ from leasekit.config.traces.places import (
     data_dir,
     known_trace,
 )
-from leasekit.config.traces.swf import Job, JobLoad, swf_job_list, swf_jobs, swf_signal
+from leasekit.config.traces.swf import JobLoad, SwfJob, swf_job_list, swf_jobs, swf_signal
 from leasekit.config.traces.synthetic import BATCH, WEB, SyntheticSettings, synthetic
 
 __all__ = [
@@ -27,10 +27,10 @@ __all__ = [
     "KNOWN_TRACES",
     "WEB",
     "Gaps",
-    "Job",
     "JobLoad",
     "KnownTrace",
     "SignalSpec",
+    "SwfJob",
     "SyntheticSettings",
     "TimeUnit",
     "TraceError",

@@ -44,7 +44,7 @@ _SWF_DECIMALS = frozenset({1, 2, 3, 5, 6, 8, 9, 17})
 
 
 @attrs.frozen(kw_only=True)
-class Job:
+class SwfJob:
     """One job of a log in the Standard Workload Format 2.2. Times are ms; none means that the log doesn't know.
 
     ``submit`` is Unix time (the log's UnixStartTime is added), or counts from 0 in a log that states none.
@@ -85,7 +85,7 @@ class Job:
         return self.width > 0 and (self.run or 0) > 0
 
 
-def swf_jobs(path: Path) -> Iterator[Job]:
+def swf_jobs(path: Path) -> Iterator[SwfJob]:
     """The jobs of an SWF file (gzip or not) in file order, one at a time.
 
     Raises :class:`TraceError` at the first malformed line, or :class:`TraceMissing`.
@@ -101,7 +101,7 @@ def swf_jobs(path: Path) -> Iterator[Job]:
                 yield _swf_job(path, line, fields, origin)
 
 
-def swf_job_list(path: Path) -> list[Job]:
+def swf_job_list(path: Path) -> list[SwfJob]:
     """All the jobs of an SWF file, in file order; see :func:`swf_jobs`."""
     return list(swf_jobs(path))
 
@@ -116,7 +116,7 @@ def _swf_origin(path: Path, line: int, row: str, origin: Instant) -> Instant:
     return int(text) * SECOND
 
 
-def _swf_job(path: Path, line: int, fields: Sequence[str], origin: Instant) -> Job:
+def _swf_job(path: Path, line: int, fields: Sequence[str], origin: Instant) -> SwfJob:
     if len(fields) != len(SWF_FIELDS):
         raise wrong(path, line, " ".join(fields), f"{len(SWF_FIELDS)} fields, of which it has {len(fields)}")
     try:
@@ -130,7 +130,7 @@ def _swf_job(path: Path, line: int, fields: Sequence[str], origin: Instant) -> J
         raise wrong(path, line, " ".join(fields[:2]), "a job number and a submit time of at least 0")
     known = [None if number == -1 else round(number) for number in numbers]
     times = [None if number == -1 else round(number * SECOND) for number in numbers]
-    return Job(
+    return SwfJob(
         id=round(numbers[0]),
         submit=origin + round(numbers[1] * SECOND),
         wait=times[2],
@@ -161,14 +161,14 @@ def _swf_number(path: Path, line: int, index: int, field: str) -> float:
     return number
 
 
-def swf_signal(jobs: Iterable[Job], load: JobLoad = "wanted_procs", *, interval: Duration = 5 * MINUTE) -> Signal:
+def swf_signal(jobs: Iterable[SwfJob], load: JobLoad = "wanted_procs", *, interval: Duration = 5 * MINUTE) -> Signal:
     """The processors that a job log takes over time, as a signal in bins.
 
     ``wanted_procs``: as if each job had started when it was submitted; ``running_procs``: as it was scheduled
     then. Bins are ``interval`` long and aligned to multiples of it in Unix time; a bin's value is the mean number
     of processors over the bin (processor-milliseconds divided by the interval). The first bin is the one of the
     first submission, the last the one of the last submission: what runs on after it is cut. Jobs that took no
-    processor or no time don't count (:attr:`Job.usable`). Raises :class:`TraceError` where none does.
+    processor or no time don't count (:attr:`SwfJob.usable`). Raises :class:`TraceError` where none does.
     """
     if load not in JOB_LOADS:
         raise TraceError(f"load: found {load!r}, allowed is one of: {', '.join(JOB_LOADS)}")

@@ -19,7 +19,7 @@ import attrs
 from leasekit.core.leases.authority import FREE
 from leasekit.core.leases.machine import NONE, Machine
 from leasekit.core.leases.records import SiteUnit
-from leasekit.core.leases.rows import Kept, volatile
+from leasekit.core.leases.rows import KeptRecord, volatile
 from leasekit.core.time import Instant
 
 STOPPED: Final = "stopped"
@@ -36,7 +36,7 @@ MACHINE: Final = Machine("outage", TABLE)
 
 
 @attrs.define(slots=True, eq=False)
-class Outage(Kept):
+class Outage(KeptRecord):
     """Units of a type can't be set up for a lease (its ``id`` is ``TYPE/LEASE``) for ``reason``, which began at
     ``since``; ``again`` is when it is tried next, ``tries`` how often it was, and ``unit`` the one by which it is
     tried, or was last. ``waiting`` are units that were held up (some may be free again), the longest first; it is not

@@ -10,7 +10,7 @@ from typing import ClassVar, Final
 import attrs
 
 from leasekit.core.leases.machine import NONE, Machine
-from leasekit.core.leases.rows import Kept, volatile
+from leasekit.core.leases.rows import KeptRecord, volatile
 from leasekit.core.protocol.messages import PlanPart
 from leasekit.core.time import Instant, Term
 
@@ -58,7 +58,7 @@ TOPOLOGY_MACHINE: Final = Machine("topology", TOPOLOGY_TABLE)
 
 
 @attrs.define(slots=True, eq=False)
-class PlanHold(Kept):
+class PlanHold(KeptRecord):
     """What a broker holds until ``expires`` for requests of the guest whose key is ``holder``.
 
     ``peer`` asked for it, under the name ``query`` (empty: a broker, by the plan's). ``parts`` are those that are held
@@ -82,7 +82,7 @@ class PlanHold(Kept):
 
 
 @attrs.define(slots=True, eq=False)
-class Topology(Kept):
+class Topology(KeptRecord):
     """A guest's request for a topology. Its ``state`` is
 
     - ``asking``: the broker plans, under the query ``query``, until ``deadline``;

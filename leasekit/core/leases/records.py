@@ -14,7 +14,7 @@ from leasekit.core.leases import returns
 from leasekit.core.leases import service_manager as guest
 from leasekit.core.leases.machine import NONE
 from leasekit.core.leases.power import ON
-from leasekit.core.leases.rows import Kept, volatile
+from leasekit.core.leases.rows import KeptRecord, volatile
 from leasekit.core.properties import EMPTY, Properties
 from leasekit.core.protocol.messages import EXTEND, UNDO, LeaseUpdate, TicketUpdate
 from leasekit.core.time import Duration, Instant, Term
@@ -46,7 +46,7 @@ class Asked(NamedTuple):
 
 
 @attrs.define(slots=True, eq=False)
-class GuestUnit(Kept):
+class GuestUnit(KeptRecord):
     """One unit of a guest's lease. ``state``: ``waiting``, ``joining``, ``joined``, ``leaving``, ``left`` or
     ``failed``.
     """
@@ -65,7 +65,7 @@ class GuestUnit(Kept):
 
 
 @attrs.define(slots=True, eq=False)
-class GuestLease(Kept):
+class GuestLease(KeptRecord):
     """The service manager's record of a lease (:mod:`.service_manager`).
 
     Three slots never overwrite each other: ``asked`` (requested), ``approved`` with ``further`` (tickets in hand), and
@@ -190,7 +190,7 @@ class GuestLease(Kept):
 
 
 @attrs.define(slots=True, eq=False)
-class Slice(Kept):
+class Slice(KeptRecord):
     """A group of a guest's leases. With ``hold`` its redeems wait until that many tickets have arrived, all or none.
 
     ``key`` is what its users log in to units with (OpenSSH public keys, a line each); it may change at any time.
@@ -209,7 +209,7 @@ class Slice(Kept):
 
 
 @attrs.define(slots=True, eq=False)
-class Return(Kept):
+class Return(KeptRecord):
     """A claim on its way back (:mod:`.returns`)."""
 
     id: str
@@ -265,7 +265,7 @@ class Granted(NamedTuple):
 
 
 @attrs.define(slots=True, eq=False)
-class BrokerLease(Kept):
+class BrokerLease(KeptRecord):
     """The broker's record of a lease (:mod:`.broker`). ``request`` is the number that waits for the mapper,
     ``number`` the last seen, ``cut`` when it was preempted to end (-1: it wasn't), ``key`` that of the holder when it
     first asked. ``suspend`` is how long it takes to save it (0: it can't be), ``suspended`` whether it is
@@ -322,7 +322,7 @@ class BrokerLease(Kept):
 
 
 @attrs.define(slots=True, eq=False)
-class SiteUnit(Kept):
+class SiteUnit(KeptRecord):
     """One unit of a site's inventory. ``lease`` holds it now, ``promised`` gets it when its teardown has ended.
 
     ``given`` are the properties that its driver returned; ``failures`` counts failures in a row. ``setup`` is the
@@ -354,7 +354,7 @@ class SiteUnit(Kept):
     table: ClassVar[str] = "units"
 
 
-class Change(NamedTuple):
+class AcceptedChange(NamedTuple):
     """What a site has accepted for later: from ``term.start`` on the lease goes on with these (extend, or modify)."""
 
     op: str
@@ -367,7 +367,7 @@ class Change(NamedTuple):
 
 
 @attrs.define(slots=True, eq=False)
-class SiteLease(Kept):
+class SiteLease(KeptRecord):
     """The authority's record of a lease (:mod:`.authority`).
 
     ``wanted`` is how many units it is to have now; ``units`` those it has, in order; ``next`` what was accepted for
@@ -392,7 +392,7 @@ class SiteLease(Kept):
     reason: str = ""
     units: list[str] = attrs.Factory(list)
     settles: int = 0
-    next: Change | None = None
+    next: AcceptedChange | None = None
     update: int = 0
     unacked: list[Update] = attrs.Factory(list)
     receipt: bytes = b""
@@ -405,7 +405,7 @@ class SiteLease(Kept):
     key: bytes = b""
     saves: bool = False
     replaced: int = 0
-    after: Change | None = None
+    after: AcceptedChange | None = None
 
     timer: Instant | None = volatile()
     send_at: Instant = volatile(0)
@@ -419,12 +419,12 @@ class SiteLease(Kept):
     }  # fmt: skip
 
     @property
-    def accepted(self) -> tuple[Change, ...]:
+    def accepted(self) -> tuple[AcceptedChange, ...]:
         """What was accepted for later, in its order."""
         return tuple(one for one in (self.next, self.after) if one is not None)
 
     @property
-    def extension(self) -> Change | None:
+    def extension(self) -> AcceptedChange | None:
         """The extend that was accepted."""
         return next((one for one in self.accepted if one.op == EXTEND), None)
 
@@ -442,7 +442,7 @@ class SiteLease(Kept):
 
 
 @attrs.define(slots=True, eq=False)
-class SiteClaim(Kept):
+class SiteClaim(KeptRecord):
     """A claim that a site has seen: ``redeemed`` for a lease at ``at``, ``void`` (given back) as of ``at``, ``seen``
     above one that was redeemed, or only ``heard`` of: that it ends early. ``until``, ``honoured`` and ``used`` say how
     it stands in the claim tree; ``vouched`` is when the site last gave its word that it stands.

@@ -11,7 +11,7 @@ import attrs
 
 from leasekit.core.leases import delegation as deleg
 from leasekit.core.leases.machine import NONE
-from leasekit.core.leases.rows import Kept, volatile
+from leasekit.core.leases.rows import KeptRecord, volatile
 from leasekit.core.properties import Properties
 from leasekit.core.protocol.codec import UnknownKind, decode_message
 from leasekit.core.protocol.messages import Message
@@ -31,7 +31,7 @@ class Withheld(NamedTuple):
 
 
 @attrs.define(slots=True, eq=False)
-class Delegation(Kept):
+class Delegation(KeptRecord):
     """A delegation as its giver or its taker keeps it (:mod:`.delegation`). ``peer`` is the other side.
 
     ``site`` names the site whose units they are, ``digest`` the claim (its leaf). A broker that gives has cut it from
@@ -86,7 +86,7 @@ class Delegation(Kept):
 
 
 @attrs.define(slots=True, eq=False)
-class Wish(Kept):
+class DelegationWish(KeptRecord):
     """What the operator had a giver delegate, whatever its settings say: ``id`` is the line. ``units`` and ``until``
     are those of the settings where they are 0 and -1; ``site`` is empty where any will do. What was until another
     instant by an earlier wish is to last ``anew`` for as long as the settings say.
@@ -105,7 +105,7 @@ class Wish(Kept):
 
 
 @attrs.define(slots=True, eq=False)
-class Notice(Kept):
+class Notice(KeptRecord):
     """A message that is due to ``peer`` until it accepts it, or until ``until`` when it is of no use any more.
 
     ``subject`` and ``number`` are those of the message, and of the ``Accepted`` that answers it.
@@ -132,7 +132,7 @@ class Notice(Kept):
 
 
 @attrs.define(slots=True, eq=False)
-class Report(Kept):
+class Report(KeptRecord):
     """That somebody gave away more than it had, or was allowed to: found by a site, or heard from one (``peer``).
 
     ``code`` says what it is, ``subject`` which claim or evidence it is about, ``words`` who did what and when.
@@ -150,7 +150,7 @@ class Report(Kept):
 
 
 @attrs.define(slots=True, eq=False)
-class PeerRecord(Kept):
+class PeerRecord(KeptRecord):
     """A peer that the deploy file does not name: made known by the operator, or introduced by a broker (``origin``).
     ``used`` is when one that a broker introduced is last of use: introduced, connected, or at the end of a lease.
     """
@@ -177,7 +177,7 @@ class PeerRecord(Kept):
 
 
 @attrs.define(slots=True, eq=False)
-class Window(Kept):
+class Window(KeptRecord):
     """A maintenance window of a site: ``units`` are out of service over ``[start, end)``; with ``close`` leases are
     ended for it. ``begun``: they have been taken out.
     """
@@ -195,7 +195,7 @@ class Window(Kept):
 
 
 @attrs.define(slots=True, eq=False)
-class Incident(Kept):
+class Incident(KeptRecord):
     """Evidence that a site holds: who did what, when it was found, and the file that proves it. ``root`` is the key, in
     hex, to whom the site itself gave what it is about.
     """

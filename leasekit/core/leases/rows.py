@@ -28,7 +28,7 @@ def volatile(default: Any = None, *, factory: Callable[[], Any] | None = None) -
     return attrs.field(default=default if factory is None else attrs.Factory(factory), metadata=kept)
 
 
-class Kept:
+class KeptRecord:
     """A record that a store keeps, an attrs class."""
 
     __slots__ = ()

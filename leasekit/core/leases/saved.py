@@ -17,7 +17,7 @@ from typing import ClassVar, Final
 import attrs
 
 from leasekit.core.leases.machine import NONE, Machine
-from leasekit.core.leases.rows import Kept, volatile
+from leasekit.core.leases.rows import KeptRecord, volatile
 from leasekit.core.time import Instant
 
 RESUMES: Final = "resume"
@@ -41,7 +41,7 @@ MACHINE: Final = Machine("saved", TABLE)
 
 
 @attrs.define(slots=True, eq=False)
-class SavedUnit(Kept):
+class SavedUnit(KeptRecord):
     """What is kept of one ``unit`` of ``lease``, for its ``holder``, who had the key ``holder_key``, until ``until``.
 
     ``by`` is the unit that goes on from it now, or last tried to; ``tries`` is how many such setups failed;

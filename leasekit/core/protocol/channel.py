@@ -8,7 +8,7 @@ state            frame that is due                           what follows
 ===============  ==========================================  =============================================
 ``HELLO_DUE``    ``[0, magic, versions, name, key, nonce]``  own HELLO (if not sent yet) and PROOF are sent
 ``PROOF_DUE``    ``[1, signature]``                          :class:`Established`
-``OPEN``         ``[3, seq, sent_at, signature, payload]``   :class:`Batch`, or :class:`Heartbeat` if empty
+``OPEN``         ``[3, seq, sent_at, signature, payload]``   :class:`ReceivedBatch`, or :class:`Heartbeat` if empty
 ``CLOSED``       none                                        what comes is ignored
 ===============  ==========================================  =============================================
 
@@ -88,7 +88,7 @@ class Established:
 
 
 @attrs.frozen(slots=True)
-class Batch:
+class ReceivedBatch:
     """``payload`` is a batch of messages in the codec's encoding, sent at ``sent_at`` by the peer's clock."""
 
     sent_at: Instant
@@ -109,7 +109,7 @@ class Closed:
     error: ChannelError
 
 
-Event: TypeAlias = Established | Batch | Heartbeat | Closed
+Event: TypeAlias = Established | ReceivedBatch | Heartbeat | Closed
 
 
 class State(Enum):
@@ -357,7 +357,7 @@ class Channel:
         self.state = State.OPEN
         return Established(self.peer, self._key, self.version)
 
-    def _receive_envelope(self, fields: tuple[Any, ...]) -> Batch | Heartbeat:
+    def _receive_envelope(self, fields: tuple[Any, ...]) -> ReceivedBatch | Heartbeat:
         if len(fields) < 5:
             text = f"found an envelope of {len(fields)} fields, allowed are 5 or more"
             raise self._refuse(ChannelError("malformed", text))
@@ -372,7 +372,7 @@ class Channel:
         if not self._scheme.verify(self._key, signature, self._signed(not self._initiator, seq, sent_at, payload)):
             raise self._refuse(ChannelError("bad_signature", f"the signature of envelope {seq} does not verify"))
         self._received = seq
-        return Batch(sent_at, payload) if payload else Heartbeat(sent_at)
+        return ReceivedBatch(sent_at, payload) if payload else Heartbeat(sent_at)
 
     def _signed(self, from_initiator: bool, seq: int, sent_at: Instant, payload: bytes) -> bytes:
         direction = b"I" if from_initiator else b"R"

@@ -527,7 +527,7 @@ class Quoted(MessageBase, frozen=True, tag=27):
     offers: QuotedOffers
 
 
-class Hold(MessageBase, frozen=True, tag=28):
+class HoldParts(MessageBase, frozen=True, tag=28):
     """Have ``parts`` of ``plan`` held over ``term`` until ``expires``, for the guest with key ``holder``."""
 
     plan: Id
@@ -538,7 +538,7 @@ class Hold(MessageBase, frozen=True, tag=28):
     expires: At
 
 
-class Held(MessageBase, frozen=True, tag=29):
+class PartsHeld(MessageBase, frozen=True, tag=29):
     """All parts are held (``reason`` empty), or none, and why."""
 
     plan: Id
@@ -546,7 +546,7 @@ class Held(MessageBase, frozen=True, tag=29):
     reason: Text
 
 
-class Release(MessageBase, frozen=True, tag=30):
+class ReleaseParts(MessageBase, frozen=True, tag=30):
     """What is held under ``plan`` is not wanted any more."""
 
     plan: Id
@@ -557,13 +557,50 @@ Message: TypeAlias = (
     RequestTicket | Withdraw | ReturnTicket | TicketUpdate | Redeem | CloseLease | Relinquish | Relinquished |
     LeaseUpdate | Truncated | Accepted | Ack | Offer | OfferAnswer | ErrorReply | Reclaim | Introduce |
     ClaimReport | Administer | Administered | Withhold | Probe | ProbeAnswer |
-    Plan | Planned | Quote | Quoted | Hold | Held | Release | LetGo
+    Plan | Planned | Quote | Quoted | HoldParts | PartsHeld | ReleaseParts | LetGo
 )  # fmt: skip
 
 __all__ = [
-    "EMPTY", "EXTEND", "MODIFY", "NEW", "UNDO", "Accepted", "Ack", "Administer", "Administered", "ClaimReport",
-    "CloseLease", "ErrorReply", "Held", "HeldClaim", "Hold", "Introduce", "LeaseUpdate", "LetGo", "Message",
-    "Offer", "OfferAnswer", "Plan", "PlanPart", "Planned", "Probe", "ProbeAnswer", "Quote", "Quoted", "QuotedOffer",
-    "Reclaim", "Redeem", "Release", "Relinquish", "Relinquished", "RequestTicket", "ReturnTicket", "TicketUpdate",
-    "Truncated", "UnitState", "Withdraw", "Withhold", "acknowledge",
+    "EMPTY",
+    "EXTEND",
+    "MODIFY",
+    "NEW",
+    "UNDO",
+    "Accepted",
+    "Ack",
+    "Administer",
+    "Administered",
+    "ClaimReport",
+    "CloseLease",
+    "ErrorReply",
+    "HeldClaim",
+    "HoldParts",
+    "Introduce",
+    "LeaseUpdate",
+    "LetGo",
+    "Message",
+    "Offer",
+    "OfferAnswer",
+    "PartsHeld",
+    "Plan",
+    "PlanPart",
+    "Planned",
+    "Probe",
+    "ProbeAnswer",
+    "Quote",
+    "Quoted",
+    "QuotedOffer",
+    "Reclaim",
+    "Redeem",
+    "ReleaseParts",
+    "Relinquish",
+    "Relinquished",
+    "RequestTicket",
+    "ReturnTicket",
+    "TicketUpdate",
+    "Truncated",
+    "UnitState",
+    "Withdraw",
+    "Withhold",
+    "acknowledge",
 ]  # fmt: skip

@@ -16,7 +16,7 @@ from leasekit.core.settings import SettingsError
 from leasekit.core.time import HOUR
 from leasekit.drivers.baremetal.agent import MOVED
 from leasekit.drivers.baremetal.examining import examine
-from leasekit.drivers.baremetal.guest import Waiting
+from leasekit.drivers.baremetal.guest import BootWaiting
 from leasekit.drivers.baremetal.images import CheckedFiles
 from leasekit.drivers.baremetal.plan import NodePlan, bare_addresses, make_plan, make_seed, node_of
 from leasekit.drivers.baremetal.records import SERVED, NodeRecord, new_token
@@ -26,7 +26,7 @@ from leasekit.drivers.libvirt.plan import host_name, keys_digest
 from leasekit.drivers.libvirt.seed import make_host_key
 from leasekit.drivers.names import unknown_operation
 from leasekit.drivers.one_sided import SiteOnly
-from leasekit.drivers.power.base import BootDevice, Power
+from leasekit.drivers.power.base import BootDevice, PowerControl
 from leasekit.drivers.power.make import make_power
 
 SSH_PORT = "22"
@@ -46,7 +46,7 @@ class BareMetalDriver(SiteOnly):
 
     def __init__(self, settings: BareMetalSettings) -> None:
         self._settings = settings
-        self._powers: dict[str, Power] = {}
+        self._powers: dict[str, PowerControl] = {}
         for name, node in settings.nodes.items():
             try:
                 self._powers[name] = make_power(node.power)
@@ -313,8 +313,8 @@ class BareMetalDriver(SiteOnly):
         mac = self._settings.nodes[name].mac
         await trio.to_thread.run_sync(self._services.names.withdraw, name, mac)
 
-    def _waiting(self, name: str) -> Waiting:
-        return Waiting(services=self._services, settings=self._settings, power=self._powers[name], node=name)
+    def _waiting(self, name: str) -> BootWaiting:
+        return BootWaiting(services=self._services, settings=self._settings, power=self._powers[name], node=name)
 
     def _properties(self, record: NodeRecord) -> Properties:
         addresses = bare_addresses(record, self._settings)

@@ -13,7 +13,7 @@ from typing import Final
 from leasekit.core.drivers import SiteFaultError
 from leasekit.drivers.baremetal.agent import AGENT, INIT
 from leasekit.drivers.baremetal.settings import Environment
-from leasekit.drivers.libvirt.cpio import Entry, archive, directory, file, link
+from leasekit.drivers.libvirt.cpio import CpioEntry, archive, directory, file, link
 from leasekit.drivers.names import one_line
 
 KERNELS: Final = Path("/boot")
@@ -124,8 +124,8 @@ def _initramfs(kernel: Path, busybox: Path, sfdisk: Path, modules: tuple[str, ..
         entries[name] = file(name, path.read_bytes(), 0o755)
     entries["modules"] = file("modules", "".join(f"{name}\n" for name in loaded).encode())
     entries["bin/sh"] = link("bin/sh", "busybox")
-    entries["init"] = Entry("init", 0o100755, INIT.encode())
-    entries["agent"] = Entry("agent", 0o100755, AGENT.encode())
+    entries["init"] = CpioEntry("init", 0o100755, INIT.encode())
+    entries["agent"] = CpioEntry("agent", 0o100755, AGENT.encode())
     return archive(entries.values())
 
 

@@ -16,8 +16,8 @@ from leasekit.drivers.baremetal.dnsmasq import FIRMWARE, OwnedDnsmasq, boot_scri
 from leasekit.drivers.baremetal.environment import find_kernel, lacks
 from leasekit.drivers.baremetal.server import is_here
 from leasekit.drivers.baremetal.settings import (
-    Artifact,
     BareMetalSettings,
+    BootArtifact,
     BootNetwork,
     DiskImage,
     Environment,
@@ -167,7 +167,7 @@ def _external(dnsmasq: External) -> Iterator[Finding]:
         yield Finding("dnsmasq's leases", "missing", f"can't read {dnsmasq.leases}", "correct network.dnsmasq.leases")
 
 
-def _artifacts(settings: BareMetalSettings) -> Iterator[tuple[str, Artifact]]:
+def _artifacts(settings: BareMetalSettings) -> Iterator[tuple[str, BootArtifact]]:
     for name, image in settings.images.items():
         match image:
             case DiskImage():

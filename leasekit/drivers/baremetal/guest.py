@@ -17,7 +17,7 @@ from leasekit.drivers.baremetal.services import Services
 from leasekit.drivers.baremetal.settings import BareMetalSettings
 from leasekit.drivers.libvirt.readiness import SSH_PORT, SSH_TIMEOUT, ssh_answers
 from leasekit.drivers.names import one_line
-from leasekit.drivers.power.base import Power
+from leasekit.drivers.power.base import PowerControl
 
 CONNECT_TIMEOUT: Final = 1.0
 """Seconds that an ssh server has to say its first line."""
@@ -33,12 +33,12 @@ FOR_GOOD: Final = (
 
 
 @attrs.frozen(kw_only=True)
-class Waiting:
+class BootWaiting:
     """Waits for one node."""
 
     services: Services
     settings: BareMetalSettings
-    power: Power
+    power: PowerControl
     node: str
 
     async def for_report(self, token: str) -> NodeRecord:

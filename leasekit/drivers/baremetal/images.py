@@ -10,7 +10,7 @@ from typing import BinaryIO
 import trio
 
 from leasekit.core.drivers import SiteFaultError
-from leasekit.drivers.baremetal.settings import Artifact
+from leasekit.drivers.baremetal.settings import BootArtifact
 from leasekit.drivers.names import one_line
 
 
@@ -21,13 +21,13 @@ class CheckedFiles:
         self._right: dict[Path, tuple[object, ...]] = {}
         self._reading = trio.Lock()
 
-    async def check(self, image: str, artifact: Artifact) -> int:
+    async def check(self, image: str, artifact: BootArtifact) -> int:
         """The size of the file in bytes. Raises ``DriverError``, not worth a retry, if it is missing or another."""
         # One at a time: ten nodes that start at once read an image once.
         async with self._reading:
             return await trio.to_thread.run_sync(self._check, image, artifact, abandon_on_cancel=True)
 
-    def _check(self, image: str, artifact: Artifact) -> int:
+    def _check(self, image: str, artifact: BootArtifact) -> int:
         name = one_line(str(artifact.file))
         try:
             with artifact.file.open("rb") as file:

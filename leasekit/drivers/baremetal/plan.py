@@ -14,11 +14,11 @@ import attrs
 from leasekit.core.drivers import DriverError, UnitContext
 from leasekit.core.settings import expect_one_of
 from leasekit.drivers.baremetal.records import NodeRecord
-from leasekit.drivers.baremetal.settings import Artifact, BareMetalSettings, DiskImage, Image, Node
+from leasekit.drivers.baremetal.settings import BareMetalSettings, BareNode, BootArtifact, DiskImage, Image
 from leasekit.drivers.libvirt import plan as guests
 from leasekit.drivers.libvirt.seed import HostKey, initramfs_seed, make_iso, nocloud_files
-from leasekit.drivers.libvirt.settings import Artifact as GuestArtifact
 from leasekit.drivers.libvirt.settings import Image as GuestImage
+from leasekit.drivers.libvirt.settings import ImageArtifact as GuestArtifact
 from leasekit.drivers.libvirt.settings import NetworkSettings, Size
 from leasekit.drivers.names import check_unit_id
 
@@ -31,20 +31,20 @@ class NodePlan:
     """One node as it is to be."""
 
     name: str
-    node: Node
+    node: BareNode
     image_name: str
     image: Image
     hostname: str
     keys: tuple[str, ...]
 
     @property
-    def artifacts(self) -> tuple[Artifact, ...]:
+    def artifacts(self) -> tuple[BootArtifact, ...]:
         """The files that it takes."""
         image = self.image
         return (image.disk,) if isinstance(image, DiskImage) else (image.kernel, image.initrd)
 
 
-def node_of(unit: str, settings: BareMetalSettings) -> Node:
+def node_of(unit: str, settings: BareMetalSettings) -> BareNode:
     """The node that is the unit. Raises ``DriverError``."""
     if check_unit_id(unit) not in settings.nodes:
         raise DriverError(f"unit {unit}: there is no such node, {expect_one_of(unit, settings.nodes)}", retry=False)

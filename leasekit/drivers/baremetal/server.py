@@ -41,7 +41,7 @@ Content: TypeAlias = bytes | Path
 
 
 @attrs.frozen
-class Answer:
+class ServedFile:
     """An HTTP status, and what goes with it; ``sent`` is called when the client has taken all of it."""
 
     status: int
@@ -57,7 +57,7 @@ class Site:
     """Who is not in it gets no connection."""
     is_node: Callable[[str], bool]
     """Whether a node has that address now."""
-    fetch: Callable[[str, str], Answer]
+    fetch: Callable[[str, str], ServedFile]
     """The answer to a path, for the client at an address."""
     report: Callable[[str, str, str], int]
     """The status for a report on a job: (token, client's address, text)."""
@@ -163,17 +163,17 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         length = self.headers.get("Content-Length", "")
         if found is None or not length.isdecimal() or len(length) > 6 or int(length) > REPORT_MAX:
             self.close_connection = True
-            self._answer(Answer(404 if found is None else 413), body=True)
+            self._answer(ServedFile(404 if found is None else 413), body=True)
             return
         text = one_line(self.rfile.read(int(length)).decode("utf-8", "replace"))
-        self._answer(Answer(self.server.site.report(found[1], self.client_address[0], text)), body=True)
+        self._answer(ServedFile(self.server.site.report(found[1], self.client_address[0], text)), body=True)
 
-    def _answer(self, answer: Answer, *, body: bool) -> None:
+    def _answer(self, answer: ServedFile, *, body: bool) -> None:
         try:
             stream = answer.content.open("rb") if isinstance(answer.content, Path) else io.BytesIO(answer.content)
         except OSError as error:
             logger.error("%s can't be served: %s", answer.content, error.strerror)
-            answer, stream = Answer(503), io.BytesIO()
+            answer, stream = ServedFile(503), io.BytesIO()
         self.connection.settimeout(READ_TIMEOUT)
         with stream:
             size = stream.seek(0, io.SEEK_END)

@@ -21,7 +21,7 @@ from leasekit.drivers.baremetal.dnsmasq import ExternalDnsmasq, NameServer, Owne
 from leasekit.drivers.baremetal.environment import INITRD, KERNEL, make_environment
 from leasekit.drivers.baremetal.plan import addresses_of
 from leasekit.drivers.baremetal.records import SERVED, NodeRecord, Records
-from leasekit.drivers.baremetal.server import Answer, BootServer, Site, is_here
+from leasekit.drivers.baremetal.server import BootServer, ServedFile, Site, is_here
 from leasekit.drivers.baremetal.settings import BareMetalSettings, DiskImage, NetbootImage, Owned
 
 _SCRIPT: Final = re.compile(r"/mac-([0-9a-f]{2}(?:-[0-9a-f]{2}){5})\.ipxe")
@@ -165,32 +165,32 @@ class Services:
 
     # What nodes ask, in threads of the server
 
-    def fetch(self, path: str, client: str) -> Answer:
+    def fetch(self, path: str, client: str) -> ServedFile:
         """The answer to a node's request, which asks again when what it is to get can't be read now."""
         try:
             return self._answer(path, client)
         except OSError as error:
             logger.error("%s can't be served to %s: %s", error.filename, client, error.strerror)
-            return Answer(503)
+            return ServedFile(503)
         except DriverError as error:
             logger.error("%s", error)
-            return Answer(503)
+            return ServedFile(503)
 
-    def _answer(self, path: str, client: str) -> Answer:
+    def _answer(self, path: str, client: str) -> ServedFile:
         if path == "/boot.ipxe":
-            return Answer(200, boot_script(self._settings.network.url).encode())
+            return ServedFile(200, boot_script(self._settings.network.url).encode())
         if path in (f"/agent/{KERNEL}", f"/agent/{INITRD}"):
             sent = partial(self._loaded_by, client) if path.endswith(INITRD) else None
-            return Answer(200, self._environment / path.removeprefix("/agent/"), sent)
+            return ServedFile(200, self._environment / path.removeprefix("/agent/"), sent)
         if (found := _SCRIPT.fullmatch(path)) is not None:
             name = self._macs.get(found[1])
-            return Answer(404) if name is None else self._script(self.records.get(name), client)
+            return ServedFile(404) if name is None else self._script(self.records.get(name), client)
         if (found := _JOB.fullmatch(path)) is not None:
             record = self.records.of_token(found[1])
             if record is None:
-                return Answer(410)
-            return self._part(record, found[2]) if self._is_from(record, client) else Answer(403)
-        return Answer(404)
+                return ServedFile(410)
+            return self._part(record, found[2]) if self._is_from(record, client) else ServedFile(403)
+        return ServedFile(404)
 
     def report(self, token: str, client: str, text: str) -> int:
         """A node tells of its job: ``busy`` and at what, ``disk`` and which that is, ``done``, or ``failed`` and why.
@@ -240,22 +240,22 @@ class Services:
         addresses = addresses_of(record, self._settings)
         return bool(addresses) and str(ipaddress.ip_interface(addresses[0]).ip) == client
 
-    def _script(self, record: NodeRecord, client: str) -> Answer:
+    def _script(self, record: NodeRecord, client: str) -> ServedFile:
         """What a node is to start. Before its start is ordered it is told nothing, and asks again. Once it has the
         imaging environment it is told nothing either: who asks then is something else that started there.
         """
         if not self._is_from(record, client):
-            return Answer(403)
+            return ServedFile(403)
         image = self._settings.images.get(record.image)
         if record.state in JOBS:
             if not record.ordered or record.loaded or record.heard or record.report:
-                return Answer(404)
+                return ServedFile(404)
             self._asked(record.node)
-            return Answer(200, self._agent_script(record))
+            return ServedFile(200, self._agent_script(record))
         self._asked(record.node)
         if record.state in ("starting", "ready") and isinstance(image, NetbootImage):
-            return Answer(200, self._guest_script(record, image)) if record.ordered else Answer(404)
-        return Answer(200, FROM_DISK)
+            return ServedFile(200, self._guest_script(record, image)) if record.ordered else ServedFile(404)
+        return ServedFile(200, FROM_DISK)
 
     def _asked(self, node: str) -> None:
         """That it asks is heard once: who asks again and again does not keep a job from ending."""
@@ -284,21 +284,21 @@ class Services:
         lines += [f"initrd --name seed {job}/seed"] if seeded else []
         return "".join(f"{line}\n" for line in [*lines, "boot"]).encode()
 
-    def _part(self, record: NodeRecord, part: str) -> Answer:
+    def _part(self, record: NodeRecord, part: str) -> ServedFile:
         image = self._settings.images.get(record.image)
         imaging = record.state == "imaging" and isinstance(image, DiskImage)
         if part == "spec" and record.state in JOBS and not record.heard:
             if self.records.change(record.node, record.token, told=True) is None:
-                return Answer(410)
-            return Answer(200, self._spec(record, image if imaging and isinstance(image, DiskImage) else None))
+                return ServedFile(410)
+            return ServedFile(200, self._spec(record, image if imaging and isinstance(image, DiskImage) else None))
         if part == "image" and imaging and isinstance(image, DiskImage):
-            return Answer(200, image.disk.file)
+            return ServedFile(200, image.disk.file)
         if part == "seed" and image is not None and image.seed != "none" and record.state != "cleaning":
-            return Answer(200, self._seed(record.node))
+            return ServedFile(200, self._seed(record.node))
         if part in (KERNEL, INITRD) and isinstance(image, NetbootImage) and record.state in ("starting", "ready"):
             self._hear(record.node, f"it fetched its {part}")
-            return Answer(200, (image.kernel if part == KERNEL else image.initrd).file)
-        return Answer(404)
+            return ServedFile(200, (image.kernel if part == KERNEL else image.initrd).file)
+        return ServedFile(404)
 
     def _spec(self, record: NodeRecord, image: DiskImage | None) -> bytes:
         told = {

@@ -53,7 +53,7 @@ _PORT: Final = attrs.validators.and_(attrs.validators.ge(1), attrs.validators.le
 
 
 @attrs.frozen(kw_only=True)
-class Node:
+class BareNode:
     """One machine, which is the unit of that name.
 
     ``mac`` is of the card that it boots from; ``disk`` the disk that guests get, as Linux calls it, or better
@@ -77,7 +77,7 @@ class Node:
 
 
 @attrs.frozen(kw_only=True)
-class Artifact:
+class BootArtifact:
     """A file on this machine, and its SHA-256."""
 
     file: Path
@@ -98,7 +98,7 @@ class DiskImage:
     """
 
     kind: ClassVar[str] = "disk"
-    disk: Artifact
+    disk: BootArtifact
     seed: Literal["nocloud", "none"] = "nocloud"
     user: str = attrs.field(default="root", validator=attrs.validators.matches_re(_USER))
 
@@ -111,8 +111,8 @@ class NetbootImage:
     """
 
     kind: ClassVar[str] = "netboot"
-    kernel: Artifact
-    initrd: Artifact
+    kernel: BootArtifact
+    initrd: BootArtifact
     command_line: str = attrs.field(default="", validator=_one_line)
     seed: Literal["initramfs", "none"] = "initramfs"
     user: str = attrs.field(default="root", validator=attrs.validators.matches_re(_USER))
@@ -238,7 +238,7 @@ class BareMetalSettings:
     """
 
     directory: Path = attrs.field(validator=plain_path)
-    nodes: Mapping[str, Node] = attrs.field(validator=attrs.validators.min_len(1))
+    nodes: Mapping[str, BareNode] = attrs.field(validator=attrs.validators.min_len(1))
     network: BootNetwork
     images: Mapping[str, Image] = attrs.field(validator=attrs.validators.min_len(1))
     image: str = ""

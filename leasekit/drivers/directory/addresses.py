@@ -31,7 +31,7 @@ class _Place:
     offset: int
 
 
-class AddressBook:
+class DirectoryAddresses:
     """Addresses of ``networks``, each in blocks of ``size`` of which the slices have whole ones.
 
     The first ``first`` addresses of each network, the network's own among them, are given to nobody, nor is the last

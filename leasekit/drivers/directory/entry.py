@@ -18,7 +18,7 @@ _PLAIN: Final = re.compile(r"[a-z_][a-z0-9_-]{0,30}")
 
 
 @attrs.frozen(kw_only=True)
-class Entry:
+class DirectoryEntry:
     """A unit's names, its addresses, and whose it is: ``holder`` and ``slice`` are text of any kind."""
 
     unit: str
@@ -34,7 +34,7 @@ class Entry:
         return (self.hostname,) if label == self.hostname else (self.hostname, label)
 
 
-def make_entry(unit: UnitContext, told: Mapping[str, str]) -> Entry | None:
+def make_entry(unit: UnitContext, told: Mapping[str, str]) -> DirectoryEntry | None:
     """The entry of a unit whose driver ``told`` these properties; none for one without an address. Raises
     ``DriverError`` for a name or an address that is none.
     """
@@ -54,7 +54,7 @@ def make_entry(unit: UnitContext, told: Mapping[str, str]) -> Entry | None:
         if "%" in text:
             raise _refused("addresses", text, "expected IP addresses")
     holder, slice_ = unit.properties.get("lease.holder", ""), unit.properties.get("slice.name", "")
-    return Entry(unit=name, hostname=hostname, addresses=tuple(addresses), holder=holder, slice=slice_)
+    return DirectoryEntry(unit=name, hostname=hostname, addresses=tuple(addresses), holder=holder, slice=slice_)
 
 
 def _refused(key: str, found: str, expected: str) -> DriverError:

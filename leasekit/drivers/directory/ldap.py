@@ -27,7 +27,7 @@ import attrs
 
 from leasekit.core.drivers import LEASE, UNIT, Blame, DriverError, SiteFaultError
 from leasekit.core.settings import SettingsError
-from leasekit.drivers.directory.entry import Entry, plain_name
+from leasekit.drivers.directory.entry import DirectoryEntry, plain_name
 from leasekit.drivers.names import one_line
 from leasekit.drivers.power.settings import read_secret
 
@@ -106,7 +106,7 @@ class LdapExport:
             raise SettingsError([text]) from error
         self._turn = _turns.setdefault((settings.url, settings.base), threading.Lock())
 
-    def publish(self, entry: Entry) -> None:
+    def publish(self, entry: DirectoryEntry) -> None:
         """The directory has the unit's host, its holder and its slice, as they are now."""
         holder, slice_ = _words(entry)
         with self._connected() as link:
@@ -326,7 +326,7 @@ class LdapExport:
         return str(self._conv.escape_filter_chars(text))
 
 
-def _words(entry: Entry) -> tuple[str, str]:
+def _words(entry: DirectoryEntry) -> tuple[str, str]:
     """The names of the holder and of the slice. Two holders may call their slices alike."""
     holder = plain_name(entry.holder or "nobody")
     # Neither half has a dot: no other pair makes the same name.

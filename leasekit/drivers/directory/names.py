@@ -17,7 +17,7 @@ from typing import Final
 import attrs
 
 from leasekit.core.drivers import SiteFaultError
-from leasekit.drivers.directory.entry import Entry
+from leasekit.drivers.directory.entry import DirectoryEntry
 from leasekit.drivers.dnsmasq import dnsmasq_of, own_dnsmasq, own_user, start_dnsmasq
 from leasekit.drivers.processes import ProcessState, send_signals
 
@@ -63,7 +63,7 @@ class HostNames:
         self._folder = settings.folder.absolute()
         self._pid_file = settings.pid_file or self._folder.with_name(f"{self._folder.name}.pid")
 
-    def publish(self, entry: Entry) -> None:
+    def publish(self, entry: DirectoryEntry) -> None:
         """From now on the unit's names lead to its addresses."""
         content = "".join(f"{address} {' '.join(entry.names)}\n" for address in entry.addresses)
         path = self._folder / entry.unit

@@ -61,7 +61,7 @@ class _Turn:
         self.limiter.release_on_behalf_of(borrower)
 
 
-class Calls:
+class LibvirtCalls:
     """The calls of one host: ``threads`` at once. One that hangs is given up after ``patience`` ms."""
 
     def __init__(self, threads: int, patience: Duration) -> None:

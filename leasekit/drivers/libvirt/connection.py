@@ -19,9 +19,9 @@ from leasekit.core.drivers import SITE, UNIT, DriverError
 from leasekit.core.settings import SettingsError
 from leasekit.core.time import MINUTE, SECOND, Duration, format_duration
 from leasekit.drivers.libvirt import documents
-from leasekit.drivers.libvirt.calls import Calls, GivenUpError
+from leasekit.drivers.libvirt.calls import GivenUpError, LibvirtCalls
 from leasekit.drivers.libvirt.leased import LeasedHost
-from leasekit.drivers.libvirt.settings import Host, LeasedHosts
+from leasekit.drivers.libvirt.settings import LeasedHosts, LibvirtHost
 from leasekit.drivers.names import FULL, one_line
 
 P = ParamSpec("P")
@@ -81,7 +81,7 @@ class HostConnection:
     def __init__(
         self,
         name: str,
-        host: Host,
+        host: LibvirtHost,
         threads: int,
         keepalive: Duration,
         leased: LeasedHosts | None = None,
@@ -93,11 +93,11 @@ class HostConnection:
         self._leased = LeasedHost(name, leased) if leased is not None and not host.uri else None
         self.libvirt = binding()
         self._keepalive = keepalive
-        self._calls = Calls(threads, patience)
+        self._calls = LibvirtCalls(threads, patience)
         self._opening = trio.Lock()
         self._connection: Any = None
         self._token: Any = None
-        self._machine: documents.Machine | None = None
+        self._machine: documents.DomainMachine | None = None
         self._watchers: dict[str, list[trio.MemorySendChannel[tuple[str, int, int]]]] = {}
 
     async def call(self, what: str, function: Callable[Concatenate[Any, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -136,7 +136,7 @@ class HostConnection:
         text = f"found no answer within {format_duration(self._calls.patience)} (call_timeout)"
         return HostLostError(f"host {self.name}: {what}: {text}")
 
-    async def machine(self) -> documents.Machine:
+    async def machine(self) -> documents.DomainMachine:
         """What kind of domains the host has; QEMU's without KVM, which is for others to decide."""
         if self._machine is None:
             kind = await self.look("can't ask for the hypervisor's kind", lambda connection: connection.getType())
@@ -144,7 +144,7 @@ class HostConnection:
             if kind not in names:
                 text = f"host {self.name}: found a hypervisor of kind {kind!r}, expected QEMU, Xen or TEST"
                 raise DriverError(text, retry=False)
-            self._machine = documents.Machine(kind=names[kind], os_type=self.host.os_type, qemu=kind == "QEMU")
+            self._machine = documents.DomainMachine(kind=names[kind], os_type=self.host.os_type, qemu=kind == "QEMU")
         return self._machine
 
     @contextmanager

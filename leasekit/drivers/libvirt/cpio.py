@@ -13,7 +13,7 @@ import attrs
 
 
 @attrs.frozen
-class Entry:
+class CpioEntry:
     """A file, directory, device or link. ``mode`` has the type bits; ``device`` is (major, minor)."""
 
     name: str
@@ -22,32 +22,32 @@ class Entry:
     device: tuple[int, int] = (0, 0)
 
 
-def directory(name: str, mode: int = 0o755) -> Entry:
+def directory(name: str, mode: int = 0o755) -> CpioEntry:
     """A directory."""
-    return Entry(name, stat.S_IFDIR | mode)
+    return CpioEntry(name, stat.S_IFDIR | mode)
 
 
-def file(name: str, data: bytes, mode: int = 0o644) -> Entry:
+def file(name: str, data: bytes, mode: int = 0o644) -> CpioEntry:
     """A file."""
-    return Entry(name, stat.S_IFREG | mode, data)
+    return CpioEntry(name, stat.S_IFREG | mode, data)
 
 
-def link(name: str, target: str) -> Entry:
+def link(name: str, target: str) -> CpioEntry:
     """A symbolic link."""
-    return Entry(name, stat.S_IFLNK | 0o777, target.encode())
+    return CpioEntry(name, stat.S_IFLNK | 0o777, target.encode())
 
 
-def archive(entries: Iterable[Entry]) -> bytes:
+def archive(entries: Iterable[CpioEntry]) -> bytes:
     """The archive, owned by root, dated 0: the same entries make the same bytes."""
     made = bytearray()
     for number, entry in enumerate(entries, 1):
         made += _record(number, entry)
-    made += _record(0, Entry("TRAILER!!!", 0))
+    made += _record(0, CpioEntry("TRAILER!!!", 0))
     made += bytes(-len(made) % 512)
     return bytes(made)
 
 
-def _record(number: int, entry: Entry) -> bytes:
+def _record(number: int, entry: CpioEntry) -> bytes:
     name = entry.name.encode() + b"\0"
     links = 2 if stat.S_ISDIR(entry.mode) else 1
     fields = (number, entry.mode, 0, 0, links, 0, len(entry.data), 0, 0, *entry.device, len(name), 0)

@@ -10,7 +10,7 @@ from xml.etree.ElementTree import Element, SubElement
 import attrs
 
 from leasekit.drivers.libvirt.plan import UnitPlan
-from leasekit.drivers.libvirt.record import KEY, URN, UnitRecord
+from leasekit.drivers.libvirt.record import KEY, URN, LibvirtRecord
 from leasekit.drivers.libvirt.settings import NetworkSettings
 from leasekit.drivers.names import bare
 
@@ -33,7 +33,7 @@ class Paths:
 
 
 @attrs.frozen(kw_only=True)
-class Machine:
+class DomainMachine:
     """What a host offers: libvirt's names for its kind of domain, and whether QEMU is behind it."""
 
     kind: str
@@ -53,7 +53,12 @@ def _child(parent: Element, tag: str, text: object = None, attributes: Mapping[s
 
 
 def domain_xml(
-    name: str, plan: UnitPlan, record: UnitRecord, machine: Machine, paths: Paths, network: NetworkSettings | None
+    name: str,
+    plan: UnitPlan,
+    record: LibvirtRecord,
+    machine: DomainMachine,
+    paths: Paths,
+    network: NetworkSettings | None,
 ) -> str:
     """The domain of a unit, called ``name``."""
     root = Element("domain", {"type": machine.kind})
@@ -77,7 +82,7 @@ def domain_xml(
     return _text(root)
 
 
-def _tune(root: Element, plan: UnitPlan, machine: Machine) -> None:
+def _tune(root: Element, plan: UnitPlan, machine: DomainMachine) -> None:
     if machine.qemu and (plan.size.cap or plan.size.shares):
         tune = _child(root, "cputune")
         if plan.size.shares:
@@ -92,7 +97,7 @@ def cap_quota(cap: int) -> int:
     return max(1000, cap * CAP_PERIOD // 100) if cap else -1
 
 
-def _boot(root: Element, plan: UnitPlan, machine: Machine, paths: Paths) -> None:
+def _boot(root: Element, plan: UnitPlan, machine: DomainMachine, paths: Paths) -> None:
     os = _child(root, "os")
     _child(os, "type", machine.os_type)
     if paths.kernel:
@@ -104,7 +109,9 @@ def _boot(root: Element, plan: UnitPlan, machine: Machine, paths: Paths) -> None
         _child(os, "boot", None, {"dev": "hd"})
 
 
-def _devices(devices: Element, plan: UnitPlan, machine: Machine, paths: Paths, network: NetworkSettings | None) -> None:
+def _devices(
+    devices: Element, plan: UnitPlan, machine: DomainMachine, paths: Paths, network: NetworkSettings | None
+) -> None:
     xen = machine.kind == "xen"
     if paths.disk:
         disk = _child(devices, "disk", None, {"type": "file", "device": "disk"})
@@ -140,7 +147,7 @@ def _qemu_devices(devices: Element, plan: UnitPlan, paths: Paths) -> None:
     _child(rng, "backend", "/dev/urandom", {"model": "random"})
 
 
-def _interface(devices: Element, plan: UnitPlan, machine: Machine, network: NetworkSettings) -> None:
+def _interface(devices: Element, plan: UnitPlan, machine: DomainMachine, network: NetworkSettings) -> None:
     kind, name = ("bridge", network.bridge) if network.bridge else ("network", network.network)
     interface = _child(devices, "interface", None, {"type": kind})
     _child(interface, "mac", None, {"address": plan.mac})
@@ -154,7 +161,7 @@ def _interface(devices: Element, plan: UnitPlan, machine: Machine, network: Netw
             _child(reference, "parameter", None, {"name": version, "value": bare(address)})
 
 
-def kept_xml(name: str, record: UnitRecord, machine: Machine) -> str:
+def kept_xml(name: str, record: LibvirtRecord, machine: DomainMachine) -> str:
     """A domain that is never started, and only carries the record of a unit that is kept."""
     root = Element("domain", {"type": machine.kind})
     _child(root, "name", name)
@@ -165,7 +172,7 @@ def kept_xml(name: str, record: UnitRecord, machine: Machine) -> str:
     return _text(root)
 
 
-def resumed_xml(xml: str, record: UnitRecord, plan: UnitPlan, machine: Machine) -> str:
+def resumed_xml(xml: str, record: LibvirtRecord, plan: UnitPlan, machine: DomainMachine) -> str:
     """What libvirt wrote of a domain beside its memory, with another record, cap and shares."""
     root = ElementTree.fromstring(xml)
     for tag in ("metadata", "cputune"):

@@ -13,7 +13,7 @@ import trio
 from leasekit.core.drivers import DriverError
 from leasekit.drivers.libvirt.connection import HostConnection, HostLostError
 from leasekit.drivers.libvirt.documents import CAP_PERIOD, cap_quota
-from leasekit.drivers.libvirt.record import KEY, URN, UnitRecord, find_record, read_record
+from leasekit.drivers.libvirt.record import KEY, URN, LibvirtRecord, find_record, read_record
 from leasekit.drivers.libvirt.settings import Size
 
 AGENT_TIMEOUT: Final = 5
@@ -35,7 +35,7 @@ class DomainState:
     """
 
     name: str
-    record: UnitRecord | None
+    record: LibvirtRecord | None
     running: bool
     saved: bool
     stuck: bool
@@ -199,10 +199,10 @@ class Domains:
                 with trio.move_on_after(LOOK):
                     await changes.receive()
 
-    async def memory_record(self, path: str) -> UnitRecord | None:
+    async def memory_record(self, path: str) -> LibvirtRecord | None:
         """Whose memory is in a file of the host, or none where it is not whole. Raises ``DriverError``."""
 
-        def look(connection: Any) -> UnitRecord | None:
+        def look(connection: Any) -> LibvirtRecord | None:
             try:
                 return find_record(connection.saveImageGetXMLDesc(path, 0))
             except self._libvirt.libvirtError:
@@ -269,7 +269,7 @@ class Domains:
 
         await self._host.call(f"can't forget what was saved of domain {name}", forget)
 
-    async def write_record(self, name: str, record: UnitRecord) -> None:
+    async def write_record(self, name: str, record: LibvirtRecord) -> None:
         """Writes whose a domain is. Raises ``DriverError``."""
 
         def write(connection: Any) -> None:
@@ -393,7 +393,7 @@ class Domains:
             vcpus=vcpus,
         )
 
-    def _record(self, domain: Any) -> UnitRecord | None:
+    def _record(self, domain: Any) -> LibvirtRecord | None:
         libvirt = self._libvirt
         try:
             return read_record(domain.metadata(libvirt.VIR_DOMAIN_METADATA_ELEMENT, URN, 0))

@@ -36,10 +36,10 @@ from leasekit.drivers.libvirt.examining import examine
 from leasekit.drivers.libvirt.images import checked_with
 from leasekit.drivers.libvirt.kept import DISK, Kept, KeptUnits
 from leasekit.drivers.libvirt.migration import check_same_pool, copy_volumes, migrate
-from leasekit.drivers.libvirt.place import Place
+from leasekit.drivers.libvirt.place import LibvirtPlace
 from leasekit.drivers.libvirt.plan import UnitPlan, keys_digest, make_plan
-from leasekit.drivers.libvirt.readiness import Console, Waiting
-from leasekit.drivers.libvirt.record import RESUMED_DISK, RESUMED_MEMORY, UnitRecord, make_record
+from leasekit.drivers.libvirt.readiness import Console, LibvirtWaiting
+from leasekit.drivers.libvirt.record import RESUMED_DISK, RESUMED_MEMORY, LibvirtRecord, make_record
 from leasekit.drivers.libvirt.seed import HostKey, initramfs_seed, make_host_key, make_iso, nocloud_files
 from leasekit.drivers.libvirt.settings import HOME, LibvirtSettings
 from leasekit.drivers.libvirt.whereabouts import Whereabouts
@@ -60,7 +60,7 @@ class LibvirtDriver(SiteOnly):
 
     def __init__(self, settings: LibvirtSettings) -> None:
         self._settings = settings
-        self._places = {name: Place(name, host, settings) for name, host in settings.hosts.items()}
+        self._places = {name: LibvirtPlace(name, host, settings) for name, host in settings.hosts.items()}
         if len(self._places) > 1:
             self.capabilities = self.capabilities | {"migrate"}
         self._whereabouts = Whereabouts(self._places, settings)
@@ -155,8 +155,8 @@ class LibvirtDriver(SiteOnly):
             return self._properties(place, record)
 
     async def _change(
-        self, place: Place, name: str, plan: UnitPlan, record: UnitRecord, unit: UnitContext
-    ) -> UnitRecord:
+        self, place: LibvirtPlace, name: str, plan: UnitPlan, record: LibvirtRecord, unit: UnitContext
+    ) -> LibvirtRecord:
         image = self._settings.images.get(record.image, plan.image)
         resized = await place.domains.resize(name, plan.size, plan.most.memory_mb, agent=image.agent)
         if resized.told:
@@ -225,7 +225,7 @@ class LibvirtDriver(SiteOnly):
         ``PartlyToldError`` with hosts that can't be asked. :meth:`teardown` of the unit removes it.
         """
 
-        async def look(place: Place) -> list[Orphan]:
+        async def look(place: LibvirtPlace) -> list[Orphan]:
             with suppress(HostAbsentError):
                 return [Orphan(place.name, *what) for what in await place.belongings() if what[0] not in known]
             return []
@@ -248,7 +248,7 @@ class LibvirtDriver(SiteOnly):
         self._addresses.take(plan.unit, plan.addresses)
         return plan
 
-    async def _learn_addresses(self, place: Place) -> None:
+    async def _learn_addresses(self, place: LibvirtPlace) -> None:
         """Which addresses the units have that were there before this driver was: names with like numbers are not told
         apart by their addresses. A host that can't be asked now is asked at the next setup.
         """
@@ -259,7 +259,7 @@ class LibvirtDriver(SiteOnly):
                     self._addresses.take(state.record.unit, state.record.addresses)
         self._unasked.pop(place.name, None)
 
-    async def _running(self, unit: UnitContext, what: str) -> tuple[Place, DomainState, UnitRecord]:
+    async def _running(self, unit: UnitContext, what: str) -> tuple[LibvirtPlace, DomainState, LibvirtRecord]:
         place = await self._whereabouts.find(unit.unit)
         state = await place.find(unit.unit)
         if state is None or state.record is None or not state.alive or state.saved:
@@ -267,14 +267,14 @@ class LibvirtDriver(SiteOnly):
             raise DriverError(f"unit {unit.unit} {why}, so it can't {what}", retry=False)
         return place, state, state.record
 
-    def _properties(self, place: Place, record: UnitRecord) -> Properties:
+    def _properties(self, place: LibvirtPlace, record: LibvirtRecord) -> Properties:
         image = self._settings.images.get(record.image)
         found = record.properties(place.name, place.name_of(record.unit))
         return {**found, "user": image.user} if image is not None and record.host_key else found
 
     # Making and removing
 
-    async def _go_on(self, key: str, place: Place, plan: UnitPlan, unit: UnitContext) -> UnitRecord:
+    async def _go_on(self, key: str, place: LibvirtPlace, plan: UnitPlan, unit: UnitContext) -> LibvirtRecord:
         """Starts the unit from what is kept under a key; from its image, and says why, where that can't be."""
         kept, why = await self._kept.find(key, place), "what was saved of it is gone"
         if kept is not None:
@@ -291,7 +291,7 @@ class LibvirtDriver(SiteOnly):
         unit.log(f"is set up anew: {why}")
         return await self._make(place, plan, unit, lost=why)
 
-    async def _restored(self, kept: Kept, place: Place, plan: UnitPlan, unit: UnitContext) -> bool:
+    async def _restored(self, kept: Kept, place: LibvirtPlace, plan: UnitPlan, unit: UnitContext) -> bool:
         """Starts the unit with what was in its memory; whether that could be done."""
         try:
             await self._kept.restore(kept, place, plan, self._resumed_record(kept, plan))
@@ -306,14 +306,14 @@ class LibvirtDriver(SiteOnly):
         unit.log(f"goes on from the memory that was saved as {kept.key}, on host {place.name}")
         return True
 
-    def _resumed_record(self, kept: Kept, plan: UnitPlan) -> UnitRecord:
+    def _resumed_record(self, kept: Kept, plan: UnitPlan) -> LibvirtRecord:
         """The record of a guest that takes no notice of being another lease's now."""
         now = make_record(plan, kept.record.host_key, resumed=RESUMED_MEMORY)
         return attrs.evolve(now, image=kept.record.image, keys=kept.record.keys, hostname=kept.record.hostname)
 
     async def _make(
-        self, place: Place, plan: UnitPlan, unit: UnitContext, *, kept: Kept | None = None, lost: str = ""
-    ) -> UnitRecord:
+        self, place: LibvirtPlace, plan: UnitPlan, unit: UnitContext, *, kept: Kept | None = None, lost: str = ""
+    ) -> LibvirtRecord:
         """Volumes first, then the domain, which is whole from the moment that it is known."""
         base = place.name_of(plan.unit)
         key = make_host_key() if plan.image.seed != "none" else None
@@ -330,7 +330,7 @@ class LibvirtDriver(SiteOnly):
             await place.domains.set_cpu(base, plan.size)
         return record
 
-    async def _make_volumes(self, place: Place, plan: UnitPlan, key: HostKey | None, kept: Kept | None) -> Paths:
+    async def _make_volumes(self, place: LibvirtPlace, plan: UnitPlan, key: HostKey | None, kept: Kept | None) -> Paths:
         image, network, volumes, base = plan.image, self._settings.network, place.volumes, place.name_of(plan.unit)
         disk = seed = kernel = initrd = console = ""
         if kept is not None:
@@ -355,14 +355,16 @@ class LibvirtDriver(SiteOnly):
             console = await place.make_console(plan.unit)
         return Paths(disk=disk, seed=seed, kernel=kernel, initrd=initrd, console=console)
 
-    async def _await_ready(self, place: Place, plan: UnitPlan, record: UnitRecord, unit: UnitContext) -> UnitRecord:
+    async def _await_ready(
+        self, place: LibvirtPlace, plan: UnitPlan, record: LibvirtRecord, unit: UnitContext
+    ) -> LibvirtRecord:
         name, goes_on = place.name_of(plan.unit), record.resumed == RESUMED_MEMORY
         image = self._settings.images.get(record.image, plan.image)
         if goes_on and image.ready == "console":
             image = attrs.evolve(image, ready="running")  # it has said its marker long ago
         plan = attrs.evolve(plan, image=image)
         console = Console(place.volumes, f"{name}.console") if (await place.machine()).qemu else None
-        await Waiting(
+        await LibvirtWaiting(
             host=place.host,
             domains=place.domains,
             console=console,
@@ -378,7 +380,9 @@ class LibvirtDriver(SiteOnly):
         await place.domains.write_record(name, record)
         return record
 
-    async def _settled(self, place: Place, plan: UnitPlan, record: UnitRecord, unit: UnitContext) -> UnitRecord:
+    async def _settled(
+        self, place: LibvirtPlace, plan: UnitPlan, record: LibvirtRecord, unit: UnitContext
+    ) -> LibvirtRecord:
         """Tells a guest that stood still what time it is, and gives it what its new lease says beyond cap and shares,
         which bind it already. What can't be done is not worth losing the guest.
         """
@@ -466,7 +470,7 @@ class LibvirtDriver(SiteOnly):
                 del self._moves[unit.unit]
         raise DriverError(f"unit {unit.unit} is torn down, so it does not move", retry=False)
 
-    async def _move(self, unit: UnitContext, target: Place) -> Properties:
+    async def _move(self, unit: UnitContext, target: LibvirtPlace) -> Properties:
         source, state, record = await self._running(unit, "move")
         if source is target:
             return self._properties(source, record)
@@ -497,7 +501,7 @@ class LibvirtDriver(SiteOnly):
         unit.log(f"moved from host {source.name} to {target.name}")
         return self._properties(target, record)
 
-    async def _copy(self, source: Place, target: Place, name: str, image_name: str) -> None:
+    async def _copy(self, source: LibvirtPlace, target: LibvirtPlace, name: str, image_name: str) -> None:
         """Has all files at the target that the unit needs there, but for what its disk holds."""
         image = self._settings.images[image_name]
         for artifact in filter(None, (image.kernel, None if image.seed == "initramfs" else image.initrd)):

@@ -16,8 +16,8 @@ from leasekit.core.settings import SettingsError
 from leasekit.drivers.examining import bridge, checksummed, iso_maker, program
 from leasekit.drivers.libvirt.connection import HostAbsentError, PoolLostError, binding
 from leasekit.drivers.libvirt.images import QCOW2_MAGIC, qcow2_size, read_artifact
-from leasekit.drivers.libvirt.place import Place
-from leasekit.drivers.libvirt.settings import Artifact, Image, LibvirtSettings
+from leasekit.drivers.libvirt.place import LibvirtPlace
+from leasekit.drivers.libvirt.settings import Image, ImageArtifact, LibvirtSettings
 from leasekit.drivers.libvirt.trial import start_trial
 
 MEBI: Final = 2**20
@@ -53,11 +53,11 @@ async def examine(settings: LibvirtSettings) -> list[Finding]:
         findings.append(_key(settings.leased.key))
     findings += [finding async for finding in _images(settings)]
     for name, host in settings.hosts.items():
-        findings += [finding async for finding in _host(Place(name, host, settings), settings)]
+        findings += [finding async for finding in _host(LibvirtPlace(name, host, settings), settings)]
     return findings
 
 
-async def _host(place: Place, settings: LibvirtSettings) -> AsyncIterator[Finding]:
+async def _host(place: LibvirtPlace, settings: LibvirtSettings) -> AsyncIterator[Finding]:
     what = f"host {place.name}"
     try:
         version = await place.host.call("can't ask for its version", lambda connection: connection.getLibVersion())
@@ -106,7 +106,7 @@ def _key(path: Path) -> Finding:
     return Finding(what, "ok", str(path))
 
 
-async def _pool(place: Place) -> Finding:
+async def _pool(place: LibvirtPlace) -> Finding:
     what = f"host {place.name}: pool {place.host.host.pool}"
     try:
         folder = await place.volumes.folder()
@@ -119,7 +119,7 @@ async def _pool(place: Place) -> Finding:
     return Finding(what, "ok", text)
 
 
-async def _acceleration(place: Place) -> Finding:
+async def _acceleration(place: LibvirtPlace) -> Finding:
     what = f"host {place.name}: acceleration"
     try:
         machine = await place.machine()
@@ -135,7 +135,7 @@ async def _acceleration(place: Place) -> Finding:
     return Finding(what, "doubtful", "KVM runs no guest here: units are emulated, ten times slower", advice)
 
 
-async def _network(place: Place, name: str) -> Finding:
+async def _network(place: LibvirtPlace, name: str) -> Finding:
     what = f"host {place.name}: network {name}"
 
     def active(connection: Any) -> bool:
@@ -149,7 +149,7 @@ async def _network(place: Place, name: str) -> Finding:
     return Finding(what, "missing", "the network is not active", f"virsh net-start {name}; virsh net-autostart {name}")
 
 
-async def _filter(place: Place, name: str) -> Finding:
+async def _filter(place: LibvirtPlace, name: str) -> Finding:
     what = f"host {place.name}: network filter {name}".rstrip()
     if not name:
         text = "none: a guest can take an address that is another one's"
@@ -168,14 +168,14 @@ async def _images(settings: LibvirtSettings) -> AsyncIterator[Finding]:
             yield looked
 
 
-def _artifacts(settings: LibvirtSettings) -> Iterator[tuple[str, Image, str, Artifact]]:
+def _artifacts(settings: LibvirtSettings) -> Iterator[tuple[str, Image, str, ImageArtifact]]:
     for name, image in settings.images.items():
         for part, artifact in (("disk", image.disk), ("kernel", image.kernel), ("initrd", image.initrd)):
             if artifact is not None:
                 yield name, image, part, artifact
 
 
-def _artifact(name: str, image: Image, part: str, artifact: Artifact) -> Finding:
+def _artifact(name: str, image: Image, part: str, artifact: ImageArtifact) -> Finding:
     """Whether a file or URL can be read, and is what it is said to be; blocks."""
     what = f"image {name}: {part}"
     if artifact.file is not None:
@@ -201,7 +201,7 @@ def _artifact(name: str, image: Image, part: str, artifact: Artifact) -> Finding
     return found
 
 
-async def _volumes(place: Place, settings: LibvirtSettings) -> AsyncIterator[Finding]:
+async def _volumes(place: LibvirtPlace, settings: LibvirtSettings) -> AsyncIterator[Finding]:
     """Whether the host has the images that are to be there already, and room for those that are brought there."""
     wanted = 0
     for name, _, part, artifact in _artifacts(settings):
@@ -225,7 +225,7 @@ async def _volumes(place: Place, settings: LibvirtSettings) -> AsyncIterator[Fin
         yield Finding(what, "missing", text, "make room, or name another pool")
 
 
-async def _trial(place: Place, settings: LibvirtSettings) -> Finding:
+async def _trial(place: LibvirtPlace, settings: LibvirtSettings) -> Finding:
     """Whether QEMU starts a guest with all that a unit has: a disk and a console in the pool, and a card. Its
     processors stand still.
     """

@@ -16,7 +16,7 @@ import attrs
 import trio
 
 from leasekit.core.drivers import DriverError, SiteFaultError
-from leasekit.drivers.libvirt.settings import Artifact
+from leasekit.drivers.libvirt.settings import ImageArtifact
 from leasekit.drivers.libvirt.volumes import PIECE, Volumes
 from leasekit.drivers.names import one_line
 
@@ -43,7 +43,7 @@ class ImageCache:
         self._prefix = prefix
         self._locks: dict[str, trio.Lock] = {}
 
-    async def path(self, image: str, artifact: Artifact) -> str:
+    async def path(self, image: str, artifact: ImageArtifact) -> str:
         """Where the file is on the host; brings it there first where it is not. Raises ``DriverError``."""
         if artifact.volume:
             found = await self._volumes.path(artifact.volume)
@@ -66,15 +66,15 @@ class ImageCache:
             assert found is not None
             return found
 
-    async def has(self, artifact: Artifact) -> bool:
+    async def has(self, artifact: ImageArtifact) -> bool:
         """Whether a file or URL has been brought to the host. Raises ``DriverError``."""
         name, mark = self._names(artifact)
         return await self._volumes.path(name) is not None and await self._volumes.path(mark) is not None
 
-    def _names(self, artifact: Artifact) -> tuple[str, str]:
+    def _names(self, artifact: ImageArtifact) -> tuple[str, str]:
         return f"{self._prefix}{artifact.sha256}.image", f"{self._prefix}{artifact.sha256}.whole"
 
-    async def disk(self, image: str, artifact: Artifact, format: str) -> CachedImage:
+    async def disk(self, image: str, artifact: ImageArtifact, format: str) -> CachedImage:
         """The same for a disk, whose ``format`` must be what the site says. Raises ``DriverError``."""
         path = await self.path(image, artifact)
         name = artifact.volume or f"{self._prefix}{artifact.sha256}.image"
@@ -83,7 +83,7 @@ class ImageCache:
             size = qcow2_size(image, await self._volumes.read(name, 0, QCOW2_HEAD))
         return CachedImage(path=path, size=size)
 
-    async def _bring(self, image: str, artifact: Artifact, name: str) -> None:
+    async def _bring(self, image: str, artifact: ImageArtifact, name: str) -> None:
         size = artifact.file.stat().st_size if artifact.file is not None and artifact.file.is_file() else 0
         found = await self._volumes.write(name, lambda: read_artifact(image, artifact), size)
         if found != artifact.sha256:
@@ -91,13 +91,13 @@ class ImageCache:
             raise wrong_checksum(image, artifact, found)
 
 
-def wrong_checksum(image: str, artifact: Artifact, found: str) -> DriverError:
+def wrong_checksum(image: str, artifact: ImageArtifact, found: str) -> DriverError:
     """The error for a file that is not the one that the site means."""
     text = f"image {image}: {artifact.source} has the SHA-256 {found}, expected {artifact.sha256}"
     return SiteFaultError(text, retry=False)
 
 
-def read_artifact(image: str, artifact: Artifact) -> Generator[bytes, None, None]:
+def read_artifact(image: str, artifact: ImageArtifact) -> Generator[bytes, None, None]:
     """The bytes of a file or URL, in pieces; blocks. Raises ``DriverError`` naming it."""
     try:
         if artifact.file is not None:
@@ -113,11 +113,11 @@ def read_artifact(image: str, artifact: Artifact) -> Generator[bytes, None, None
         raise _unreadable(image, artifact, reason, retry=artifact.file is None) from error
 
 
-def _unreadable(image: str, artifact: Artifact, reason: str, *, retry: bool) -> DriverError:
+def _unreadable(image: str, artifact: ImageArtifact, reason: str, *, retry: bool) -> DriverError:
     return SiteFaultError(f"image {image}: can't read {artifact.source}: {reason}", retry=retry)
 
 
-def checked_with(image: str, artifact: Artifact, more: bytes) -> Iterable[bytes]:
+def checked_with(image: str, artifact: ImageArtifact, more: bytes) -> Iterable[bytes]:
     """The bytes of an artifact, then ``more``; blocks. Raises ``DriverError`` at its end if the checksum is wrong."""
     digest = sha256()
     length = 0

@@ -20,9 +20,9 @@ from leasekit.drivers.libvirt.connection import HostAbsentError, HostLostError
 from leasekit.drivers.libvirt.documents import kept_xml, resumed_xml
 from leasekit.drivers.libvirt.domains import DomainState
 from leasekit.drivers.libvirt.migration import stream_volume
-from leasekit.drivers.libvirt.place import Place
+from leasekit.drivers.libvirt.place import LibvirtPlace
 from leasekit.drivers.libvirt.plan import UnitPlan
-from leasekit.drivers.libvirt.record import UnitRecord
+from leasekit.drivers.libvirt.record import LibvirtRecord
 from leasekit.drivers.libvirt.settings import LibvirtSettings
 from leasekit.drivers.names import one_line
 
@@ -41,8 +41,8 @@ class Kept:
     """What is kept under a ``key``, and where."""
 
     key: str
-    place: Place
-    record: UnitRecord
+    place: LibvirtPlace
+    record: LibvirtRecord
     disk: bool
     memory: bool
 
@@ -55,14 +55,14 @@ class Kept:
 class KeptUnits:
     """What is kept on all hosts of a driver."""
 
-    def __init__(self, places: Mapping[str, Place], settings: LibvirtSettings) -> None:
+    def __init__(self, places: Mapping[str, LibvirtPlace], settings: LibvirtSettings) -> None:
         self._places = places
         self._settings = settings
         self._failures: dict[str, int] = {}
 
     # Saving
 
-    async def put(self, key: str, place: Place, unit: str, log: Callable[[str], None]) -> str:
+    async def put(self, key: str, place: LibvirtPlace, unit: str, log: Callable[[str], None]) -> str:
         """Keeps a unit, whose domain runs no more afterwards. Returns why not, if it can't be. Done twice, it goes on
         from where it was. Raises :class:`HostLostError`.
         """
@@ -85,7 +85,7 @@ class KeptUnits:
             return one_line(str(error))
 
     async def _put(
-        self, key: str, place: Place, state: DomainState, record: UnitRecord, log: Callable[[str], None]
+        self, key: str, place: LibvirtPlace, state: DomainState, record: LibvirtRecord, log: Callable[[str], None]
     ) -> str:
         name, volumes = _name(place, key), place.volumes
         await place.domains.remove(name)
@@ -105,7 +105,7 @@ class KeptUnits:
         return ""
 
     async def _keep_memory(
-        self, place: Place, name: str, state: DomainState, record: UnitRecord, log: Callable[[str], None]
+        self, place: LibvirtPlace, name: str, state: DomainState, record: LibvirtRecord, log: Callable[[str], None]
     ) -> bool:
         """Writes the memory of a running unit to a volume, which ends it; whether it is kept."""
         domains, volumes = place.domains, place.volumes
@@ -129,7 +129,7 @@ class KeptUnits:
 
     # Going on
 
-    async def find(self, key: str, home: Place) -> Kept | None:
+    async def find(self, key: str, home: LibvirtPlace) -> Kept | None:
         """What is kept under a key, on whichever host. Raises ``DriverError`` where a host that may have it can't be
         asked.
         """
@@ -149,7 +149,7 @@ class KeptUnits:
             raise lost
         return None
 
-    async def give(self, kept: Kept, place: Place, unit: str, suffix: str) -> str:
+    async def give(self, kept: Kept, place: LibvirtPlace, unit: str, suffix: str) -> str:
         """Gives a unit at ``place`` a copy of one of the volumes, and returns its path. Raises ``DriverError``."""
         here, there = _name(kept.place, kept.key) + suffix, place.name_of(unit) + suffix
         if kept.place is place:
@@ -157,7 +157,7 @@ class KeptUnits:
         await stream_volume(kept.place.volumes, here, place.volumes, there)
         return await place.volumes.path(there) or ""
 
-    async def restore(self, kept: Kept, place: Place, plan: UnitPlan, record: UnitRecord) -> None:
+    async def restore(self, kept: Kept, place: LibvirtPlace, plan: UnitPlan, record: LibvirtRecord) -> None:
         """Starts the unit with what was in its memory, as ``record`` says. Raises ``DriverError``."""
         image = self._settings.images.get(record.image)
         if kept.place is not place and image is not None:
@@ -172,7 +172,7 @@ class KeptUnits:
         path = await self._memory_at(kept, place)
         await place.domains.restore(path, lambda xml: resumed_xml(xml, record, plan, machine))
 
-    async def _memory_at(self, kept: Kept, place: Place) -> str:
+    async def _memory_at(self, kept: Kept, place: LibvirtPlace) -> str:
         name = _name(place, kept.key) + MEMORY
         if kept.place is not place:
             await place.volumes.remove(name, wipe=True)
@@ -202,7 +202,7 @@ class KeptUnits:
             except HostAbsentError:
                 continue  # and all that was on it
 
-    async def _clear(self, place: Place, key: str) -> None:
+    async def _clear(self, place: LibvirtPlace, key: str) -> None:
         name = _name(place, key)
         with trio.CancelScope(shield=True):
             await place.domains.remove(name)
@@ -213,6 +213,6 @@ class KeptUnits:
         return self._settings.wipe or suffix in SECRET
 
 
-def _name(place: Place, key: str) -> str:
+def _name(place: LibvirtPlace, key: str) -> str:
     """No unit has a tilde in its name."""
     return place.name_of(f"~kept-{key}")

@@ -35,7 +35,7 @@ KNOWN: Final = ".known"
 
 
 @attrs.frozen(kw_only=True)
-class Machine:
+class LeasedMachine:
     """A leased machine: ``name`` is what its lease calls it, ``until`` when it goes back at the latest (0: nobody
     knows).
     """
@@ -53,13 +53,13 @@ class Machine:
         }  # fmt: skip
 
 
-def machine_of(name: str, properties: Mapping[str, str], until: Instant = 0) -> Machine:
+def machine_of(name: str, properties: Mapping[str, str], until: Instant = 0) -> LeasedMachine:
     """A machine with these properties: ``host``, ``port``, ``user``, and ``host_key``, which it must have. Raises
     ``DriverError``, not worth a retry, that names what can't be used.
     """
     if not 0 <= until <= INSTANT_MAX:
         raise DriverError(f"until: found {until}, expected milliseconds from 0 to {INSTANT_MAX}", retry=False)
-    return Machine(name=check_member_id(name), login=login_of(properties), until=until)
+    return LeasedMachine(name=check_member_id(name), login=login_of(properties), until=until)
 
 
 class HostBook:
@@ -69,14 +69,14 @@ class HostBook:
         self.path = path
         self.slots = tuple(slots)
 
-    def all(self) -> dict[str, Machine]:
+    def all(self) -> dict[str, LeasedMachine]:
         """The machines by the host that each is. Raises ``DriverError`` naming the file."""
         found = {}
         for slot, row in (read_table(self.path) or {}).items():
             found[slot] = self._machine(slot, row)
         return found
 
-    def add(self, machine: Machine) -> str:
+    def add(self, machine: LeasedMachine) -> str:
         """Has a machine be a host: the one that it is already, or else the first that nobody is. Returns which. Raises
         ``DriverError`` where all are taken.
         """
@@ -103,7 +103,7 @@ class HostBook:
         return slot
 
     @contextmanager
-    def _changing(self) -> Iterator[dict[str, Machine]]:
+    def _changing(self) -> Iterator[dict[str, LeasedMachine]]:
         """What is written when the block ends well. One at a time: machines of a lease join side by side."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -116,7 +116,7 @@ class HostBook:
             yield machines
             write_whole(self.path, {slot: machine.as_row() for slot, machine in machines.items()})
 
-    def _machine(self, slot: str, row: Any) -> Machine:
+    def _machine(self, slot: str, row: Any) -> LeasedMachine:
         texts = {*LOGIN, "name"}
         whole = isinstance(row, dict) and set(row) == {*texts, "until"} and all(isinstance(row[k], str) for k in texts)
         if not whole or type(row["until"]) is not int:
@@ -153,7 +153,7 @@ class LeasedHost:
         query = "&".join(filter(None, (parts.query, f"command={program}", "no_tty=1")))
         return urlunsplit((parts.scheme, f"{login.user}@{host}:{login.port}", parts.path, query, ""))
 
-    def _program(self, machine: Machine) -> Path:
+    def _program(self, machine: LeasedMachine) -> Path:
         mark = sha256(json.dumps(machine.as_row() | {"until": 0}, sort_keys=True).encode()).hexdigest()[:MARK]
         program = self._folder / f"{self._slot}-{mark}"
         known = program.with_name(f"{program.name}{KNOWN}")

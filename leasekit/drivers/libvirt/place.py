@@ -13,11 +13,11 @@ import trio
 from leasekit.core.drivers import DriverError
 from leasekit.core.time import SECOND
 from leasekit.drivers.libvirt.connection import HostAbsentError, HostConnection
-from leasekit.drivers.libvirt.documents import Machine
+from leasekit.drivers.libvirt.documents import DomainMachine
 from leasekit.drivers.libvirt.domains import Domains, DomainState
 from leasekit.drivers.libvirt.images import ImageCache
 from leasekit.drivers.libvirt.kvm import kvm_runs
-from leasekit.drivers.libvirt.settings import Host, LibvirtSettings
+from leasekit.drivers.libvirt.settings import LibvirtHost, LibvirtSettings
 from leasekit.drivers.libvirt.volumes import Volumes
 
 CONSOLE: Final = ".console"
@@ -33,10 +33,10 @@ QUIET: Final = 60.0
 """Seconds for which a host that was silent is not asked again for what most likely it does not have."""
 
 
-class Place:
+class LibvirtPlace:
     """One host."""
 
-    def __init__(self, name: str, host: Host, settings: LibvirtSettings) -> None:
+    def __init__(self, name: str, host: LibvirtHost, settings: LibvirtSettings) -> None:
         self.name = name
         self.host = HostConnection(
             name, host, settings.threads, settings.keepalive, settings.leased, settings.call_timeout
@@ -58,7 +58,7 @@ class Place:
         """The domain of a unit, or none. Raises ``DriverError``."""
         return await self.domains.find(self.name_of(unit))
 
-    async def machine(self) -> Machine:
+    async def machine(self) -> DomainMachine:
         """What kind of domain a unit is to be here. Raises ``DriverError``."""
         found = await self.host.machine()
         if not found.qemu:

@@ -15,7 +15,7 @@ from leasekit.core.time import SECOND, Duration, format_duration
 from leasekit.drivers.libvirt.connection import HostConnection, HostLostError
 from leasekit.drivers.libvirt.domains import Domains, DomainState
 from leasekit.drivers.libvirt.plan import UnitPlan
-from leasekit.drivers.libvirt.record import UnitRecord
+from leasekit.drivers.libvirt.record import LibvirtRecord
 from leasekit.drivers.libvirt.volumes import Volumes
 from leasekit.drivers.names import bare, one_line
 
@@ -72,7 +72,7 @@ class _Progress:
 
 
 @attrs.frozen(kw_only=True)
-class Waiting:
+class LibvirtWaiting:
     """One wait for one unit's domain."""
 
     host: HostConnection
@@ -80,7 +80,7 @@ class Waiting:
     console: Console | None
     domain: str
     plan: UnitPlan
-    record: UnitRecord
+    record: LibvirtRecord
     timeout: Duration
     log: Callable[[str], None]
 

@@ -20,7 +20,7 @@ KEY: Final = "leasekit"
 
 
 @attrs.frozen(kw_only=True)
-class UnitRecord:
+class LibvirtRecord:
     """``number`` is that of the setup that made the unit; ``ready`` whether that setup came to its end.
 
     ``keys`` is the digest of the login keys that the guest was given last, ``host_key`` its ssh server's public key.
@@ -45,7 +45,7 @@ class UnitRecord:
         """The record as metadata of a domain."""
         texts = {
             field.name: getattr(self, field.name)
-            for field in attrs.fields(UnitRecord)
+            for field in attrs.fields(LibvirtRecord)
             if field.name not in ("number", "ready", "addresses")
         }
         made = ElementTree.Element(f"{{{URN}}}unit", texts)
@@ -78,10 +78,10 @@ class UnitRecord:
         return found
 
 
-def make_record(plan: UnitPlan, host_key: str, *, resumed: str = "", lost: str = "") -> UnitRecord:
+def make_record(plan: UnitPlan, host_key: str, *, resumed: str = "", lost: str = "") -> LibvirtRecord:
     """The record of a unit that is about to be made. Raises ``DriverError`` for text that XML can't hold."""
     check_printable(plan.lease, plan.type)
-    return UnitRecord(
+    return LibvirtRecord(
         unit=plan.unit,
         lease=plan.lease,
         type=plan.type,
@@ -97,7 +97,7 @@ def make_record(plan: UnitPlan, host_key: str, *, resumed: str = "", lost: str =
     )
 
 
-def read_record(text: str) -> UnitRecord | None:
+def read_record(text: str) -> LibvirtRecord | None:
     """The record in metadata, or none where it is not one of this driver's."""
     try:
         return _record(ElementTree.fromstring(text))
@@ -105,7 +105,7 @@ def read_record(text: str) -> UnitRecord | None:
         return None
 
 
-def find_record(xml: str) -> UnitRecord | None:
+def find_record(xml: str) -> LibvirtRecord | None:
     """The record in the description of a domain, or none."""
     try:
         element = ElementTree.fromstring(xml).find(f"metadata/{{{URN}}}unit")
@@ -114,8 +114,8 @@ def find_record(xml: str) -> UnitRecord | None:
         return None
 
 
-def _record(element: ElementTree.Element) -> UnitRecord:
-    return UnitRecord(
+def _record(element: ElementTree.Element) -> LibvirtRecord:
+    return LibvirtRecord(
         unit=element.attrib["unit"],
         lease=element.attrib["lease"],
         type=element.attrib["type"],

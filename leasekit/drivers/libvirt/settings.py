@@ -13,7 +13,7 @@ import attrs
 
 from leasekit.core.settings import DurationSetting
 from leasekit.core.time import SECOND
-from leasekit.drivers.directory.addresses import AddressBook
+from leasekit.drivers.directory.addresses import DirectoryAddresses
 from leasekit.drivers.names import one_line
 
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -49,7 +49,7 @@ HOME: Final = "home (units of a host)"
 
 
 @attrs.frozen(kw_only=True)
-class Host:
+class LibvirtHost:
     """One hypervisor, by the URI that libvirt opens, and the units whose home it is (names, or patterns with ``*``).
     Without a ``uri`` it is whatever machine is leased for it (:class:`LeasedHosts`).
 
@@ -90,7 +90,7 @@ class LeasedHosts:
 
 
 @attrs.frozen(kw_only=True)
-class Artifact:
+class ImageArtifact:
     """A file that guests start from: ``file`` here, ``url`` (http, https), or ``volume`` in each host's pool.
 
     ``sha256`` is needed for what is uploaded; a volume that is there already is taken as it is.
@@ -129,11 +129,11 @@ class Image:
     changed while the guest runs.
     """
 
-    disk: Artifact | None = None
+    disk: ImageArtifact | None = None
     format: Literal["qcow2", "raw"] = "qcow2"
     disk_mb: int = attrs.field(default=0, validator=attrs.validators.ge(0))
-    kernel: Artifact | None = None
-    initrd: Artifact | None = None
+    kernel: ImageArtifact | None = None
+    initrd: ImageArtifact | None = None
     command_line: str = attrs.field(default="", validator=_one_line)
     seed: SeedKind = "nocloud"
     ready: Readiness = "ssh"
@@ -196,9 +196,9 @@ class NetworkSettings:
         except ValueError as error:
             raise ValueError(str(error)) from None
 
-    def address_book(self) -> AddressBook | None:
+    def address_book(self) -> DirectoryAddresses | None:
         """Who gives addresses, where slices have blocks of them."""
-        return AddressBook(self.book, self.networks(), self.block, self.first) if self.book is not None else None
+        return DirectoryAddresses(self.book, self.networks(), self.block, self.first) if self.book is not None else None
 
     def networks(self) -> list[Network]:
         """The subnets."""
@@ -261,7 +261,7 @@ class LibvirtSettings:
     with, up to what ``choices`` allow; and one that does not heed its balloon can take all of that.
     """
 
-    hosts: Mapping[str, Host] = attrs.field(validator=attrs.validators.min_len(1))
+    hosts: Mapping[str, LibvirtHost] = attrs.field(validator=attrs.validators.min_len(1))
     images: Mapping[str, Image] = attrs.field(validator=attrs.validators.min_len(1))
     image: str = ""
     leased: LeasedHosts | None = None

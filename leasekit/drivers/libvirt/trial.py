@@ -8,10 +8,10 @@ from uuid import uuid4
 import trio
 
 from leasekit.drivers.libvirt.documents import Paths, domain_xml
-from leasekit.drivers.libvirt.place import Place
+from leasekit.drivers.libvirt.place import LibvirtPlace
 from leasekit.drivers.libvirt.plan import UnitPlan
 from leasekit.drivers.libvirt.record import make_record
-from leasekit.drivers.libvirt.settings import Artifact, Image, LibvirtSettings, Size
+from leasekit.drivers.libvirt.settings import Image, ImageArtifact, LibvirtSettings, Size
 
 NAME: Final = "~trial"
 """No unit has a tilde in its name."""
@@ -19,10 +19,10 @@ MAC: Final = "52:54:00:fe:ed:01"
 SIZE: Final = Size(memory_mb=16)
 
 
-async def start_trial(place: Place, settings: LibvirtSettings) -> None:
+async def start_trial(place: LibvirtPlace, settings: LibvirtSettings) -> None:
     """Starts it with its processors halted, and removes it. Raises ``DriverError``."""
     name = place.name_of(NAME)
-    image = Image(disk=Artifact(volume=f"{name}.disk"), seed="none", ready="running")
+    image = Image(disk=ImageArtifact(volume=f"{name}.disk"), seed="none", ready="running")
     network = settings.network
     # Its filter is to have an address; what is never at work needs none of the site's.
     addresses = ("192.0.2.1/32",) if network is not None and network.subnets else ()
@@ -47,6 +47,6 @@ async def start_trial(place: Place, settings: LibvirtSettings) -> None:
             await _remove(place)
 
 
-async def _remove(place: Place) -> None:
+async def _remove(place: LibvirtPlace) -> None:
     await place.domains.remove(place.name_of(NAME))
     await place.remove_volumes(NAME, wipe=False)

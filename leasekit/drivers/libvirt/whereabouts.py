@@ -16,30 +16,30 @@ from leasekit.core.drivers import DriverError
 from leasekit.core.settings import expect_one_of
 from leasekit.drivers.libvirt.connection import HostAbsentError, HostLostError
 from leasekit.drivers.libvirt.domains import DomainState
-from leasekit.drivers.libvirt.place import NOTE, Place
+from leasekit.drivers.libvirt.place import NOTE, LibvirtPlace
 from leasekit.drivers.libvirt.settings import LibvirtSettings
 
 
 class Whereabouts:
     """The units of one driver, on all of its hosts."""
 
-    def __init__(self, places: Mapping[str, Place], settings: LibvirtSettings) -> None:
+    def __init__(self, places: Mapping[str, LibvirtPlace], settings: LibvirtSettings) -> None:
         self._places = places
         self._settings = settings
 
-    def home(self, unit: str) -> Place:
+    def home(self, unit: str) -> LibvirtPlace:
         """The host at which a unit is set up. Raises ``DriverError`` where there is none."""
         home = self._settings.home_of(unit)
         if not home:
             raise DriverError(f"unit {unit}: no host of this driver takes it (hosts.NAME.units)", retry=False)
         return self._places[home]
 
-    async def find(self, unit: str) -> Place:
+    async def find(self, unit: str) -> LibvirtPlace:
         """The host that has a unit's domain; its home where none has. Raises :class:`HostLostError` while it may be at
         one that can't be asked.
         """
         home = self.home(unit)
-        found: list[tuple[Place, DomainState]] = []
+        found: list[tuple[LibvirtPlace, DomainState]] = []
         with suppress(HostAbsentError):
             state = await home.find(unit)
             if state is not None:
@@ -85,7 +85,7 @@ class Whereabouts:
                 with suppress(HostAbsentError):
                     await home.forget_move(unit, place.name)
 
-    async def clear(self, place: Place, unit: str) -> None:
+    async def clear(self, place: LibvirtPlace, unit: str) -> None:
         """Removes what a host that a unit was moved from, or did not come to, has of it; leaves it where it is."""
         if await place.find(unit) is not None:
             return
@@ -95,11 +95,11 @@ class Whereabouts:
         if place is not home:
             await home.forget_move(unit, place.name)
 
-    async def each(self, look: Callable[[Place], Awaitable[object]], places: Iterable[Place]) -> None:
+    async def each(self, look: Callable[[LibvirtPlace], Awaitable[object]], places: Iterable[LibvirtPlace]) -> None:
         """Looks at hosts at the same time, and for a short while, at those that were not silent a moment ago."""
         await self._glance(places, look)
 
-    async def _noted(self, home: Place, unit: str) -> list[Place]:
+    async def _noted(self, home: LibvirtPlace, unit: str) -> list[LibvirtPlace]:
         """The hosts, other than its home, that may have something of a unit: all, where what its home knew is gone."""
         try:
             names = await home.moves(unit)
@@ -112,14 +112,16 @@ class Whereabouts:
                 raise DriverError(f"{text}{name} on host {home.name} says so", retry=False)
         return [self._places[name] for name in names if name != home.name]
 
-    def _others(self, *known: Place) -> list[Place]:
+    def _others(self, *known: LibvirtPlace) -> list[LibvirtPlace]:
         return [place for place in self._places.values() if place not in known]
 
-    async def _glance(self, places: Iterable[Place], look: Callable[[Place], Awaitable[object]]) -> list[Place]:
+    async def _glance(
+        self, places: Iterable[LibvirtPlace], look: Callable[[LibvirtPlace], Awaitable[object]]
+    ) -> list[LibvirtPlace]:
         """Those of the hosts that answer soon, and where ``look`` finds something."""
-        found: dict[str, Place] = {}
+        found: dict[str, LibvirtPlace] = {}
 
-        async def glance(place: Place) -> None:
+        async def glance(place: LibvirtPlace) -> None:
             if await place.glance(look):
                 found[place.name] = place
 

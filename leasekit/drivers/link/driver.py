@@ -15,7 +15,17 @@ from leasekit.core.topology import number_of
 from leasekit.drivers.files import find_executable
 from leasekit.drivers.link.record import Holding, LinkRecord, read_record, write_record
 from leasekit.drivers.link.settings import KBIT_MAX, End, LinkSettings, LinkTable
-from leasekit.drivers.link.shaping import Kind, Lane, Seen, Shape, addresses, classes, filters, leaves, removals
+from leasekit.drivers.link.shaping import (
+    Kind,
+    Lane,
+    LinkShape,
+    SeenShape,
+    addresses,
+    classes,
+    filters,
+    leaves,
+    removals,
+)
 from leasekit.drivers.link.tools import SEARCH, Counters, NoEndError, NoQueueError, Tools, missing_rights
 from leasekit.drivers.names import check_unit_id, unknown_operation
 from leasekit.drivers.one_sided import SiteOnly
@@ -270,8 +280,8 @@ class _Link:
         await self._tools.address(end, addresses(shape, seen, removable), log)
         await self._tools.shape(end, filters(shape, seen), log)
 
-    def _shape(self, number: int, end: End, record: LinkRecord) -> Shape:
-        return Shape(
+    def _shape(self, number: int, end: End, record: LinkRecord) -> LinkShape:
+        return LinkShape(
             interface=end.interface,
             capacity=self._table.capacity,
             rest=self._table.rest,
@@ -286,7 +296,7 @@ class _Link:
             slot=slot, rate=holding.rate, subnet=self._table.subnet(slot), address=self._table.address(slot, number)
         )
 
-    async def _queues(self, end: End, shape: Shape, seen: Seen, log: Log) -> None:
+    async def _queues(self, end: End, shape: LinkShape, seen: SeenShape, log: Log) -> None:
         """What stands below the classes; where that is left to the kernel, the first lease finds out what it has."""
         if not shape.lanes:
             return

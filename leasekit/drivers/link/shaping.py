@@ -51,7 +51,7 @@ class Lane:
 
 
 @attrs.frozen(kw_only=True)
-class Shape:
+class LinkShape:
     """What an end should have. ``queue_time`` and ``delay`` in ms; ``addresses`` are all that the driver may remove."""
 
     interface: str
@@ -75,7 +75,7 @@ class Shape:
 
 
 @attrs.frozen(kw_only=True)
-class Seen:
+class SeenShape:
     """What an end has: ``up`` is whether its interface is, ``ours`` whether the HTB is there.
 
     ``classes`` are rates (kbit/s) by minor number, ``leaves`` the kind of queue below each, ``filters`` the minors to
@@ -99,7 +99,7 @@ class Seen:
         )
 
 
-def removals(shape: Shape, seen: Seen) -> Iterator[str]:
+def removals(shape: LinkShape, seen: SeenShape) -> Iterator[str]:
     """``tc`` commands that remove what should not be there."""
     if not seen.ours:
         return
@@ -116,7 +116,7 @@ def removals(shape: Shape, seen: Seen) -> Iterator[str]:
             yield f"class del dev {shape.interface} classid {HANDLE}{minor:x}"
 
 
-def classes(shape: Shape, seen: Seen) -> Iterator[str]:
+def classes(shape: LinkShape, seen: SeenShape) -> Iterator[str]:
     """``tc`` commands that have the HTB and its classes, those of leases with their rates."""
     if not shape.lanes:
         return
@@ -136,7 +136,7 @@ def classes(shape: Shape, seen: Seen) -> Iterator[str]:
             yield _class(shape, f"{ROOT}", lane.minor, lane.rate, lane.rate, 1)
 
 
-def _class(shape: Shape, parent: str, minor: int, rate: int, ceil: int, priority: int) -> str:
+def _class(shape: LinkShape, parent: str, minor: int, rate: int, ceil: int, priority: int) -> str:
     # Tokens for 10 ms, so that a late timer costs no rate; what a class may send before its neighbours have a turn
     # grows with its rate, within the bounds that HTB does not complain of.
     burst = max(2 * PACKET, ceil * 1000 // 8 * 10 // SECOND)
@@ -147,7 +147,7 @@ def _class(shape: Shape, parent: str, minor: int, rate: int, ceil: int, priority
     )
 
 
-def leaves(shape: Shape, seen: Seen, kind: Kind) -> Iterator[str]:
+def leaves(shape: LinkShape, seen: SeenShape, kind: Kind) -> Iterator[str]:
     """``tc`` commands that have the queues of leases' classes, as long as their rates want them."""
     for lane in shape.lanes:
         same = seen.leaves.get(lane.minor) == kind
@@ -155,7 +155,7 @@ def leaves(shape: Shape, seen: Seen, kind: Kind) -> Iterator[str]:
             yield shape.leaf(lane, kind)
 
 
-def filters(shape: Shape, seen: Seen) -> Iterator[str]:
+def filters(shape: LinkShape, seen: SeenShape) -> Iterator[str]:
     """``tc`` commands that lead traffic to the classes; they come after all others."""
     head = f"filter add dev {shape.interface} parent {HANDLE}"
     if shape.lanes and not seen.filters.get(ARP_PRIORITY):
@@ -171,7 +171,7 @@ def filters(shape: Shape, seen: Seen) -> Iterator[str]:
             )
 
 
-def addresses(shape: Shape, seen: Seen, removable: Collection[str]) -> Iterator[str]:
+def addresses(shape: LinkShape, seen: SeenShape, removable: Collection[str]) -> Iterator[str]:
     """``ip`` commands that give the end its address in each lease's subnet, and take away ``removable`` others."""
     wanted = {lane.address for lane in shape.lanes}
     for address in sorted(set(seen.addresses) & set(removable) - wanted):

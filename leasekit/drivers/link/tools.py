@@ -14,7 +14,7 @@ from leasekit.core.drivers import DriverError, SiteFaultError
 from leasekit.core.time import SECOND, Duration
 from leasekit.drivers.commands import Run
 from leasekit.drivers.link.settings import End
-from leasekit.drivers.link.shaping import HANDLE, Seen
+from leasekit.drivers.link.shaping import HANDLE, SeenShape
 
 SEARCH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """The path on which the programs are looked for."""
@@ -64,7 +64,7 @@ class Tools:
     tc: str
     ip: str
 
-    async def see(self, end: End, log: Callable[[str], None]) -> Seen:
+    async def see(self, end: End, log: Callable[[str], None]) -> SeenShape:
         """What an end has. Raises :class:`NoEndError` where there is no interface."""
         interface = end.interface
         (found,) = self._json(await self._run(self.ip, end, ["-j", "address", "show", "dev", interface], log), end)
@@ -76,10 +76,10 @@ class Tools:
             if root["handle"] != "0:":
                 text = f"end {end} has a queue {root['kind']} {root['handle']} that is not leasekit's: remove it first"
                 raise SiteFaultError(text, retry=False)
-            return Seen(up=up, addresses=frozenset(addresses))
+            return SeenShape(up=up, addresses=frozenset(addresses))
         shown = await self._run(self.tc, end, ["class", "show", "dev", interface], log)
         rules = await self._run(self.tc, end, ["-j", "filter", "show", "dev", interface, "parent", HANDLE], log)
-        return Seen(
+        return SeenShape(
             up=up,
             ours=True,
             classes={int(minor, 16): round(int(rate) * _KBIT[unit]) for minor, rate, unit in _CLASS.findall(shown)},

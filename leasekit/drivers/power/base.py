@@ -64,7 +64,7 @@ class Controller(Protocol):
 
 
 @attrs.frozen(kw_only=True)
-class Limits:
+class PowerLimits:
     """How long things may take, in milliseconds: until an order has its effect, and until an operating system that was
     asked to switch itself off has done so.
     """
@@ -74,11 +74,11 @@ class Limits:
 
 
 @attrs.frozen
-class Power:
+class PowerControl:
     """One machine's power. What a method was asked for is true when it returns; else it raises ``DriverError``."""
 
     controller: Controller
-    limits: Limits = Limits()
+    limits: PowerLimits = PowerLimits()
 
     async def status(self) -> PowerState:
         """Whether the power is on, as far as the controller says so within its own time. A machine that is on its way

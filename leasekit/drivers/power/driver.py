@@ -14,7 +14,7 @@ from leasekit.core.settings import SettingsError, expect_one_of
 from leasekit.core.time import MINUTE, Duration
 from leasekit.drivers.names import UNIT_ID, unknown_operation
 from leasekit.drivers.one_sided import SiteOnly
-from leasekit.drivers.power.base import Power
+from leasekit.drivers.power.base import PowerControl
 from leasekit.drivers.power.commands import GRACE
 from leasekit.drivers.power.examining import examine_controllers
 from leasekit.drivers.power.make import make_power
@@ -29,7 +29,7 @@ draws, and how the power is then. Redfish looks for the machine first, and for i
 
 
 @attrs.frozen(kw_only=True)
-class Machine:
+class SwitchedMachine:
     """One machine: its controller, and what guests are told of it besides its name."""
 
     power: ControllerSettings
@@ -40,12 +40,12 @@ class Machine:
 
 
 @attrs.frozen(kw_only=True)
-class PowerSettings:
+class PowerDriverSettings:
     """The machines by the names of their units. With ``off_when_free`` a unit that is torn down is switched off: first
     its operating system is asked to, and then, when its time is over, the power is cut.
     """
 
-    nodes: Mapping[str, Machine] = attrs.field(validator=attrs.validators.min_len(1))
+    nodes: Mapping[str, SwitchedMachine] = attrs.field(validator=attrs.validators.min_len(1))
     off_when_free: bool = False
 
     def __attrs_post_init__(self) -> None:
@@ -58,13 +58,13 @@ class PowerDriver(SiteOnly):
     """A :class:`~leasekit.core.drivers.Driver` of machines that are there anyway. Raises ``SettingsError``."""
 
     kind = "power"
-    Settings: ClassVar[type] = PowerSettings
+    Settings: ClassVar[type] = PowerDriverSettings
     capabilities: frozenset[str] = frozenset({"power"})
     operations: frozenset[str] = frozenset(
         {"power_on", "power_off", "soft_off", "suspend", "resume", "cycle", "status", "watts"}
     )
 
-    def __init__(self, settings: PowerSettings) -> None:
+    def __init__(self, settings: PowerDriverSettings) -> None:
         self._settings = settings
         self._powers = {}
         for name, machine in settings.nodes.items():
@@ -76,18 +76,18 @@ class PowerDriver(SiteOnly):
         self._locks: dict[str, trio.Lock] = {name: trio.Lock() for name in self._powers}
 
     @staticmethod
-    async def examine(settings: PowerSettings) -> list[Finding]:
+    async def examine(settings: PowerDriverSettings) -> list[Finding]:
         """What this host has and lacks of what nodes need."""
         return await examine_controllers({name: machine.power for name, machine in settings.nodes.items()})
 
     @staticmethod
-    def timeouts(settings: PowerSettings) -> Timeouts:
+    def timeouts(settings: PowerDriverSettings) -> Timeouts:
         """A suspend that is cut short while it asks the operating system never comes to cutting the power."""
         least, why = max(_longest(name, machine.power) for name, machine in settings.nodes.items())
         return Timeouts(max(TIMEOUT, 2 * least), least, why)
 
     @staticmethod
-    def only_units(settings: PowerSettings) -> OnlyUnits:
+    def only_units(settings: PowerDriverSettings) -> OnlyUnits:
         """The machines."""
         return OnlyUnits(settings.nodes.__contains__, "nodes", "node")
 
@@ -151,7 +151,7 @@ class PowerDriver(SiteOnly):
                 await _off_gently(power, unit)
             return {"power": await power.status(), **meter.known()}
 
-    def _power(self, unit: str) -> Power:
+    def _power(self, unit: str) -> PowerControl:
         if unit not in self._powers:
             text = f"unit {unit[:80]!r}: {expect_one_of(unit[:80], self._powers)}"
             raise DriverError(text, retry=False)
@@ -180,7 +180,7 @@ _OFF: Final = ("power_off", "soft_off", "suspend")
 class _Meter:
     """What was read of one machine's meter since the driver was made, in watts."""
 
-    def __init__(self, power: Power) -> None:
+    def __init__(self, power: PowerControl) -> None:
         self._power = power
         self._most = 0.0
         self._idle = 0.0
@@ -204,7 +204,7 @@ class _Meter:
         return {name: f"{read:g}" for name, read in (("idle_watts", self._idle), ("watts", self._most)) if read}
 
 
-async def _off_gently(power: Power, unit: UnitContext) -> None:
+async def _off_gently(power: PowerControl, unit: UnitContext) -> None:
     try:
         await power.soft_off()
     except DriverError as error:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from leasekit.core.settings import SettingsError
-from leasekit.drivers.power.base import Controller, Limits, Power
+from leasekit.drivers.power.base import Controller, PowerControl, PowerLimits
 from leasekit.drivers.power.commands import ScriptController
 from leasekit.drivers.power.ipmi import IpmiController
 from leasekit.drivers.power.settings import ControllerSettings, Ipmi, Redfish
 
 
-def make_power(settings: ControllerSettings) -> Power:
+def make_power(settings: ControllerSettings) -> PowerControl:
     """The power of the machine whose controller the settings name. Raises ``SettingsError`` where httpx is missing."""
-    return Power(_controller(settings), Limits(order=settings.order_timeout, soft_off=settings.soft_timeout))
+    return PowerControl(
+        _controller(settings), PowerLimits(order=settings.order_timeout, soft_off=settings.soft_timeout)
+    )
 
 
 def _controller(settings: ControllerSettings) -> Controller:

@@ -50,7 +50,7 @@ from leasekit.core.time import SECOND, Duration
 from leasekit.drivers.files import find_executable, make_private, narrow, wipe, write_whole
 from leasekit.drivers.members import MembersFile, ask, connect, unit_address
 from leasekit.drivers.names import check_unit_id, unknown_operation
-from leasekit.drivers.process.files import DIRECTORY_VARIABLE, UnitFiles, UnitRecord
+from leasekit.drivers.process.files import DIRECTORY_VARIABLE, ProcessRecord, UnitFiles
 from leasekit.drivers.process.saving import SavedUnits
 from leasekit.drivers.process.starting import Readiness, UnitStart
 from leasekit.drivers.processes import boot_id, send_signals, stop_processes
@@ -72,7 +72,7 @@ _POSITIVE: Final = attrs.validators.optional(attrs.validators.ge(1))
 
 
 @attrs.frozen(kw_only=True)
-class Limits:
+class ProcessLimits:
     """Limits of each process of a unit; what is left out is as the daemon's own.
 
     ``cpu`` is processor time; ``processes`` counts all processes of the daemon's user, and does not bind the superuser.
@@ -116,7 +116,7 @@ class ProcessSettings:
     host: str = "127.0.0.1"
     ports: tuple[int, int] = attrs.field(default=(20_000, 29_999), validator=_check_ports)
     environment: Mapping[str, str] = attrs.Factory(dict)
-    limits: Limits = Limits()
+    limits: ProcessLimits = ProcessLimits()
     ready: Readiness = "pipe"
     identify: bool = True
     start_timeout: DurationSetting = 30 * SECOND
@@ -336,7 +336,7 @@ class ProcessDriver:
                 return port
         raise SiteFaultError(f"no port from {first} to {last} is free on {self._settings.host}")
 
-    def _properties(self, record: UnitRecord) -> Properties:
+    def _properties(self, record: ProcessRecord) -> Properties:
         return {"name": record.unit, "host": self._settings.host, "port": str(record.port)}
 
     def _write_config(self, files: UnitFiles, unit: UnitContext) -> None:
@@ -361,12 +361,12 @@ class ProcessDriver:
         except OSError as error:
             raise SiteFaultError(f"can't make {files.work}: {error.strerror}") from error
         self._write_config(files, unit)
-        record = UnitRecord(
+        record = ProcessRecord(
             unit=unit.unit, lease=unit.lease, type=unit.type, number=unit.number, port=port, ready=False
         )
         return await self._start(files, record, unit)
 
-    async def _restart(self, files: UnitFiles, record: UnitRecord, unit: UnitContext) -> Properties:
+    async def _restart(self, files: UnitFiles, record: ProcessRecord, unit: UnitContext) -> Properties:
         record = attrs.evolve(record, ready=False)
         files.write_record(record)
         await stop_processes(files.members, self._settings.grace)
@@ -379,7 +379,7 @@ class ProcessDriver:
                 await stop_processes(files.members, self._settings.grace)
             raise
 
-    async def _start(self, files: UnitFiles, record: UnitRecord, unit: UnitContext) -> Properties:
+    async def _start(self, files: UnitFiles, record: ProcessRecord, unit: UnitContext) -> Properties:
         """Starts the command and waits until it is ready; then the record says so."""
         files.write_record(record)
         start = UnitStart(files, self._settings.ready)
@@ -395,7 +395,7 @@ class ProcessDriver:
         unit.log(f"serves on {self._settings.host}:{record.port}; what it writes is in {files.output}")
         return self._properties(record)
 
-    def _spec(self, files: UnitFiles, record: UnitRecord) -> dict[str, Any]:
+    def _spec(self, files: UnitFiles, record: ProcessRecord) -> dict[str, Any]:
         """What ``launcher`` is told, but for its descriptors."""
         environment = {
             "HOME": str(files.work),

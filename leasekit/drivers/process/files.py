@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 @attrs.frozen(kw_only=True)
-class UnitRecord:
+class ProcessRecord:
     """Whose a unit is. ``number`` is that of the setup that made it; ``ready`` whether that setup came to its end."""
 
     unit: str
@@ -65,11 +65,11 @@ class UnitFiles:
         self._record = root / "unit.json"
         self._lock = root / "lock"
 
-    def record(self) -> UnitRecord | None:
+    def record(self) -> ProcessRecord | None:
         """Whose the unit is, or none where it was never set up."""
-        return _read(UnitRecord, self._record)
+        return _read(ProcessRecord, self._record)
 
-    def write_record(self, record: UnitRecord) -> None:
+    def write_record(self, record: ProcessRecord) -> None:
         """Writes whose the unit is."""
         write_whole(self._record, attrs.asdict(record), durable=False)
 

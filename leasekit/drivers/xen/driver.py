@@ -19,13 +19,13 @@ from leasekit.drivers.names import check_unit_id, unknown_operation
 from leasekit.drivers.one_sided import SiteOnly
 from leasekit.drivers.unit_books import AddressBook, CpuSamples, UnitLocks
 from leasekit.drivers.xen.examining import examine
-from leasekit.drivers.xen.listing import Row, UnitState
+from leasekit.drivers.xen.listing import ListedDomain, ListedState
 from leasekit.drivers.xen.migration import migrate
-from leasekit.drivers.xen.place import MEBI, Place
+from leasekit.drivers.xen.place import MEBI, XenPlace
 from leasekit.drivers.xen.plan import make_plan
-from leasekit.drivers.xen.readiness import CONSOLE_MAX, Waiting, console_lines
-from leasekit.drivers.xen.record import DamagedRecordError, UnitRecord, make_record
-from leasekit.drivers.xen.remote import HostLostError
+from leasekit.drivers.xen.readiness import CONSOLE_MAX, XenWaiting, console_lines
+from leasekit.drivers.xen.record import DamagedRecordError, XenRecord, make_record
+from leasekit.drivers.xen.remote import XenHostLostError
 from leasekit.drivers.xen.settings import XenSettings
 
 
@@ -38,7 +38,7 @@ class XenDriver(SiteOnly):
 
     def __init__(self, settings: XenSettings) -> None:
         self._settings = settings
-        self._places = {name: Place(name, host, settings) for name, host in settings.hosts.items()}
+        self._places = {name: XenPlace(name, host, settings) for name, host in settings.hosts.items()}
         can = {"cap", "resize", "suspend", "image"}
         self.capabilities = frozenset(can | {"migrate"} if len(self._places) > 1 and settings.shared else can)
         self._locks, self._addresses, self._samples = UnitLocks(), AddressBook(), CpuSamples()
@@ -81,7 +81,7 @@ class XenDriver(SiteOnly):
                     self._addresses.take(plan.unit, plan.addresses)
                     record = await self._make(place, plan, unit)
                 return await self._await_ready(place, plan, record, unit)
-            except HostLostError:
+            except XenHostLostError:
                 # Nothing can be taken back there now; the next try, or the teardown, finds what is left.
                 raise
             except BaseException:
@@ -151,20 +151,20 @@ class XenDriver(SiteOnly):
         ``PartlyToldError`` with hosts that can't be asked. :meth:`teardown` of the unit removes it.
         """
 
-        async def look(place: Place) -> list[Orphan]:
+        async def look(place: XenPlace) -> list[Orphan]:
             return [Orphan(place.name, *what) for what in await place.belongings() if what[0] not in known]
 
         return await all_orphans(partial(look, place) for place in self._places.values())
 
     # Where units are
 
-    def _home(self, unit: str) -> Place:
+    def _home(self, unit: str) -> XenPlace:
         for place in self._places.values():
             if place.host.takes(unit):
                 return place
         raise DriverError(f"unit {unit}: no host of this driver takes it (hosts.NAME.units)", retry=False)
 
-    async def _where(self, home: Place, unit: str) -> tuple[Place, UnitState]:
+    async def _where(self, home: XenPlace, unit: str) -> tuple[XenPlace, ListedState]:
         """The host that has a unit, and what there is of it: its home, unless it was moved; where no host has its
         domain, the one that had it last.
         """
@@ -183,20 +183,20 @@ class XenDriver(SiteOnly):
                 raise DriverError(text, retry=False)
         return hosts[0], state
 
-    async def _first_word(self, home: Place, unit: str) -> tuple[Place, UnitState]:
+    async def _first_word(self, home: XenPlace, unit: str) -> tuple[XenPlace, ListedState]:
         """What is told of a unit at its home; where that is lost, by another host that sees the same files."""
         try:
             return home, await home.find(unit)
-        except HostLostError:
+        except XenHostLostError:
             for place in self._places.values() if self._settings.shared else ():
                 try:
                     if place is not home:
                         return place, await place.find(unit)
-                except HostLostError:
+                except XenHostLostError:
                     continue
             raise
 
-    def _concerned(self, home: Place, place: Place, state: UnitState | None) -> list[Place]:
+    def _concerned(self, home: XenPlace, place: XenPlace, state: ListedState | None) -> list[XenPlace]:
         """The hosts that may have something of a unit: those of its record; any, where there is no record to ask."""
         if not self._settings.shared:
             return [home]
@@ -204,7 +204,7 @@ class XenDriver(SiteOnly):
             return list(self._places.values())
         return [each for each in self._places.values() if each is place or each.name in state.record.hosts]
 
-    async def _what_is_left(self, home: Place, unit: UnitContext) -> tuple[Place, UnitState | None]:
+    async def _what_is_left(self, home: XenPlace, unit: UnitContext) -> tuple[XenPlace, ListedState | None]:
         """The same for a unit that may be removed: nothing is known of one whose record is damaged."""
         try:
             return await self._where(home, unit.unit)
@@ -212,26 +212,26 @@ class XenDriver(SiteOnly):
             unit.log(str(error))
             return home, None
 
-    async def _running(self, unit: UnitContext, what: str) -> tuple[Place, Row, UnitRecord]:
+    async def _running(self, unit: UnitContext, what: str) -> tuple[XenPlace, ListedDomain, XenRecord]:
         place, state = await self._where(self._home(unit.unit), unit.unit)
         if state.record is None or state.row is None or not state.running:
             why = "is not set up" if state.record is None else f"is {state.why}"
             raise DriverError(f"unit {unit.unit} {why}, so it can't {what}", retry=False)
         return place, state.row, state.record
 
-    def _as_made(self, plan: UnitPlan, record: UnitRecord) -> UnitPlan:
+    def _as_made(self, plan: UnitPlan, record: XenRecord) -> UnitPlan:
         """The plan with the image that the unit was made from, whatever its lease says by now."""
         image = self._settings.images.get(record.image)
         return plan if image is None else attrs.evolve(plan, image_name=record.image, image=image.guest())
 
-    def _properties(self, place: Place, record: UnitRecord) -> Properties:
+    def _properties(self, place: XenPlace, record: XenRecord) -> Properties:
         image = self._settings.images.get(record.image)
         found = record.properties(place.name, place.name_of(record.unit))
         return {**found, "user": image.user} if image is not None and record.host_key else found
 
     # Making and removing
 
-    async def _make(self, place: Place, plan: UnitPlan, unit: UnitContext) -> UnitRecord:
+    async def _make(self, place: XenPlace, plan: UnitPlan, unit: UnitContext) -> XenRecord:
         """The unit's folder first, then the domain, which is whole from the moment that it is known."""
         key = make_host_key() if plan.image.seed != "none" else None
         record = make_record(plan, place.name, key.public if key is not None else "")
@@ -240,14 +240,14 @@ class XenDriver(SiteOnly):
         await place.start(plan.unit)
         return record
 
-    async def _await_ready(self, place: Place, plan: UnitPlan, record: UnitRecord, unit: UnitContext) -> Properties:
+    async def _await_ready(self, place: XenPlace, plan: UnitPlan, record: XenRecord, unit: UnitContext) -> Properties:
         timeout = self._settings.start_timeout
-        await Waiting(place=place, plan=plan, record=record, timeout=timeout, log=unit.log).until_ready()
+        await XenWaiting(place=place, plan=plan, record=record, timeout=timeout, log=unit.log).until_ready()
         record = attrs.evolve(record, ready=True)
         await place.write_record(record)
         return self._properties(place, record)
 
-    async def _remove(self, concerned: Sequence[Place], unit: str) -> None:
+    async def _remove(self, concerned: Sequence[XenPlace], unit: str) -> None:
         # In the middle of a move it may be on either host; files that all see go when it is on none.
         for place in concerned:
             await place.stop(unit)
@@ -256,7 +256,7 @@ class XenDriver(SiteOnly):
         self._addresses.give_back(unit)
         self._samples.forget(unit)
 
-    async def _take_back(self, concerned: Sequence[Place], unit: UnitContext) -> None:
+    async def _take_back(self, concerned: Sequence[XenPlace], unit: UnitContext) -> None:
         with trio.CancelScope(shield=True):
             try:
                 await self._remove(concerned, unit.unit)
@@ -319,7 +319,7 @@ class XenDriver(SiteOnly):
         lines = console_lines(await place.console(unit.unit, CONSOLE_MAX))
         return {"console": "\n".join(lines)[-8000:]}
 
-    def _measured(self, unit: str, row: Row) -> dict[str, float]:
+    def _measured(self, unit: str, row: ListedDomain) -> dict[str, float]:
         found = {"cpu_seconds": row.cpu, "memory_bytes": float(row.memory_mb * MEBI), "vcpus": float(row.vcpus)}
         percent = self._samples.percent(unit, row.cpu)
         return found if percent is None else {**found, "cpu_percent": percent}

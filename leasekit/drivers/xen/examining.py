@@ -13,7 +13,7 @@ from leasekit.drivers.examining import any_missing, checksummed, iso_maker, prog
 from leasekit.drivers.names import one_line
 from leasekit.drivers.xen import scripts
 from leasekit.drivers.xen.listing import read_facts
-from leasekit.drivers.xen.place import SCHEDULERS, Place
+from leasekit.drivers.xen.place import SCHEDULERS, XenPlace
 from leasekit.drivers.xen.settings import XenSettings
 
 MEBI: Final = 2**20
@@ -46,11 +46,11 @@ async def examine(settings: XenSettings) -> list[Finding]:
             else:
                 findings.append(await trio.to_thread.run_sync(checksummed, what, artifact.file, artifact.sha256))
     for name, host in settings.hosts.items():
-        findings += [finding async for finding in _host(Place(name, host, settings), settings)]
+        findings += [finding async for finding in _host(XenPlace(name, host, settings), settings)]
     return findings
 
 
-async def _host(place: Place, settings: XenSettings) -> AsyncIterator[Finding]:
+async def _host(place: XenPlace, settings: XenSettings) -> AsyncIterator[Finding]:
     what, host = f"host {place.name}", place.host
     if not os.access(host.identity, os.R_OK):
         path = one_line(str(host.identity))
@@ -148,7 +148,7 @@ def _page_logs(what: str, facts: dict[str, str], settings: XenSettings) -> Itera
             yield Finding(which, "doubtful", text, advice)
 
 
-async def _handing_over(place: Place, name: str, login: str) -> Finding:
+async def _handing_over(place: XenPlace, name: str, login: str) -> Finding:
     what = f"host {place.name}: handing over to host {name}"
     try:
         await place.control.call("can't log in to it", scripts.LOOK_OVER, login)

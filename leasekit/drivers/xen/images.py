@@ -10,7 +10,7 @@ import trio
 
 from leasekit.core.drivers import SiteFaultError
 from leasekit.drivers.libvirt.images import read_artifact, wrong_checksum
-from leasekit.drivers.libvirt.settings import Artifact
+from leasekit.drivers.libvirt.settings import ImageArtifact
 from leasekit.drivers.xen import scripts
 from leasekit.drivers.xen.remote import ControlDomain
 
@@ -22,7 +22,7 @@ class ImageStore:
         self._control = control
         self._locks: dict[str, trio.Lock] = {}
 
-    async def bring(self, image: str, artifact: Artifact) -> None:
+    async def bring(self, image: str, artifact: ImageArtifact) -> None:
         """Has the file of an artifact at the host, whole. Raises ``DriverError``."""
         folder, name = self._control.host.folder, artifact.sha256
         # Twenty units that start at once bring the image once.
@@ -37,7 +37,7 @@ class ImageStore:
             raise wrong_checksum(image, artifact, found.strip()[:64])
 
 
-def _opened(image: str, artifact: Artifact) -> IO[bytes]:
+def _opened(image: str, artifact: ImageArtifact) -> IO[bytes]:
     """A file with what is to be sent, from its beginning."""
     if artifact.file is not None:
         try:

@@ -9,14 +9,14 @@ from typing import Any, Final
 import attrs
 
 from leasekit.core.drivers import DriverError
-from leasekit.drivers.xen.record import UnitRecord
+from leasekit.drivers.xen.record import XenRecord
 
 _ROW: Final = re.compile(r"(\S+)\s+(\d+)\s+(\d+)\s+(\d+)\s+([a-z-]{6})\s+(\d+(?:\.\d+)?)")
 _FACT: Final = re.compile(r"(\w+)\s*:\s*(.*)")
 
 
 @attrs.frozen(kw_only=True)
-class Row:
+class ListedDomain:
     """A domain in the table of `xl list`: memory in MiB, ``cpu`` in seconds since it was started or restored."""
 
     name: str
@@ -28,11 +28,11 @@ class Row:
 
 
 @attrs.frozen(kw_only=True)
-class UnitState:
+class ListedState:
     """What there is of a unit on a host. ``saved``: its memory is in a file, to go on where it was."""
 
-    record: UnitRecord | None
-    row: Row | None
+    record: XenRecord | None
+    row: ListedDomain | None
     saved: bool
 
     @property
@@ -59,7 +59,7 @@ class UnitState:
         return next((word for flag, word in words.items() if flag in self.row.flags), "running")
 
 
-def read_table(text: str) -> dict[str, Row]:
+def read_table(text: str) -> dict[str, ListedDomain]:
     """The domains of `xl list`, by name. Those that are being taken apart have lost theirs. Raises ``DriverError``."""
     lines = text.splitlines()
     if not lines or not lines[0].startswith("Name"):
@@ -69,7 +69,7 @@ def read_table(text: str) -> dict[str, Row]:
         match = _ROW.match(line)
         if match is not None:
             name, number, memory, vcpus, flags, cpu = match.groups()
-            found[name] = Row(
+            found[name] = ListedDomain(
                 name=name, id=int(number), memory_mb=int(memory), vcpus=int(vcpus), flags=flags, cpu=float(cpu)
             )
     return found

@@ -11,12 +11,12 @@ import attrs
 
 from leasekit.core.drivers import DriverError
 from leasekit.drivers.libvirt.settings import Size
-from leasekit.drivers.xen.place import Place
-from leasekit.drivers.xen.record import UnitRecord
-from leasekit.drivers.xen.remote import HostLostError
+from leasekit.drivers.xen.place import XenPlace
+from leasekit.drivers.xen.record import XenRecord
+from leasekit.drivers.xen.remote import XenHostLostError
 
 
-async def migrate(source: Place, target: Place, record: UnitRecord, size: Size) -> UnitRecord:
+async def migrate(source: XenPlace, target: XenPlace, record: XenRecord, size: Size) -> XenRecord:
     """Moves a unit's domain, which goes on running, and returns its record. The source's control domain has to be able
     to log in to the target's, by keys of its own. Raises ``DriverError``.
     """
@@ -26,7 +26,7 @@ async def migrate(source: Place, target: Place, record: UnitRecord, size: Size) 
     await source.write_record(attrs.evolve(record, hosts=(target.name, source.name)))
     try:
         await source.migrate(unit, target.name, target.host.migration)
-    except HostLostError:
+    except XenHostLostError:
         # Which of the two has it is seen when they are back. The same where nobody waits any more: `xl` goes on.
         raise
     except DriverError:

@@ -11,10 +11,10 @@ from leasekit.drivers.libvirt.settings import Size
 from leasekit.drivers.xen import scripts
 from leasekit.drivers.xen.document import Files, document
 from leasekit.drivers.xen.images import ImageStore
-from leasekit.drivers.xen.listing import UnitState, read_facts, read_names, read_table
-from leasekit.drivers.xen.record import RECORD, UnitRecord, read_record
+from leasekit.drivers.xen.listing import ListedState, read_facts, read_names, read_table
+from leasekit.drivers.xen.record import RECORD, XenRecord, read_record
 from leasekit.drivers.xen.remote import ControlDomain
-from leasekit.drivers.xen.settings import Host, XenSettings
+from leasekit.drivers.xen.settings import XenHost, XenSettings
 
 MEBI: Final = 2**20
 CONFIG: Final = "domain.cfg"
@@ -24,10 +24,10 @@ WEIGHT: Final = 256
 """What both give a domain that says nothing."""
 
 
-class Place:
+class XenPlace:
     """One host."""
 
-    def __init__(self, name: str, host: Host, settings: XenSettings) -> None:
+    def __init__(self, name: str, host: XenHost, settings: XenSettings) -> None:
         self.name = name
         self.host = host
         self.control = ControlDomain(name, host, settings)
@@ -41,7 +41,7 @@ class Place:
 
     # What there is
 
-    async def find(self, unit: str) -> UnitState:
+    async def find(self, unit: str) -> ListedState:
         """What there is of a unit. Raises ``DriverError``, and
         :class:`~leasekit.drivers.xen.record.DamagedRecordError` for a record that can't be read.
         """
@@ -52,7 +52,7 @@ class Place:
         record, _, rest = said.partition("\n")
         saved, _, table = rest.partition("\n")
         where = f"host {self.name}: {self.host.folder}/units/{name}"
-        return UnitState(
+        return ListedState(
             record=read_record(record, where), row=read_table(table).get(name), saved=saved.strip() == "saved"
         )
 
@@ -86,11 +86,11 @@ class Place:
         """What `xl` says. Raises ``DriverError``."""
         return await self.control.call(what, scripts.XL, self.host.xl, *words, long=long)
 
-    async def write_record(self, record: UnitRecord) -> None:
+    async def write_record(self, record: XenRecord) -> None:
         """Writes whose a unit's folder is. Raises ``DriverError``."""
         await self._write(record.unit, RECORD, record.line())
 
-    async def make(self, plan: UnitPlan, record: UnitRecord, key: HostKey | None) -> None:
+    async def make(self, plan: UnitPlan, record: XenRecord, key: HostKey | None) -> None:
         """The folder of a unit with all its files. Raises ``DriverError``."""
         name = self.name_of(plan.unit)
         if plan.size.cap or plan.size.shares:

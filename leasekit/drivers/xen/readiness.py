@@ -13,9 +13,9 @@ from leasekit.core.time import SECOND, Duration, format_duration
 from leasekit.drivers.libvirt.plan import UnitPlan
 from leasekit.drivers.libvirt.readiness import LINES_MAX, SSH_PORT, SSH_TIMEOUT, ssh_answers
 from leasekit.drivers.names import bare, one_line
-from leasekit.drivers.xen.place import Place
-from leasekit.drivers.xen.record import UnitRecord
-from leasekit.drivers.xen.remote import HostLostError
+from leasekit.drivers.xen.place import XenPlace
+from leasekit.drivers.xen.record import XenRecord
+from leasekit.drivers.xen.remote import XenHostLostError
 
 PAUSE: Final = 0.3
 """Seconds between looks: `xl` has no events that come through ssh."""
@@ -34,12 +34,12 @@ def console_lines(content: bytes) -> list[str]:
 
 
 @attrs.frozen(kw_only=True)
-class Waiting:
+class XenWaiting:
     """One wait for one unit's guest."""
 
-    place: Place
+    place: XenPlace
     plan: UnitPlan
-    record: UnitRecord
+    record: XenRecord
     timeout: Duration
     log: Callable[[str], None]
 
@@ -59,7 +59,7 @@ class Waiting:
                     if trio.current_time() >= looked + LOOK:
                         looked = trio.current_time()
                         await self._look()
-                except HostLostError as error:
+                except XenHostLostError as error:
                     # The guest goes on without its control domain's ssh server, which will be back or time runs out.
                     missing = str(error)
                 await trio.sleep(PAUSE)

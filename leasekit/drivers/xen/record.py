@@ -16,7 +16,7 @@ RECORD: Final = "record.json"
 
 
 @attrs.frozen(kw_only=True)
-class UnitRecord:
+class XenRecord:
     """``number`` is that of the setup that made the unit; ``ready`` whether that setup came to its end.
 
     ``hosts`` are the names of those that may have something of the unit's, first the one that runs it or ran it last.
@@ -53,9 +53,9 @@ class UnitRecord:
         return found | ({"host_key": self.host_key} if self.host_key else {})
 
 
-def make_record(plan: UnitPlan, host: str, host_key: str) -> UnitRecord:
+def make_record(plan: UnitPlan, host: str, host_key: str) -> XenRecord:
     """The record of a unit that is about to be made on ``host``."""
-    return UnitRecord(
+    return XenRecord(
         unit=plan.unit,
         lease=plan.lease,
         type=plan.type,
@@ -74,7 +74,7 @@ class DamagedRecordError(DriverError):
     """There is a record, and it says nothing."""
 
 
-def read_record(line: str, where: str) -> UnitRecord | None:
+def read_record(line: str, where: str) -> XenRecord | None:
     """The record in a line, or none in an empty one. Raises :class:`DamagedRecordError` that names ``where`` for
     anything else.
     """
@@ -83,10 +83,10 @@ def read_record(line: str, where: str) -> UnitRecord | None:
     try:
         content: dict[str, Any] = json.loads(line)
         several = {key: tuple(map(str, content[key])) for key in ("hosts", "addresses")}
-        found = {field.name: content[field.name] for field in attrs.fields(UnitRecord)}
+        found = {field.name: content[field.name] for field in attrs.fields(XenRecord)}
         if not several["hosts"]:
             raise ValueError("no host")
-        return UnitRecord(**{**found, **several, "number": int(found["number"]), "ready": found["ready"] is True})
+        return XenRecord(**{**found, **several, "number": int(found["number"]), "ready": found["ready"] is True})
     except (ValueError, KeyError, TypeError) as error:
         text = f"{where}: found no record of a unit in {RECORD}; setup or teardown of the unit removes what is there"
         raise DamagedRecordError(text, retry=False) from error

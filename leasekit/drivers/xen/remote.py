@@ -20,7 +20,7 @@ from leasekit.core.drivers import SITE, UNIT, Blame, DriverError, SiteFaultError
 from leasekit.core.time import SECOND, Duration, format_duration
 from leasekit.drivers.names import FULL, one_line
 from leasekit.drivers.ssh_login import EXIT_SSH, Login
-from leasekit.drivers.xen.settings import Host, XenSettings
+from leasekit.drivers.xen.settings import XenHost, XenSettings
 
 PERSIST: Final = 60
 """Seconds for which a connection is kept that nobody uses."""
@@ -31,14 +31,14 @@ CHATTER: Final = (": info:", ": progress:")
 """What marks lines of `xl`'s that are no reason."""
 
 
-class HostLostError(DriverError):
+class XenHostLostError(DriverError):
     """A control domain can't be reached, or did not answer. What was asked for may or may not have been done."""
 
 
 class ControlDomain:
     """The control domain of one host."""
 
-    def __init__(self, name: str, host: Host, settings: XenSettings) -> None:
+    def __init__(self, name: str, host: XenHost, settings: XenSettings) -> None:
         self.name = name
         self.host = host
         self._settings = settings
@@ -51,7 +51,7 @@ class ControlDomain:
         """What a script writes to its standard output. ``what`` begins the error: ``can't start domain x``.
 
         Short commands are waited for although the caller is cancelled: what comes after must not overtake them.
-        Raises ``DriverError``, and :class:`HostLostError` where the host can't be asked.
+        Raises ``DriverError``, and :class:`XenHostLostError` where the host can't be asked.
         """
         return await self._call(what, script, words, given, long)
 
@@ -82,7 +82,7 @@ class ControlDomain:
                 text = f"host {self.name}: {self._settings.ssh} can't be run: {error.strerror}"
                 raise SiteFaultError(text, retry=False) from error
         if scope.cancelled_caught:
-            raise HostLostError(f"host {self.name}: {what}: no answer within {format_duration(limit)}")
+            raise XenHostLostError(f"host {self.name}: {what}: no answer within {format_duration(limit)}")
         await trio.lowlevel.checkpoint_if_cancelled()
         return self._said(what, done)
 
@@ -92,7 +92,7 @@ class ControlDomain:
         self._connected = done.returncode != EXIT_SSH
         if done.returncode == EXIT_SSH:
             where = f"{self.host.user}@{self.host.address} port {self.host.port}"
-            raise HostLostError(f"host {self.name}: can't log in to {where}: {said or 'the connection broke'}")
+            raise XenHostLostError(f"host {self.name}: can't log in to {where}: {said or 'the connection broke'}")
         if done.returncode:
             blame: Blame = SITE if FULL in said else UNIT
             raise DriverError(

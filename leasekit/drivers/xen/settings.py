@@ -12,7 +12,7 @@ import attrs
 
 from leasekit.core.settings import DurationSetting
 from leasekit.core.time import MINUTE, SECOND
-from leasekit.drivers.libvirt.settings import Artifact, Choices, Image, NetworkSettings, SeedKind, Size
+from leasekit.drivers.libvirt.settings import Choices, Image, ImageArtifact, NetworkSettings, SeedKind, Size
 
 Readiness: TypeAlias = Literal["console", "ssh", "running"]
 DomainType: TypeAlias = Literal["pv", "pvh", "hvm"]
@@ -38,7 +38,7 @@ def _program(_: object, __: attrs.Attribute[str], value: str) -> None:
 
 
 @attrs.frozen(kw_only=True)
-class Host:
+class XenHost:
     """One Xen host: where its control domain's ssh server is, and the units whose home it is (names, or patterns).
 
     ``identity`` is the private key that logs in as ``user``, ``host_key`` the server's public key (type and key, as in
@@ -77,12 +77,12 @@ class XenImage:
     """
 
     type: DomainType = "pv"
-    disk: Artifact | None = None
+    disk: ImageArtifact | None = None
     format: Literal["qcow2", "raw"] = "raw"
     clone: Literal["copy", "overlay"] = "copy"
     disk_mb: int = attrs.field(default=0, validator=attrs.validators.ge(0))
-    kernel: Artifact | None = None
-    initrd: Artifact | None = None
+    kernel: ImageArtifact | None = None
+    initrd: ImageArtifact | None = None
     command_line: str = ""
     seed: SeedKind = "nocloud"
     ready: Readiness = "ssh"
@@ -95,7 +95,7 @@ class XenImage:
                 raise ValueError(f"{name}: found volume {artifact.volume[:60]!r}, expected a file or a url")
         self.guest()
 
-    def artifacts(self) -> dict[str, Artifact]:
+    def artifacts(self) -> dict[str, ImageArtifact]:
         """The files of which the image is made, by their keys."""
         found = {"disk": self.disk, "kernel": self.kernel, "initrd": self.initrd}
         return {name: artifact for name, artifact in found.items() if artifact is not None}
@@ -127,7 +127,7 @@ class XenSettings:
     host, ``reply_timeout`` how long a short one may take, ``copy_timeout`` one that moves a disk or a memory.
     """
 
-    hosts: Mapping[str, Host] = attrs.field(validator=attrs.validators.min_len(1))
+    hosts: Mapping[str, XenHost] = attrs.field(validator=attrs.validators.min_len(1))
     images: Mapping[str, XenImage] = attrs.field(validator=attrs.validators.min_len(1))
     image: str = ""
     network: NetworkSettings | None = None

@@ -30,9 +30,9 @@ from leasekit.emulation.coallocation.experiment import (
     INTERVALS,
     USERS,
     Arrival,
+    CoallocationSetup,
+    CoallocationTally,
     Progress,
-    Setup,
-    Tally,
     Testbed,
     draw_requests,
 )
@@ -79,7 +79,9 @@ class _Timed:
         return plans
 
 
-def run_once(testbed: Testbed, scenario: str, seed: int, setup: Setup, *, redeem: bool = False) -> tuple[Tally, Leases]:
+def run_once(
+    testbed: Testbed, scenario: str, seed: int, setup: CoallocationSetup, *, redeem: bool = False
+) -> tuple[CoallocationTally, Leases]:
     """One scenario with one seed; with ``redeem`` the second day too. Raises ``ConfigErrors`` for a testbed that can't
     be deployed.
     """
@@ -110,7 +112,7 @@ def run_once(testbed: Testbed, scenario: str, seed: int, setup: Setup, *, redeem
         messages=world.messages,
         events=world.events,
     )
-    return Tally(scenario, seed, asked, granted, utilisation, mapper.took), leases
+    return CoallocationTally(scenario, seed, asked, granted, utilisation, mapper.took), leases
 
 
 def _watch(actor: str, changes: Any, seen: dict[str, set[str]]) -> None:
@@ -153,7 +155,7 @@ def spread_over(job: Callable[[W], R], work: Sequence[W], jobs: int) -> Iterator
         yield from pool.imap(job, work)
 
 
-def _job(job: tuple[Testbed, str, int, Setup, bool]) -> tuple[Tally, Leases]:
+def _job(job: tuple[Testbed, str, int, CoallocationSetup, bool]) -> tuple[CoallocationTally, Leases]:
     testbed, scenario, seed, setup, redeem = job
     return run_once(testbed, scenario, seed, setup, redeem=redeem)
 
@@ -162,15 +164,15 @@ def run_all(
     testbed: Testbed,
     scenarios: Sequence[str],
     seeds: Sequence[int],
-    setup: Setup,
+    setup: CoallocationSetup,
     *,
     redeem: bool = False,
     jobs: int = 1,
     progress: Progress | None = None,
-) -> tuple[list[Tally], dict[str, dict[str, int]]]:
+) -> tuple[list[CoallocationTally], dict[str, dict[str, int]]]:
     """Every scenario with every seed, on so many processes; and the sums over seeds of what became of the leases."""
     work = [(testbed, scenario, seed, setup, redeem) for scenario in scenarios for seed in seeds]
-    tallies: list[Tally] = []
+    tallies: list[CoallocationTally] = []
     sums: dict[str, dict[str, int]] = {}
     for tally, leases in spread_over(_job, work, jobs):
         tallies.append(tally)
@@ -185,7 +187,9 @@ def run_all(
 # -- who is there ----------------------------------------------------------------------------------------------------
 
 
-def _populate(world: LeanWorld, testbed: Testbed, scenario: str, setup: Setup, arrivals: list[Arrival]) -> _Timed:
+def _populate(
+    world: LeanWorld, testbed: Testbed, scenario: str, setup: CoallocationSetup, arrivals: list[Arrival]
+) -> _Timed:
     """Everybody there is, and the broker's mapper."""
     made: list[_Timed] = []
 
@@ -210,7 +214,7 @@ def _model(action: Action) -> Outcome:
     return Outcome(SETUP, True, {}, "")
 
 
-def _asked(arrival: Arrival, testbed: Testbed, setup: Setup) -> dict[str, Any]:
+def _asked(arrival: Arrival, testbed: Testbed, setup: CoallocationSetup) -> dict[str, Any]:
     """An arrival as the guest's mapper has it."""
     sites = [{"id": f"r{j}", "type": TYPE, "units": arrival.cpus} for j in range(arrival.kind.sites)]
     links = [
@@ -229,7 +233,7 @@ def _asked(arrival: Arrival, testbed: Testbed, setup: Setup) -> dict[str, Any]:
     return {"at": arrival.at, "request": request}
 
 
-def _deploy_text(testbed: Testbed, scenario: str, setup: Setup) -> str:
+def _deploy_text(testbed: Testbed, scenario: str, setup: CoallocationSetup) -> str:
     """The deploy file of the testbed, but for what the users ask for."""
     parts = ['[emulation]\nhorizon = "3d"\n']
     for vertex in testbed.resources.vertices:

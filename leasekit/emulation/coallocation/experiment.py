@@ -36,8 +36,8 @@ from leasekit.emulation import plots
 from leasekit.emulation.coallocation.against_paper import compare
 from leasekit.emulation.outputs import make_folder, writing
 from leasekit.policies.broker.coallocation.model import (
-    Link,
     Mode,
+    ModelLink,
     Resources,
     Solver,
     Sort,
@@ -78,7 +78,7 @@ class Testbed:
 
 
 @attrs.frozen(kw_only=True)
-class Setup:
+class CoallocationSetup:
     """How to run the simulation: everything but the seed and the scenario. ``load`` scales the number of requests."""
 
     pmax: int | None = 2
@@ -101,7 +101,7 @@ class Arrival(NamedTuple):
     duration: int
 
 
-class Tally(NamedTuple):
+class CoallocationTally(NamedTuple):
     """What one run of one scenario came to, by tenth of the day (from 0), and by user or site."""
 
     scenario: str
@@ -155,7 +155,7 @@ def _resources(path: Path, content: Mapping[str, Any]) -> Resources:
 
     plain = {
         "vertices": [kept(vertex, Vertex) for vertex in content["vertices"]],
-        "links": [kept(link, Link) for link in content["links"]],
+        "links": [kept(link, ModelLink) for link in content["links"]],
     }
     try:
         return structure(Resources, plain, "")
@@ -184,7 +184,7 @@ def draw_requests(testbed: Testbed, seed: int, load: float = 1.0) -> list[Arriva
 # -- what it came to -------------------------------------------------------------------------------------------------
 
 
-def summarize(testbed: Testbed, tallies: Sequence[Tally], setup: Setup) -> dict[str, Any]:
+def summarize(testbed: Testbed, tallies: Sequence[CoallocationTally], setup: CoallocationSetup) -> dict[str, Any]:
     """Means over seeds: by scenario, success by interval for each user and both, utilisation by interval and site.
 
     They are held against the paper's if the settings are the paper's.
@@ -203,13 +203,13 @@ def summarize(testbed: Testbed, tallies: Sequence[Tally], setup: Setup) -> dict[
     return found
 
 
-def other_settings(setup: Setup) -> list[str]:
+def other_settings(setup: CoallocationSetup) -> list[str]:
     """The settings that are not the paper's, in words; how a problem is solved exactly is no matter of the paper."""
-    pairs = [(field.name, getattr(setup, field.name), field.default) for field in attrs.fields(Setup)]
+    pairs = [(field.name, getattr(setup, field.name), field.default) for field in attrs.fields(CoallocationSetup)]
     return [f"{name} {value} (not {paper})" for name, value, paper in pairs if value != paper and name != "solver"]
 
 
-def _by_seed(tallies: Sequence[Tally]) -> list[Mapping[str, Mapping[str, Any]]]:
+def _by_seed(tallies: Sequence[CoallocationTally]) -> list[Mapping[str, Mapping[str, Any]]]:
     """The same figures for each seed alone, by scenario."""
     found: dict[int, dict[str, Mapping[str, Any]]] = {}
     for tally in tallies:
@@ -217,7 +217,7 @@ def _by_seed(tallies: Sequence[Tally]) -> list[Mapping[str, Mapping[str, Any]]]:
     return list(found.values())
 
 
-def _summary(tallies: Sequence[Tally]) -> dict[str, Any]:
+def _summary(tallies: Sequence[CoallocationTally]) -> dict[str, Any]:
     sites = sorted({site for _, site in tallies[0].utilisation})
     success = {
         name: [_ratio(tallies, k, users) for k in range(INTERVALS)]
@@ -239,7 +239,7 @@ def _summary(tallies: Sequence[Tally]) -> dict[str, Any]:
     }
 
 
-def _ratio(tallies: Sequence[Tally], k: int, users: Sequence[str]) -> float | None:
+def _ratio(tallies: Sequence[CoallocationTally], k: int, users: Sequence[str]) -> float | None:
     """Success in an interval, averaged over the seeds that had requests in it."""
     ratios = []
     for tally in tallies:
@@ -249,7 +249,7 @@ def _ratio(tallies: Sequence[Tally], k: int, users: Sequence[str]) -> float | No
     return round(fmean(ratios), 4) if ratios else None
 
 
-def measured(tallies: Sequence[Tally]) -> dict[str, Any]:
+def measured(tallies: Sequence[CoallocationTally]) -> dict[str, Any]:
     """Planning times, in ms, by scenario: what a clock measured, and so the only part that does not repeat."""
     found = {}
     for name in dict.fromkeys(tally.scenario for tally in tallies):
@@ -268,7 +268,9 @@ def measured(tallies: Sequence[Tally]) -> dict[str, Any]:
 # -- files -----------------------------------------------------------------------------------------------------------
 
 
-def write(out: Path, summary: Mapping[str, Any], times: Mapping[str, Any], tallies: Sequence[Tally]) -> list[Path]:
+def write(
+    out: Path, summary: Mapping[str, Any], times: Mapping[str, Any], tallies: Sequence[CoallocationTally]
+) -> list[Path]:
     """Write summary.json, measured.json, success.csv, utilisation.csv and the pictures; returns the pictures."""
     make_folder(out)
     with writing(out):

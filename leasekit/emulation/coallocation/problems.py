@@ -11,9 +11,9 @@ from leasekit.policies.broker.coallocation.frames import Books
 from leasekit.policies.broker.coallocation.instance import Network, scale_of
 from leasekit.policies.broker.coallocation.model import (
     CoRequest,
-    Link,
     LinkRequest,
-    Options,
+    ModelLink,
+    ModelOptions,
     Problem,
     Resources,
     SiteRequest,
@@ -39,7 +39,7 @@ def small_problem(seed: int) -> Problem:
     vertices = [_vertex(random, name) for name in names]
     random.shuffle(vertices)
     links = [
-        Link(
+        ModelLink(
             a=a, b=b, bw=random.choice(widths), vb=random.choice([0, 0, 1, 3, 5]), latency=random.choice([0.5, 1, 2, 5])
         )
         for i, a in enumerate(names)
@@ -51,7 +51,7 @@ def small_problem(seed: int) -> Problem:
     return Problem(
         resources=Resources(vertices=tuple(vertices), links=tuple(links)),
         request=CoRequest(sites=wanted_sites, links=wanted_links, avoid=avoid),
-        options=Options(pmax=random.choice([2, 2, None, 3]), distinct_sites=random.random() < 0.8),
+        options=ModelOptions(pmax=random.choice([2, 2, None, 3]), distinct_sites=random.random() < 0.8),
     )
 
 
@@ -126,15 +126,15 @@ def large_resources(seed: int, domains: int = 20, sites: int = 5) -> Resources:
     random = Random(seed)
     exchanges = [f"X{x}" for x in range(EXCHANGES)]
     vertices = [Vertex(id=name, kind="exchange") for name in exchanges]
-    links = [Link(a=name, b=exchanges[x - 1], bw=40, vb=3) for x, name in enumerate(exchanges)]
+    links = [ModelLink(a=name, b=exchanges[x - 1], bw=40, vb=3) for x, name in enumerate(exchanges)]
     for d in range(domains):
         names = [f"D{d:02}S{s}" for s in range(sites)]
         near = random.sample(exchanges, 2)
         for s, name in enumerate(names):
             cpus, vc = random.choice([8, 16, 32, 64]), random.choice([1, 1, 2, 3])
             vertices.append(Vertex(id=name, kind="site", cpus=cpus, vc=vc))
-            links += [Link(a=other, b=name, bw=5, vb=5) for other in names[:s]]
-            links += [Link(a=name, b=exchange, bw=10, vb=3) for exchange in near]
+            links += [ModelLink(a=other, b=name, bw=5, vb=5) for other in names[:s]]
+            links += [ModelLink(a=name, b=exchange, bw=10, vb=3) for exchange in near]
     return Resources(vertices=tuple(vertices), links=tuple(links))
 
 

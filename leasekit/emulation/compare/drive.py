@@ -54,7 +54,7 @@ Progress = Callable[[float], None]
 
 
 @attrs.frozen(kw_only=True)
-class Outcome:
+class DriveOutcome:
     """What became of each piece of work, in the order of the workload: ``starts`` in ms (:data:`REFUSED`: never).
 
     ``reasons`` of those refused, by position. ``turns`` is how often the mapper was called, ``deepest`` how many waited
@@ -85,11 +85,11 @@ def drive(
     progress: Progress | None = None,
     saving: Saving | None = None,
     tell: Tell | None = None,
-) -> Outcome:
+) -> DriveOutcome:
     """Run a workload, sorted by submission, on ``units``. ``tell`` hears at once what the mapper does wrong."""
     if units < 1:
         raise LeasekitError(f"nodes: found {units}, expected at least 1")
-    return _Run(works, units, mapper, saving or Saving(), progress, tell).run()
+    return _DriveRun(works, units, mapper, saving or Saving(), progress, tell).run()
 
 
 class _Counted:
@@ -117,7 +117,7 @@ class _Counted:
 
 
 @attrs.define
-class _Lease:
+class _DrivenLease:
     """A lease of some work, for ``length`` ms, with ``done`` of the work behind it."""
 
     work: int
@@ -127,7 +127,7 @@ class _Lease:
     granted: bool = False
 
 
-class _Run:
+class _DriveRun:
     """The workload on its way through the actors."""
 
     def __init__(
@@ -149,7 +149,7 @@ class _Run:
         self._reasons: dict[int, str] = {}
         self._stretches: dict[int, list[Term]] = {}
         self._suspensions = self._asked = self._wrong = 0
-        self._leases: dict[str, _Lease] = {}
+        self._leases: dict[str, _DrivenLease] = {}
         self._last = self._start = works[0].submit if works else 0
         names = tuple(f"n{number}" for number in range(units))
         site = AuthoritySettings(inventory=(UnitGroup(type=NODE, names=names, properties={SAVES: "true"}),))
@@ -162,7 +162,7 @@ class _Run:
         moved = SAVE in action.properties or RESUME in action.properties
         return Ended(self._saving.time if moved else 0, True, {}, "")
 
-    def run(self) -> Outcome:
+    def run(self) -> DriveOutcome:
         """From the first submission to the last end."""
         begin, begin_cpu = time.perf_counter(), time.process_time()
         world = self._world
@@ -177,7 +177,7 @@ class _Run:
         if self._progress is not None:
             self._progress(1.0)
         mapper = self._mapper
-        return Outcome(
+        return DriveOutcome(
             starts=self._starts, reasons=self._reasons, turns=mapper.turns, decisions=mapper.decisions,
             deepest=mapper.deepest, seconds=time.perf_counter() - begin, cpu_seconds=time.process_time() - begin_cpu,
             mapper_cpu_seconds=mapper.cpu_seconds,
@@ -232,7 +232,7 @@ class _Run:
         """A guest has asked for a lease: for work that was submitted, or for the rest of what was suspended."""
         view = self._world.query(holder, "lease", lease=lease)
         start, end = view["requested"]["term"]
-        made = self._leases[lease] = _Lease(int(view["name"]), end - start)
+        made = self._leases[lease] = _DrivenLease(int(view["name"]), end - start)
         if view["resumes"] is not None:
             before, stopped = self._leases.pop(view["resumes"]["lease"]), view["resumes"]["suspended"]
             made.done = before.done + stopped - before.begun
@@ -249,7 +249,7 @@ class _Run:
         if left < lease.length:
             self._world.command_at(now + left, holder, "lease.close", lease=id_)
 
-    def _end(self, now: Instant, lease: _Lease, why: str) -> None:
+    def _end(self, now: Instant, lease: _DrivenLease, why: str) -> None:
         """A lease is over for good: with its work done, or lost."""
         work, left = lease.work, self._works[lease.work].run - lease.done
         if lease.begun == REFUSED or now < lease.begun + left:

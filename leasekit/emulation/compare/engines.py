@@ -48,7 +48,7 @@ def run_one(
 
 
 @attrs.define(eq=False)
-class _Child:
+class _EngineChild:
     target: Target
     process: Any
     connection: Connection
@@ -68,7 +68,7 @@ def run_local(
     """All targets, ``jobs`` at a time, each in a process of its own; results in the order of the targets."""
     context = multiprocessing.get_context("spawn")
     found: dict[str, Result] = {}
-    left, running = list(targets), list[_Child]()
+    left, running = list(targets), list[_EngineChild]()
     try:
         while left or running:
             while left and len(running) < max(1, jobs):
@@ -81,12 +81,12 @@ def run_local(
     return [found[target.label] for target in targets]
 
 
-def _start(context: Any, target: Target, works: Sequence[Work], pool: Pool) -> _Child:
+def _start(context: Any, target: Target, works: Sequence[Work], pool: Pool) -> _EngineChild:
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_work, args=(theirs, target, works, pool), daemon=True)
     process.start()
     theirs.close()
-    return _Child(target, process, ours, time.monotonic())
+    return _EngineChild(target, process, ours, time.monotonic())
 
 
 def _work(connection: Connection, target: Target, works: Sequence[Work], pool: Pool) -> None:
@@ -105,12 +105,12 @@ def _work(connection: Connection, target: Target, works: Sequence[Work], pool: P
 
 
 def _heard(
-    running: Sequence[_Child],
+    running: Sequence[_EngineChild],
     patience: float,
     report: Report | None,
     tell: Tell | None,
     found: dict[str, Result],
-) -> Iterator[_Child]:
+) -> Iterator[_EngineChild]:
     """Children that are over, with what they found; waits until one says something, or should have."""
     now = time.monotonic()
     limit = min(child.heard for child in running) + patience - now
@@ -145,7 +145,7 @@ def _heard(
         yield child
 
 
-def _end(child: _Child) -> None:
+def _end(child: _EngineChild) -> None:
     child.connection.close()
     child.process.kill()
     child.process.join()

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from leasekit.core.time import SECOND, Instant, Term
-from leasekit.emulation.compare.drive import REFUSED, Outcome
+from leasekit.emulation.compare.drive import REFUSED, DriveOutcome
 from leasekit.emulation.compare.works import BEST_EFFORT, Work
 
 BOUND: Final = 10 * SECOND
@@ -29,7 +29,7 @@ class Measured:
     suspended: Mapping[int, Sequence[Term]] = attrs.Factory(dict)
 
 
-def measure(label: str, works: Sequence[Work], units: int, outcome: Outcome) -> Measured:
+def measure(label: str, works: Sequence[Work], units: int, outcome: DriveOutcome) -> Measured:
     """Sum one run up. Waits and slowdowns are those of best-effort work that was granted; None where there is none."""
     columns = Columns.of(works)
     starts = np.asarray(outcome.starts, dtype=np.int64)

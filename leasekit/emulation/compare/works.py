@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import attrs
 
-from leasekit.config.traces import Job, TraceError, swf_jobs
+from leasekit.config.traces import SwfJob, TraceError, swf_jobs
 from leasekit.core.errors import LeasekitError
 from leasekit.core.time import DAY, HOUR, INSTANT_MAX, MINUTE, SECOND, Duration, Instant
 from leasekit.emulation.workload_file import Request, read_workload
@@ -65,7 +65,7 @@ def from_swf(path: Path) -> Workload:
     return Workload(name=path.name, works=_in_order(works), left_out=left_out)
 
 
-def _from_job(job: Job) -> Work:
+def _from_job(job: SwfJob) -> Work:
     run = job.run or 0
     estimate = job.time_requested or run
     return Work(
@@ -115,7 +115,7 @@ def _in_order(works: Iterable[Work]) -> list[Work]:
 
 
 @attrs.frozen(kw_only=True)
-class Shape:
+class WorkShape:
     """A workload to be made: ``jobs`` on ``nodes`` at a mean ``load``, from ``users`` of whom some ask for much."""
 
     jobs: int = attrs.field(default=2000, validator=attrs.validators.ge(1))
@@ -130,7 +130,7 @@ ROUND_ESTIMATES = (5 * MINUTE, 15 * MINUTE, HOUR, 2 * HOUR, 4 * HOUR, 12 * HOUR,
 _RUN_MIN, _RUN_MAX = 10 * SECOND, DAY
 
 
-def generate(shape: Shape) -> Workload:
+def generate(shape: WorkShape) -> Workload:
     """Jobs as batch systems see them: widths that favour powers of two, run times over four orders of magnitude,
     estimates that are round and too long, arrivals that follow the hours of the day. The same shape, the same jobs.
     """

@@ -37,7 +37,7 @@ SHRINK_SLOW: Final = 12
 
 
 @attrs.frozen(kw_only=True)
-class Job:
+class ChildJob:
     """What a child is to do: ``replay`` one case, or draw ``cases`` of them; with ``digests_only`` only to see what is
     decided, faults and costs are then somebody else's.
     """
@@ -64,8 +64,8 @@ def maker(target: str, role: str, settings: Mapping[str, Any], seed: int) -> Cal
     return lambda: make_mapper(target, role, settings, "mapper", extras)
 
 
-class _Child:
-    def __init__(self, job: Job, out: TextIO) -> None:
+class _MapperChild:
+    def __init__(self, job: ChildJob, out: TextIO) -> None:
         self._job = job
         self._out = out
         self._make = maker(job.target, job.role, job.settings, job.seed)
@@ -152,9 +152,9 @@ def main() -> int:
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY_MAX, resource.getrlimit(resource.RLIMIT_AS)[1]))
     replay = data.pop("replay")
-    job = Job(**{**data, "types": tuple(data["types"])}, replay=None if replay is None else case_from_json(replay))
+    job = ChildJob(**{**data, "types": tuple(data["types"])}, replay=None if replay is None else case_from_json(replay))
     try:
-        _Child(job, out).run()
+        _MapperChild(job, out).run()
     except LeasekitError as error:
         print(json.dumps({"error": str(error)}), file=out, flush=True)
     except Exception:  # noqa: BLE001 - what a mapper does is caught where it is called: this is a bug of the kit

@@ -57,7 +57,7 @@ __all__ = [
     "CHECKS",
     "COST",
     "Checked",
-    "Found",
+    "KitFinding",
     "Subject",
     "check",
     "read_case",
@@ -70,7 +70,7 @@ Progress = Callable[[str, float], None]
 
 
 @attrs.frozen(kw_only=True)
-class Found:
+class KitFinding:
     """A fault: the check, in words, and the smallest case that shows it, if it takes a case."""
 
     check: str
@@ -87,7 +87,7 @@ class Checked:
     role: str
     cases: int
     turns: int
-    faults: tuple[Found, ...]
+    faults: tuple[KitFinding, ...]
     costs: tuple[Cost, ...] = ()
     journal: tuple[tuple[int, str, tuple[str, ...]], ...] = ()
 
@@ -142,7 +142,7 @@ def check(subject: Subject, progress: Progress | None = None) -> Checked:
         cases = [draw(subject.seed, number, subject.types) for number in differing]
         smallest = min(cases, key=lambda case: case.size)
         text = f"decided otherwise when the same case was played again ({len(differing)} of {len(first.digests)} cases)"
-        faults.append(Found(check=watched.SAME, text=text, case=smallest))
+        faults.append(KitFinding(check=watched.SAME, text=text, case=smallest))
     return Checked(
         role=subject.role, cases=len(first.digests), turns=first.turns, faults=tuple(faults), costs=tuple(first.costs)
     )
@@ -159,11 +159,11 @@ def replay(subject: Subject, case: Case, progress: Progress | None = None) -> Ch
         if where is not None:
             now, _, one = first.journal[where]
             text += f"; at {now} ms once {', '.join(one)}, then {', '.join(second.journal[where][2])}"
-        faults.append(Found(check=watched.SAME, text=text, case=case))
+        faults.append(KitFinding(check=watched.SAME, text=text, case=case))
     return Checked(role=subject.role, cases=1, turns=first.turns, faults=tuple(faults), journal=tuple(first.journal))
 
 
-def write_case(folder: Path, subject: Subject, found: Found) -> Path:
+def write_case(folder: Path, subject: Subject, found: KitFinding) -> Path:
     """The failing case as a file in ``folder``, which is made, named after the mapper and the check."""
     assert found.case is not None, "only what takes a case is written"
     recorded = Recorded(
@@ -180,13 +180,13 @@ def write_case(folder: Path, subject: Subject, found: Found) -> Path:
 # -- children ----------------------------------------------------------------------------------------------------------
 
 
-class _Child:
+class _KitChild:
     """One child, and what it has said so far."""
 
     def __init__(self, subject: Subject, case: Case | None, hash_seed: int) -> None:
         self.subject = subject
         self.replay = case
-        self.faults: list[Found] = []
+        self.faults: list[KitFinding] = []
         self.digests: list[str] = []
         self.costs: list[Cost] = []
         self.journal: list[tuple[int, str, tuple[str, ...]]] = []
@@ -232,7 +232,7 @@ class _Child:
         elif "fault" in words:
             fault = words["fault"]
             case = None if fault["case"] is None else case_from_json(fault["case"])
-            self.faults.append(Found(check=fault["check"], text=fault["text"], case=case))
+            self.faults.append(KitFinding(check=fault["check"], text=fault["text"], case=case))
         elif "error" in words:
             self.error = words["error"]
         elif "done" in words:
@@ -252,13 +252,13 @@ class _Child:
             last = printed.splitlines()[-1:]
             told = f": {last[0]}" if last else ""
             text = f"ended its process with status {status}{told}"
-            self.faults.append(Found(check=watched.SURVIVES, text=text, case=self._case()))
+            self.faults.append(KitFinding(check=watched.SURVIVES, text=text, case=self._case()))
         self.over = True
 
     def give_up(self, seconds: float) -> None:
         """It has said nothing for so long that its mapper must be in a loop that nothing can end from inside."""
         text = f"a turn did not end within {seconds:g} s and could not be interrupted; its process was killed"
-        self.faults.append(Found(check=watched.TIME, text=text, case=self._case()))
+        self.faults.append(KitFinding(check=watched.TIME, text=text, case=self._case()))
         self.over = True
 
     def _case(self) -> Case | None:
@@ -278,9 +278,9 @@ class _Children:
     """The two children, which are ended whatever happens."""
 
     def __init__(self, subject: Subject, case: Case | None) -> None:
-        self._made = [_Child(subject, case, hash_seed) for hash_seed in (1, 2)]
+        self._made = [_KitChild(subject, case, hash_seed) for hash_seed in (1, 2)]
 
-    def __enter__(self) -> Sequence[_Child]:
+    def __enter__(self) -> Sequence[_KitChild]:
         return self._made
 
     def __exit__(self, *exc: object) -> None:
@@ -288,7 +288,7 @@ class _Children:
             child.close()
 
 
-def _listen(children: Sequence[_Child], subject: Subject, progress: Progress | None) -> None:
+def _listen(children: Sequence[_KitChild], subject: Subject, progress: Progress | None) -> None:
     """Until all are over. Raises ``LeasekitError`` for what a child says is wrong with the mapper as such."""
     with selectors.DefaultSelector() as selector:
         for child in children:
@@ -312,11 +312,11 @@ def _registered(selector: selectors.BaseSelector) -> Iterator[Any]:
     return (key.fileobj for key in list(selector.get_map().values()))
 
 
-def _patience(child: _Child, subject: Subject) -> float:
+def _patience(child: _KitChild, subject: Subject) -> float:
     """A child ends a turn by itself at its limit, of processor time, or at four times that; then it is given up."""
     slow = child.at == "large"
     return 5 * max(subject.limit, subject.turn_max if slow else 0.0) + 10
 
 
-def _left(child: _Child, subject: Subject) -> float:
+def _left(child: _KitChild, subject: Subject) -> float:
     return max(0.0, child.heard + _patience(child, subject) - time.monotonic())

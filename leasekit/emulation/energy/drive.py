@@ -24,7 +24,7 @@ from leasekit.core.steps import Action
 from leasekit.core.time import MINUTE, SECOND, Duration, Instant
 from leasekit.emulation.energy.account import EnergyAccount
 from leasekit.emulation.energy.metrics import Delayed
-from leasekit.emulation.energy.requests import Request
+from leasekit.emulation.energy.requests import EnergyRequest
 from leasekit.emulation.lean import SITE, WHOLE_RUN, lean_world
 from leasekit.emulation.metrics import Series
 from leasekit.emulation.world import Outcome, few_collections
@@ -60,23 +60,23 @@ class Course:
     switched: int = 0
 
 
-def drive(requests: Sequence[Request], capacity: int, settings: EnergySettings, latencies: Latencies) -> Course:
+def drive(requests: Sequence[EnergyRequest], capacity: int, settings: EnergySettings, latencies: Latencies) -> Course:
     """Run requests on a site of so many cores. The site knows of each from its submission."""
-    return _Run(requests, capacity, settings, latencies).run()
+    return _EnergyRun(requests, capacity, settings, latencies).run()
 
 
-class _Run:
+class _EnergyRun:
     """The requests on their way through the actors."""
 
     def __init__(
-        self, requests: Sequence[Request], capacity: int, settings: EnergySettings, latencies: Latencies
+        self, requests: Sequence[EnergyRequest], capacity: int, settings: EnergySettings, latencies: Latencies
     ) -> None:
         self._requests = sorted(requests, key=lambda request: request.submit)
         self._lookahead = settings.lookahead
         self._boot = latencies.boot
         self._takes: Mapping[str, Duration] = {pw.POWER_ON: latencies.boot, pw.RESUME: latencies.resume}
         self._account = EnergyAccount()
-        self._asked: dict[str, Request] = {}
+        self._asked: dict[str, EnergyRequest] = {}
         self._open: set[str] = set()
         self._begun: set[str] = set()
         self._refused = 0
@@ -106,11 +106,11 @@ class _Run:
             switched=self._account.switched,
         )  # fmt: skip
 
-    def _is_known(self, request: Request) -> bool:
+    def _is_known(self, request: EnergyRequest) -> bool:
         """Whether the manager sees that the request begins in time for its cores to be on."""
         return request.start - request.submit >= self._lookahead
 
-    def _ask(self, request: Request) -> None:
+    def _ask(self, request: EnergyRequest) -> None:
         more = 0 if self._is_known(request) else self._boot
         properties = {"deferrable": TRUE, "latest_start": str(request.start + WHOLE_RUN)}
         reply = self._world.command(

@@ -23,14 +23,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
-from leasekit.core.signals import StepFunction
+from leasekit.core.signals import SignalSteps
 from leasekit.core.time import DAY, HOUR, MINUTE, SECOND, Duration, Term
 from leasekit.emulation import plots
 from leasekit.emulation.energy.drive import CORE, Course, Latencies, drive
 from leasekit.emulation.energy.metrics import delay_req, e_savings, res_idle
 from leasekit.emulation.energy.requests import (
     LOGS,
-    Request,
+    EnergyRequest,
     WorkingHours,
     capacity_for,
     on_demand,
@@ -41,7 +41,7 @@ from leasekit.emulation.energy.requests import (
 from leasekit.emulation.metrics import Series
 from leasekit.emulation.outputs import make_folder, writing
 from leasekit.policies.authority.energy import EnergySettings
-from leasekit.policies.authority.energy_plan import PowerSettings
+from leasekit.policies.authority.energy_plan import EnergyPowerSettings
 
 CORE_HOUR: Final = HOUR // SECOND
 Progress = Callable[[str, float], None]
@@ -49,15 +49,15 @@ Progress = Callable[[str, float], None]
 
 
 @attrs.frozen(kw_only=True)
-class Setup:
+class EnergySetup:
     """How to run the experiment, on the first ``days`` of the log (0: all of it). Durations are milliseconds."""
 
     days: int = 14
     safety: float = 0.1
     hours: tuple[int, int] = (8, 18)
     latencies: Latencies = attrs.Factory(Latencies)
-    power: PowerSettings = attrs.field(
-        default=attrs.Factory(lambda self: PowerSettings(boot=self.latencies.boot), takes_self=True)
+    power: EnergyPowerSettings = attrs.field(
+        default=attrs.Factory(lambda self: EnergyPowerSettings(boot=self.latencies.boot), takes_self=True)
     )
     suspend_below: Duration = 30 * MINUTE
 
@@ -87,16 +87,16 @@ class Workloads(NamedTuple):
     """The two workloads of a log, and how many requests the first rule moved to their submission."""
 
     log: str
-    in_advance: list[Request]
-    on_demand: list[Request]
+    in_advance: list[EnergyRequest]
+    on_demand: list[EnergyRequest]
     moved: int
 
-    def of(self, strategy: Strategy) -> list[Request]:
+    def of(self, strategy: Strategy) -> list[EnergyRequest]:
         """The one that a strategy is run on."""
         return self.in_advance if strategy.reservations else self.on_demand
 
 
-class Found(NamedTuple):
+class EnergyFound(NamedTuple):
     """One strategy's figures, cores in use and off by day, and how long it took, in seconds."""
 
     figures: dict[str, Any]
@@ -104,7 +104,7 @@ class Found(NamedTuple):
     took: float
 
 
-def read_workloads(log: str, setup: Setup, data: Path | None = None) -> Workloads:
+def read_workloads(log: str, setup: EnergySetup, data: Path | None = None) -> Workloads:
     """The workloads of a log by name. Raises ``LeasekitError`` where it is missing or malformed."""
     requests = read_requests(log, data)
     if setup.days:
@@ -115,7 +115,7 @@ def read_workloads(log: str, setup: Setup, data: Path | None = None) -> Workload
     return Workloads(log, requests, adapted, moved)
 
 
-def run_strategy(workloads: Workloads, strategy: Strategy, setup: Setup) -> Found:
+def run_strategy(workloads: Workloads, strategy: Strategy, setup: EnergySetup) -> EnergyFound:
     """One strategy over the whole log."""
     begin = time.perf_counter()
     requests = workloads.of(strategy)
@@ -147,10 +147,10 @@ def run_strategy(workloads: Workloads, strategy: Strategy, setup: Setup) -> Foun
         "switched": course.switched,
     }
     daily = {"used": _daily(used, window), "off": _daily(off, window), "suspended": _daily(suspended, window)}
-    return Found(figures, daily, time.perf_counter() - begin)
+    return EnergyFound(figures, daily, time.perf_counter() - begin)
 
 
-def _used(requests: Sequence[Request]) -> Series:
+def _used(requests: Sequence[EnergyRequest]) -> Series:
     """The cores that requests use if none has to wait."""
     changes = sorted(
         change
@@ -163,37 +163,37 @@ def _used(requests: Sequence[Request]) -> Series:
     return series
 
 
-def _daily(series: StepFunction, window: Term) -> list[float]:
+def _daily(series: SignalSteps, window: Term) -> list[float]:
     return [
         round(series.integral(Term(at, min(at + DAY, window.end))) / min(DAY, window.end - at), 3)
         for at in range(window.start, window.end, DAY)
     ]
 
 
-_shared: list[tuple[Workloads, Setup]] = []
+_shared: list[tuple[Workloads, EnergySetup]] = []
 """What a process of :func:`run_all` was sent once, for all the strategies that it runs."""
 
 
-def _share(workloads: Workloads, setup: Setup) -> None:
+def _share(workloads: Workloads, setup: EnergySetup) -> None:
     _shared.append((workloads, setup))
 
 
-def _job(strategy: Strategy) -> Found:
+def _job(strategy: Strategy) -> EnergyFound:
     workloads, setup = _shared[-1]
     return run_strategy(workloads, strategy, setup)
 
 
 def run_all(
-    workloads: Workloads, setup: Setup = Setup(), *, jobs: int = 1, progress: Progress | None = None
-) -> list[Found]:
+    workloads: Workloads, setup: EnergySetup = EnergySetup(), *, jobs: int = 1, progress: Progress | None = None
+) -> list[EnergyFound]:
     """Every strategy, on so many processes, in the order of :data:`STRATEGIES`."""
-    found: list[Found] = []
+    found: list[EnergyFound] = []
     with ExitStack() as stack:
         if jobs > 1:
             pool = multiprocessing.get_context("spawn").Pool(
                 min(jobs, len(STRATEGIES)), initializer=_share, initargs=(workloads, setup)
             )
-            each: Iterable[Found] = stack.enter_context(pool).imap(_job, STRATEGIES)
+            each: Iterable[EnergyFound] = stack.enter_context(pool).imap(_job, STRATEGIES)
         else:
             each = (run_strategy(workloads, strategy, setup) for strategy in STRATEGIES)
         for one in each:
@@ -206,7 +206,7 @@ def run_all(
 # -- what it came to -------------------------------------------------------------------------------------------------
 
 
-def summarize(workloads: Workloads, found: Sequence[Found], setup: Setup) -> dict[str, Any]:
+def summarize(workloads: Workloads, found: Sequence[EnergyFound], setup: EnergySetup) -> dict[str, Any]:
     """What repeats for a log and a setup, as plain data."""
     requests = workloads.in_advance
     window = window_of(requests)
@@ -226,12 +226,12 @@ def summarize(workloads: Workloads, found: Sequence[Found], setup: Setup) -> dic
     }
 
 
-def measured(found: Sequence[Found]) -> dict[str, float]:
+def measured(found: Sequence[EnergyFound]) -> dict[str, float]:
     """How long each strategy took, in seconds."""
     return {one.figures["strategy"]: round(one.took, 2) for one in found}
 
 
-def claims(found: Sequence[Found]) -> list[dict[str, Any]]:
+def claims(found: Sequence[EnergyFound]) -> list[dict[str, Any]]:
     """What the paper says in words, and what was found. It has no figures of results to hold these against."""
     by_name: Mapping[str, Mapping[str, Any]] = {one.figures["strategy"]: one.figures for one in found}
     cloud, ahead = by_name["on demand, all on"], by_name["reservations, all on"]
@@ -259,7 +259,9 @@ def _claim(what: str, one: float, other: float, *, above: bool = False) -> dict[
 # -- files -----------------------------------------------------------------------------------------------------------
 
 
-def write(out: Path, summary: Mapping[str, Any], times: Mapping[str, float], found: Sequence[Found]) -> list[Path]:
+def write(
+    out: Path, summary: Mapping[str, Any], times: Mapping[str, float], found: Sequence[EnergyFound]
+) -> list[Path]:
     """Write summary.json, measured.json, strategies.csv, daily.csv and the pictures; returns the pictures. Raises
     ``LeasekitError`` where the folder can't be written.
     """
@@ -272,7 +274,7 @@ def write(out: Path, summary: Mapping[str, Any], times: Mapping[str, float], fou
         return [*_draw_cores(out, summary, found), *_draw_hours(out, summary), *_draw_delays(out, summary)]
 
 
-def _daily_rows(found: Sequence[Found]) -> Iterator[Sequence[object]]:
+def _daily_rows(found: Sequence[EnergyFound]) -> Iterator[Sequence[object]]:
     yield ("day", "strategy", "used", "off", "suspended")
     for one in found:
         for day, values in enumerate(zip(*one.daily.values(), strict=True)):
@@ -284,7 +286,7 @@ def _table(path: Path, rows: Iterator[Sequence[object]] | Sequence[Sequence[obje
         csv.writer(out, lineterminator="\n").writerows(rows)
 
 
-def _draw_cores(out: Path, summary: Mapping[str, Any], found: Sequence[Found]) -> tuple[Path, Path]:
+def _draw_cores(out: Path, summary: Mapping[str, Any], found: Sequence[EnergyFound]) -> tuple[Path, Path]:
     """Cores in use and on by day, without and with reservations, under the manager with the last value."""
     chosen = [one for one in found if one.figures["forecast"] == "last"]
 

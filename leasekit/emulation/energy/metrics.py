@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from leasekit.core.signals import StepFunction
+from leasekit.core.signals import SignalSteps
 from leasekit.core.time import SECOND, Duration, Term
 
 
@@ -27,13 +27,13 @@ class Delayed(NamedTuple):
         return self.units * self.boot / self.duration
 
 
-def res_idle(capacity: StepFunction | float, used: StepFunction, window: Term) -> float:
+def res_idle(capacity: SignalSteps | float, used: SignalSteps, window: Term) -> float:
     """The integral of capacity that is not used: no more than that can be saved."""
-    available = capacity.integral(window) if isinstance(capacity, StepFunction) else capacity * window.length
+    available = capacity.integral(window) if isinstance(capacity, SignalSteps) else capacity * window.length
     return (available - used.integral(window)) / SECOND
 
 
-def e_savings(off: StepFunction, window: Term) -> float:
+def e_savings(off: SignalSteps, window: Term) -> float:
     """The integral of the units that are switched off."""
     return off.integral(window) / SECOND
 

@@ -37,7 +37,7 @@ LOGS: Final = {
 }
 
 
-class Request(NamedTuple):
+class EnergyRequest(NamedTuple):
     """``cores`` from ``start`` on for ``duration`` ms, which the site knows of from ``submit`` on."""
 
     start: Instant
@@ -59,7 +59,7 @@ class WorkingHours:
         return local.weekday() < 5 and self.begin <= local.hour < self.end
 
 
-def read_requests(name: str, data: Path | None = None) -> list[Request]:
+def read_requests(name: str, data: Path | None = None) -> list[EnergyRequest]:
     """The requests of a log, as they were scheduled, in order of their start; there is at least one. Raises
     ``TraceError``, ``LeasekitError`` where the log is missing.
     """
@@ -67,14 +67,16 @@ def read_requests(name: str, data: Path | None = None) -> list[Request]:
     path = None if folder is None else folder / log.file
     if path is None or not path.is_file():
         raise missing_traces([log.file], folder, generated=False)
-    requests = sorted(Request(job.start, job.submit, job.run or 0, job.width) for job in swf_jobs(path) if job.usable)
+    requests = sorted(
+        EnergyRequest(job.start, job.submit, job.run or 0, job.width) for job in swf_jobs(path) if job.usable
+    )
     if not requests:
         found = "no job that took any processor for any time"
         raise TraceError(f"{path}: found {found}, allowed is a log with at least one")
     return requests
 
 
-def on_demand(requests: Iterable[Request], hours: WorkingHours) -> tuple[list[Request], int]:
+def on_demand(requests: Iterable[EnergyRequest], hours: WorkingHours) -> tuple[list[EnergyRequest], int]:
     """The requests as a cloud without reservations gets them, in order, and how many of them were moved to their
     submission by the first rule.
     """
@@ -88,7 +90,7 @@ def on_demand(requests: Iterable[Request], hours: WorkingHours) -> tuple[list[Re
     return sorted(adapted), moved
 
 
-def peak(requests: Sequence[Request]) -> int:
+def peak(requests: Sequence[EnergyRequest]) -> int:
     """The most cores that requests, in order of their start, need at once."""
     most = used = 0
     ends: list[tuple[Instant, int]] = []
@@ -101,11 +103,11 @@ def peak(requests: Sequence[Request]) -> int:
     return most
 
 
-def capacity_for(requests: Sequence[Request], safety: float) -> int:
+def capacity_for(requests: Sequence[EnergyRequest], safety: float) -> int:
     """The capacity of a site that serves them all: the peak, and ``safety`` (a share of it) more."""
     return math.ceil(peak(requests) * (1 + safety))
 
 
-def window_of(requests: Sequence[Request]) -> Term:
+def window_of(requests: Sequence[EnergyRequest]) -> Term:
     """From the first start to the last end."""
     return Term(requests[0].start, max(request.start + request.duration for request in requests))

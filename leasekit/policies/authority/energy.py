@@ -16,10 +16,10 @@ from leasekit.core.filters import FilterError
 from leasekit.core.mappers import Assign, AuthorityCycle, AuthorityDecision, Demand, Power, Refuse, UnitView, Wake
 from leasekit.core.time import Instant, Term
 from leasekit.policies.authority.energy_forecast import Forecast
-from leasekit.policies.authority.energy_holds import Holds
-from leasekit.policies.authority.energy_offers import Key, Offer, Rank
-from leasekit.policies.authority.energy_plan import Fleet, PowerManager, PowerSettings, Switching
-from leasekit.policies.authority.first_fit import FILTER, Turn
+from leasekit.policies.authority.energy_holds import EnergyHolds
+from leasekit.policies.authority.energy_offers import EnergyOffer, Key, Rank
+from leasekit.policies.authority.energy_plan import EnergyPowerSettings, Fleet, PowerManager, Switching
+from leasekit.policies.authority.first_fit import FILTER, FirstFitTurn
 from leasekit.policies.authority.weighers import WEIGHERS, Weigher, efficiency
 from leasekit.policies.registry import make_part
 
@@ -31,7 +31,7 @@ def _weighers(_: object, __: object, value: tuple[str, ...]) -> None:
 
 
 @attrs.frozen(kw_only=True)
-class EnergySettings(PowerSettings):
+class EnergySettings(EnergyPowerSettings):
     """Settings of :class:`EnergyManager`."""
 
     types: tuple[str, ...] = ()
@@ -98,10 +98,10 @@ class EnergyManager:
         return min([(now // interval + 1) * interval for interval in regular] + near)
 
 
-class _Weighed(Turn):
+class _Weighed(FirstFitTurn):
     """A turn in which the best units go first."""
 
-    def __init__(self, cycle: AuthorityCycle, weighers: Sequence[Weigher], holds: Mapping[str, Holds]) -> None:
+    def __init__(self, cycle: AuthorityCycle, weighers: Sequence[Weigher], holds: Mapping[str, EnergyHolds]) -> None:
         super().__init__(cycle)
         self._now = cycle.now
         self._weighers = weighers
@@ -109,7 +109,7 @@ class _Weighed(Turn):
         self._demand: Demand | None = None
         self._free: dict[str, list[UnitView]] = {}
         self._ranks: dict[str, dict[str, Rank]] = {}
-        self._best: dict[str, dict[str, Offer]] = {}
+        self._best: dict[str, dict[str, EnergyOffer]] = {}
 
     def fill(self, demand: Demand) -> Assign | Refuse:
         """As first fit's, for this demand."""
@@ -134,12 +134,12 @@ class _Weighed(Turn):
                     each.moved(unit, due)
         return chosen
 
-    def _offer_of(self, type_: str, filter_: str) -> Offer:
+    def _offer_of(self, type_: str, filter_: str) -> EnergyOffer:
         offers = self._best.setdefault(type_, {})
         if filter_ not in offers:
             holds, listed = self._holds.get(type_), self._listed(type_)
             able = {unit.id for unit in self._cycle.free(type_, filter_)} if filter_ else None
-            offers[filter_] = Offer(
+            offers[filter_] = EnergyOffer(
                 (unit.id for unit in listed if able is None or unit.id in able),
                 self._ranks[type_],
                 lambda unit: None if holds is None else holds.next_due(unit, self._now),
@@ -197,7 +197,7 @@ class _Type:
         self._settings = settings
         self.forecast: Forecast = make_part("forecast", settings.forecast, settings.forecast_settings, "forecast")
         self._manager: PowerManager = PowerManager(settings, self.forecast)
-        self.holds = Holds(settings.weighers)
+        self.holds = EnergyHolds(settings.weighers)
         self._decided = -1
         self._units: Sequence[UnitView] = ()
         self._seen: dict[str, UnitView] = {}

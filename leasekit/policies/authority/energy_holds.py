@@ -22,7 +22,7 @@ _Key: TypeAlias = tuple[str, Instant]
 """A reservation: whose it is, and when it begins."""
 
 
-class Holds:
+class EnergyHolds:
     """The reservations of one type of units, and who holds which unit when."""
 
     def __init__(self, weighers: Sequence[Weigher]) -> None:

@@ -27,7 +27,7 @@ Key: TypeAlias = Callable[[Instant | None, Rank], tuple[float, ...]]
 """A lease's order: of units with the same next reservation (None: there is none) as their ranks are."""
 
 
-class Offer:
+class EnergyOffer:
     """The units of ``ranks`` that will do for one filter; ``due`` says when the next reservation of one begins. What is
     in ``gone``, or gets there, is not offered; what is taken gets there.
     """

@@ -24,7 +24,7 @@ from leasekit.policies.authority.energy_forecast import Forecast
 
 
 @attrs.frozen(kw_only=True)
-class PowerSettings:
+class EnergyPowerSettings:
     """What the rule goes by."""
 
     check: DurationSetting = attrs.field(default=1 * MINUTE, validator=attrs.validators.ge(1))
@@ -118,7 +118,7 @@ class Switching(NamedTuple):
 class PowerManager:
     """Decides for the units of one type."""
 
-    def __init__(self, settings: PowerSettings, forecast: Forecast) -> None:
+    def __init__(self, settings: EnergyPowerSettings, forecast: Forecast) -> None:
         self.settings = settings
         self.checks: IdleChecks = IdleChecks(settings.check)
         self._forecast = forecast

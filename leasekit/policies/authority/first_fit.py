@@ -41,11 +41,11 @@ class FirstFit:
 
     def assign(self, cycle: AuthorityCycle) -> list[AuthorityDecision]:
         """Decide every demand of the cycle, in its order."""
-        turn = Turn(cycle)
+        turn = FirstFitTurn(cycle)
         return [turn.shrink(demand) if demand.units < 0 else turn.fill(demand) for demand in cycle.demands]
 
 
-class Turn:
+class FirstFitTurn:
     """One turn: which units have been given out so far, and how far each offer has been read."""
 
     def __init__(self, cycle: AuthorityCycle) -> None:

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from leasekit.core.mappers import BrokerCycle, BrokerDecision, PendingRequest
 from leasekit.core.time import Instant
-from leasekit.policies.broker.turn import Turn
+from leasekit.policies.broker.turn import BrokerTurn
 
 RANKS = {"extend": 0, "modify": 1}
 NEW = 2
@@ -39,7 +39,7 @@ def items(cycle: BrokerCycle, rank: Rank) -> Iterator[Item]:
         yield NEW, -priority, max(map(rank, group)), arrived, index, group
 
 
-def decide(turn: Turn, op: int, requests: tuple[PendingRequest, ...]) -> list[BrokerDecision]:
+def decide(turn: BrokerTurn, op: int, requests: tuple[PendingRequest, ...]) -> list[BrokerDecision]:
     """The decision on one item."""
     if op == NEW:
         return turn.group(requests) if requests[0].group else [turn.new(requests[0])]
@@ -54,7 +54,7 @@ class Booking:
     def __init__(self, rank: Rank = plain) -> None:
         self._rank = rank
 
-    def decide(self, turn: Turn, cycle: BrokerCycle) -> list[BrokerDecision]:
+    def decide(self, turn: BrokerTurn, cycle: BrokerCycle) -> list[BrokerDecision]:
         """Every request of the cycle, in order."""
         decisions: list[BrokerDecision] = []
         for op, _, _, _, _, requests in sorted(items(cycle, self._rank)):

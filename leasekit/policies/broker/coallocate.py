@@ -20,13 +20,13 @@ import attrs
 from leasekit.core.mappers import NoPlan, PlanCycle, TopologyPlan
 from leasekit.policies.broker.coallocation import reasons
 from leasekit.policies.broker.coallocation.checker import faults
-from leasekit.policies.broker.coallocation.frames import Plan, Planned, Planner, Policy, Window
-from leasekit.policies.broker.coallocation.instance import Network, Shape, exact
-from leasekit.policies.broker.coallocation.model import CoRequest, Options, Solver
+from leasekit.policies.broker.coallocation.frames import FramePlan, FramePlanned, FramePlanner, FrameWindow, Policy
+from leasekit.policies.broker.coallocation.instance import InstanceShape, Network, exact
+from leasekit.policies.broker.coallocation.model import CoRequest, ModelOptions, Solver
 from leasekit.policies.broker.coallocation.offers import Offers
 from leasekit.policies.broker.coallocation.problem import PlanError, named, named_free
 from leasekit.policies.broker.coallocation.search import NODES_MAX
-from leasekit.policies.broker.coallocation.solve import Budget, Limits
+from leasekit.policies.broker.coallocation.solve import Budget, SolveLimits
 from leasekit.policies.broker.fcfs import Fcfs, FcfsSettings
 
 VALUE_MAX: Final = 1e9
@@ -90,10 +90,10 @@ class Coallocation(Fcfs):
             return [NoPlan("; ".join(unknown))]
         if request.lst < cycle.now:
             return [NoPlan(f"its latest start, {request.lst}, is past: it is {cycle.now}")]
-        return _Planning(self.wanted, cycle, offers).answer()
+        return _Coallocating(self.wanted, cycle, offers).answer()
 
 
-class _Planning:
+class _Coallocating:
     """One request being planned."""
 
     def __init__(self, settings: CoallocationSettings, cycle: PlanCycle, offers: Offers) -> None:
@@ -101,21 +101,21 @@ class _Planning:
         self._offers = offers
         request = cycle.request
         self._request: CoRequest = offers.wanted()
-        self._options: Options = offers.options()
+        self._options: ModelOptions = offers.options()
         self._resources = offers.resources
         preference = settings.preference
         if offers.inner:
             preference = {f"{pattern}/*": value for pattern, value in preference.items()}
         scale = offers.scale(self._request, preference.values())
         self._network = Network(self._resources, scale)
-        self._shape = Shape(self._network, self._request, self._options)
+        self._shape = InstanceShape(self._network, self._request, self._options)
         est = max(request.est, cycle.now)
         frames = request.options.frames
-        self._window = Window(
+        self._window = FrameWindow(
             est=est, lst=request.lst, duration=request.duration, count=frames.count, mode=frames.mode,
             unit=frames.unit, most=STARTS_MAX,
         )  # fmt: skip
-        self._planner = Planner(offers.books(self._network, est))
+        self._planner = FramePlanner(offers.books(self._network, est))
         share = exact(settings.fraction) * exact(settings.classes.get(cycle.holder, 1.0))
         self._policy = Policy(
             fraction=share,
@@ -123,7 +123,7 @@ class _Planning:
             values=self._network.preferred(preference) if preference else None,
             sort=request.options.sort,
             solver=settings.solver,
-            limits=Limits(settings.nodes, settings.milp_nodes, budget=Budget(settings.effort)),
+            limits=SolveLimits(settings.nodes, settings.milp_nodes, budget=Budget(settings.effort)),
         )
 
     def answer(self) -> list[TopologyPlan | NoPlan]:
@@ -141,7 +141,7 @@ class _Planning:
                 break
         return made or [self._refusal(planned, dropped)]
 
-    def _checked(self, plan: Plan) -> TopologyPlan | str:
+    def _checked(self, plan: FramePlan) -> TopologyPlan | str:
         """A plan as it is to be leased, after the independent check; else why it can't be.
 
         Raises :class:`PlanError` if it fails the check.
@@ -165,7 +165,7 @@ class _Planning:
         found = Fraction(cost, scale.bandwidth * scale.value)
         return str(found.numerator) if found.denominator == 1 else f"{float(found):.12g}"
 
-    def _refusal(self, planned: Planned, dropped: str) -> NoPlan:
+    def _refusal(self, planned: FramePlanned, dropped: str) -> NoPlan:
         if not planned.refused:
             return NoPlan(dropped)
         speech = reasons.Vocabulary("units", {wish.id: wish.filter for wish in self._offers.request.sites})

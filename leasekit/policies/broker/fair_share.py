@@ -16,9 +16,9 @@ from leasekit.core.mappers import PendingRequest
 from leasekit.core.settings import DurationSetting
 from leasekit.core.time import INSTANT_MAX, WEEK, Duration, Instant, Term
 from leasekit.policies.broker.backfill import WaitingMapper, WaitingSettings
-from leasekit.policies.broker.ledger import Usage
+from leasekit.policies.broker.ledger import LedgerUsage
 from leasekit.policies.broker.line import Key, Lane
-from leasekit.policies.broker.turn import Turn
+from leasekit.policies.broker.turn import BrokerTurn
 
 REMEMBERED = 10
 """Half-lives after which use counts for nothing."""
@@ -69,7 +69,7 @@ class _ByShare:
         """First come, first served."""
         return (request.arrived,)
 
-    def rank(self, turn: Turn) -> Callable[[Lane], Key]:
+    def rank(self, turn: BrokerTurn) -> Callable[[Lane], Key]:
         """Class, then what the holder has had for its weight, then its name."""
         before: dict[tuple[str, str], list[float]] = {}
 
@@ -100,7 +100,7 @@ class _ByShare:
         self._accounts[request.holder, request.type] = (had, now)
         return False
 
-    def _had(self, usage: Usage, holder: str, type_: str, now: Instant) -> float:
+    def _had(self, usage: LedgerUsage, holder: str, type_: str, now: Instant) -> float:
         """Unit-milliseconds that a holder has had, those of the past decayed to ``now``, those to come in full. What is
         past hardly ever changes: it is summed up once, and anew only now and then.
         """

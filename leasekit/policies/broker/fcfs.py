@@ -64,7 +64,7 @@ class LoadBalanced(Fcfs):
     balance = "load_balanced"
 
 
-class FirstFit(Fcfs):
+class FirstFitBroker(Fcfs):
     """``fcfs`` that fills the first site that has enough."""
 
     balance = "first_fit"

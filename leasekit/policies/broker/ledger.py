@@ -1,8 +1,8 @@
 """What each holder has been granted, over time: what quotas and fair shares count.
 
 A broker knows that best: its book has every claim, also those that ended early, also after a restart. Where its cycle
-offers ``usage`` (:class:`Usage`), that is what counts. Where it doesn't, a mapper counts what it has granted itself
-since it was made, in a :class:`Ledger`.
+offers ``usage`` (:class:`LedgerUsage`), that is what counts. Where it doesn't, a mapper counts what it has granted
+itself since it was made, in a :class:`Ledger`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from leasekit.core.time import Duration, Instant, Term
 from leasekit.core.timetable.profile import Profile
 
 
-class Usage(Protocol):
+class LedgerUsage(Protocol):
     """Units that holders have been granted, extends and modifies included, as far back as it is kept."""
 
     def held(self, holder: str, type_: str, window: Term) -> Iterable[tuple[Term, int]]:
@@ -54,7 +54,7 @@ class Ledger:
             profile.forget_before(now - self._keep)
 
 
-def offered_usage(cycle: BrokerCycle) -> Usage | None:
+def offered_usage(cycle: BrokerCycle) -> LedgerUsage | None:
     """The broker's own account, if its cycle has one: ``BrokerCycle.usage`` is younger than its other fields."""
-    found: Usage | None = getattr(cycle, "usage", None)
+    found: LedgerUsage | None = getattr(cycle, "usage", None)
     return found

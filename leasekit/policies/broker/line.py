@@ -26,12 +26,12 @@ Lane: TypeAlias = tuple[Any, ...]
 """The name of a lane."""
 
 
-class Entry:
+class LineEntry:
     """One request that waits."""
 
     __slots__ = ("bucket", "key", "latest", "length", "request")
 
-    def __init__(self, request: PendingRequest, key: Key, bucket: Bucket) -> None:
+    def __init__(self, request: PendingRequest, key: Key, bucket: LineBucket) -> None:
         self.request = request
         self.key = key
         self.bucket = bucket
@@ -46,9 +46,9 @@ class _Sorted:
 
     def __init__(self) -> None:
         self.keys: list[Key] = []
-        self.entries: list[Entry] = []
+        self.entries: list[LineEntry] = []
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: LineEntry) -> None:
         """Put in its place."""
         if not self.keys or self.keys[-1] < entry.key:
             self.keys.append(entry.key)
@@ -58,13 +58,13 @@ class _Sorted:
         self.keys.insert(at, entry.key)
         self.entries.insert(at, entry)
 
-    def remove(self, entry: Entry) -> None:
+    def remove(self, entry: LineEntry) -> None:
         """Take out."""
         at = bisect_left(self.keys, entry.key)
         del self.keys[at], self.entries[at]
 
 
-class Bucket(_Sorted):
+class LineBucket(_Sorted):
     """Entries of one lane, shape and number of units."""
 
     __slots__ = ("_shortest", "lane", "shape", "units")
@@ -83,19 +83,19 @@ class Bucket(_Sorted):
             self._shortest = min(entry.length for entry in self.entries)
         return self._shortest
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: LineEntry) -> None:
         """Put in its place."""
         super().add(entry)
         if len(self.entries) == 1 or (self._shortest is not None and entry.length < self._shortest):
             self._shortest = entry.length
 
-    def remove(self, entry: Entry) -> None:
+    def remove(self, entry: LineEntry) -> None:
         """Take out."""
         super().remove(entry)
         if entry.length == self._shortest:
             self._shortest = None
 
-    def first_within(self, length: Duration, start: Instant, without: Collection[Entry]) -> Entry | None:
+    def first_within(self, length: Duration, start: Instant, without: Collection[LineEntry]) -> LineEntry | None:
         """The first entry that is no longer than ``length`` and may still start at ``start``."""
         for entry in self.entries:
             if entry.length <= length and entry.latest >= start and entry not in without:
@@ -108,7 +108,7 @@ class Line:
 
     def __init__(self) -> None:
         self._lanes: dict[Lane, _Sorted] = {}
-        self._buckets: dict[tuple[Lane, ShapeKey, int], Bucket] = {}
+        self._buckets: dict[tuple[Lane, ShapeKey, int], LineBucket] = {}
         self._count = 0
         self.longest: Duration = 0
         """No request is longer, the time to prepare it counted."""
@@ -117,17 +117,17 @@ class Line:
         return self._count
 
     @property
-    def buckets(self) -> Collection[Bucket]:
+    def buckets(self) -> Collection[LineBucket]:
         """All buckets, none of them empty."""
         return self._buckets.values()
 
-    def add(self, request: PendingRequest, lane: Lane, key: Key, shape: ShapeKey, prepare: Duration) -> Entry:
+    def add(self, request: PendingRequest, lane: Lane, key: Key, shape: ShapeKey, prepare: Duration) -> LineEntry:
         """A request joins the line."""
         name = (lane, shape, request.min_units)
         bucket = self._buckets.get(name)
         if bucket is None:
-            bucket = self._buckets[name] = Bucket(*name)
-        entry = Entry(request, key, bucket)
+            bucket = self._buckets[name] = LineBucket(*name)
+        entry = LineEntry(request, key, bucket)
         bucket.add(entry)
         entries = self._lanes.get(lane)
         if entries is None:
@@ -137,7 +137,7 @@ class Line:
         self.longest = max(self.longest, entry.length + prepare)
         return entry
 
-    def remove(self, entry: Entry) -> None:
+    def remove(self, entry: LineEntry) -> None:
         """A request leaves the line."""
         bucket = entry.bucket
         bucket.remove(entry)
@@ -151,13 +151,13 @@ class Line:
         if not self._count:
             self.longest = 0
 
-    def first(self, rank: Callable[[Lane], Key]) -> Entry | None:
+    def first(self, rank: Callable[[Lane], Key]) -> LineEntry | None:
         """Who is first in the line."""
         if not self._count:
             return None
         return self._lanes[min(self._lanes, key=rank)].entries[0]
 
-    def in_order(self, rank: Callable[[Lane], Key]) -> Iterator[Entry]:
+    def in_order(self, rank: Callable[[Lane], Key]) -> Iterator[LineEntry]:
         """All in order, as it is when this is called."""
         lanes: Sequence[Lane] = list(self._lanes) if len(self._lanes) < 2 else sorted(self._lanes, key=rank)
         for lane in lanes:

@@ -16,7 +16,7 @@ from leasekit.core.settings import DurationSetting
 from leasekit.core.time import Instant, Term
 from leasekit.policies.broker.backfill import WaitingMapper, WaitingSettings
 from leasekit.policies.broker.line import Key, Lane
-from leasekit.policies.broker.turn import Turn
+from leasekit.policies.broker.turn import BrokerTurn
 
 Within = Literal["arrival", "shortest", "smallest", "largest"]
 
@@ -69,7 +69,7 @@ class _ByClass:
         }[self._within]
         return -request.priority, first, request.arrived
 
-    def rank(self, turn: Turn) -> Callable[[Lane], Key]:
+    def rank(self, turn: BrokerTurn) -> Callable[[Lane], Key]:
         """There is only one."""
         return lambda lane: ()
 

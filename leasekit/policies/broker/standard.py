@@ -12,7 +12,7 @@ from leasekit.core.settings import DurationSetting
 from leasekit.policies.broker.ledger import Ledger
 from leasekit.policies.broker.placement import BALANCES, Balance, Choice
 from leasekit.policies.broker.quotas import Quotas, QuotaSettings
-from leasekit.policies.broker.turn import Turn
+from leasekit.policies.broker.turn import BrokerTurn
 
 
 def _one_of_each(_: object, field: attrs.Attribute[tuple[QuotaSettings, ...]], found: Sequence[QuotaSettings]) -> None:
@@ -47,7 +47,7 @@ class Rule(Protocol):
     bulk: bool
     """Whether each request of a cycle is looked at by itself."""
 
-    def decide(self, turn: Turn, cycle: BrokerCycle) -> list[BrokerDecision]:
+    def decide(self, turn: BrokerTurn, cycle: BrokerCycle) -> list[BrokerDecision]:
         """The decisions of a turn."""
 
 
@@ -72,7 +72,7 @@ class StandardMapper:
             cycle = self._gathered(cycle, decisions)
         if self._quotas:
             self._ledger.forget(cycle.now)
-        turn = Turn(cycle, self._choice, self._quotas, self._ledger, None if self._rule.bulk else ())
+        turn = BrokerTurn(cycle, self._choice, self._quotas, self._ledger, None if self._rule.bulk else ())
         return decisions + self._rule.decide(turn, cycle)
 
     def _gathered(self, cycle: BrokerCycle, decisions: list[BrokerDecision]) -> BrokerCycle:

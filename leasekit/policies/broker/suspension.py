@@ -13,7 +13,7 @@ from leasekit.core.drivers import saves
 from leasekit.core.mappers import BrokerCycle, BrokerDecision, Defer, GrantedLease, PendingRequest, Preempt
 from leasekit.core.time import Duration, Instant, Term
 from leasekit.policies.broker.rooms import Place
-from leasekit.policies.broker.turn import Turn
+from leasekit.policies.broker.turn import BrokerTurn
 from leasekit.policies.broker.wishes import suspend_time
 
 Suspension = Literal["none", "serial", "all"]
@@ -70,7 +70,7 @@ class Suspender:
 
     # -- room for others ---------------------------------------------------------------------------------------
 
-    def make_room(self, turn: Turn, cycle: BrokerCycle, request: PendingRequest) -> list[BrokerDecision]:
+    def make_room(self, turn: BrokerTurn, cycle: BrokerCycle, request: PendingRequest) -> list[BrokerDecision]:
         """What has to be suspended for a request that may start at one instant only; empty if that doesn't help.
 
         The request is decided when its units are free.
@@ -101,7 +101,7 @@ class Suspender:
         return []
 
     def _coming(
-        self, turn: Turn, request: PendingRequest, place: Place, ended: list[GrantedLease]
+        self, turn: BrokerTurn, request: PendingRequest, place: Place, ended: list[GrantedLease]
     ) -> list[GrantedLease]:
         """Those that were ended early before, which their site has yet to hear of: as many as are needed, and free by
         then. Nobody else is suspended in their place.
@@ -116,7 +116,7 @@ class Suspender:
         return coming
 
     def _victims(
-        self, turn: Turn, request: PendingRequest, place: Place, running: list[GrantedLease]
+        self, turn: BrokerTurn, request: PendingRequest, place: Place, running: list[GrantedLease]
     ) -> list[GrantedLease]:
         """Those that have run for the shortest time, of the lowest class; none more than are needed."""
         at, room, least = request.term.start - place.ahead, place.room, request.min_units

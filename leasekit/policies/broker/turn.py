@@ -14,7 +14,7 @@ from typing import Any, Final
 from leasekit.core.mappers import BrokerCycle, BrokerDecision, Defer, Grant, GrantGroup, PendingRequest, Reject
 from leasekit.core.time import INSTANT_MAX, Duration, Instant, Term
 from leasekit.policies.broker import reasons
-from leasekit.policies.broker.ledger import Ledger, Usage, offered_usage
+from leasekit.policies.broker.ledger import Ledger, LedgerUsage, offered_usage
 from leasekit.policies.broker.placement import Choice, Member, pick, place
 from leasekit.policies.broker.quotas import Limit, Quotas
 from leasekit.policies.broker.rooms import Place, Room, Rooms, Shape, shape_key
@@ -34,7 +34,7 @@ PREPARES: Final = "prepare" in Grant._fields
 this turn only."""
 
 
-class Turn:
+class BrokerTurn:
     """What is left of the sources, and of quotas, after what the turn has granted so far."""
 
     def __init__(
@@ -321,7 +321,7 @@ class Turn:
 class GrantedToo:
     """The broker's account of holders, with what this turn has granted on top."""
 
-    def __init__(self, usage: Usage) -> None:
+    def __init__(self, usage: LedgerUsage) -> None:
         self.before = usage
         self._changed: dict[tuple[str, str], list[tuple[Term, int]]] = {}
         self._sums = Ledger(INSTANT_MAX)

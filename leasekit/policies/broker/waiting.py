@@ -27,11 +27,11 @@ from leasekit.core.mappers import BrokerCycle, BrokerDecision, Defer, PendingReq
 from leasekit.core.time import Duration, Instant, Term
 from leasekit.policies.broker import reasons
 from leasekit.policies.broker.booking import NEW, decide, items, plain
-from leasekit.policies.broker.line import Bucket, Entry, Key, Lane, Line
+from leasekit.policies.broker.line import Key, Lane, Line, LineBucket, LineEntry
 from leasekit.policies.broker.placement import pick
 from leasekit.policies.broker.rooms import Place, Room, shape_key
 from leasekit.policies.broker.suspension import Suspender
-from leasekit.policies.broker.turn import EXPLAINED_MAX, Turn
+from leasekit.policies.broker.turn import EXPLAINED_MAX, BrokerTurn
 from leasekit.policies.broker.wishes import PLAIN, read_wish
 
 Mode = Literal["easy", "conservative", "strict"]
@@ -49,7 +49,7 @@ class Order(Protocol):
     def key(self, request: PendingRequest) -> Key:
         """Its key within the lane, but for a tie."""
 
-    def rank(self, turn: Turn) -> Callable[[Lane], Key]:
+    def rank(self, turn: BrokerTurn) -> Callable[[Lane], Key]:
         """How lanes are ordered, as of now."""
 
     def granted(self, request: PendingRequest, units: int, term: Term, now: Instant) -> bool:
@@ -67,7 +67,7 @@ class ByArrival:
         """Class, then arrival."""
         return -request.priority, request.arrived
 
-    def rank(self, turn: Turn) -> Callable[[Lane], Key]:
+    def rank(self, turn: BrokerTurn) -> Callable[[Lane], Key]:
         """There is only one."""
         return _alike
 
@@ -95,12 +95,12 @@ class Waiting:
         self._depth = depth if mode == "conservative" else 0
         self._patience = patience
         self._lines: dict[str, Line] = {}
-        self._entries: dict[str, Entry] = {}
+        self._entries: dict[str, LineEntry] = {}
         self._standing = 0
         self._turns = 0
         self._serial = 0
 
-    def decide(self, turn: Turn, cycle: BrokerCycle) -> list[BrokerDecision]:
+    def decide(self, turn: BrokerTurn, cycle: BrokerCycle) -> list[BrokerDecision]:
         """Every new request of the cycle, and each of those that wait that can start."""
         out: list[BrokerDecision] = []
         self._suspends = self._suspender.acts(cycle)
@@ -118,8 +118,8 @@ class Waiting:
     # -- reading the cycle -------------------------------------------------------------------------------------
 
     def _read(
-        self, turn: Turn, cycle: BrokerCycle, out: list[BrokerDecision]
-    ) -> tuple[list[PendingRequest], list[Entry]]:
+        self, turn: BrokerTurn, cycle: BrokerCycle, out: list[BrokerDecision]
+    ) -> tuple[list[PendingRequest], list[LineEntry]]:
         """Bring the line up to date; what doesn't belong there, and who has just joined it."""
         self._turns += 1
         requests, known = cycle.requests, self._entries
@@ -138,7 +138,7 @@ class Waiting:
             self._lines.clear()
             new = list(requests)
         others: list[PendingRequest] = []
-        fresh: list[Entry] = []
+        fresh: list[LineEntry] = []
         for request in new:
             if request.op != "new" or request.term.start > turn.now or request.latest_start <= turn.now:
                 others.append(request)
@@ -147,7 +147,9 @@ class Waiting:
         self._standing = 0
         return others, fresh
 
-    def _join(self, turn: Turn, request: PendingRequest, fresh: list[Entry], out: list[BrokerDecision]) -> None:
+    def _join(
+        self, turn: BrokerTurn, request: PendingRequest, fresh: list[LineEntry], out: list[BrokerDecision]
+    ) -> None:
         shape = turn.shape(request)
         reason = reasons.never(request, shape, request.min_units, turn.now)
         if not reason:
@@ -173,7 +175,7 @@ class Waiting:
     # -- what doesn't wait in line -----------------------------------------------------------------------------
 
     def _decide_others(
-        self, turn: Turn, cycle: BrokerCycle, services: dict[str, _Service], out: list[BrokerDecision]
+        self, turn: BrokerTurn, cycle: BrokerCycle, services: dict[str, _Service], out: list[BrokerDecision]
     ) -> None:
         for op, less, _, _, _, requests in sorted(items(cycle, plain)):
             if op == NEW:
@@ -187,13 +189,13 @@ class Waiting:
 
     # -- leaving the line --------------------------------------------------------------------------------------
 
-    def leave(self, line: Line, entry: Entry) -> None:
+    def leave(self, line: Line, entry: LineEntry) -> None:
         """A request has been decided."""
         line.remove(entry)
         del self._entries[entry.request.lease]
 
     def _explain(
-        self, turn: Turn, fresh: Sequence[Entry], services: dict[str, _Service], out: list[BrokerDecision]
+        self, turn: BrokerTurn, fresh: Sequence[LineEntry], services: dict[str, _Service], out: list[BrokerDecision]
     ) -> None:
         """Tell those who have just joined what they wait for."""
         for entry in fresh:
@@ -232,7 +234,7 @@ class Waiting:
 class _Service:
     """One line during one turn."""
 
-    def __init__(self, rule: Waiting, type_: str, line: Line, turn: Turn, out: list[BrokerDecision]) -> None:
+    def __init__(self, rule: Waiting, type_: str, line: Line, turn: BrokerTurn, out: list[BrokerDecision]) -> None:
         self._rule = rule
         self._line = line
         self._turn = turn
@@ -241,14 +243,14 @@ class _Service:
         self._rooms = turn.rooms.of_type(type_)
         self._rank = rule.order.rank(turn)
         # Out of this turn: why, or nothing for those who hold a place.
-        self._skipped: dict[Entry, str] = {}
-        self._planned: dict[Entry, Instant] = {}
+        self._skipped: dict[LineEntry, str] = {}
+        self._planned: dict[LineEntry, Instant] = {}
         self._taken: set[Room] = set()
         self._wakes: list[Instant] = []
-        self._places: dict[Bucket, Sequence[Place]] = {}
+        self._places: dict[LineBucket, Sequence[Place]] = {}
         # What can start now, good as long as nothing is booked: `_seen` says up to which change.
         self._seen = -1
-        self._limits: dict[Bucket, Duration] = {}
+        self._limits: dict[LineBucket, Duration] = {}
         self._stairs: dict[Room, list[tuple[int, Instant]]] = {}
         self._most = 0
         self._told = 0
@@ -277,7 +279,7 @@ class _Service:
             else:
                 self._reserve(first)
 
-    def why(self, entry: Entry) -> str:
+    def why(self, entry: LineEntry) -> str:
         """What a request waits for."""
         if self._skipped.get(entry):
             return self._skipped[entry]
@@ -347,13 +349,13 @@ class _Service:
                     break
                 self._look()
 
-    def _hold(self, entry: Entry) -> None:
+    def _hold(self, entry: LineEntry) -> None:
         """Start a part of a request, or keep a place for it."""
         suspender = self._rule.suspender
         if suspender is None or not self._start_part(entry, suspender):
             self._reserve(entry)
 
-    def _start_part(self, entry: Entry, suspender: Suspender) -> bool:
+    def _start_part(self, entry: LineEntry, suspender: Suspender) -> bool:
         request, limit = entry.request, self._turn.limit(entry.request)
         self._look()
         for place in self._of(entry.bucket):
@@ -372,18 +374,18 @@ class _Service:
 
     # -- who is next -------------------------------------------------------------------------------------------
 
-    def _first(self) -> Entry | None:
+    def _first(self) -> LineEntry | None:
         if not self._skipped:
             return self._line.first(self._rank)
         return next((entry for entry in self._line.in_order(self._rank) if entry not in self._skipped), None)
 
-    def _next_to_hold(self) -> Entry | None:
+    def _next_to_hold(self) -> LineEntry | None:
         """The first in line none of whose sites holds a place for anybody yet."""
         if len(self._taken) == len(self._rooms):
             return None
         if not self._taken and not self._skipped:
             return self._line.first(self._rank)
-        best: Entry | None = None
+        best: LineEntry | None = None
         for bucket in self._line.buckets:
             if any(place.room in self._taken for place in self._of(bucket)):
                 continue
@@ -392,11 +394,11 @@ class _Service:
                 best = first
         return best
 
-    def _startable(self) -> Entry | None:
+    def _startable(self) -> LineEntry | None:
         """The first in line that can start now."""
         self._look()
         most = self._most
-        best: Entry | None = None
+        best: LineEntry | None = None
         if most:
             for bucket in self._line.buckets:
                 if bucket.units <= most and bucket.shortest <= (limit := self._limit(bucket)):
@@ -405,12 +407,12 @@ class _Service:
                         best = entry
         return best
 
-    def _before(self, one: Entry, other: Entry) -> bool:
+    def _before(self, one: LineEntry, other: LineEntry) -> bool:
         if one.bucket.lane == other.bucket.lane:
             return one.key < other.key
         return self._rank(one.bucket.lane) < self._rank(other.bucket.lane)
 
-    def _fits(self, entry: Entry) -> bool:
+    def _fits(self, entry: LineEntry) -> bool:
         self._look()
         return entry.length <= self._limit(entry.bucket) and entry.latest >= self._now
 
@@ -423,7 +425,7 @@ class _Service:
             self._stairs = {room: room.stairs(self._now, horizon) for room in self._rooms}
             self._most = max((stairs[0][0] for stairs in self._stairs.values() if stairs), default=0)
 
-    def _limit(self, bucket: Bucket) -> Duration:
+    def _limit(self, bucket: LineBucket) -> Duration:
         """How long a request of a bucket may be to start now; negative where there are no units for it."""
         limit = self._limits.get(bucket)
         if limit is None:
@@ -439,7 +441,7 @@ class _Service:
             until = at
         return until
 
-    def _of(self, bucket: Bucket) -> Sequence[Place]:
+    def _of(self, bucket: LineBucket) -> Sequence[Place]:
         places = self._places.get(bucket)
         if places is None:
             places = self._places[bucket] = self._turn.rooms.shape(bucket.shape).places
@@ -447,7 +449,7 @@ class _Service:
 
     # -- what becomes of it ------------------------------------------------------------------------------------
 
-    def _start(self, entry: Entry) -> bool:
+    def _start(self, entry: LineEntry) -> bool:
         """Grant a start now, or as soon as the units can be ready; False if it can't be, and it is out of this turn."""
         turn, request = self._turn, entry.request
         limit = turn.limit(request)
@@ -475,7 +477,7 @@ class _Service:
         self._skipped[entry] = ""
         return False
 
-    def _reserve(self, entry: Entry) -> None:
+    def _reserve(self, entry: LineEntry) -> None:
         """Keep a place for a request in what is left for this turn; who can't have one is out of it."""
         turn, request = self._turn, entry.request
         shape = turn.rooms.shape(entry.bucket.shape)

@@ -13,7 +13,7 @@ from hashlib import sha256
 from typing import Final, NamedTuple, Protocol
 
 from leasekit.core.claims.keys import Scheme, Signer
-from leasekit.core.protocol.channel import Batch, Channel, Closed, Established, Heartbeat
+from leasekit.core.protocol.channel import Channel, Closed, Established, Heartbeat, ReceivedBatch
 from leasekit.core.time import SECOND, Duration, Instant
 from leasekit_simulation.faults.scenario import Scenario
 
@@ -190,9 +190,9 @@ class Link:
             if isinstance(event, Established):
                 self.tries = 0
                 self.world.connected(name, self.other(name))
-            elif isinstance(event, Batch | Heartbeat) and abs(event.sent_at - now) > skew:
+            elif isinstance(event, ReceivedBatch | Heartbeat) and abs(event.sent_at - now) > skew:
                 self.world.mark("clock too far off: not obeyed")
-            elif isinstance(event, Batch):
+            elif isinstance(event, ReceivedBatch):
                 self.world.arrived(self.other(name), name, event.payload)
         self.flush(name)
 

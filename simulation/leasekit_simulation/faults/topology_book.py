@@ -10,7 +10,7 @@ from random import Random
 from typing import Any, Final
 
 from leasekit.core.leases.plans import ASKING, COMMITTING, USED
-from leasekit.core.protocol.messages import NEW, Planned, Redeem, Release, RequestTicket, TicketUpdate
+from leasekit.core.protocol.messages import NEW, Planned, Redeem, ReleaseParts, RequestTicket, TicketUpdate
 from leasekit.core.time import MINUTE, SECOND, Instant
 from leasekit_simulation.faults.checkers import Listening, must
 from leasekit_simulation.faults.networks import draw_request
@@ -27,7 +27,7 @@ class TopologyChecker(Listening):
         super().__init__()
         self.world = world
         self.sends = {RequestTicket: self._request, Redeem: self._redeem, Planned: self._planned}
-        self.receives = {TicketUpdate: self._ticket, Release: self._release}
+        self.receives = {TicketUpdate: self._ticket, ReleaseParts: self._release}
         self._plan_of: dict[tuple[str, str], tuple[str, Instant]] = {}
         self._over: set[tuple[str, str]] = set()
         """Plans that brokers need not hold any more: released, or asked for, which may have been refused."""
@@ -61,7 +61,7 @@ class TopologyChecker(Listening):
             self._promised.get(receiver, {}).pop(plan, None)  # from now on it may be used, or refused
             self._over.add((receiver, plan))
 
-    def _release(self, at: Instant, sender: str, receiver: str, message: Release) -> None:
+    def _release(self, at: Instant, sender: str, receiver: str, message: ReleaseParts) -> None:
         self._promised.get(receiver, {}).pop(message.plan, None)
         self._over.add((receiver, message.plan))
 

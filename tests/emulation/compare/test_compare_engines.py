@@ -13,9 +13,9 @@ from leasekit.emulation.compare.engines import run_dask, run_local, run_one
 from leasekit.emulation.compare.measures import Measured
 from leasekit.emulation.compare.pool import Pool
 from leasekit.emulation.compare.targets import Target, read_target
-from leasekit.emulation.compare.works import Shape, Work, generate
+from leasekit.emulation.compare.works import Work, WorkShape, generate
 
-WORKS = generate(Shape(jobs=120, nodes=16, seed=2)).works
+WORKS = generate(WorkShape(jobs=120, nodes=16, seed=2)).works
 TESTS = Path(__file__).resolve().parents[2]
 
 

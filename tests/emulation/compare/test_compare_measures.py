@@ -6,7 +6,7 @@ from array import array
 
 import pytest
 
-from leasekit.emulation.compare.drive import REFUSED, Outcome
+from leasekit.emulation.compare.drive import REFUSED, DriveOutcome
 from leasekit.emulation.compare.measures import measure
 from leasekit.emulation.compare.works import Work
 
@@ -17,9 +17,9 @@ def _work(submit: int, run: int, units: int, holder: str, kind: str = "be") -> W
     return Work("w", holder, submit * S, submit * S, 10**12, run * S, run * S, units, kind)
 
 
-def _outcome(*starts: int | None) -> Outcome:
+def _outcome(*starts: int | None) -> DriveOutcome:
     made = array("q", [REFUSED if start is None else start * S for start in starts])
-    return Outcome(starts=made, reasons={}, turns=3, decisions=4, deepest=2, seconds=0.5, cpu_seconds=0.4)
+    return DriveOutcome(starts=made, reasons={}, turns=3, decisions=4, deepest=2, seconds=0.5, cpu_seconds=0.4)
 
 
 def test_by_hand() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from leasekit.core.mappers import BrokerCycle, Grant, Preempt
 from leasekit.core.time import INSTANT_MAX, SECOND, Term
-from leasekit.emulation.compare.drive import REFUSED, Outcome, drive
+from leasekit.emulation.compare.drive import REFUSED, DriveOutcome, drive
 from leasekit.emulation.compare.measures import measure
 from leasekit.emulation.compare.pool import Saving
 from leasekit.emulation.compare.works import Work
@@ -206,7 +206,7 @@ def drawn_works(drawn: list[tuple[int, int, int, int, int]]) -> list[Work]:
     return works
 
 
-def check_stretches(works: list[Work], outcome: Outcome, units: int) -> None:
+def check_stretches(works: list[Work], outcome: DriveOutcome, units: int) -> None:
     """All that was granted ran for as long as it takes, nowhere with more units than there are."""
     spans = []
     for number, work in enumerate(works):

@@ -10,7 +10,7 @@ from datafiles import data_file
 from leasekit.config.traces import TraceError
 from leasekit.core.errors import LeasekitError
 from leasekit.core.time import HOUR, INSTANT_MAX, SECOND
-from leasekit.emulation.compare.works import Shape, from_file, from_swf, generate, write_swf
+from leasekit.emulation.compare.works import WorkShape, from_file, from_swf, generate, write_swf
 
 
 def _job(number: int, submit: int, run: int, procs: int, wanted: int, user: int = 7) -> str:
@@ -63,10 +63,10 @@ def test_an_empty_workload_file(tmp_path: Path) -> None:
 
 def test_the_same_seed_makes_the_same_work(tmp_path: Path) -> None:
     """By its seed, to the last digit; another seed makes other work; and a log of it reads back as it was made."""
-    shape = Shape(jobs=300, nodes=32, seed=5)
+    shape = WorkShape(jobs=300, nodes=32, seed=5)
     made = generate(shape)
     assert generate(shape).works == made.works
-    assert generate(Shape(jobs=300, nodes=32, seed=6)).works != made.works
+    assert generate(WorkShape(jobs=300, nodes=32, seed=6)).works != made.works
     write_swf(tmp_path / "log.swf", made, 32)
     read = from_swf(tmp_path / "log.swf").works
     assert [work[2:] for work in read] == [work[2:] for work in made.works]
@@ -77,7 +77,7 @@ def test_made_work_is_like_what_was_asked_for() -> None:
     """The load over the time of submissions is near what was asked for, nothing is wider than the machine, and
     estimates are never too short and mostly too long.
     """
-    shape = Shape(jobs=4000, nodes=64, load=0.7, seed=3)
+    shape = WorkShape(jobs=4000, nodes=64, load=0.7, seed=3)
     works = generate(shape).works
     span = works[-1].submit - works[0].submit
     load = sum(work.run * work.units for work in works) / (span * shape.nodes)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import final
 
-from leasekit.policies.broker.coallocation.instance import Availability, Network, Shape
+from leasekit.policies.broker.coallocation.instance import Availability, InstanceShape, Network
 from leasekit.policies.broker.coallocation.routing import Oracle
 
 
@@ -24,7 +24,7 @@ class Ground:
     enough CPUs, and enough bandwidth around them, for each spot.
     """
 
-    def __init__(self, network: Network, shape: Shape, free: Availability) -> None:
+    def __init__(self, network: Network, shape: InstanceShape, free: Availability) -> None:
         self.network = network
         self.shape = shape
         self.free = free

@@ -12,7 +12,7 @@ from fractions import Fraction
 
 import attrs
 
-from leasekit.policies.broker.coallocation.model import CoRequest, LinkRequest, Options, Resources
+from leasekit.policies.broker.coallocation.model import CoRequest, LinkRequest, ModelOptions, Resources
 
 
 @attrs.frozen(kw_only=True)
@@ -36,7 +36,7 @@ class Free:
     vc: Mapping[str, float | Fraction]
 
 
-def faults(plan: NamedPlan, resources: Resources, request: CoRequest, options: Options, free: Free) -> list[str]:
+def faults(plan: NamedPlan, resources: Resources, request: CoRequest, options: ModelOptions, free: Free) -> list[str]:
     """What is wrong with a plan, a sentence each; nothing if it is good (it need not be the cheapest)."""
     found = [*_hosting(plan, resources, request, options, free)]
     if not found:
@@ -47,7 +47,9 @@ def faults(plan: NamedPlan, resources: Resources, request: CoRequest, options: O
     return found
 
 
-def _hosting(plan: NamedPlan, resources: Resources, request: CoRequest, options: Options, free: Free) -> Iterator[str]:
+def _hosting(
+    plan: NamedPlan, resources: Resources, request: CoRequest, options: ModelOptions, free: Free
+) -> Iterator[str]:
     vertices = {vertex.id: vertex for vertex in resources.vertices}
     used: Counter[str] = Counter()
     hosts = [plan.sites.get(site.id) for site in request.sites]
@@ -72,7 +74,7 @@ def _hosting(plan: NamedPlan, resources: Resources, request: CoRequest, options:
             yield f"{name} has {free.cpus.get(name, 0)} CPUs free, {cpus} are used"
 
 
-def _paths(plan: NamedPlan, resources: Resources, request: CoRequest, options: Options) -> Iterator[str]:
+def _paths(plan: NamedPlan, resources: Resources, request: CoRequest, options: ModelOptions) -> Iterator[str]:
     if len(plan.paths) != len(request.links):
         yield f"it has {len(plan.paths)} paths for {len(request.links)} requested links"
         return
@@ -100,7 +102,7 @@ def _path(
     plan: NamedPlan,
     resources: Resources,
     request: CoRequest,
-    options: Options,
+    options: ModelOptions,
 ) -> Iterator[str]:
     if not path:
         yield f"{what} is missing"

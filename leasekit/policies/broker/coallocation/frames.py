@@ -20,14 +20,14 @@ import attrs
 from leasekit.core.time import Duration, Instant, Term
 from leasekit.core.timetable import Timetable
 from leasekit.policies.broker.coallocation.bounds import Bounds, Ground, best_of
-from leasekit.policies.broker.coallocation.instance import INF, Availability, Network, Outcome, Shape
+from leasekit.policies.broker.coallocation.instance import INF, Availability, InstanceOutcome, InstanceShape, Network
 from leasekit.policies.broker.coallocation.model import Mode, Solver, Sort
 from leasekit.policies.broker.coallocation.routing import Oracle
-from leasekit.policies.broker.coallocation.solve import UNLIMITED_TIME, Limits, solve
+from leasekit.policies.broker.coallocation.solve import UNLIMITED_TIME, SolveLimits, solve
 
 
 @attrs.frozen(kw_only=True)
-class Window:
+class FrameWindow:
     """Start in ``[est, lst]`` for ``duration``; times in the timetables' unit.
 
     ``unit`` is how many of those make one of the requester's, in whole numbers of which equidistant starts lie apart
@@ -62,30 +62,30 @@ class Policy:
     sort: Sort = "start"
     solver: Solver = "auto"
     best_only: bool = False
-    limits: Limits = UNLIMITED_TIME
+    limits: SolveLimits = UNLIMITED_TIME
 
 
-class Plan(NamedTuple):
+class FramePlan(NamedTuple):
     """A plan for one start; ``outcome`` has a cost."""
 
     start: Instant
-    outcome: Outcome
+    outcome: InstanceOutcome
 
 
 class Refused(NamedTuple):
     """A start without a plan. ``outcome`` is None where time ran out before it was looked at."""
 
     start: Instant
-    outcome: Outcome | None
+    outcome: InstanceOutcome | None
 
 
-class Planned(NamedTuple):
+class FramePlanned(NamedTuple):
     """All plans, the preferred one first, and the starts without one, in order of time.
 
     ``looked_at`` counts starts, ``solved`` those that needed a solution of their own.
     """
 
-    plans: tuple[Plan, ...]
+    plans: tuple[FramePlan, ...]
     refused: tuple[Refused, ...]
     looked_at: int
     solved: int
@@ -116,7 +116,7 @@ class Books:
         cpus = [None if table is None else table.overlay() for table in self.cpus]
         return Books(self.network, cpus, [table.overlay() for table in self.links])
 
-    def reserve(self, key: str, shape: Shape, plan: Plan, duration: Duration) -> None:
+    def reserve(self, key: str, shape: InstanceShape, plan: FramePlan, duration: Duration) -> None:
         """Take what a plan uses, all or nothing. Raises ``Shortfall`` if it doesn't fit."""
         frame = Term(plan.start, plan.start + duration)
         taken: list[tuple[Timetable, tuple[str, int]]] = []
@@ -129,12 +129,12 @@ class Books:
                 table.release(name)
             raise
 
-    def release(self, key: str, shape: Shape, plan: Plan) -> None:
+    def release(self, key: str, shape: InstanceShape, plan: FramePlan) -> None:
         """Give up what :meth:`reserve` took under that key."""
         for table, _, part in self._parts(shape, plan.outcome):
             table.release((key, part))
 
-    def _parts(self, shape: Shape, outcome: Outcome) -> Iterator[tuple[Timetable, int, int]]:
+    def _parts(self, shape: InstanceShape, outcome: InstanceOutcome) -> Iterator[tuple[Timetable, int, int]]:
         for j, (v, spot) in enumerate(zip(outcome.sites, shape.spots, strict=True)):
             table = self.cpus[v]
             assert table is not None, "exchange points don't host"
@@ -162,7 +162,7 @@ class View:
     exact only up to that. Without a ``shape`` all are exact.
     """
 
-    def __init__(self, books: Books, shape: Shape | None, span: Term, policy: Policy) -> None:
+    def __init__(self, books: Books, shape: InstanceShape | None, span: Term, policy: Policy) -> None:
         network = books.network
         self._policy = policy
         self._share = policy.fraction.as_integer_ratio()
@@ -216,7 +216,7 @@ class View:
         return Availability(tuple(cpus), tuple(bw), values)
 
 
-def starts(window: Window, books: Books) -> list[Instant]:
+def starts(window: FrameWindow, books: Books) -> list[Instant]:
     """The candidate starts of a window, in order; both of its ends are among the equidistant ones."""
     found: set[Instant] = set()
     if window.mode != "breakpoints":
@@ -230,7 +230,7 @@ def starts(window: Window, books: Books) -> list[Instant]:
 
 
 @final
-class Planner:
+class FramePlanner:
     """Plans requests over one network's books. What is known of cheapest paths is kept from request to request."""
 
     def __init__(self, books: Books) -> None:
@@ -238,7 +238,7 @@ class Planner:
         self.books = books
         self.oracle = Oracle(books.network)
 
-    def plan(self, shape: Shape, window: Window, policy: Policy = Policy()) -> Planned:
+    def plan(self, shape: InstanceShape, window: FrameWindow, policy: Policy = Policy()) -> FramePlanned:
         """Plans for the candidate starts of a window."""
         candidates = starts(window, self.books)
         view = View(self.books, shape, Term(candidates[0], candidates[-1] + window.duration), policy)
@@ -247,8 +247,8 @@ class Planner:
         if policy.solver != "highs" and len(candidates) > 1 and not (policy.best_only and policy.sort == "start"):
             frees = looked_up = list(frees)
             bounds = Bounds(Ground(self.network, shape, best_of(looked_up)), self.oracle)
-        known: dict[object, Outcome] = {}
-        plans: list[Plan] = []
+        known: dict[object, InstanceOutcome] = {}
+        plans: list[FramePlan] = []
         refused: list[Refused] = []
         below = INF
         for number, (start, free) in enumerate(zip(candidates, frees, strict=True)):
@@ -272,17 +272,17 @@ class Planner:
             if outcome.cost is None or outcome.cost >= below:
                 refused.append(Refused(start, outcome))
                 continue
-            plans.append(Plan(start, outcome))
+            plans.append(FramePlan(start, outcome))
             if policy.best_only:
                 if policy.sort == "start":
                     break
                 below = outcome.cost
-        return Planned(tuple(self._sorted(plans, policy.sort)), tuple(refused), len(candidates), len(known))
+        return FramePlanned(tuple(self._sorted(plans, policy.sort)), tuple(refused), len(candidates), len(known))
 
-    def _sorted(self, plans: list[Plan], sort: Sort) -> list[Plan]:
+    def _sorted(self, plans: list[FramePlan], sort: Sort) -> list[FramePlan]:
         rank = self.network.rank
 
-        def order(plan: Plan) -> tuple[object, ...]:
+        def order(plan: FramePlan) -> tuple[object, ...]:
             names = tuple(rank[v] for v in plan.outcome.sites)
             cost = plan.outcome.cost or 0
             return (plan.start, cost, names) if sort == "start" else (cost, plan.start, names)
@@ -290,7 +290,7 @@ class Planner:
         return sorted(plans, key=order)
 
 
-def _essence(shape: Shape, free: Availability) -> object:
+def _essence(shape: InstanceShape, free: Availability) -> object:
     """All that a solution depends on: frames that agree in it have the same one."""
     if shape.distinct:
         cpus = free.cpus

@@ -5,7 +5,8 @@ scale x bandwidth scale, so that costs of CPUs and of bandwidth add up. Vertices
 and demands are numbers; sets of links are the bits of an integer. A requested link with a backup is two demands
 between the same spots, each the other's twin; one with bandwidth 0 is none.
 
-:class:`Network` is made once for a topology, :class:`Shape` once for a request, :class:`Availability` for each frame.
+:class:`Network` is made once for a topology, :class:`InstanceShape` once for a request, :class:`Availability` for each
+frame.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from fractions import Fraction
 from math import lcm
 from typing import Final, Literal, NamedTuple, TypeAlias, final
 
-from leasekit.policies.broker.coallocation.model import CoRequest, Options, Resources, SiteRequest
+from leasekit.policies.broker.coallocation.model import CoRequest, ModelOptions, Resources, SiteRequest
 
 INF: Final = 1 << 240
 """More than every cost: the largest ones are products of four numbers of at most 40 bits and their scales."""
@@ -148,7 +149,7 @@ class Spot(NamedTuple):
     candidates: tuple[int, ...]
 
 
-class Demand(NamedTuple):
+class InstanceDemand(NamedTuple):
     """One path that is wanted: ``hops`` at most (0: any number), ``latency`` at most (-1: any), ``link`` the number
     of the requested link, ``twin`` the demand that it must share no link with (-1: none).
     """
@@ -170,7 +171,7 @@ class Availability(NamedTuple):
     vc: tuple[int, ...]
 
 
-class Outcome(NamedTuple):
+class InstanceOutcome(NamedTuple):
     """What a solver found. ``cost`` is None without a plan; ``bound`` is a cost that no plan is below.
 
     ``sites`` hosts each spot, ``paths`` are the vertices of each demand's path. ``optimal`` and ``infeasible`` are
@@ -186,7 +187,7 @@ class Outcome(NamedTuple):
 
 
 @final
-class Shape:
+class InstanceShape:
     """A request against a network, without regard to what is free: spots, demands, and the order of the search.
 
     ``order`` visits the spots along a spanning forest, ``parent`` is the spot that a spot is attached to (-1: none),
@@ -195,7 +196,7 @@ class Shape:
     of those, only placements in the order of names are looked at.
     """
 
-    def __init__(self, network: Network, request: CoRequest, options: Options) -> None:
+    def __init__(self, network: Network, request: CoRequest, options: ModelOptions) -> None:
         self.distinct = options.distinct_sites
         index = {site.id: number for number, site in enumerate(request.sites)}
         avoided = {network.index[name] for name in request.avoid}
@@ -206,7 +207,7 @@ class Shape:
         self.kinds = tuple(dict.fromkeys((spot.cpus, spot.candidates) for spot in self.spots))
         self._arrange()
 
-    def with_demands(self, demands: Sequence[Demand]) -> Shape:
+    def with_demands(self, demands: Sequence[InstanceDemand]) -> InstanceShape:
         """The same spots with other demands."""
         twin = copy(self)
         twin.demands = tuple(demands)
@@ -284,15 +285,17 @@ def _spot(network: Network, site: SiteRequest, avoided: set[int]) -> Spot:
     return Spot(site.id, site.cpus, tuple(sorted(fitting, key=network.rank.__getitem__)))
 
 
-def _demands(network: Network, request: CoRequest, options: Options, index: Mapping[str, int]) -> tuple[Demand, ...]:
-    made: list[Demand] = []
+def _demands(
+    network: Network, request: CoRequest, options: ModelOptions, index: Mapping[str, int]
+) -> tuple[InstanceDemand, ...]:
+    made: list[InstanceDemand] = []
     for number, link in enumerate(request.links):
         if link.bw == 0:
             continue
         hops = link.pmax if link.pmax is not None else options.pmax or 0
         latency = -1 if link.max_latency is None else scaled(link.max_latency, network.scale.latency)
         bw = scaled(link.bw, network.scale.bandwidth)
-        demand = Demand(number, index[link.from_], index[link.to], bw, hops, latency)
+        demand = InstanceDemand(number, index[link.from_], index[link.to], bw, hops, latency)
         if link.backup:
             made.append(demand._replace(twin=len(made) + 1))
             made.append(demand._replace(twin=len(made) - 1))
@@ -301,7 +304,7 @@ def _demands(network: Network, request: CoRequest, options: Options, index: Mapp
     return tuple(made)
 
 
-def _peers(spots: Sequence[Spot], demands: Sequence[Demand]) -> tuple[tuple[int, ...], ...]:
+def _peers(spots: Sequence[Spot], demands: Sequence[InstanceDemand]) -> tuple[tuple[int, ...], ...]:
     """For each spot those that it is interchangeable with: the same wants, and the same demands to all others."""
 
     def seen_with(trade: Mapping[int, int]) -> list[tuple[int, ...]]:

@@ -25,7 +25,7 @@ from math import ceil, inf
 from typing import Any, Final, NamedTuple, final
 
 from leasekit.core.errors import LeasekitError
-from leasekit.policies.broker.coallocation.instance import INF, Availability, Network, Outcome, Shape
+from leasekit.policies.broker.coallocation.instance import INF, Availability, InstanceOutcome, InstanceShape, Network
 
 MILP_NODES_MAX: Final = 100_000
 """Nodes of HiGHS's tree: where its run ends without a clock."""
@@ -33,7 +33,7 @@ MILP_NODES_MAX: Final = 100_000
 _SLACK: Final = 1e-6
 
 
-class Row(NamedTuple):
+class MilpRow(NamedTuple):
     """``low <= sum of coefficient x column <= high``."""
 
     low: float
@@ -45,7 +45,7 @@ class Program(NamedTuple):
     """A 0-1 program: minimize ``cost``. ``x[j][i]`` and ``y[l][k]`` are columns, k = 2e or 2e + 1 an arc of link e."""
 
     cost: Sequence[float]
-    rows: Sequence[Row]
+    rows: Sequence[MilpRow]
     x: Sequence[Mapping[int, int]]
     y: Sequence[Mapping[int, int]]
 
@@ -58,22 +58,22 @@ class Solved(NamedTuple):
     bound: float
 
 
-def plain(network: Network, shape: Shape, free: Availability) -> Program:
+def plain(network: Network, shape: InstanceShape, free: Availability) -> Program:
     """The program as the paper has it."""
     return _Builder(network, shape, free, strong=False).program()
 
 
-def strengthened(network: Network, shape: Shape, free: Availability) -> Program:
+def strengthened(network: Network, shape: InstanceShape, free: Availability) -> Program:
     """The program without impossible columns, and with rows that cut off fractions."""
     return _Builder(network, shape, free, strong=True).program()
 
 
 @final
 class _Builder:
-    def __init__(self, network: Network, shape: Shape, free: Availability, *, strong: bool) -> None:
+    def __init__(self, network: Network, shape: InstanceShape, free: Availability, *, strong: bool) -> None:
         self._network, self._shape, self._free, self._strong = network, shape, free, strong
         self._cost: list[float] = []
-        self._rows: list[Row] = []
+        self._rows: list[MilpRow] = []
         self._x = [self._hosts(j) for j in range(len(shape.spots))]
         self._y = [self._arcs(number) for number in range(len(shape.demands))]
 
@@ -92,7 +92,7 @@ class _Builder:
 
     def _row(self, low: float, high: float, terms: Mapping[int, float]) -> None:
         if terms or low > 0:
-            self._rows.append(Row(low, high, terms))
+            self._rows.append(MilpRow(low, high, terms))
 
     def _hosts(self, j: int) -> dict[int, int]:
         spot, free = self._shape.spots[j], self._free
@@ -189,14 +189,14 @@ class _Builder:
 
 def solve(
     network: Network,
-    shape: Shape,
+    shape: InstanceShape,
     free: Availability,
     *,
     below: int = INF,
     nodes: int = MILP_NODES_MAX,
     remaining: Callable[[], float] | None = None,
     ordered: bool = True,
-) -> Outcome:
+) -> InstanceOutcome:
     """The cheapest plan of cost less than ``below``, by HiGHS.
 
     ``remaining`` says how many seconds are left; without it only ``nodes`` end a run, and the same problem always has
@@ -209,12 +209,12 @@ def solve(
     bound = _whole(first.bound * scale)
     if not first.values:
         if first.done:
-            return Outcome("infeasible", None, INF)
-        return Outcome("bound", None, min(bound, below))
+            return InstanceOutcome("infeasible", None, INF)
+        return InstanceOutcome("bound", None, min(bound, below))
     found = _outcome(network, shape, free, program, first.values)
     assert found.cost is not None
     if found.cost >= below:
-        return Outcome("infeasible" if first.done else "bound", None, INF if first.done else min(bound, below))
+        return InstanceOutcome("infeasible" if first.done else "bound", None, INF if first.done else min(bound, below))
     if not first.done:
         return found._replace(status="bound", bound=min(bound, found.cost))
     found = found._replace(status="optimal", bound=found.cost)
@@ -223,17 +223,17 @@ def solve(
 
 def _first_by_name(
     network: Network,
-    shape: Shape,
+    shape: InstanceShape,
     free: Availability,
     program: Program,
-    found: Outcome,
+    found: InstanceOutcome,
     nodes: int,
     remaining: Callable[[], float] | None,
-) -> Outcome:
+) -> InstanceOutcome:
     """Of the plans that cost the least, the first by names: spot by spot, the first name that still can be had."""
     assert found.cost is not None
     scale = network.scale.bandwidth * network.scale.value
-    ceiling = Row(-inf, found.cost / scale + _SLACK, {c: value for c, value in enumerate(program.cost) if value})
+    ceiling = MilpRow(-inf, found.cost / scale + _SLACK, {c: value for c, value in enumerate(program.cost) if value})
     rows = [*program.rows, ceiling]
     for j, columns in enumerate(program.x):
         names = [0.0] * len(program.cost)
@@ -246,7 +246,7 @@ def _first_by_name(
         if better.cost != found.cost:
             return found
         found = better._replace(status="optimal", bound=found.cost)
-        rows.append(Row(1.0, 1.0, {columns[found.sites[j]]: 1.0}))
+        rows.append(MilpRow(1.0, 1.0, {columns[found.sites[j]]: 1.0}))
     return found
 
 
@@ -319,7 +319,9 @@ def _model(module: Any, program: Program) -> Any:
     return model
 
 
-def _outcome(network: Network, shape: Shape, free: Availability, program: Program, values: Sequence[float]) -> Outcome:
+def _outcome(
+    network: Network, shape: InstanceShape, free: Availability, program: Program, values: Sequence[float]
+) -> InstanceOutcome:
     """The plan that a solution's columns say, cycles stripped, its cost counted anew in whole numbers."""
     sites = tuple(next(v for v, column in columns.items() if values[column] > 0.5) for columns in program.x)
     cost = sum(free.vc[v] * spot.cpus for v, spot in zip(sites, shape.spots, strict=True))
@@ -333,7 +335,7 @@ def _outcome(network: Network, shape: Shape, free: Availability, program: Progra
         path = _walk(onward, sites[demand.source], sites[demand.target])
         cost += sum(network.vb[network.link_of[frozenset(pair)]] for pair in itertools.pairwise(path)) * demand.bw
         paths.append(path)
-    return Outcome("bound", cost, cost, sites, tuple(paths))
+    return InstanceOutcome("bound", cost, cost, sites, tuple(paths))
 
 
 def _walk(onward: Mapping[int, Sequence[int]], source: int, target: int) -> tuple[int, ...]:

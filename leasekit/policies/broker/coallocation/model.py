@@ -68,7 +68,7 @@ class Vertex:
 
 
 @attrs.frozen(kw_only=True)
-class Link:
+class ModelLink:
     """An undirected link: both directions share ``bw``; ``vb`` is the value of one unit of bandwidth."""
 
     a: str
@@ -88,7 +88,7 @@ class Resources:
     """The topology: vertices with unique ids, at most one link between two of them."""
 
     vertices: tuple[Vertex, ...]
-    links: tuple[Link, ...] = ()
+    links: tuple[ModelLink, ...] = ()
 
 
 @attrs.frozen(kw_only=True)
@@ -128,7 +128,7 @@ class CoRequest:
 
 
 @attrs.frozen(kw_only=True)
-class Options:
+class ModelOptions:
     """How to solve it. ``pmax`` (None: any) and ``distinct_sites`` are constraints (11) and (5) of the model.
 
     ``load_balancing`` is the administrator's option A: a CPU's value becomes 1 + floor(99 x reserved / capacity);
@@ -145,7 +145,7 @@ class Options:
 
 
 @attrs.frozen(kw_only=True)
-class Frames:
+class ModelFrames:
     """Start anywhere in ``[est, lst]`` for ``duration``; ``count`` equidistant starts, breakpoints, or both."""
 
     est: float = attrs.field(validator=_amount(-NUMBER_MAX))
@@ -156,7 +156,7 @@ class Frames:
 
 
 @attrs.frozen(kw_only=True)
-class Reservation:
+class ModelReservation:
     """What is taken already over ``[from, to)``: CPUs of a site, or bandwidth of a link."""
 
     from_: float = attrs.field(validator=_amount(-NUMBER_MAX))
@@ -177,9 +177,9 @@ class Problem:
 
     resources: Resources
     request: CoRequest
-    options: Options = attrs.field(factory=Options)
-    frames: Frames | None = None
-    reserved: tuple[Reservation, ...] = ()
+    options: ModelOptions = attrs.field(factory=ModelOptions)
+    frames: ModelFrames | None = None
+    reserved: tuple[ModelReservation, ...] = ()
     fraction: float = attrs.field(default=1.0, validator=[attrs.validators.ge(0), attrs.validators.le(1)])
     sort: Sort = "start"
 
@@ -250,7 +250,7 @@ def check_resources(resources: Resources) -> Iterator[str]:
         seen.add(ends)
 
 
-def check_request(request: CoRequest, resources: Resources, options: Options) -> Iterator[str]:
+def check_request(request: CoRequest, resources: Resources, options: ModelOptions) -> Iterator[str]:
     """What is wrong with a request for this topology."""
     ids = [site.id for site in request.sites]
     if not ids:
@@ -287,7 +287,7 @@ def check_request(request: CoRequest, resources: Resources, options: Options) ->
         )
 
 
-def _check_reservation(where: str, reservation: Reservation, resources: Resources) -> Iterator[str]:
+def _check_reservation(where: str, reservation: ModelReservation, resources: Resources) -> Iterator[str]:
     if reservation.to <= reservation.from_:
         yield f"{where}.to: found {reservation.to:g}, expected more than from ({reservation.from_:g})"
     if (reservation.site is None) == (reservation.link is None):

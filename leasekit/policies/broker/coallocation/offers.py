@@ -25,9 +25,9 @@ from leasekit.policies.broker.coallocation.frames import Books
 from leasekit.policies.broker.coallocation.instance import Network, Scale, denominator
 from leasekit.policies.broker.coallocation.model import (
     CoRequest,
-    Link,
     LinkRequest,
-    Options,
+    ModelLink,
+    ModelOptions,
     Resources,
     SiteRequest,
     Vertex,
@@ -37,7 +37,7 @@ WIDE: Final = 1e9
 """The bandwidth of a link within a site."""
 
 
-class Wire(NamedTuple):
+class OfferedWire(NamedTuple):
     """A link with the delegations that it can be leased from."""
 
     ends: LinkEnds
@@ -54,7 +54,7 @@ class Offers:
         self.types = tuple(dict.fromkeys(site.type for site in request.sites))
         self.inner = len(self.types) > 1
         self.hosts: dict[tuple[str, str], list[Source]] = {}
-        self.wires: dict[frozenset[str], Wire] = {}
+        self.wires: dict[frozenset[str], OfferedWire] = {}
         wires: dict[frozenset[str], list[tuple[LinkEnds, Source]]] = {}
         for source in sources:
             try:
@@ -70,7 +70,7 @@ class Offers:
             # Between two ends one link is used: that of least latency, then of least value.
             best = min(found, key=lambda one: (one[0].latency, one[0].value, one[1].type, one[1].site))
             alike = [s for ends, s in found if (s.type, s.site) == (best[1].type, best[1].site)]
-            self.wires[pair] = Wire(best[0], tuple(alike))
+            self.wires[pair] = OfferedWire(best[0], tuple(alike))
         self.vertices, self.links = self._vertices(), self._links()
 
     # -- the network -----------------------------------------------------------------------------------------------
@@ -106,9 +106,9 @@ class Offers:
             if wish.type == type_ and any(fits(wish, source) for source in sources):
                 yield wish.id
 
-    def _links(self) -> list[Link]:
+    def _links(self) -> list[ModelLink]:
         made = [
-            Link(
+            ModelLink(
                 a=wire.ends.a,
                 b=wire.ends.b,
                 bw=float(wire.ends.granule * max(source.units for source in wire.sources)),
@@ -118,7 +118,7 @@ class Offers:
             for _, wire in sorted(self.wires.items(), key=lambda one: sorted(one[0]))
         ]
         if self.inner:
-            made += [Link(a=self.host(*key), b=key[0], bw=WIDE, vb=0.0) for key in sorted(self.hosts)]
+            made += [ModelLink(a=self.host(*key), b=key[0], bw=WIDE, vb=0.0) for key in sorted(self.hosts)]
         return made
 
     @property
@@ -160,11 +160,11 @@ class Offers:
             avoid += [self.host(*key) for key in sorted(self.hosts) if key[0] in self.request.avoid]
         return CoRequest(sites=sites, links=links, avoid=tuple(avoid))
 
-    def options(self) -> Options:
+    def options(self) -> ModelOptions:
         """The user's options."""
         wanted = self.request.options
         pmax = wanted.pmax + 2 * self.inner if wanted.pmax else None
-        return Options(pmax=pmax, distinct_sites=wanted.distinct_sites)
+        return ModelOptions(pmax=pmax, distinct_sites=wanted.distinct_sites)
 
     def unknown(self) -> list[str]:
         """What the request names and nobody offers."""

@@ -10,19 +10,19 @@ from leasekit.core.settings import SettingsError
 from leasekit.core.time import Instant, Term
 from leasekit.policies.broker.coallocation import reasons
 from leasekit.policies.broker.coallocation.checker import Free, NamedPlan, faults
-from leasekit.policies.broker.coallocation.frames import Books, Planned, Planner, Policy, Refused, Window
+from leasekit.policies.broker.coallocation.frames import Books, FramePlanned, FramePlanner, FrameWindow, Policy, Refused
 from leasekit.policies.broker.coallocation.instance import (
     INF,
     Availability,
+    InstanceOutcome,
+    InstanceShape,
     Network,
-    Outcome,
-    Shape,
     denominator,
     exact,
     scale_of,
 )
-from leasekit.policies.broker.coallocation.model import Frames, Problem
-from leasekit.policies.broker.coallocation.solve import Limits
+from leasekit.policies.broker.coallocation.model import ModelFrames, Problem
+from leasekit.policies.broker.coallocation.solve import SolveLimits
 
 INSTANT_MAX: Final = 1 << 60
 """Times reach this far at most, in the unit that makes all of a file's times whole."""
@@ -47,16 +47,16 @@ class Decision:
             values=options.preference.values(),
         )
         self._network = Network(problem.resources, scale)
-        self._shape = Shape(self._network, problem.request, options)
+        self._shape = InstanceShape(self._network, problem.request, options)
         self._tick = _tick(problem)
-        self._planner = Planner(self._books())
+        self._planner = FramePlanner(self._books())
         self._policy = Policy(
             fraction=exact(problem.fraction),
             load_balancing=options.load_balancing,
             values=self._network.preferred(options.preference) if options.preference else None,
             sort=problem.sort,
             solver=options.solver,
-            limits=Limits(remaining=remaining),
+            limits=SolveLimits(remaining=remaining),
         )
 
     def answer(self) -> dict[str, Any]:
@@ -69,11 +69,11 @@ class Decision:
         return self._instant() if frames is None else self._window(frames)
 
     def _instant(self) -> dict[str, Any]:
-        window = Window(est=0, lst=0, duration=1, count=1)
+        window = FrameWindow(est=0, lst=0, duration=1, count=1)
         planned = self._planner.plan(self._shape, window, self._policy)
         outcome = (planned.plans or planned.refused)[0].outcome
         if outcome is None:
-            outcome = Outcome("bound", None, 0)
+            outcome = InstanceOutcome("bound", None, 0)
         answer: dict[str, Any] = {
             "status": outcome.status,
             "objective": None,
@@ -90,7 +90,7 @@ class Decision:
             answer["reason"] = self._explainer().why(planned.refused[0], Term(0, 1))
         return answer
 
-    def _window(self, frames: Frames) -> dict[str, Any]:
+    def _window(self, frames: ModelFrames) -> dict[str, Any]:
         window = self._window_of(frames)
         planned = self._planner.plan(self._shape, window, self._policy)
         plans = []
@@ -111,7 +111,9 @@ class Decision:
         ]
         return {"plans": plans, "refused": refused, "alternative": self._alternative(planned, explainer, window)}
 
-    def _alternative(self, planned: Planned, explainer: reasons.Explainer, window: Window) -> dict[str, Any] | None:
+    def _alternative(
+        self, planned: FramePlanned, explainer: reasons.Explainer, window: FrameWindow
+    ) -> dict[str, Any] | None:
         """What would fit, where it was proven that nothing does."""
         if planned.plans or not all(_is_proven(one) for one in planned.refused):
             return None
@@ -137,8 +139,8 @@ class Decision:
                 table.reserve(number, units, frame, force=True)
         return books
 
-    def _window_of(self, frames: Frames) -> Window:
-        return Window(
+    def _window_of(self, frames: ModelFrames) -> FrameWindow:
+        return FrameWindow(
             est=self._instant_of(frames.est),
             lst=self._instant_of(frames.lst),
             duration=self._instant_of(frames.duration),
@@ -163,7 +165,7 @@ class Decision:
     def _write(self, at: Instant) -> str:
         return str(self._shown(at))
 
-    def _named(self, outcome: Outcome, frame: Term) -> dict[str, Any]:
+    def _named(self, outcome: InstanceOutcome, frame: Term) -> dict[str, Any]:
         """An outcome in names, after the independent check."""
         problem = self._problem
         plan = named(self._network, self._shape, outcome, len(problem.request.links))
@@ -185,7 +187,7 @@ def _is_proven(refused: Refused) -> bool:
     return refused.outcome is not None and refused.outcome.status == "infeasible"
 
 
-def named(network: Network, shape: Shape, outcome: Outcome, links: int) -> NamedPlan:
+def named(network: Network, shape: InstanceShape, outcome: InstanceOutcome, links: int) -> NamedPlan:
     """An outcome in names: sites by requested site, a path for each of the request's ``links``."""
     paths: list[Sequence[str] | None] = [None] * links
     backups: list[Sequence[str] | None] = [None] * links

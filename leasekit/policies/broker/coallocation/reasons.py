@@ -15,9 +15,9 @@ import attrs
 from leasekit.core.time import Instant, Term
 from leasekit.core.timetable import Timetable
 from leasekit.core.timetable.profile import FOREVER
-from leasekit.policies.broker.coallocation.frames import Planned, Planner, Policy, Refused, Window
-from leasekit.policies.broker.coallocation.instance import Availability, Outcome, Shape
-from leasekit.policies.broker.coallocation.model import CoRequest, Options, SiteRequest
+from leasekit.policies.broker.coallocation.frames import FramePlanned, FramePlanner, FrameWindow, Policy, Refused
+from leasekit.policies.broker.coallocation.instance import Availability, InstanceOutcome, InstanceShape
+from leasekit.policies.broker.coallocation.model import CoRequest, ModelOptions, SiteRequest
 from leasekit.policies.broker.coallocation.routing import Oracle
 from leasekit.policies.broker.coallocation.search import Search
 
@@ -66,10 +66,10 @@ class Explainer:
 
     def __init__(
         self,
-        planner: Planner,
+        planner: FramePlanner,
         request: CoRequest,
-        options: Options,
-        shape: Shape,
+        options: ModelOptions,
+        shape: InstanceShape,
         policy: Policy,
         show: Show = str,
         speech: Vocabulary = OFFLINE,
@@ -203,7 +203,9 @@ class Explainer:
 
     # -- parts ------------------------------------------------------------------------------------------------------
 
-    def _found(self, free: Availability, *, bare: bool = False, change: dict[str, int] | None = None) -> Outcome | None:
+    def _found(
+        self, free: Availability, *, bare: bool = False, change: dict[str, int] | None = None
+    ) -> InstanceOutcome | None:
         """A plan under other circumstances, or None."""
         shape = self._shape
         if bare or change:
@@ -236,11 +238,11 @@ class Explainer:
 
     # -- what would fit ---------------------------------------------------------------------------------------------
 
-    def nearest(self, window: Window) -> Alternative:
+    def nearest(self, window: FrameWindow) -> Alternative:
         """The nearest that would fit, for a request that has no plan in its window."""
         return Alternative(self._later(window), self._most_cpus(window), self._most_bw(window))
 
-    def _later(self, window: Window) -> Instant | None:
+    def _later(self, window: FrameWindow) -> Instant | None:
         changes = self._books.breakpoints(window.lst, FOREVER - 1, LATER_MAX)
         if not changes:
             return None
@@ -248,26 +250,26 @@ class Explainer:
         plans = self._plan(self._shape, later).plans
         return plans[0].start if plans else None
 
-    def _plan(self, shape: Shape, window: Window) -> Planned:
+    def _plan(self, shape: InstanceShape, window: FrameWindow) -> FramePlanned:
         limits = self._policy.limits._replace(nodes=NODES_MAX)
         policy = attrs.evolve(self._policy, sort="start", best_only=True, solver="search", limits=limits)
         return self._planner.plan(shape, window, policy)
 
-    def _fits(self, sites: Sequence[int], links: Sequence[float], window: Window) -> bool:
+    def _fits(self, sites: Sequence[int], links: Sequence[float], window: FrameWindow) -> bool:
         request = attrs.evolve(
             self._request,
             sites=tuple(attrs.evolve(s, cpus=c) for s, c in zip(self._request.sites, sites, strict=True)),
             links=tuple(attrs.evolve(k, bw=b) for k, b in zip(self._request.links, links, strict=True)),
         )
-        return bool(self._plan(Shape(self._network, request, self._options), window).plans)
+        return bool(self._plan(InstanceShape(self._network, request, self._options), window).plans)
 
-    def _most_cpus(self, window: Window) -> int | None:
+    def _most_cpus(self, window: FrameWindow) -> int | None:
         """The most CPUs at each site that fit; None if not even one would."""
         wanted = [site.cpus for site in self._request.sites]
         links = [link.bw for link in self._request.links]
         return _largest(max(wanted) - 1, lambda cap: self._fits([min(c, cap) for c in wanted], links, window))
 
-    def _most_bw(self, window: Window) -> float | None:
+    def _most_bw(self, window: FrameWindow) -> float | None:
         """The most bandwidth on each link that fits, in whole units where the request has whole ones."""
         cpus = [site.cpus for site in self._request.sites]
         wanted = [link.bw for link in self._request.links]

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from heapq import heappop, heappush
 from typing import Final, NamedTuple, TypeAlias, final
 
-from leasekit.policies.broker.coallocation.instance import INF, Arc, Demand, Network
+from leasekit.policies.broker.coallocation.instance import INF, Arc, InstanceDemand, Network
 
 CACHE_MAX: Final = 20_000
 """Rows and paths that are remembered; all are forgotten when there are more."""
@@ -193,7 +193,9 @@ class Routing(NamedTuple):
 class Router:
     """Routes demands together over the bandwidth of one frame. ``masks[l]`` are the links too narrow for demand l."""
 
-    def __init__(self, oracle: Oracle, demands: Sequence[Demand], masks: Sequence[int], bw: Sequence[int]) -> None:
+    def __init__(
+        self, oracle: Oracle, demands: Sequence[InstanceDemand], masks: Sequence[int], bw: Sequence[int]
+    ) -> None:
         self._oracle = oracle
         self._demands = demands
         self._masks = masks

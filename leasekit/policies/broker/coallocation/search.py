@@ -21,7 +21,7 @@ from operator import itemgetter
 from typing import Final, TypeAlias, final
 
 from leasekit.policies.broker.coallocation.bounds import Bounds, Ground
-from leasekit.policies.broker.coallocation.instance import INF, Availability, Network, Outcome, Shape
+from leasekit.policies.broker.coallocation.instance import INF, Availability, InstanceOutcome, InstanceShape, Network
 from leasekit.policies.broker.coallocation.routing import Oracle, Path, Router
 
 NODES_MAX: Final = 20_000
@@ -50,7 +50,7 @@ class Search:
     def __init__(
         self,
         network: Network,
-        shape: Shape,
+        shape: InstanceShape,
         free: Availability,
         oracle: Oracle,
         *,
@@ -79,13 +79,13 @@ class Search:
         self._router = Router(oracle, shape.demands, self._masks, free.bw)
         self._bounds = bounds
 
-    def run(self, below: int = INF) -> Outcome:
+    def run(self, below: int = INF) -> InstanceOutcome:
         """The cheapest plan of cost less than ``below``, the first in the order of site names among equals.
 
         ``infeasible`` means that there is none below that cost.
         """
         if not all(self._candidates):
-            return Outcome("infeasible", None, INF)
+            return InstanceOutcome("infeasible", None, INF)
         self._best = below
         if self._bounds is not None:
             self._begin(self._bounds)
@@ -100,7 +100,9 @@ class Search:
             self._begin(Bounds(self._ground, self._oracle))
             self._place_cheapest(0, 0)
         if self._found is None:
-            return Outcome("infeasible" if self._open >= below else "bound", None, self._open, nodes=self._nodes)
+            return InstanceOutcome(
+                "infeasible" if self._open >= below else "bound", None, self._open, nodes=self._nodes
+            )
         if self._open < self._best:
             return self._outcome("bound", self._open)
         self._stopped = False
@@ -118,14 +120,14 @@ class Search:
         self._options.clear()
         self._named.clear()
 
-    def _outcome(self, status: str, bound: int) -> Outcome:
+    def _outcome(self, status: str, bound: int) -> InstanceOutcome:
         assert self._found is not None
         sites, paths = self._found
         vertices = tuple(
             path.vertices if path.vertices[0] == sites[demand.source] else path.vertices[::-1]
             for path, demand in zip(paths, self._shape.demands, strict=True)
         )
-        return Outcome(
+        return InstanceOutcome(
             "optimal" if status == "optimal" else "bound", self._best, bound, sites, vertices, nodes=self._nodes
         )
 

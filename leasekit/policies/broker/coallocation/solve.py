@@ -7,7 +7,7 @@ from typing import Final, NamedTuple, final
 
 from leasekit.policies.broker.coallocation import milp
 from leasekit.policies.broker.coallocation.bounds import Bounds
-from leasekit.policies.broker.coallocation.instance import INF, Availability, Network, Outcome, Shape
+from leasekit.policies.broker.coallocation.instance import INF, Availability, InstanceOutcome, InstanceShape, Network
 from leasekit.policies.broker.coallocation.milp import MILP_NODES_MAX
 from leasekit.policies.broker.coallocation.model import Solver
 from leasekit.policies.broker.coallocation.routing import Oracle
@@ -17,7 +17,7 @@ SEARCH_ONLY_FACTOR = 50
 """How many times more nodes the search gets where nothing stands behind it."""
 
 
-def milp_worth(network: Network, shape: Shape) -> int:
+def milp_worth(network: Network, shape: InstanceShape) -> int:
     """How many nodes of the search a run of HiGHS is counted as. Its own nodes don't bound its time, which grows faster
     than its columns: a few hundred take about a second, a thousand may take a minute.
     """
@@ -35,7 +35,7 @@ class Budget:
         self.left = nodes
 
 
-class Limits(NamedTuple):
+class SolveLimits(NamedTuple):
     """Where a solver gives up: nodes of the search and of HiGHS, and a clock of the caller's, if it has one:
     ``remaining()`` is how many seconds are left. Without a clock the same problem always has the same answer.
     ``budget`` is what all that share these limits may use up.
@@ -62,7 +62,7 @@ class Limits(NamedTuple):
         self.budget.left -= nodes
         return True
 
-    def share(self, parts: int) -> Limits:
+    def share(self, parts: int) -> SolveLimits:
         """Limits for the first of so many parts of the work that is left: an equal share of the time."""
         if self.remaining is None:
             return self
@@ -76,21 +76,21 @@ class Limits(NamedTuple):
         return None if clock is None else lambda: clock() <= 0
 
 
-UNLIMITED_TIME: Final = Limits()
+UNLIMITED_TIME: Final = SolveLimits()
 """Only nodes are limited."""
 
 
 def solve(
     network: Network,
-    shape: Shape,
+    shape: InstanceShape,
     free: Availability,
     oracle: Oracle,
     *,
     solver: Solver = "auto",
-    limits: Limits = UNLIMITED_TIME,
+    limits: SolveLimits = UNLIMITED_TIME,
     below: int = INF,
     bounds: Bounds | None = None,
-) -> Outcome:
+) -> InstanceOutcome:
     """The cheapest plan of cost less than ``below``; equal ones by site names. ``infeasible``: there is none.
 
     With ``bound`` as its status a limit was met: the plan, if any, is the best that was found, and none costs less
