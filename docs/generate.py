@@ -25,7 +25,7 @@ from leasekit.cli.lazy import LazyGroup
 from leasekit.cli.main import cli
 from leasekit.config.shell import ShellSettings
 from leasekit.config.transport import TransportSettings
-from leasekit.core.leases import authority, broker, delegation, outage, power, returns, service_manager
+from leasekit.core.leases import authority, broker, delegation, membership, outage, power, returns, service_manager
 from leasekit.core.leases.machine import NONE, Joint, TransitionTable
 from leasekit.core.time import format_duration
 from leasekit.policies.authority.energy import EnergySettings
@@ -47,6 +47,8 @@ REGION: Final = re.compile(r"<!-- generated: ([\w ]+) -->\n.*?<!-- end -->", re.
 
 MACHINES: Final[Mapping[str, TransitionTable]] = {
     "service manager": service_manager.TABLE,
+    "membership of a lease": membership.TABLE,
+    "membership of a unit": membership.UNIT_TABLE,
     "broker": broker.TABLE,
     "authority": authority.TABLE,
     "unit at a site": authority.UNIT_TABLE,

@@ -15,6 +15,7 @@ import attrs
 from leasekit.cli.lease_views import last_end
 from leasekit.cli.output import console
 from leasekit.config.instants import dated
+from leasekit.core.leases import membership
 from leasekit.core.leases import service_manager as sm
 from leasekit.core.leases.machine import NONE
 
@@ -120,7 +121,7 @@ class Following:
         return _judge_event(event, closing)
 
     def _is_joining(self, lease: str) -> bool:
-        return self._client.query("lease", lease=lease)["join"] in (sm.JOINING, sm.BLOCKED_JOIN)
+        return self._client.query("lease", lease=lease)["join"] in (membership.JOINING, membership.BLOCKED_JOIN)
 
 
 def _judge_event(event: Mapping[str, Any], closing: bool) -> WatchOutcome | None:

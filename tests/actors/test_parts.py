@@ -36,7 +36,7 @@ from leasekit.core.claims.ticket import delegate, delegate_root
 from leasekit.core.errors import CommandError, LeasekitError, RemoteError
 from leasekit.core.leases import broker as br
 from leasekit.core.leases import delegation as deleg
-from leasekit.core.leases import service_manager as sm
+from leasekit.core.leases import membership as mb
 from leasekit.core.leases.records import Asked, BrokerLease, GuestLease
 from leasekit.core.leases.relations import Delegation, Notice
 from leasekit.core.mappers import BrokerCycle, Grant, PlanCycle, PlannedPart, Reject, TopologyPlan, Wake
@@ -551,7 +551,7 @@ def test_membership_tells_when_all_have_joined_and_left(kernel: Kernel) -> None:
     assert told == []
     membership.done(ActionDone(second.number, second.unit, False, reason="no route"))
     assert (told, lease.units["b"].reason) == (["joined"], "join failed: no route")
-    lease.join = sm.LEAVING
+    lease.join = mb.LEAVING
     membership.leave(lease, ["a", "b"])
     rows = [change.row for change in kernel.take().changes if change.table == "units"]  # type: ignore[union-attr]
     again = Kernel(ActorSettings())

@@ -9,7 +9,7 @@ import pytest
 from leasekit.actors.kernel import Kernel
 from leasekit.actors.settings import ActorSettings
 from leasekit.core.errors import ProtocolError
-from leasekit.core.leases import authority, broker, delegation, power, returns, saved, service_manager
+from leasekit.core.leases import authority, broker, delegation, membership, power, returns, saved, service_manager
 from leasekit.core.leases.machine import NONE, Machine
 
 MACHINES = {
@@ -21,9 +21,39 @@ MACHINES = {
     "delegation": delegation.MACHINE,
     "power": power.MACHINE,
     "saved": saved.MACHINE,
+    "membership of a lease": membership.MACHINE,
+    "membership of a unit": membership.UNIT_MACHINE,
 }
 
 SPECIFIED = {
+    "membership of a lease": """
+        -/- block_redeem blocked_redeem/-
+        -/- unblock -/-
+        -/- block_join blocked_join/-
+        -/- join joining/-
+        -/- leave leaving/-
+        blocked_redeem/- unblock -/-
+        blocked_join/- block_join blocked_join/-
+        blocked_join/- join joining/-
+        blocked_join/- leave leaving/-
+        joining/- join joining/-
+        joining/- joined joined/-
+        joining/- leave leaving/-
+        joined/- join joining/-
+        joined/- leave leaving/-
+    """,
+    "membership of a unit": """
+        waiting/- join joining/-
+        waiting/- leave left/-
+        joining/- joined joined/-
+        joining/- failed failed/-
+        joining/- leave leaving/-
+        joined/- leave leaving/-
+        failed/- leave leaving/-
+        leaving/- left left/-
+        leaving/- spared waiting/-
+        left/- given waiting/-
+    """,
     "saved": """
         saving/- saved saved/-
         saving/- failed gone/-
@@ -209,7 +239,8 @@ SPECIFIED = {
 }
 """What specs and design say of each machine: from, event, to."""
 
-UNNAMED = {
+UNNAMED: dict[str, set[tuple[str, str]]] = {
+    "membership of a unit": set(),
     "service manager": {
         ("nascent/-", "close"), ("nascent/close_wait", "closed"), ("nascent/close_wait", "expire"),
         ("ticketed/-", "lost"), ("ticketed/redeeming", "lost"), ("active/-", "changed"), ("active/-", "in_hand"),
@@ -246,7 +277,10 @@ UNNAMED = {
 """Rows on top: what a server does by itself, closes and ends that meet something pending, extends and modifies that
 meet a unit that is being replaced, and what is harmless."""
 
+UNNAMED["membership of a lease"] = {(f"{joint[0]}/-", "over") for joint in membership.TABLE}
 TERMINAL = {
+    "membership of a lease": set(),
+    "membership of a unit": set(),
     "service manager": {"closed/-", "failed/-"},
     "broker": {"closed/-", "failed/-"},
     "authority": {"closed/-", "failed/-"},
@@ -351,8 +385,8 @@ def test_states_that_the_design_names() -> None:
         table = MACHINES[machine].table
         assert {state for state, _ in table} == set(states.split())
         assert {pending for _, pending in table} == set(pendings.split()) | {NONE} | extra.get(machine, set())
-    joins = ["blocked_redeem", "blocked_join", "joining", "joined", "leaving"]
-    assert {getattr(service_manager, join.upper()) for join in joins} == set(joins)
+    joins = {"blocked_redeem", "blocked_join", "joining", "joined", "leaving"}
+    assert {state for state, _ in membership.TABLE} == joins | {membership.NOT_JOINED}
 
 
 def test_states_of_the_specification_that_are_not_there() -> None:

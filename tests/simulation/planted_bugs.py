@@ -282,7 +282,7 @@ BUGS: Final[dict[str, Bug]] = {
         GuestGroups, "_predecessor", "if lease.proceed else", "if True else"
     ),
     "a lease joins before its predecessor has": Bug(
-        ServiceManager, "_join", "lambda p: p.join == sm.JOINED", "lambda p: True"
+        ServiceManager, "_join", "lambda p: p.join == mb.JOINED", "lambda p: True"
     ),
     # -- what a claim says
     "firm leases are granted as preemptible": Bug(

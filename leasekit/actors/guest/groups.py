@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from leasekit.actors.guest.tickets import GuestTickets
+from leasekit.core.leases import membership as mb
 from leasekit.core.leases import service_manager as sm
 from leasekit.core.leases.machine import NONE
 from leasekit.core.leases.records import GuestLease
@@ -68,7 +69,7 @@ class GuestGroups(GuestTickets):
             dependent = self.leases.get(name)
             if dependent is None:
                 continue
-            if dependent.join == sm.BLOCKED_JOIN:
+            if dependent.join == mb.BLOCKED_JOIN:
                 self._join(dependent)
                 self.kernel.touch(dependent)
             elif dependent.state == sm.TICKETED and dependent.pending == NONE:

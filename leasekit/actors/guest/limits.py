@@ -6,6 +6,7 @@ This layer only tells the instants; what is done then is in :mod:`.service_manag
 from __future__ import annotations
 
 from leasekit.actors.guest.plans import GuestPlans
+from leasekit.core.leases import membership as mb
 from leasekit.core.leases import service_manager as sm
 from leasekit.core.leases.machine import NONE
 from leasekit.core.leases.records import GuestLease
@@ -89,7 +90,7 @@ class GuestLimits(GuestPlans):
         record = self.slices.get(lease.slice)
         if (record is not None and not record.released) or self.is_undecided(lease):
             return True
-        return lease.join == sm.BLOCKED_REDEEM and lease.hold_until <= self.kernel.now
+        return lease.join == mb.BLOCKED_REDEEM and lease.hold_until <= self.kernel.now
 
     def _leaving_victims(self, lease: GuestLease) -> list[str]:
         """Those that are to leave before an extend, and have not been told: no more than there are units too many. Its

@@ -9,17 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from leasekit.actors.kernel import Kernel
-from leasekit.core.leases import service_manager as sm
+from leasekit.core.leases import membership as mb
+from leasekit.core.leases.machine import NONE
 from leasekit.core.leases.records import GuestLease, GuestUnit
 from leasekit.core.properties import Properties
 from leasekit.core.protocol.messages import UnitState
 from leasekit.core.schema import Row
 from leasekit.core.steps import Action, ActionDone
-
-WAITING, UNIT_JOINING, UNIT_JOINED, UNIT_LEAVING, LEFT, UNIT_FAILED = (
-    "waiting", "joining", "joined", "leaving", "left", "failed",
-)  # fmt: skip
-BUSY = (UNIT_JOINING, UNIT_LEAVING)
 
 
 class Membership:
@@ -49,8 +45,8 @@ class Membership:
         """After a restart: have done again, under the same number, what was under way."""
         for lease in leases:
             for unit in lease.units.values():
-                if unit.state in BUSY:
-                    self._act(lease, unit, "join" if unit.state == UNIT_JOINING else "leave", unit.action)
+                if unit.state in mb.BUSY:
+                    self._act(lease, unit, "join" if unit.state == mb.JOINING else "leave", unit.action)
 
     def take(self, lease: GuestLease, units: Iterable[UnitState]) -> None:
         """Make the lease's units those that the site says it has: new ones wait to join, lost ones are gone."""
@@ -63,20 +59,29 @@ class Membership:
             unit = lease.units.get(name)
             if unit is None:
                 unit = lease.units[name] = GuestUnit(f"{lease.id}/{name}", lease.id, name, lease.type)
-            elif unit.properties == state.properties and unit.state != LEFT:
+            elif unit.properties == state.properties and unit.state != mb.LEFT:
                 continue
-            if unit.state == LEFT:
-                unit.state = WAITING
+            if unit.state == mb.LEFT:
+                self._fire(unit, "given")
             unit.properties = state.properties
             self._kernel.touch(unit)
         self.check_left(lease)
 
+    @staticmethod
+    def move(lease: GuestLease, event: str) -> None:
+        """Move a lease by an event of :data:`~leasekit.core.leases.membership.TABLE`. Raises ``ProtocolError``."""
+        lease.join, _ = mb.MACHINE.next((lease.join, NONE), event)
+
+    @staticmethod
+    def _fire(unit: GuestUnit, event: str) -> None:
+        unit.state, _ = mb.UNIT_MACHINE.next((unit.state, NONE), event)
+
     def join(self, lease: GuestLease) -> None:
         """Join all units that wait; tells :meth:`_all_joined` at once if none does."""
-        lease.join = sm.JOINING
+        self.move(lease, "join")
         for unit in lease.units.values():
-            if unit.state == WAITING:
-                unit.state = UNIT_JOINING
+            if unit.state == mb.WAITING:
+                self._fire(unit, "join")
                 self._act(lease, unit, "join", self._kernel.next("action"))
         self._check_joined(lease)
 
@@ -84,13 +89,12 @@ class Membership:
         """Let the named units leave; those that never joined have left already."""
         for name in names:
             unit = lease.units.get(name)
-            if unit is None or unit.state in (UNIT_LEAVING, LEFT):
+            if unit is None or not mb.UNIT_MACHINE.allows((unit.state, NONE), "leave"):
                 continue
-            if unit.state == WAITING:
-                unit.state = LEFT
+            self._fire(unit, "leave")
+            if unit.state == mb.LEFT:
                 self._kernel.touch(unit)
             else:
-                unit.state = UNIT_LEAVING
                 self._act(lease, unit, "leave", self._kernel.next("action"))
 
     def _act(self, lease: GuestLease, unit: GuestUnit, op: str, number: int) -> None:
@@ -128,20 +132,21 @@ class Membership:
             return
         unit.action = 0
         lease.busy -= 1
-        if unit.state == UNIT_JOINING:
-            unit.state = UNIT_JOINED if done.ok else UNIT_FAILED
+        if unit.state == mb.JOINING:
+            self._fire(unit, "joined" if done.ok else "failed")
             unit.reason = "" if done.ok else f"join failed: {done.reason}"
             if done.ok and done.properties:
                 unit.properties = {**unit.properties, **done.properties}
             self._kernel.touch(unit)
             self._check_joined(lease)
-        elif unit.state == UNIT_LEAVING:
+        elif unit.state == mb.LEAVING:
             self._has_left(lease, unit, "" if done.ok else f"leave failed: {done.reason}")
 
     def _has_left(self, lease: GuestLease, unit: GuestUnit, reason: str) -> None:
         """A leave has ended. A victim that its site has spared meanwhile, as others failed, joins anew."""
-        spared = lease.join in (sm.JOINING, sm.JOINED) and unit.name not in lease.leaving
-        unit.state, unit.reason = WAITING if spared else LEFT, reason
+        spared = lease.join in (mb.JOINING, mb.JOINED) and unit.name not in lease.leaving
+        self._fire(unit, "spared" if spared else "left")
+        unit.reason = reason
         self._kernel.touch(unit)
         if spared:
             self.join(lease)
@@ -149,9 +154,9 @@ class Membership:
         self.check_left(lease)
 
     def _check_joined(self, lease: GuestLease) -> None:
-        if lease.join == sm.JOINING and not lease.busy:
-            lease.join = sm.JOINED
-            failed = [unit for unit in lease.units.values() if unit.state == UNIT_FAILED]
+        if lease.join == mb.JOINING and not lease.busy:
+            self.move(lease, "joined")
+            failed = [unit for unit in lease.units.values() if unit.state == mb.FAILED]
             if failed:
                 lease.reason = f"{len(failed)} of {len(lease.units)} units did not join: {failed[0].reason}"
             self._kernel.touch(lease)
@@ -159,7 +164,7 @@ class Membership:
 
     def check_left(self, lease: GuestLease) -> None:
         """Whether all have left a lease that is left."""
-        if lease.join == sm.LEAVING and not lease.busy:
+        if lease.join == mb.LEAVING and not lease.busy:
             self._all_left(lease)
 
     def _erase(self, unit: GuestUnit) -> None:

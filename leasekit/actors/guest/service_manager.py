@@ -16,6 +16,7 @@ from leasekit.actors.settings import ENDORSE, GuestSettings, Peer
 from leasekit.core.claims.keys import Scheme, Signer
 from leasekit.core.claims.ticket import decode_ticket
 from leasekit.core.errors import RemoteError, TicketError
+from leasekit.core.leases import membership as mb
 from leasekit.core.leases import returns
 from leasekit.core.leases import service_manager as sm
 from leasekit.core.leases.machine import NONE
@@ -401,13 +402,13 @@ class ServiceManager(GuestExtensions):
     def _join(self, lease: GuestLease) -> None:
         if lease.state not in (sm.ACTIVE, sm.ACTIVE_TICKETED) or lease.pending in (sm.CLOSING, sm.CLOSE_WAIT):
             return
-        if lease.join in (sm.NOT_JOINED, sm.BLOCKED_REDEEM, sm.BLOCKED_JOIN):
-            predecessor = self._predecessor(lease, lease.join_predecessor, lambda p: p.join == sm.JOINED)
+        if mb.MACHINE.allows((lease.join, NONE), "block_join"):
+            predecessor = self._predecessor(lease, lease.join_predecessor, lambda p: p.join == mb.JOINED)
             if predecessor == "failed":
                 self.close(lease, f"its join predecessor {self._what_became_of(lease.join_predecessor)}")
                 return
             if predecessor == "wait":
-                lease.join = sm.BLOCKED_JOIN
+                self.membership.move(lease, "block_join")
                 return
         self.membership.join(lease)
 
@@ -421,7 +422,7 @@ class ServiceManager(GuestExtensions):
     def _all_left(self, lease: GuestLease) -> None:
         if lease.pending == sm.CLOSING:
             self.kernel.fire(sm.MACHINE, lease, "left")
-            lease.join = sm.NOT_JOINED
+            self.membership.move(lease, "over")
             self._redeem(lease, CLOSE)
 
     def close(self, lease: GuestLease, reason: str) -> None:
@@ -446,7 +447,8 @@ class ServiceManager(GuestExtensions):
                 lease.ask = 0
             self.returns.give_back_all(lease, lease.further, lease.site)
             lease.further = ()  # a ticket that was redeemed already goes back when the site has closed the lease
-            lease.op, lease.op_number, lease.join = "", 0, sm.LEAVING
+            lease.op, lease.op_number = "", 0
+            self.membership.move(lease, "leave")
             self.membership.leave(lease, list(lease.units))
             self.membership.check_left(lease)
         elif lease.pending == sm.CLOSE_WAIT and before == (sm.NASCENT, sm.TICKETING):
@@ -469,7 +471,7 @@ class ServiceManager(GuestExtensions):
             lease.renewal = None
         self.returns.give_back_all(lease, lease.further, lease.site)
         lease.further = ()
-        lease.join = sm.NOT_JOINED
+        self.membership.move(lease, "over")
         self.membership.clear(lease)
         self._open.pop(lease.id, None)
         self.kernel.owe_no_more(lease, lease.broker)
@@ -486,7 +488,7 @@ class ServiceManager(GuestExtensions):
         if lease.state in (sm.CLOSED, sm.FAILED):
             return lease.ended + self.settings.retention
         sending = earliest(lease.ask_at if lease.ask else None, lease.op_at if lease.op_number else None)
-        held = lease.hold_until if lease.join == sm.BLOCKED_JOIN and lease.hold_until > self.kernel.now else None
+        held = lease.hold_until if lease.join == mb.BLOCKED_JOIN and lease.hold_until > self.kernel.now else None
         return earliest(sending, self._limit(lease), held)
 
     def _lease_due(self, lease: GuestLease) -> None:
@@ -552,12 +554,9 @@ class ServiceManager(GuestExtensions):
 
     def advance(self, lease: GuestLease) -> None:
         """Do what the lease's state allows now: join, or redeem."""
-        if lease.join == sm.BLOCKED_JOIN and lease.hold_until <= self.kernel.now:
+        if lease.join == mb.BLOCKED_JOIN and lease.hold_until <= self.kernel.now:
             self._join(lease)
-        if lease.closing and (lease.state, lease.pending) == (sm.TICKETED, sm.REDEEMING):
-            lease.closing = False  # a store of earlier times: closes waited then until the lease was active
-            self.close(lease, lease.close_reason)
-        elif lease.state == sm.ACTIVE and lease.pending in (NONE, sm.EXTENDING_TICKET):
+        if lease.state == sm.ACTIVE and lease.pending in (NONE, sm.EXTENDING_TICKET):
             self.roll_key(lease)
             if self.in_hand(lease):
                 self.advance(lease)
@@ -580,12 +579,12 @@ class ServiceManager(GuestExtensions):
         if predecessor == "failed":
             self._expire(lease, f"its redeem predecessor {self._what_became_of(lease.redeem_predecessor)}")
         elif predecessor == "wait":
-            if lease.join != sm.BLOCKED_REDEEM:
-                lease.join = sm.BLOCKED_REDEEM
+            if lease.join != mb.BLOCKED_REDEEM:
+                self.membership.move(lease, "block_redeem")
                 self.kernel.note(lease.id, "blocked_redeem", "", "", f"waits for {lease.redeem_predecessor}")
             self.kernel.touch(lease)
         else:
-            lease.join = sm.NOT_JOINED
+            self.membership.move(lease, "unblock")
             self.kernel.touch(lease)
             if due:
                 self.roll_key(lease)

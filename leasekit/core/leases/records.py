@@ -10,7 +10,7 @@ from typing import ClassVar, NamedTuple
 import attrs
 
 from leasekit.core.leases import authority as site
-from leasekit.core.leases import returns
+from leasekit.core.leases import membership, returns
 from leasekit.core.leases import service_manager as guest
 from leasekit.core.leases.machine import NONE
 from leasekit.core.leases.power import ON
@@ -47,15 +47,13 @@ class Asked(NamedTuple):
 
 @attrs.define(slots=True, eq=False)
 class GuestUnit(KeptRecord):
-    """One unit of a guest's lease. ``state``: ``waiting``, ``joining``, ``joined``, ``leaving``, ``left`` or
-    ``failed``.
-    """
+    """One unit of a guest's lease (:mod:`.membership`)."""
 
     id: str
     lease: str
     name: str
     type: str
-    state: str = "waiting"
+    state: str = membership.WAITING
     action: int = 0
     properties: Properties = EMPTY
     reason: str = ""
@@ -90,7 +88,7 @@ class GuestLease(KeptRecord):
     site: str = ""
     state: str = guest.NASCENT
     pending: str = NONE
-    join: str = guest.NOT_JOINED
+    join: str = membership.NOT_JOINED
     reason: str = ""
     number: int = 0
     ask: int = 0

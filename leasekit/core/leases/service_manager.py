@@ -53,14 +53,6 @@ UNDOING: Final = "undoing"
 CLOSING: Final = "closing"
 CLOSE_WAIT: Final = "close_wait"
 
-# join states
-NOT_JOINED: Final = "-"
-BLOCKED_REDEEM: Final = "blocked_redeem"
-BLOCKED_JOIN: Final = "blocked_join"
-JOINING: Final = "joining"
-JOINED: Final = "joined"
-LEAVING: Final = "leaving"
-
 TABLE: Final = {
     (NASCENT, NONE): {
         "ask": (NASCENT, TICKETING),

@@ -17,6 +17,7 @@ import attrs
 from msgspec.structs import asdict
 
 from leasekit.core.claims.claim import Claim
+from leasekit.core.leases import membership
 from leasekit.core.leases import service_manager as sm
 from leasekit.core.schema import Row
 from leasekit.core.steps import Action, ActionDone
@@ -197,7 +198,7 @@ class Run:
                    and unit.op != "teardown"}  # fmt: skip
             must(has == set(lease.units), f"{guest}: {lease.id} has {sorted(lease.units)}, its site gave {sorted(has)}")
             joins = max(begun, self.checkers.guests.joins.get(lease.id, 0))  # it may have waited for another
-            slow = lease.join == sm.JOINING and joins + SETTLED_WITHIN < world.now
+            slow = lease.join == membership.JOINING and joins + SETTLED_WITHIN < world.now
             must(not slow, f"{guest}: {lease.id} is still joining")
 
     def _check_over(self) -> None:
