@@ -9,7 +9,6 @@ import pytest
 from actor_bench import Bench, Fault
 
 from leasekit.core.protocol.messages import ErrorReply
-from leasekit.core.schema import Change
 from leasekit.core.steps import Action, Received
 from leasekit.core.time import MINUTE, SECOND, Instant
 from leasekit.emulation.world import Node
@@ -127,22 +126,6 @@ def test_two_restarts_of_a_site_keep_its_units() -> None:
         bench.command("site", "unit.disable", unit="vm-3")
         bench.command("site", "unit.enable", unit="vm-3")
     assert [unit["state"] for unit in bench.query("site", "units")] == ["active", "active", "free", "free"]
-
-
-def test_a_close_that_an_earlier_version_held_back_is_sent() -> None:
-    """A store in which a lease that is being redeemed waits to be closed: its site is told at the first start."""
-    bench = Bench().start()
-    made = bench.command("guest", "lease.request", type="vm", units=1, term=[2000, 10 * MINUTE], name="web")
-    bench.run_until(3 * SECOND)
-    lease = bench.actor("guest").leases[made.result["id"]]
-    lease.closing, lease.close_reason = True, "not wanted any more"
-    bench.nodes["guest"].store.commit([Change("leases", lease.id, lease.row())])
-    bench.crash("guest")
-    bench.run_until(3_500)
-    assert bench.query("site", "lease", lease=lease.id)["pending"] == "closing"
-    bench.run_until(10 * SECOND)
-    found = bench.query("guest", "lease", lease="web")
-    assert (found["state"], found["reason"]) == ("closed", "not wanted any more")
 
 
 def test_the_ticket_of_a_lease_whose_close_its_site_refuses_goes_back() -> None:

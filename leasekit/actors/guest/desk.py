@@ -102,7 +102,7 @@ class GuestDesk(GuestGroups):
         if self.turns.running or self.turns.wake is None or self.turns.wake > self.kernel.now:
             return None
         self.turns.wake = None
-        views = [self.view(lease, snapshot=not self.inline) for lease in self.open_leases()]
+        views = [self.records.view(lease, snapshot=not self.inline) for lease in self.records.open.values()]
         cycle = GuestCycle(self.kernel.now, views, list(self.topology_views()))
         return self.turns.begin(lambda: self._mapper.plan(cycle))
 
@@ -126,7 +126,7 @@ class GuestDesk(GuestGroups):
         if self._call_unblock is None:
             return Go()
         unblock = self._call_unblock
-        done = run_turn(0, lambda: [unblock(self.view(lease), self.view(predecessor))])
+        done = run_turn(0, lambda: [unblock(self.records.view(lease), self.records.view(predecessor))])
         error = done.error
         if not error:
             try:
@@ -143,8 +143,8 @@ class GuestDesk(GuestGroups):
         self._check_wish(wish)
         options = parse_options(wish.properties, wish.term)
         slice_ = wish.slice or "default"
-        if wish.name and (slice_, wish.name) in self._names:
-            other = self.leases[self._names[slice_, wish.name]]
+        if wish.name and (slice_, wish.name) in self.records.named:
+            other = self.leases[self.records.named[slice_, wish.name]]
             if other.state not in (sm.CLOSED, sm.FAILED):
                 raise CommandError(
                     f"name: slice {slice_!r} has a lease {wish.name!r} already ({other.id}, {other.state})"
@@ -154,9 +154,9 @@ class GuestDesk(GuestGroups):
     def begin_lease(self, wish: RequestLease, deadline: Instant) -> GuestLease:
         """Ask for a lease that was checked, and wait for the answer until ``deadline``."""
         slice_ = wish.slice or "default"
-        if slice_ not in self.slices:
-            self.slices[slice_] = Slice(slice_)
-            self.kernel.touch(self.slices[slice_])
+        if slice_ not in self.records.slices:
+            self.records.slices[slice_] = Slice(slice_)
+            self.kernel.touch(self.records.slices[slice_])
         lease = GuestLease(
             id=f"{self.keyring.tag}-{self.kernel.next('lease')}",
             name=wish.name,
@@ -171,7 +171,7 @@ class GuestDesk(GuestGroups):
         )
         if "suspend" in wish.properties:
             lease.first_asked = lease.asked
-        self._adopt(lease)
+        self.records.adopt(lease)
         self.ask(lease, "ask", deadline)
         return lease
 
@@ -264,7 +264,7 @@ class GuestDesk(GuestGroups):
         """The id of a predecessor. It must be there already, so that there can't be a cycle (paper section 3.5)."""
         if not name:
             return ""
-        known = self._names.get((slice_, name), name)
+        known = self.records.named.get((slice_, name), name)
         if known not in self.leases:
             raise CommandError(f"{field}: found {name!r}, expected a lease that was requested before this one")
         return known
@@ -278,7 +278,7 @@ class GuestDesk(GuestGroups):
 
     def _extension(self, wish: ExtendLease) -> tuple[GuestLease, Asked, Instant]:
         """The lease, what its broker is asked, and when the answer comes too late."""
-        lease = self.find(wish.lease)
+        lease = self.records.find(wish.lease)
         self._must_allow(lease, "extend")
         units = self._new_units(lease, wish.units, wish.victims, further=True)
         end = lease.following[-1].term.end if lease.following else lease.end
@@ -287,7 +287,7 @@ class GuestDesk(GuestGroups):
         give_up = end - self.settings.leave_time
         if give_up <= self.kernel.now:
             raise CommandError(f"lease {lease.id} ends at {end}: too late to extend it")
-        self.check_returned(lease)
+        self.tickets.check_returned(lease)
         return lease, Asked(EXTEND, units, Term(end, wish.end), lease.site, dict(wish.properties)), give_up
 
     def modify_lease(self, wish: ModifyLease) -> GuestLease:
@@ -308,7 +308,7 @@ class GuestDesk(GuestGroups):
 
     def _modification(self, wish: ModifyLease) -> tuple[GuestLease, Asked | None]:
         """The lease, and what its broker is asked, if anything."""
-        lease = self.find(wish.lease)
+        lease = self.records.find(wish.lease)
         self._must_allow(lease, "modify")
         held = lease.approved
         assert held is not None, "an active lease has a ticket"
@@ -325,7 +325,7 @@ class GuestDesk(GuestGroups):
                 f"be modified; `leasekit lease extend {lease.name or lease.id} --undo` takes an extension back first"
             )
         if end != lease.end:
-            self.check_returned(lease)
+            self.tickets.check_returned(lease)
         if wish.configuration is None and units == held.units and end == lease.end:
             raise CommandError("nothing to modify: give configuration, units or end")
         if units == held.units and end == lease.end:
@@ -334,7 +334,7 @@ class GuestDesk(GuestGroups):
 
     def close_early(self, wish: CloseLeaseEarly) -> GuestLease:
         """End a lease early. Closing one that is over, or closing already, is an error that says so."""
-        lease = self.find(wish.lease)
+        lease = self.records.find(wish.lease)
         if lease.state in (sm.CLOSED, sm.FAILED):
             raise CommandError(f"lease {lease.id} is {lease.state} already: {lease.reason or 'no reason recorded'}")
         if lease.closing or lease.pending in (sm.CLOSING, sm.CLOSE_WAIT):
@@ -374,31 +374,31 @@ class GuestDesk(GuestGroups):
 
     @command("lease.request")
     def _request(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        return self.describe(self.request_lease(_structure(RequestLease, arguments, term=True)))
+        return self.records.describe(self.request_lease(_structure(RequestLease, arguments, term=True)))
 
     @command("lease.extend")
     def _extend(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        return self.describe(self.extend_lease(_structure(ExtendLease, arguments)))
+        return self.records.describe(self.extend_lease(_structure(ExtendLease, arguments)))
 
     @command("lease.modify")
     def _modify(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        return self.describe(self.modify_lease(_structure(ModifyLease, arguments)))
+        return self.records.describe(self.modify_lease(_structure(ModifyLease, arguments)))
 
     @command("lease.close")
     def _close(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        return self.describe(self.close_early(_structure(CloseLeaseEarly, arguments)))
+        return self.records.describe(self.close_early(_structure(CloseLeaseEarly, arguments)))
 
     @command("slice.create")
     def _create_slice(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         name, hold = _string(arguments, "name"), arguments.get("hold", 0)
         _check_name("name", name)
-        if not name or name in self.slices:
+        if not name or name in self.records.slices:
             raise CommandError(f"name: found {name!r}, expected a name that no slice has yet")
         if type(hold) is not int or not 0 <= hold <= 10_000:
             raise CommandError(f"hold: found {hold!r}, expected how many leases to wait for (0: none)")
         key = _key_text(arguments)
         record = Slice(name, hold, hold == 0, key=key)
-        self.slices[name] = record
+        self.records.slices[name] = record
         self.kernel.touch(record)
         return {"slice": name, "hold": hold}
 
@@ -406,19 +406,19 @@ class GuestDesk(GuestGroups):
     def _set_key(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """The slice's users log in with another key: units that are there are told, those to come get it."""
         name, key = _string(arguments, "name"), _key_text(arguments)
-        record = self.slices.get(name)
+        record = self.records.slices.get(name)
         if record is None:
-            raise CommandError(f"name: no slice {name!r} here; there are {', '.join(self.slices) or '(none)'}")
+            raise CommandError(f"name: no slice {name!r} here; there are {', '.join(self.records.slices) or '(none)'}")
         record.key = key
         self.kernel.touch(record)
-        leases = [lease for lease in self.open_leases() if lease.slice == name]
+        leases = [lease for lease in self.records.open.values() if lease.slice == name]
         for lease in leases:
             self.advance(lease)
         return {"slice": name, "leases": [lease.id for lease in leases]}
 
     def roll_key(self, lease: GuestLease) -> None:
         """Have the site give the slice's key to units that have another one; it is asked once for each key."""
-        record = self.slices.get(lease.slice)
+        record = self.records.slices.get(lease.slice)
         key = record.key if record is not None else ""
         if not key or lease.key_tried == key or lease.configuration.get(SLICE_KEY) == key:
             return
@@ -438,10 +438,10 @@ class GuestDesk(GuestGroups):
     @command("slice.close")
     def _close_slice(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         name, reason = _string(arguments, "name"), _string(arguments, "reason")
-        if name not in self.slices:
-            raise CommandError(f"name: no slice {name!r} here; there are {', '.join(self.slices) or '(none)'}")
+        if name not in self.records.slices:
+            raise CommandError(f"name: no slice {name!r} here; there are {', '.join(self.records.slices) or '(none)'}")
         closed = []
-        for lease in list(self.open_leases()):
+        for lease in list(self.records.open.values()):
             if lease.slice == name and lease.suspends and lease.pending == sm.CLOSING:
                 lease.closing = True  # its rest is not asked for
                 self.kernel.touch(lease)

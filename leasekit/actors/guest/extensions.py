@@ -29,7 +29,7 @@ class GuestExtensions(GuestSuspension):
 
     @command("lease.undo_extend")
     def _undo(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        return self.describe(self.undo_extend(str(arguments.get("lease", ""))))
+        return self.records.describe(self.undo_extend(str(arguments.get("lease", ""))))
 
     def _send_ask(self, lease: GuestLease) -> None:
         raise NotImplementedError
@@ -93,7 +93,7 @@ class GuestExtensions(GuestSuspension):
 
     def undo_extend(self, name: str) -> GuestLease:
         """Take the last extension of a lease back, which has not begun. Raises ``CommandError``."""
-        lease = self.find(name)
+        lease = self.records.find(name)
         events = sm.TABLE[lease.state, lease.pending]
         if ("undo" not in events and "let_go" not in events) or lease.closing:
             meanwhile = "undo its extension when that is settled" if lease.following and not lease.closing else ""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from leasekit.actors.guest.tickets import GuestTickets
+from leasekit.actors.guest.state import GuestState
 from leasekit.core.leases import membership as mb
 from leasekit.core.leases import service_manager as sm
 from leasekit.core.leases.machine import NONE
@@ -16,7 +16,7 @@ from leasekit.core.leases.records import GuestLease
 from leasekit.core.mappers import Go, Hold
 
 
-class GuestGroups(GuestTickets):
+class GuestGroups(GuestState):
     """Lease groups."""
 
     def _upcall(self, lease: GuestLease, predecessor: GuestLease) -> Go | Hold:
@@ -65,10 +65,7 @@ class GuestGroups(GuestTickets):
         return f"{name} is {predecessor.state}: {predecessor.reason or 'it gave no reason'}"
 
     def _wake_dependents(self, lease: GuestLease) -> None:
-        for name in self._dependents.get(lease.id, ()):
-            dependent = self.leases.get(name)
-            if dependent is None:
-                continue
+        for dependent in self.records.dependents(lease):
             if dependent.join == mb.BLOCKED_JOIN:
                 self._join(dependent)
                 self.kernel.touch(dependent)
@@ -77,10 +74,10 @@ class GuestGroups(GuestTickets):
 
     def _settle_hold(self, lease: GuestLease) -> None:
         """A slice that holds its redeems goes on when every ticket is there, and closes when one was refused."""
-        record = self.slices.get(lease.slice)
+        record = self.records.slices.get(lease.slice)
         if record is None or record.released or not record.hold:
             return
-        members = [other for other in self.leases.values() if other.slice == record.id]
+        members = self.records.of_slice(record.id)
         lost = next((other for other in members if other.state in (sm.FAILED, sm.CLOSED)), None)
         if lost is not None:
             record.refused = f"lease {lost.id}: {lost.reason or lost.state}"

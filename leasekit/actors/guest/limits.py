@@ -87,7 +87,7 @@ class GuestLimits(GuestPlans):
         return lease.approved.term.start - self.settings.redeem_lead
 
     def _is_held(self, lease: GuestLease) -> bool:
-        record = self.slices.get(lease.slice)
+        record = self.records.slices.get(lease.slice)
         if (record is not None and not record.released) or self.is_undecided(lease):
             return True
         return lease.join == mb.BLOCKED_REDEEM and lease.hold_until <= self.kernel.now

@@ -276,7 +276,7 @@ class GuestPlans(GuestDesk):
 
     def _free_name(self, slice_: str, name: str) -> str:
         taken, number = name, 1
-        while (slice_, taken) in self._names and self._names[slice_, taken] in self._open:
+        while (slice_, taken) in self.records.named and self.records.named[slice_, taken] in self.records.open:
             number += 1
             taken = f"{name}-{number}"
         return taken

@@ -155,7 +155,7 @@ class ServiceManager(GuestExtensions):
             self.returns.give_back_those_good(lease.broker, message)
             return
         try:
-            held, further, site = self.check_tickets(lease, message)
+            held, further, site = self.tickets.check(lease, message)
         except TicketError as error:
             self._on_no_ticket(lease, f"the broker's ticket can't be believed: {error.text}", -1)
             self.returns.give_back_those_good(lease.broker, message)
@@ -184,7 +184,7 @@ class ServiceManager(GuestExtensions):
     def _on_ticket_noticed(self, lease: GuestLease, message: TicketUpdate) -> None:
         """A ticket that was not redeemed yet is worth nothing any more; of a lease the site itself speaks."""
         reason = message.reason
-        if self.drop_further(lease, message):
+        if self.tickets.drop_further(lease, message):
             lease.reason = reason
         elif (lease.state, lease.pending) == (sm.TICKETED, NONE):
             self._expire(lease, reason)
@@ -255,7 +255,7 @@ class ServiceManager(GuestExtensions):
         settles = lease.op_number != 0 and message.number >= lease.op_number
         # One that is closed goes on by nothing: its site may have gone on to a ticket that is given back by now.
         if message.state == "active" and lease.ended < 0 and lease.pending not in (sm.CLOSING, sm.CLOSE_WAIT):
-            self.check_contract(lease, message)
+            self.tickets.check_contract(lease, message)
         lease.site_seen = message.update
         self.kernel.touch(lease)
         if settles:
@@ -473,7 +473,7 @@ class ServiceManager(GuestExtensions):
         lease.further = ()
         self.membership.move(lease, "over")
         self.membership.clear(lease)
-        self._open.pop(lease.id, None)
+        self.records.open.pop(lease.id, None)
         self.kernel.owe_no_more(lease, lease.broker)
         self.kernel.owe_no_more(lease, lease.site)
         self.kernel.touch(lease)
@@ -494,7 +494,7 @@ class ServiceManager(GuestExtensions):
     def _lease_due(self, lease: GuestLease) -> None:
         if lease.state in (sm.CLOSED, sm.FAILED):
             if lease.ended + self.settings.retention <= self.kernel.now:
-                self._drop(lease)
+                self.records.drop(lease)
             return
         self._resend(lease)
         self._check_limit(lease)
@@ -569,7 +569,7 @@ class ServiceManager(GuestExtensions):
                 self.roll_key(lease)
 
     def _advance_ticketed(self, lease: GuestLease) -> None:
-        record = self.slices.get(lease.slice)
+        record = self.records.slices.get(lease.slice)
         if (record is not None and not record.released) or self.is_undecided(lease):
             return
         due = self._redeem_at(lease) <= self.kernel.now

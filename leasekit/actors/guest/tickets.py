@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from leasekit.actors.guest.state import GuestState
+from collections.abc import Iterable
+
+from leasekit.actors.guest.returns import Returns
+from leasekit.actors.keyring import Keyring
+from leasekit.actors.settings import Peer
 from leasekit.core.claims.statements import CONTRACT, check_statement, decode_statement
 from leasekit.core.claims.ticket import decode_ticket, split_tickets
 from leasekit.core.errors import CommandError, TicketError
@@ -12,16 +16,43 @@ from leasekit.core.properties import digest_properties
 from leasekit.core.protocol.messages import EXTEND, MODIFY, NEW, LeaseUpdate, TicketUpdate
 
 
-class GuestTickets(GuestState):
+class Sites:
+    """The sites that a guest knows, by the keys that chains begin with: those that they had before as well."""
+
+    def __init__(self, keyring: Keyring) -> None:
+        self._keyring = keyring
+        self._by_key = _by_key(keyring.peers.values())
+
+    def changed(self, peer: str) -> None:
+        """A peer has come, gone or changed its key."""
+        self._by_key = _by_key(self._keyring.peers.values())
+
+    def name_of(self, key: bytes) -> str:
+        """The site of a key; empty if no site has it."""
+        return self._by_key.get(key, "")
+
+
+def _by_key(peers: Iterable[Peer]) -> dict[bytes, str]:
+    sites = [peer for peer in peers if peer.role == "authority"]
+    former = {key: peer.name for peer in sites for key, _ in peer.former}
+    return {**former, **{peer.key: peer.name for peer in sites}}
+
+
+class Tickets:
     """What leases run on."""
 
-    def check_tickets(self, lease: GuestLease, message: TicketUpdate) -> tuple[Held, tuple[Held, ...], str]:
+    def __init__(self, keyring: Keyring, sites: Sites, returns: Returns) -> None:
+        self._keyring = keyring
+        self._sites = sites
+        self._returning = returns
+
+    def check(self, lease: GuestLease, message: TicketUpdate) -> tuple[Held, tuple[Held, ...], str]:
         """The ticket that was asked for, those that go on from it, and their site. Raises ``TicketError``."""
         ticket = decode_ticket(message.ticket)
-        site = self.sites_by_key.get(ticket.root.issuer, "")
+        site = self._sites.name_of(ticket.root.issuer)
         if not site:
             raise TicketError("unknown_site", f"its root is no site known here (the broker calls it {message.site!r})")
-        leaf = self.keyring.verify(ticket, issuer=self.keyring.key_among(lease.broker, ticket.leaf.issuer))
+        leaf = self._keyring.verify(ticket, issuer=self._keyring.key_among(lease.broker, ticket.leaf.issuer))
         asked, running = lease.asked, lease.approved
         if leaf.type != lease.type:
             raise TicketError("wrong_type", f"it is for {leaf.type!r}, not {lease.type!r}")
@@ -34,13 +65,13 @@ class GuestTickets(GuestState):
         victims = lease.victims if asked.op == EXTEND else ()
         extends = message.number if asked.op == EXTEND else running.extends if running is not None else 0
         held = Held(message.ticket, leaf.digest, leaf.units, leaf.term, extends, victims)
-        rest = tuple(one._replace(extends=extends) for one in self.further_of(lease.broker, message, held))
+        rest = tuple(one._replace(extends=extends) for one in self._further_of(lease.broker, message, held))
         last = (held, *rest)[-1].term.end
         if asked.op == MODIFY and lease.further and last != lease.further[0].term.start:
             raise TicketError("wrong_terms", f"it ends at {last}, the lease goes on from {lease.further[0].term.start}")
         return held, rest, site
 
-    def further_of(self, broker: str, message: TicketUpdate, held: Held) -> tuple[Held, ...]:
+    def _further_of(self, broker: str, message: TicketUpdate, held: Held) -> tuple[Held, ...]:
         """The tickets that go on from ``held``: for as many units of the same, at the same site. Raises
         ``TicketError``.
         """
@@ -48,8 +79,8 @@ class GuestTickets(GuestState):
         found: list[Held] = []
         for data in split_tickets(message.further):
             ticket = decode_ticket(data)
-            leaf = self.keyring.verify(ticket, issuer=self.keyring.key_among(broker, ticket.leaf.issuer))
-            if self.sites_by_key.get(ticket.root.issuer) != self.sites_by_key.get(first.root.issuer):
+            leaf = self._keyring.verify(ticket, issuer=self._keyring.key_among(broker, ticket.leaf.issuer))
+            if self._sites.name_of(ticket.root.issuer) != self._sites.name_of(first.root.issuer):
                 raise TicketError("wrong_site", "the tickets are of different sites")
             end = found[-1].term.end if found else held.term.end
             same = (leaf.type, leaf.properties, leaf.units) == (first.leaf.type, first.leaf.properties, held.units)
@@ -69,13 +100,13 @@ class GuestTickets(GuestState):
         at = decode_statement(message.truncation).at
         if at < held.term.end:
             return False
-        self.returns.give_back_all(lease, [one for one in lease.further if one.term.end > at], lease.site)
+        self._returning.give_back_all(lease, [one for one in lease.further if one.term.end > at], lease.site)
         lease.further = tuple(one for one in lease.further if one.term.end <= at)
         return True
 
     def check_returned(self, lease: GuestLease) -> None:
         """A broker grants nothing from a lease's end on while that is granted already. Raises ``CommandError``."""
-        if any(one.lease == lease.id and one.held.term.start >= lease.end for one in self.returns):
+        if any(one.lease == lease.id and one.held.term.start >= lease.end for one in self._returning):
             raise CommandError(
                 f"the extension of lease {lease.id} that was taken back is still on its way to {lease.broker}: try "
                 "again when it has arrived"
@@ -84,7 +115,7 @@ class GuestTickets(GuestState):
     def check_contract(self, lease: GuestLease, message: LeaseUpdate) -> None:
         """The site's signed lease must name one of the tickets in hand."""
         contract = check_statement(
-            self.keyring.scheme, message.contract, CONTRACT, signer=self.keyring.said_by(lease.site, message.contract)
+            self._keyring.scheme, message.contract, CONTRACT, signer=self._keyring.said_by(lease.site, message.contract)
         )
         tickets = (lease.approved, lease.renewal, *lease.further)
         known = {lease.before, *(held.digest for held in tickets if held is not None)}

@@ -66,11 +66,11 @@ the setup that a unit is up from, which is only held against what probes say: th
 
 _KEPT_OUT: Final = frozenset(
     {
-        "_call_unblock", "_closings", "_counted_claims", "_cut_off", "_cycle_at", "_dependents", "_endings",
-        "_inputs", "_mapper", "_names", "_open", "_shown", "_tags", "admission", "answers", "calls",
+        "_call_unblock", "_closings", "_counted_claims", "_cut_off", "_cycle_at", "_endings",
+        "_inputs", "_mapper", "_shown", "_tags", "admission", "answers", "calls",
         "connected", "dispatch", "dry_runs", "holds", "inline", "introductions", "issued", "kernel", "keyring",
-        "membership", "name", "notices", "peering", "planner", "refused", "reports", "served", "settings",
-        "sites_by_key", "slices", "turns", "usage",
+        "membership", "name", "notices", "peering", "planner", "records", "refused", "reports", "served", "settings",
+        "tickets", "turns", "usage",
     }
 )  # fmt: skip
 """Attributes of actors that are empty between steps, derived from records, for people, or never change."""

@@ -26,9 +26,11 @@ from leasekit.actors.broker.introductions import Introductions
 from leasekit.actors.broker.planner import Planner
 from leasekit.actors.broker.queue import RequestQueue
 from leasekit.actors.calls import Calls
+from leasekit.actors.guest.leases import Leases
 from leasekit.actors.guest.membership import Membership
 from leasekit.actors.guest.returns import Returns
 from leasekit.actors.guest.service_manager import ServiceManager
+from leasekit.actors.guest.tickets import Tickets
 from leasekit.actors.issued import Issued
 from leasekit.actors.kernel import Kernel
 from leasekit.actors.keyring import Keyring
@@ -91,7 +93,7 @@ PARTS: Final[Mapping[str, type]] = {
     "served": Served, "notices": Notices, "reports": Reports, "issued": Issued,
     "queue": RequestQueue, "book": Book, "admission": Admission, "dry_runs": DryRuns,
     "introductions": Introductions, "answers": Answers, "holds": Holds, "planner": Planner,
-    "returns": Returns, "membership": Membership,
+    "returns": Returns, "membership": Membership, "records": Leases, "tickets": Tickets,
 }  # fmt: skip
 """Parts of an actor, by the attributes in which it has them."""
 
@@ -101,8 +103,8 @@ WIRING: Final = frozenset(
         "_deals_with", "_decider", "_decisions", "_deployed", "_dispatch", "_endorsable", "_endorse", "_fresh",
         "_holds", "_inputs", "_introductions", "_is_settled", "_issuer", "_kernel", "_keyring", "_kinds",
         "_mapper", "_most", "_name", "_notices", "_own", "_peering", "_plan", "_quotes", "_role", "_served",
-        "_settings", "_sites", "_waiting", "changed", "connected", "dispatch", "dropped", "inline", "name",
-        "peers", "refused", "scheme", "settings", "signer", "sites_by_key", "tag", "taken", "verifier", *PARTS,
+        "_keep_closed", "_returning", "_settings", "_sites", "_waiting", "changed", "connected", "dispatch", "dropped",
+        "inline", "name", "peers", "refused", "scheme", "settings", "signer", "tag", "taken", "verifier", *PARTS,
     }
 )  # fmt: skip
 """Attributes that the constructors of an actor and its parts fill in from settings alone, and that do not change."""
@@ -410,6 +412,6 @@ def _ends(actor: Any) -> dict[str, Instant]:
         return {}
     return {
         lease.id: lease.end
-        for lease in actor.open_leases()
+        for lease in actor.records.open.values()
         if lease.state in (sm.ACTIVE, sm.ACTIVE_TICKETED) and not lease.closing
     }

@@ -294,7 +294,7 @@ class Workload:
     def _close_slice(self, deed: Deed, rng: Random) -> None:
         if not self.world.is_up(deed.who):
             return
-        names = [name for name in self.world.actor(deed.who).slices if name.startswith("slice-")]
+        names = [name for name in self.world.actor(deed.who).records.slices if name.startswith("slice-")]
         if names:
             name = rng.choice(names)
             for lease in self.world.actor(deed.who).leases.values():
