@@ -50,7 +50,7 @@ SETUP: Final = SECOND
 
 
 @attrs.frozen(kw_only=True)
-class Leases:
+class RedeemedLeases:
     """What became of the leases of granted requests: how many were made, were active for a while, and how many messages
     and events that took.
     """
@@ -81,7 +81,7 @@ class _Timed:
 
 def run_once(
     testbed: Testbed, scenario: str, seed: int, setup: CoallocationSetup, *, redeem: bool = False
-) -> tuple[CoallocationTally, Leases]:
+) -> tuple[CoallocationTally, RedeemedLeases]:
     """One scenario with one seed; with ``redeem`` the second day too. Raises ``ConfigErrors`` for a testbed that can't
     be deployed.
     """
@@ -106,7 +106,7 @@ def run_once(
         utilisation.update({(k, site): share for site, share in _utilisation(world, testbed).items()})
     if redeem:
         world.run_until(2 * DAY + HOUR)
-    leases = Leases(
+    leases = RedeemedLeases(
         made=len(seen["asked"]),
         active=len(seen["active"]),
         messages=world.messages,
@@ -155,7 +155,7 @@ def spread_over(job: Callable[[W], R], work: Sequence[W], jobs: int) -> Iterator
         yield from pool.imap(job, work)
 
 
-def _job(job: tuple[Testbed, str, int, CoallocationSetup, bool]) -> tuple[CoallocationTally, Leases]:
+def _job(job: tuple[Testbed, str, int, CoallocationSetup, bool]) -> tuple[CoallocationTally, RedeemedLeases]:
     testbed, scenario, seed, setup, redeem = job
     return run_once(testbed, scenario, seed, setup, redeem=redeem)
 
