@@ -110,7 +110,12 @@ BUGS: Final[dict[str, Bug]] = {
         ServiceManager, "close", "before = (lease.state, lease.pending)",
         "lease.close_reason = reason; before = (lease.state, lease.pending)\n"
         "    if lease.pending == sm.REDEEMING:\n        lease.closing = True\n        return",
-        also=Bug(ServiceManager, "advance", "(sm.TICKETED, sm.REDEEMING):", "(sm.ACTIVE, NONE):"),
+        also=Bug(
+            ServiceManager, "advance", "if lease.state == sm.ACTIVE and",
+            "if lease.closing and (lease.state, lease.pending) == (sm.ACTIVE, NONE):\n"
+            "        lease.closing = False\n        self.close(lease, lease.close_reason)\n"
+            "    elif lease.state == sm.ACTIVE and",
+        ),
     ),
     "a closing lease gets units in place of those that failed": Bug(
         SiteLeases, "close_lease", "self._queue.pop(lease.id, None)", NOTHING
@@ -163,7 +168,7 @@ BUGS: Final[dict[str, Bug]] = {
         SiteLeases, "restore_leases", "sum(self._unsettled(lease, self.units[name]) for name in lease.units)",
         "sum(self._unsettled(lease, self.units[name]) for name in lease.units) + 1",
     ),
-    "joins are not done again after a restart": Bug(Membership, "resume", "if unit.state in BUSY:", "if False:"),
+    "joins are not done again after a restart": Bug(Membership, "resume", "if unit.state in mb.BUSY:", "if False:"),
     "a site's reservations are not restored": Bug(
         SiteLeases, "_reserve_again", "if lease.pending == au.CLOSING or not lease.type:", "if True:"
     ),
