@@ -71,7 +71,8 @@ PARTS = (
     "kernel", "keyring", "dispatch", "turns", "peering", "calls", "served", "notices", "reports", "issued",
     "broker/queue", "broker/book", "broker/usage", "broker/holds", "broker/planner", "broker/quotes",
     "broker/admission", "broker/introductions", "broker/answers", "broker/dry_runs",
-    "guest/membership", "guest/returns", "guest/leases", "guest/tickets", "site/kinds", "site/unit_power",
+    "guest/membership", "guest/returns", "guest/leases", "guest/tickets", "guest/limits",
+    "site/kinds", "site/unit_power",
 )  # fmt: skip
 """Modules of leasekit/actors whose classes are parts."""
 USES_MAX = 5

@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from leasekit.actors.guest.leases import Leases
+from leasekit.actors.guest.limits import Limits
 from leasekit.actors.guest.returns import Returns
 from leasekit.actors.guest.tickets import Sites, Tickets
 from leasekit.actors.kernel import Kernel
 from leasekit.actors.keyring import Keyring
-from leasekit.actors.settings import ActorSettings, Peer
+from leasekit.actors.settings import ActorSettings, GuestSettings, Peer
 from leasekit.core.claims.keys import ED25519, Keypair
 from leasekit.core.claims.ticket import delegate, delegate_root
 from leasekit.core.errors import CommandError, TicketError
 from leasekit.core.leases import service_manager as sm
-from leasekit.core.leases.records import Asked, GuestLease, Slice
+from leasekit.core.leases.records import Asked, GuestLease, Held, Slice
 from leasekit.core.properties import digest_properties
 from leasekit.core.protocol.messages import NEW, TicketUpdate
-from leasekit.core.time import HOUR, Term
+from leasekit.core.time import HOUR, MINUTE, Term
 
 ME, HUB, SITE = (Keypair(letter * 32) for letter in (b"m", b"h", b"s"))
 TERM = Term(HOUR, 2 * HOUR)
 
 
-def lease(number: int, name: str = "one", slice_: str = "s", **more: str) -> GuestLease:
+def lease(number: int, name: str = "one", slice_: str = "s", **more: Any) -> GuestLease:
     """A lease that is asked for: two units."""
     return GuestLease(f"w-{number}", name, slice_, "vm", "hub", Asked(NEW, 2, TERM, "", {}), **more)
 
@@ -90,3 +93,25 @@ def test_tickets_are_held_against_what_was_asked() -> None:
     sites.changed("site")
     with pytest.raises(TicketError, match="no site known here"):
         tickets.check(lease(1), update())
+
+
+def test_limits_follow_from_the_state_of_a_lease() -> None:
+    """Units leave a lease before its end, or before the instant that its site has given notice of; a ticket in hand is
+    redeemed when its term comes near, but not while its slice holds for all.
+    """
+    kernel = Kernel(ActorSettings())
+    settings = GuestSettings(leave_time=MINUTE, redeem_lead=2 * MINUTE)
+    slices = {"s": Slice("s")}
+    limits = Limits(kernel, settings, slices, lambda lease: False)
+    held = Held(b"ticket", b"d" * 32, 2, TERM)
+    runs = lease(1, state=sm.ACTIVE, approved=held, granted=TERM)
+    assert limits.of(runs) == TERM.end - MINUTE
+    runs.noticed = TERM.start + 5 * MINUTE
+    assert limits.of(runs) == TERM.start + 4 * MINUTE
+    waits = lease(2, state=sm.TICKETED, approved=held)
+    assert limits.of(waits) == TERM.start - 2 * MINUTE
+    kernel.tick(TERM.start - 2 * MINUTE)
+    assert limits.is_past(waits)
+    slices["s"].released = False
+    assert limits.of(waits) == TERM.end and not limits.is_past(waits)
+    assert limits.of(lease(3, state=sm.CLOSED)) is None

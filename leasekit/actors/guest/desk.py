@@ -72,10 +72,6 @@ class GuestDesk(GuestGroups):
         """Have ``lease.asked`` sent to the broker; ``event`` is ``ask``, ``extend`` or ``modify``."""
         raise NotImplementedError
 
-    def redeem_by(self, lease: GuestLease) -> Instant:
-        """When a lease with tickets in hand must ask its site to go on."""
-        raise NotImplementedError
-
     def take_in_hand(self, lease: GuestLease) -> None:
         """Have the ticket that is being redeemed in hand again, if there is one."""
         raise NotImplementedError
@@ -303,7 +299,9 @@ class GuestDesk(GuestGroups):
             self._redeem(lease, MODIFY)
         else:
             lease.asked = asked
-            self.ask(lease, "modify", self.redeem_by(lease) if lease.further else lease.end - self.settings.leave_time)
+            self.ask(
+                lease, "modify", self.limits.redeem_by(lease) if lease.further else lease.end - self.settings.leave_time
+            )
         return lease
 
     def _modification(self, wish: ModifyLease) -> tuple[GuestLease, Asked | None]:

@@ -66,7 +66,7 @@ class GuestExtensions(GuestSuspension):
         if not lease.is_promised:
             raise CommandError(f"{which}, which site {lease.site} has yet to confirm: modify it when that has come")
         left, least = (
-            self.redeem_by(lease) - self.kernel.now,
+            self.limits.redeem_by(lease) - self.kernel.now,
             self.kernel.settings.clock_skew + self.kernel.settings.retry_first,
         )
         if left < least:

@@ -1,22 +1,37 @@
 """When the state of a guest's lease makes something happen by itself, if no message does.
 
-This layer only tells the instants; what is done then is in :mod:`.service_manager`.
+This part only tells the instants; what is done then is in :mod:`.service_manager`.
 """
 
 from __future__ import annotations
 
-from leasekit.actors.guest.plans import GuestPlans
+from collections.abc import Callable, Mapping
+
+from leasekit.actors.kernel import Kernel
+from leasekit.actors.settings import GuestSettings
 from leasekit.core.leases import membership as mb
 from leasekit.core.leases import service_manager as sm
 from leasekit.core.leases.machine import NONE
-from leasekit.core.leases.records import GuestLease
+from leasekit.core.leases.records import GuestLease, Slice
 from leasekit.core.time import Instant
 
 
-class GuestLimits(GuestPlans):
-    """The instants of a guest's leases."""
+class Limits:
+    """The instants of a guest's leases. ``is_undecided`` tells leases that must not be redeemed yet."""
 
-    def _limit(self, lease: GuestLease) -> Instant | None:
+    def __init__(
+        self,
+        kernel: Kernel,
+        settings: GuestSettings,
+        slices: Mapping[str, Slice],
+        is_undecided: Callable[[GuestLease], bool],
+    ) -> None:
+        self._kernel = kernel
+        self._settings = settings
+        self._slices = slices
+        self._is_undecided = is_undecided
+
+    def of(self, lease: GuestLease) -> Instant | None:
         """When the lease's state itself makes something happen, if no message does."""
         if lease.state == sm.ACTIVE and lease.pending == NONE:  # by far the most common
             return self._leaves_at(lease, lease.end)
@@ -24,15 +39,15 @@ class GuestLimits(GuestPlans):
             case (sm.NASCENT, sm.TICKETING | sm.CLOSE_WAIT):
                 return lease.ask_deadline
             case (sm.TICKETED | sm.ACTIVE, sm.CLOSE_WAIT):
-                return self._last_end(lease) + self.settings.close_timeout
+                return self._last_end(lease) + self._settings.close_timeout
             case (sm.TICKETED, sm.REDEEMING):
-                return lease.end + self.kernel.settings.clock_skew
+                return lease.end + self._settings.clock_skew
             case (sm.TICKETED, _):
-                goes_on = max(self._redeem_at(lease), lease.hold_until)
+                goes_on = max(self.redeem_at(lease), lease.hold_until)
                 return lease.end if self._is_held(lease) else min(goes_on, lease.end)
             case (sm.ACTIVE_TICKETED, sm.EXTENDING_LEASE | sm.EXTENDING_FURTHER):
                 assert lease.renewal is not None
-                goes_on = lease.is_promised and not self._leaving_victims(lease)
+                goes_on = lease.is_promised and not self.leaving_victims(lease)
                 return self._leaves_at(lease, lease.renewal.term.end if goes_on else lease.end)
             case (sm.ACTIVE_TICKETED, sm.UNDOING):
                 assert lease.renewal is not None
@@ -62,37 +77,39 @@ class GuestLimits(GuestPlans):
         """
         if lease.is_promised:
             return self._leaves_at(lease, lease.end)
-        return lease.end - max(self.settings.extend_lead, self.settings.leave_time)
+        return lease.end - max(self._settings.extend_lead, self._settings.leave_time)
 
     def _changed_by(self, lease: GuestLease) -> Instant:
         """From when on a modify that the site has accepted is in force there, whose clock may be behind."""
         start = lease.renewal.term.start if lease.renewal is not None else lease.op_since
-        return start + self.kernel.settings.clock_skew
+        return start + self._settings.clock_skew
 
     def _leaves_at(self, lease: GuestLease, end: Instant) -> Instant:
         """When units are to leave a lease that ends at ``end``, if its site does not end it before."""
-        return (end if lease.noticed < 0 else min(end, lease.noticed)) - self.settings.leave_time
+        return (end if lease.noticed < 0 else min(end, lease.noticed)) - self._settings.leave_time
 
     @staticmethod
     def _last_end(lease: GuestLease) -> Instant:
         """When the lease ends at the latest, whatever the site has done with the renewal."""
         return lease.renewal.term.end if lease.renewal is not None else lease.end
 
-    def _limit_passed(self, lease: GuestLease) -> bool:
-        limit = self._limit(lease)
-        return limit is not None and limit <= self.kernel.now
+    def is_past(self, lease: GuestLease) -> bool:
+        """Whether its time has come."""
+        limit = self.of(lease)
+        return limit is not None and limit <= self._kernel.now
 
-    def _redeem_at(self, lease: GuestLease) -> Instant:
+    def redeem_at(self, lease: GuestLease) -> Instant:
+        """From when on its ticket is redeemed, milliseconds."""
         assert lease.approved is not None
-        return lease.approved.term.start - self.settings.redeem_lead
+        return lease.approved.term.start - self._settings.redeem_lead
 
     def _is_held(self, lease: GuestLease) -> bool:
-        record = self.records.slices.get(lease.slice)
-        if (record is not None and not record.released) or self.is_undecided(lease):
+        record = self._slices.get(lease.slice)
+        if (record is not None and not record.released) or self._is_undecided(lease):
             return True
-        return lease.join == mb.BLOCKED_REDEEM and lease.hold_until <= self.kernel.now
+        return lease.join == mb.BLOCKED_REDEEM and lease.hold_until <= self._kernel.now
 
-    def _leaving_victims(self, lease: GuestLease) -> list[str]:
+    def leaving_victims(self, lease: GuestLease) -> list[str]:
         """Those that are to leave before an extend, and have not been told: no more than there are units too many. Its
         site spares the others, if the lease has lost units since they were named.
         """

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from leasekit.actors.dispatch import takes
 from leasekit.actors.guest.extensions import GuestExtensions
+from leasekit.actors.guest.limits import Limits
 from leasekit.actors.guest.membership import Membership
 from leasekit.actors.kernel import earliest
 from leasekit.actors.settings import ENDORSE, GuestSettings, Peer
@@ -58,6 +59,7 @@ class ServiceManager(GuestExtensions):
         settings: GuestSettings | None = None,
     ) -> None:
         super().__init__(name, signer, scheme, peers, mapper, settings or GuestSettings())
+        self.limits = Limits(self.kernel, self.settings, self.records.slices, self.is_undecided)
         self.membership = Membership(self.kernel, self.leases, self._all_joined, self._all_left)
         self.refused.append(self._request_refused)
         self.kernel.register(
@@ -489,7 +491,7 @@ class ServiceManager(GuestExtensions):
             return lease.ended + self.settings.retention
         sending = earliest(lease.ask_at if lease.ask else None, lease.op_at if lease.op_number else None)
         held = lease.hold_until if lease.join == mb.BLOCKED_JOIN and lease.hold_until > self.kernel.now else None
-        return earliest(sending, self._limit(lease), held)
+        return earliest(sending, self.limits.of(lease), held)
 
     def _lease_due(self, lease: GuestLease) -> None:
         if lease.state in (sm.CLOSED, sm.FAILED):
@@ -507,7 +509,7 @@ class ServiceManager(GuestExtensions):
             self._send_op(lease)
 
     def _check_limit(self, lease: GuestLease) -> None:
-        if not self._limit_passed(lease):
+        if not self.limits.is_past(lease):
             return
         match (lease.state, lease.pending):
             case (sm.NASCENT, _):
@@ -520,8 +522,8 @@ class ServiceManager(GuestExtensions):
                 if lease.end <= self.kernel.now:
                     self._expire(lease, "its term ended before it could be redeemed")
             case (sm.ACTIVE_TICKETED, sm.EXTENDING_LEASE | sm.EXTENDING_FURTHER):
-                if lease.is_promised and self._leaving_victims(lease):
-                    self.membership.leave(lease, self._leaving_victims(lease))
+                if lease.is_promised and self.limits.leaving_victims(lease):
+                    self.membership.leave(lease, self.limits.leaving_victims(lease))
                     self.kernel.touch(lease)
                 else:
                     late = f"site {lease.site} did not extend the lease in time"
@@ -563,7 +565,7 @@ class ServiceManager(GuestExtensions):
         elif (lease.state, lease.pending) == (sm.TICKETED, NONE):
             self._advance_ticketed(lease)
         elif (lease.state, lease.pending) == (sm.ACTIVE_TICKETED, NONE):
-            if self._limit_passed(lease):
+            if self.limits.is_past(lease):
                 self._go_on(lease)
             else:
                 self.roll_key(lease)
@@ -572,7 +574,7 @@ class ServiceManager(GuestExtensions):
         record = self.records.slices.get(lease.slice)
         if (record is not None and not record.released) or self.is_undecided(lease):
             return
-        due = self._redeem_at(lease) <= self.kernel.now
+        due = self.limits.redeem_at(lease) <= self.kernel.now
         predecessor = self._predecessor(
             lease, lease.redeem_predecessor, lambda p: p.state in (sm.ACTIVE, sm.ACTIVE_TICKETED), ask=due
         )

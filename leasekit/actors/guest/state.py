@@ -8,6 +8,7 @@ from typing import Any
 from leasekit.actors.base import Actor
 from leasekit.actors.dispatch import query
 from leasekit.actors.guest.leases import Leases
+from leasekit.actors.guest.limits import Limits
 from leasekit.actors.guest.membership import Membership
 from leasekit.actors.guest.returns import Returns
 from leasekit.actors.guest.tickets import Sites, Tickets
@@ -22,6 +23,7 @@ class GuestState(Actor):
     role = "guest"
     endorsable = "authority"
     membership: Membership
+    limits: Limits
 
     def __init__(
         self, name: str, signer: Signer, scheme: Scheme, peers: Iterable[Peer], settings: GuestSettings

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from leasekit.actors.guest.limits import GuestLimits
+from leasekit.actors.guest.plans import GuestPlans
 from leasekit.core.claims.ticket import begin_of, decode_ticket, saving_of
 from leasekit.core.errors import CommandError
 from leasekit.core.leases.plans import HOLD
@@ -28,7 +28,7 @@ ONCE: Final = (
 """Request properties that say how the suspended lease was to begin: its rest begins otherwise."""
 
 
-class GuestSuspension(GuestLimits):
+class GuestSuspension(GuestPlans):
     """What becomes of suspended leases."""
 
     def ask_for_rest(self, lease: GuestLease) -> None:

@@ -66,11 +66,10 @@ the setup that a unit is up from, which is only held against what probes say: th
 
 _KEPT_OUT: Final = frozenset(
     {
-        "_call_unblock", "_closings", "_counted_claims", "_cut_off", "_cycle_at", "_endings",
-        "_inputs", "_mapper", "_shown", "_tags", "admission", "answers", "calls",
-        "connected", "dispatch", "dry_runs", "holds", "inline", "introductions", "issued", "kernel", "keyring",
-        "membership", "name", "notices", "peering", "planner", "records", "refused", "reports", "served", "settings",
-        "tickets", "turns", "usage",
+        "_call_unblock", "_closings", "_counted_claims", "_cut_off", "_cycle_at", "_endings", "_inputs", "_mapper",
+        "_shown", "_tags", "admission", "answers", "calls", "connected", "dispatch", "dry_runs", "holds", "inline",
+        "introductions", "issued", "kernel", "keyring", "limits", "membership", "name", "notices", "peering",
+        "planner", "records", "refused", "reports", "served", "settings", "tickets", "turns", "usage",
     }
 )  # fmt: skip
 """Attributes of actors that are empty between steps, derived from records, for people, or never change."""
@@ -354,7 +353,7 @@ def _read_guest(guest: Any, out: list[Any]) -> bool:
     for id_, lease in guest.leases.items():
         _record(lease, Scope(id_, "guest"), out, _unused_guest(lease))
         # Its waits may count from the end of a term that is past.
-        _time(guest._limit(lease) if lease.ended < 0 else None, _NO_SCOPE, out)
+        _time(guest.limits.of(lease) if lease.ended < 0 else None, _NO_SCOPE, out)
     out.append("returns")
     for giving in guest.returns:
         out.append(giving.lease)

@@ -27,6 +27,7 @@ from leasekit.actors.broker.planner import Planner
 from leasekit.actors.broker.queue import RequestQueue
 from leasekit.actors.calls import Calls
 from leasekit.actors.guest.leases import Leases
+from leasekit.actors.guest.limits import Limits
 from leasekit.actors.guest.membership import Membership
 from leasekit.actors.guest.returns import Returns
 from leasekit.actors.guest.service_manager import ServiceManager
@@ -94,16 +95,17 @@ PARTS: Final[Mapping[str, type]] = {
     "queue": RequestQueue, "book": Book, "admission": Admission, "dry_runs": DryRuns,
     "introductions": Introductions, "answers": Answers, "holds": Holds, "planner": Planner,
     "returns": Returns, "membership": Membership, "records": Leases, "tickets": Tickets,
+    "limits": Limits,
 }  # fmt: skip
 """Parts of an actor, by the attributes in which it has them."""
 
 WIRING: Final = frozenset(
     {
-        "_accepted", "_admission", "_all_joined", "_all_left", "_book", "_call_unblock", "_carry_out",
-        "_deals_with", "_decider", "_decisions", "_deployed", "_dispatch", "_endorsable", "_endorse", "_fresh",
-        "_holds", "_inputs", "_introductions", "_is_settled", "_issuer", "_kernel", "_keyring", "_kinds",
-        "_mapper", "_most", "_name", "_notices", "_own", "_peering", "_plan", "_quotes", "_role", "_served",
-        "_keep_closed", "_returning", "_settings", "_sites", "_waiting", "changed", "connected", "dispatch", "dropped",
+        "_accepted", "_admission", "_all_joined", "_all_left", "_book", "_call_unblock", "_carry_out", "_deals_with",
+        "_decider", "_decisions", "_deployed", "_dispatch", "_endorsable", "_endorse", "_fresh", "_holds", "_inputs",
+        "_introductions", "_is_settled", "_is_undecided", "_issuer", "_keep_closed", "_kernel", "_keyring", "_kinds",
+        "_mapper", "_most", "_name", "_notices", "_own", "_peering", "_plan", "_quotes", "_returning", "_role",
+        "_served", "_settings", "_sites", "_slices", "_waiting", "changed", "connected", "dispatch", "dropped",
         "inline", "name", "peers", "refused", "scheme", "settings", "signer", "tag", "taken", "verifier", *PARTS,
     }
 )  # fmt: skip
