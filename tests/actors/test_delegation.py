@@ -260,15 +260,13 @@ def test_a_reclaim_with_a_deadline_closes_leases(world: DeployedWorld) -> None:
     assert all(unit["state"] == "free" for unit in world.query("site", "units"))
 
 
-def test_a_reservation_at_the_site_is_given_up(world: DeployedWorld) -> None:
+def test_a_reservation_at_the_site_is_given_up(tmp_path: Path) -> None:
     """A ticket redeemed ahead of a term that the reclaim forbids fails at the site, with that reason."""
+    text = CHAIN.replace('default_broker = "lower"', 'default_broker = "lower"\nsettings.redeem_lead = "1h"')
+    world = DeployedWorld(text, tmp_path)
     lease = world.request("web", 2, 20 * MINUTE, HOUR)
     world.pass_time(10 * SECOND)
     site = world.site()
-    world.guest("web").settings = world.guest("web").settings.__class__(redeem_lead=HOUR)
-    world.guest("web").advance(world.guest("web").leases[lease])
-    world.feed("web", [])
-    world.pass_time(SECOND)
     assert site.leases[lease].pending == "redeeming"
     world.command("site", "delegation.reclaim", delegation="site/vm@upper", at=10 * MINUTE)
     world.pass_time(MINUTE)
