@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -18,18 +17,25 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
-from leasekit.core.mappers import BrokerCycle, Grant, PendingRequest, Source, Wake
-from leasekit.core.time import Term
-from leasekit.core.timetable import Timetable
-from leasekit.emulation.compare.drive import REFUSED, drive
-from leasekit.emulation.compare.pool import Saving
-from leasekit.emulation.compare.works import Work
+from leasekit.actors.settings import AuthoritySettings, UnitGroup
+from leasekit.core.drivers import RESUME, SAVE, SAVES
+from leasekit.core.mappers import Grant
+from leasekit.core.requests import TRUE
+from leasekit.core.steps import Action
+from leasekit.core.time import Duration, Term
+from leasekit.emulation.lean import LeanWorld, lean_world
+from leasekit.emulation.world import Outcome
+from leasekit.policies.authority.first_fit import FirstFit
 from leasekit.policies.registry import make_mapper
 
 HERE: Final = Path(__file__).resolve().parent
 COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-SPAN: Final = Term(0, 1000)
+END: Final = 1000
 LATE: Final = 500
+SAVING: Final[Duration] = 2
+TYPE: Final = "vm"
+BEFORE: Final = "before"
+"""Who holds what is leased already."""
 STYLE: Final[Any] = {"svg.hashsalt": "leasekit", "svg.fonttype": "none", "font.size": 8}
 
 
@@ -107,66 +113,51 @@ PICTURES: Final[Mapping[str, Picture]] = {
 
 
 def decided(picture: Picture, panel: Panel) -> list[Grant]:
-    """What the mapper grants, turn by turn, as a broker leads it; with suspension, what runs when."""
-    if "suspension" in panel.settings:
-        return _run(picture, panel)
-    tables = {site: Timetable(units) for site, units in picture.sites.items()}
-    for number, (site, units, start, end) in enumerate(picture.held):
-        tables[site].reserve(number, units, Term(start, end))
+    """What guests get, where, and when, from a broker with the panel's mapper."""
+    sites = {site: (FirstFit(), _settings(site, units)) for site, units in picture.sites.items()}
+    holders = list(dict.fromkeys(job.holder for job in picture.jobs))
     mapper = make_mapper(panel.mapper, "broker", panel.settings, "mapper", {})
-    waits: dict[str, PendingRequest] = {}
-    found: list[Grant] = []
-    instants = {job.at for job in picture.jobs}
-    while instants:
-        now = min(instants)
-        instants.discard(now)
-        waits |= {job.name: _request(job) for job in picture.jobs if job.at == now}
-        shown = [
-            r._replace(term=Term(max(r.term.start, now), max(r.term.start, now) + r.term.length))
-            for r in waits.values()
-        ]
-        sources = [Source(site, site, "vm", picture.sites[site], SPAN, {}, tables[site].overlay()) for site in tables]
-        for decision in mapper.allocate(BrokerCycle(now, shown, (), partial(_any_type, sources))):
-            if isinstance(decision, Grant):
-                tables[decision.source].reserve(decision.lease, decision.units, decision.term)
-                del waits[decision.lease]
-                found.append(decision)
-            elif isinstance(decision, Wake) and waits:
-                instants.add(decision.at)
-    return found
+    world = lean_world([BEFORE, *holders], mapper, sites, model=_model)
+    for site, units, start, end in picture.held:
+        world.command(BEFORE, "lease.request", type=TYPE, units=units, term=[start, end], site=site)
+    world.run_until(0)
+    for job in picture.jobs:
+        _ask(world, job)
+    world.run_until(END)
+    return [grant for holder in holders for grant in _granted(world, holder)]
 
 
-def _any_type(sources: Sequence[Source], type_: str) -> Sequence[Source]:
-    return sources
+def _settings(site: str, units: int) -> AuthoritySettings:
+    names = tuple(f"{site}{number}" for number in range(units))
+    return AuthoritySettings(inventory=(UnitGroup(type=TYPE, names=names, properties={SAVES: TRUE}),))
 
 
-def _run(picture: Picture, panel: Panel) -> list[Grant]:
-    ((site, units),) = picture.sites.items()
-    jobs = sorted(picture.jobs, key=lambda job: job.at)
-    works = [
-        Work(job.name, job.holder, job.at, job.at, LATE, job.length, job.length, job.units, "be")
-        if job.fixed is None
-        else Work(job.name, job.holder, job.at, job.fixed, job.fixed, job.length, job.length, job.units, "ar")
-        for job in jobs
-    ]
-    mapper = make_mapper(panel.mapper, "broker", panel.settings, "mapper", {})
-    outcome = drive(works, units, mapper, saving=Saving(memory=2, rate=1000))
-    found: list[Grant] = []
-    for number, job in enumerate(jobs):
-        start = outcome.starts[number]
-        whole = [] if start == REFUSED else [Term(start, start + job.length)]
-        found += [Grant(job.name, site, job.units, term) for term in outcome.suspended.get(number, whole)]
-    return found
-
-
-def _request(job: Job) -> PendingRequest:
+def _ask(world: LeanWorld, job: Job) -> None:
     start = job.at if job.fixed is None else job.fixed
-    return PendingRequest(
-        lease=job.name, holder=job.holder, op="new", type="vm", units=job.units, min_units=job.units,
-        term=Term(start, start + job.length), latest_start=LATE if job.fixed is None else start, deadline=LATE,
-        arrived=job.at, site="", exclude_sites=frozenset(), source="", held=0, group="", priority=job.priority,
-        preemptible=False, properties={},
+    properties = {"priority": str(job.priority)}
+    if job.fixed is None:
+        properties |= {"deferrable": TRUE, "latest_start": str(LATE), "preemptible": TRUE, "suspend": f"{SAVING}ms"}
+    world.command_at(
+        job.at, job.holder, "lease.request", type=TYPE, units=job.units, name=job.name,
+        term=[start, start + job.length], properties=properties,
     )  # fmt: skip
+
+
+def _granted(world: LeanWorld, holder: str) -> Iterator[Grant]:
+    """What runs when: a lease that is suspended, until then; one that resumes it, when its units are restored."""
+    rows = world.query(holder, "leases", all=True)
+    leases = [world.query(holder, "lease", lease=row["id"]) for row in rows]
+    resumed = {lease["id"]: lease["resumes"] for lease in leases if lease["resumes"] is not None}
+    stopped = {before["lease"]: before["suspended"] for before in resumed.values()}
+    for lease in leases:
+        if lease["granted"] is not None:
+            start, end = lease["granted"]["term"]
+            term = Term(start + SAVING * (lease["id"] in resumed), stopped.get(lease["id"], end))
+            yield Grant(lease["name"], lease["site"], lease["requested"]["units"], term)
+
+
+def _model(action: Action) -> Outcome:
+    return Outcome(SAVING if SAVE in action.properties or RESUME in action.properties else 0, True, {}, "")
 
 
 def drawn(picture: Picture) -> str:

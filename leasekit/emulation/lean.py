@@ -8,7 +8,7 @@ ask what a broker or a site decides, over many leases.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 import attrs
@@ -29,6 +29,7 @@ from leasekit.stores.memory import MemoryStore
 
 BROKER: Final = "broker"
 SITE: Final = "nodes"
+"""The site, where there is one."""
 WHOLE_RUN: Final[Duration] = 100_000 * DAY
 """Nothing is lost on the way, so that nothing need be said again; and what may wait, may wait for the whole run."""
 Observe = Callable[[Instant, str, Sequence[Change]], None]
@@ -82,15 +83,19 @@ class LeanWorld(World):
         self._due[node.actor.name] = node
 
     def _drain(self) -> None:
-        due = self._due
+        due, tick = self._due, Tick(self.now)
+        acted: dict[str, Node] = {}
         while due:
-            node = due.pop(next(iter(due)))
-            self.acting = node.actor.name
+            name = next(iter(due))
+            node = acted[name] = due.pop(name)
+            self.acting = name
             self.events += 1
-            node.actor.step(Tick(self.now))
-            self._handle(node)
+            node.actor.step(tick)
+            self._act(node)
             while node.inbox:  # actions that took no time
-                self._handle(node)
+                self._act(node)
+        for node in acted.values():  # only now: most of what an actor waits for has come at the same instant
+            self._wake(node)
 
     def _send(self, sender: str, outgoing: Iterable[Outgoing]) -> None:
         for peer, message in outgoing:
@@ -111,8 +116,7 @@ class LeanWorld(World):
 def lean_world(
     guests: Iterable[str],
     broker: BrokerMapper,
-    site: AuthorityMapper,
-    settings: AuthoritySettings,
+    sites: Mapping[str, tuple[AuthorityMapper, AuthoritySettings]],
     *,
     model: ActionModel = instant,
     observe: Observe | None = None,
@@ -120,28 +124,31 @@ def lean_world(
     asking: GuestSettings | None = None,
     site_records: bool = False,
 ) -> LeanWorld:
-    """One broker with the mapper ``broker``; one site with the mapper ``site`` and the inventory of ``settings``, which
-    gives all of it to the broker for ever; and ``guests``, which ask for what they are told to. ``model`` says how long
-    the site's actions take, ``asking`` when guests redeem and extend; ``observe`` hears of all logs, and of the site's
+    """One broker with the mapper ``broker``; ``sites``, each with its mapper and settings, which give all of their
+    inventories to the broker for ever; and ``guests``, which ask for what they are told to. ``model`` says how long the
+    sites' actions take, ``asking`` when guests redeem and extend; ``observe`` hears of all logs, and of the sites'
     records if ``site_records``.
     """
-    roles = {BROKER: "broker", SITE: "authority", **dict.fromkeys(guests, "guest")}
+    roles = {BROKER: "broker", **dict.fromkeys(sites, "authority"), **dict.fromkeys(guests, "guest")}
     keys = {name: UnsignedIdentity(name) for name in roles}
-    peers = [Peer(name=name, key=key.public, role=roles[name], open_requests=INSTANT_MAX) for name, key in keys.items()]
-    servers, clients = peers[:2], peers[2:]
-    given = tuple(
-        DelegationSpec(broker=BROKER, type=group.type, units=len(group.names), until=INSTANT_MAX)
-        for group in settings.inventory
-    )
+    peers = {
+        name: Peer(name=name, key=key.public, role=roles[name], open_requests=INSTANT_MAX) for name, key in keys.items()
+    }
+    clients = [peer for peer in peers.values() if peer.role == "guest"]
+    servers = [peers[BROKER], *(peers[name] for name in sites)]
     patient = BrokerSettings(defer_max=WHOLE_RUN, pending_max=INSTANT_MAX)
     world = LeanWorld(observe=observe, start=start)
-    world.put(Broker(BROKER, keys[BROKER], UNSIGNED, [servers[1], *clients], broker, patient))
-    owner = attrs.evolve(settings, delegations=given)
-    authority = Authority(SITE, keys[SITE], UNSIGNED, [servers[0], *clients], site, owner)
-    world.put(authority, model, records=site_records)
+    world.put(Broker(BROKER, keys[BROKER], UNSIGNED, [*servers[1:], *clients], broker, patient))
+    for name, (mapper, settings) in sites.items():
+        given = tuple(
+            DelegationSpec(broker=BROKER, type=group.type, units=len(group.names), until=INSTANT_MAX)
+            for group in settings.inventory
+        )
+        owner = attrs.evolve(settings, delegations=given)
+        site = Authority(name, keys[name], UNSIGNED, [peers[BROKER], *clients], mapper, owner)
+        world.put(site, model, records=site_records)
     asking = attrs.evolve(asking or GuestSettings(), defer_max=WHOLE_RUN, retry_max=WHOLE_RUN)
     for peer in clients:
-        actor = ServiceManager(peer.name, keys[peer.name], UNSIGNED, servers, Manual(), asking)
-        world.put(actor)
+        world.put(ServiceManager(peer.name, keys[peer.name], UNSIGNED, servers, Manual(), asking))
     world.run_until(start)
     return world

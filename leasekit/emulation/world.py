@@ -202,6 +202,11 @@ class World:
         self._handle(node)
 
     def _handle(self, node: Node) -> None:
+        """Let an actor act, and wake it when it next has something to do."""
+        self._act(node)
+        self._wake(node)
+
+    def _act(self, node: Node) -> None:
         """Step what is in the inbox, run mapper turns in line, and do what is wanted: commit, send, start."""
         actor = node.actor
         if node.inbox:
@@ -223,7 +228,9 @@ class World:
                 self._send(actor.name, ready.messages)
             if ready.actions:
                 self._start(node, ready.actions)
-        wake = node.wake = actor.wake_at()
+
+    def _wake(self, node: Node) -> None:
+        wake = node.wake = node.actor.wake_at()
         if wake is not None and (node.scheduled is None or wake < node.scheduled):
             self._schedule_wake(node, wake)
 

@@ -57,7 +57,7 @@ def test_only_what_takes_no_time_is_done_at_once() -> None:
 
     site = AuthoritySettings(inventory=(UnitGroup(type="node", names=("a", "b")),))
     world = lean.lean_world(
-        ["me"], Backfill(), FirstFit(), site, model=model, start=1000,
+        ["me"], Backfill(), {"nodes": (FirstFit(), site)}, model=model, start=1000,
         observe=lambda now, actor, changes: seen.extend(
             (now, row[2]) for table, _, row in changes if table == "log" and row is not None and actor == "me"
         ),

@@ -154,7 +154,7 @@ class _DriveRun:
         names = tuple(f"n{number}" for number in range(units))
         site = AuthoritySettings(inventory=(UnitGroup(type=NODE, names=names, properties={SAVES: "true"}),))
         self._world = lean_world(
-            dict.fromkeys(work.holder for work in works), self._mapper, FirstFit(), site,
+            dict.fromkeys(work.holder for work in works), self._mapper, {SITE: (FirstFit(), site)},
             model=self._model, observe=self._observe, start=self._start,
         )  # fmt: skip
 

@@ -83,7 +83,7 @@ class _EnergyRun:
         names = tuple(f"c{number}" for number in range(capacity))
         site = AuthoritySettings(inventory=(UnitGroup(type=CORE, names=names, power=True),))
         self._world = lean_world(
-            [USERS], Fcfs(), EnergyManager(settings), site, model=self._model, observe=self._observe,
+            [USERS], Fcfs(), {SITE: (EnergyManager(settings), site)}, model=self._model, observe=self._observe,
             start=self._requests[0].submit, asking=GuestSettings(redeem_lead=WHOLE_RUN), site_records=True,
         )  # fmt: skip
 
