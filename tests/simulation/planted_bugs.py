@@ -134,7 +134,7 @@ BUGS: Final[dict[str, Bug]] = {
     ),
     # -- whose fault it is
     "what is the lease's fault, or the site's, is held against the unit": Bug(
-        Units, "done", "{done.reason}\", done.blame)", "{done.reason}\")"
+        Units, "_ended", "{done.reason}\", done.blame)", "{done.reason}\")"
     ),
     "units are set up while the site is at fault": Bug(SiteOutages, "_waits", "return True", "return False"),
     "nobody looks whether the site is mended": Bug(
@@ -181,7 +181,7 @@ BUGS: Final[dict[str, Bug]] = {
         'self._act(unit, "teardown", 0); self.done(ActionDone(unit.action, unit.id, True))',
     ),
     "a lease is closed before its units are down": Bug(
-        SiteLeases, "_check_down", "and not self._holding.get(lease.id)", ""
+        SiteLeases, "_check_down", "and not self.units.holding.get(lease.id)", ""
     ),
     "a unit that can't be torn down is used again": Bug(
         Units, "_went_down", "unit.left, unit.retire = lease, f\"teardown failed: {done.reason}\"", NOTHING

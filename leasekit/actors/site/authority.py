@@ -411,7 +411,7 @@ class Authority(SiteSaved):
             self._delegated = True
             self.issued.give(again=True)
             for record in list(self.issued):
-                if record.state in (deleg.HELD, deleg.OFFERING) and not self.units.has_type(record.type):
+                if record.state in (deleg.HELD, deleg.OFFERING) and record.type not in self.inventory.types:
                     self.issued.take_back(record, self.kernel.now, -1, f"{self.name} has no {record.type!r} any more")
 
     def delegation_specs(self) -> Sequence[DelegationSpec]:
@@ -420,12 +420,12 @@ class Authority(SiteSaved):
 
     def most_of(self, spec: DelegationSpec) -> int:
         """How many units there are to give."""
-        return self.units.total(spec.type) * spec.degree // DEGREE_ONE
+        return self.inventory.total(spec.type) * spec.degree // DEGREE_ONE
 
     def check_wish(self, line: str, type_: str, units: int) -> None:
         """It must be of a type that there is."""
-        if not self.units.has_type(type_):
-            raise CommandError(f"type: found {type_!r}, {self.name} has {', '.join(self.units.types())}")
+        if type_ not in self.inventory.types:
+            raise CommandError(f"type: found {type_!r}, {self.name} has {', '.join(self.inventory.types)}")
 
     def check_given_in_all(self, type_: str) -> None:
         """No more than there is."""
@@ -448,7 +448,7 @@ class Authority(SiteSaved):
 
     def delegate(self, id_: str, spec: DelegationSpec, last: Delegation | None, *, instead: bool = False) -> bool:
         """See :class:`Issuer`."""
-        properties = self.units.properties(spec.type)
+        properties = self.inventory.properties(spec.type)
         start, end = self.issued.stretch(spec, last, instead=instead)
         if instead and last is not None:
             start = last.term.start  # nothing that was asked for before it was taken falls between two claims

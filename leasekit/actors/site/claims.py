@@ -97,9 +97,9 @@ class SiteClaims(SiteLeases):
             raise TicketError("expired", f"claim ended at {leaf.term.end}, it is {self.kernel.now} at {self.name}")
         if leaf.properties != digest_properties(resource):
             raise TicketError("wrong_properties", "the resource properties are not those that the claims name")
-        if not self.units.has_type(leaf.type):
+        if leaf.type not in self.inventory.types:
             raise TicketError(
-                "unknown_type", f"type: found {leaf.type!r}, {self.name} has {', '.join(self.units.types())}"
+                "unknown_type", f"type: found {leaf.type!r}, {self.name} has {', '.join(self.inventory.types)}"
             )
         if leaf.term.start > self.kernel.now + self.settings.redeem_ahead_max:
             raise TicketError("future", f"the term starts at {leaf.term.start}, too far ahead of {self.kernel.now}")

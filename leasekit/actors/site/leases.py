@@ -12,6 +12,7 @@ from typing import Any
 from leasekit.actors.dispatch import query
 from leasekit.actors.kernel import earliest
 from leasekit.actors.settings import AuthoritySettings, Peer
+from leasekit.actors.site.inventory import Inventory
 from leasekit.actors.site.turns import GROW, NEW, REPLACE, SHRINK, SiteTurns
 from leasekit.actors.site.units import REASON_MAX, Units, summary
 from leasekit.core.claims.keys import Scheme, Signer
@@ -57,12 +58,12 @@ class SiteLeases(SiteTurns):
         settings: AuthoritySettings,
     ) -> None:
         super().__init__(name, signer, scheme, peers, mapper, settings)
-        self.units = self._no_units_yet()
+        self.inventory = Inventory(settings.inventory)
+        self.units = Units(self.kernel, self.inventory, settings.failures_max, self._act, self._waits)
         self._calendars: dict[str, Timetable] = {}
-        self._holding: dict[str, int] = {}
         self._stale = False
         self._endings = 0
-        self._declare()
+        self._make_calendars()
         self.kernel.register(
             SiteLease,
             due_at=self.lease_due_at,
@@ -70,20 +71,10 @@ class SiteLeases(SiteTurns):
             owes=self.served.owes,
             send=self.served.send_now,
         )
-        self.kernel.register(SiteUnit)
 
-    def _no_units_yet(self) -> Units:
-        switched = frozenset(group.type for group in self.settings.inventory if group.power)
-        return Units(self.settings.failures_max, switched, self._fire_unit, self._act, self._note_power, self._waits)
-
-    def _declare(self) -> list[SiteUnit]:
-        """Count what the settings name; returns the units that were not known before."""
-        new: list[SiteUnit] = []
-        for group in self.settings.inventory:
-            new += self.units.declare(group.type, group.names, group.properties, group.own)
-            self._calendars[group.type] = Timetable(self.units.in_service(group.type))
-        self.units.sort_others()
-        return new
+    def _make_calendars(self) -> None:
+        for type_ in self.inventory.types:
+            self._calendars[type_] = Timetable(self.units.in_service(type_))
 
     def count_units(self, type_: str) -> None:
         """Make the calendar's capacity, from now on, the number of units that are in service."""
@@ -237,7 +228,7 @@ class SiteLeases(SiteTurns):
             if lease.ended < 0 and lease.state == au.CLOSED:
                 self._finish(lease, "closed")
             return
-        if lease.pending == au.CLOSING and not self._holding.get(lease.id):
+        if lease.pending == au.CLOSING and not self.units.holding.get(lease.id):
             self.kernel.fire(au.MACHINE, lease, "down")
             self._finish(lease, "closed")
 
@@ -280,20 +271,6 @@ class SiteLeases(SiteTurns):
 
     # -- units -------------------------------------------------------------------------------------------------
 
-    def _fire_unit(self, unit: SiteUnit, event: str, why: str) -> None:
-        before = unit.state
-        if event:
-            after = au.UNIT_MACHINE.next((unit.state, NONE), event)[0]
-            self.kernel.note(unit.lease or unit.id, f"unit {event}", before, after, f"{unit.id} {why}".rstrip())
-            unit.state = after
-            if event == "setup" or (event == "teardown" and before == au.OUT):
-                self._holding[unit.lease] = self._holding.get(unit.lease, 0) + 1
-        self.kernel.touch(unit)
-
-    def _note_power(self, unit: SiteUnit, event: str, before: str, after: str, why: str) -> None:
-        self.kernel.note(unit.id, f"power {event}", before, after, f"{unit.id} {why}".rstrip())
-        self.kernel.touch(unit)
-
     def _act(self, unit: SiteUnit, op: str, number: int) -> None:
         unit.action = number or self.kernel.next("action")
         lease = self.leases.get(unit.lease)
@@ -306,7 +283,12 @@ class SiteLeases(SiteTurns):
 
     def _context(self, unit: SiteUnit, lease: SiteLease | None) -> Properties:
         """What the site says of a unit: nothing of it is a guest's, which has a place of its own."""
-        context = {**self.units.unit_properties(unit), **unit.given, "unit.name": unit.id, "site.name": self.name}
+        context = {
+            **self.inventory.properties_of(unit.id, unit.type),
+            **unit.given,
+            "unit.name": unit.id,
+            "site.name": self.name,
+        }
         if lease is None:
             return context
         return {
@@ -325,7 +307,7 @@ class SiteLeases(SiteTurns):
         self.kernel.touch(unit)
         lease = self.leases.get(lease_id)
         if what == "down":
-            self._unit_down(unit, lease_id, lease)
+            self._unit_down(unit, lease)
         elif lease is None:
             return
         elif what == "failed":
@@ -334,12 +316,7 @@ class SiteLeases(SiteTurns):
             lease.waiting -= 1
             self._check_primed(lease)
 
-    def _unit_down(self, unit: SiteUnit, lease_id: str, lease: SiteLease | None) -> None:
-        left = self._holding.get(lease_id, 1) - 1
-        if left > 0:
-            self._holding[lease_id] = left
-        else:
-            self._holding.pop(lease_id, None)
+    def _unit_down(self, unit: SiteUnit, lease: SiteLease | None) -> None:
         if unit.state == au.OUT:
             self.count_units(unit.type)
             if unit.promised:
@@ -480,15 +457,9 @@ class SiteLeases(SiteTurns):
 
     def restore_leases(self, tables: Mapping[str, Sequence[Row]]) -> None:
         """Leases and units as a store kept them; what was under way goes on under the same action numbers."""
-        self.units = self._no_units_yet()
-        self._holding = {}
         self.units.restore(tables.get("units", ()))
-        for unit in self._declare():
-            self.kernel.touch(unit)
+        self._make_calendars()
         self.units.retire_gone()
-        for unit in self.units:
-            if unit.lease:
-                self._holding[unit.lease] = self._holding.get(unit.lease, 0) + 1
         for row in tables.get("leases", ()):
             lease = SiteLease.from_row(row)
             self.leases[lease.id] = lease

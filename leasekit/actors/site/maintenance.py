@@ -72,8 +72,8 @@ class SiteMaintenance(SiteFailures):
 
     def _chosen(self, names: Sequence[str], type_: str) -> tuple[str, ...]:
         """The units that are meant: those named, else all of the type, else all there are. Raises ``CommandError``."""
-        if type_ and not self.units.has_type(type_):
-            raise CommandError(f"type: found {type_!r}, there are {', '.join(self.units.types())}")
+        if type_ and type_ not in self.inventory.types:
+            raise CommandError(f"type: found {type_!r}, there are {', '.join(self.inventory.types)}")
         for name in names:
             if name not in self.units:
                 raise CommandError(f"no unit {name!r} here; `leasekit site units` shows those there are")
@@ -163,11 +163,11 @@ class SiteMaintenance(SiteFailures):
         """The units that the site has given to nobody over ``part``, and that no other window takes."""
         given = sum(record.units for record in held if record.term.overlaps(part))
         others = [one for one in self.windows.values() if one is not window and Term(one.start, one.end).overlaps(part)]
-        return self.units.total(type_) - given - sum(self._by_type(one).get(type_, 0) for one in others)
+        return self.inventory.total(type_) - given - sum(self._by_type(one).get(type_, 0) for one in others)
 
     def _notice_leases(self, window: Window) -> None:
         """End the leases that may have one of the window's units when it begins: all of a type if all of it goes."""
-        gone = {type_ for type_, count in self._by_type(window).items() if count == self.units.total(type_)}
+        gone = {type_ for type_, count in self._by_type(window).items() if count == self.inventory.total(type_)}
         for lease in list(self.leases.values()):
             if lease.term.start >= window.end or lease.ended >= 0:
                 continue
@@ -221,7 +221,7 @@ class SiteMaintenance(SiteFailures):
             window = Window.from_row(row)
             self.windows[window.id] = window
             self.kernel.schedule(window, window.end if window.begun else window.start)
-        for type_ in self.units.types():
+        for type_ in self.inventory.types:
             self.count_units(type_)
 
     @query("maintenance")

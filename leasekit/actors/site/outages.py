@@ -18,6 +18,7 @@ from leasekit.core.leases.outage import Outage
 from leasekit.core.leases.records import SiteLease, SiteUnit
 from leasekit.core.protocol.codec import clip
 from leasekit.core.schema import Row
+from leasekit.core.steps import ActionDone
 from leasekit.core.time import MINUTE, SECOND, Duration, Instant
 
 AGAIN_FIRST: Final[Duration] = 10 * SECOND
@@ -33,6 +34,7 @@ class SiteOutages(SiteClaims):
         self.outages: dict[str, Outage] = {}
         super().__init__(*arguments)
         self.kernel.register(Outage, due_at=self._outage_due_at, on_due=self._try)
+        self.units.moved.append(self._held_up)
 
     def stop_setups(self, lease: SiteLease, unit: SiteUnit, reason: str) -> None:
         """A unit could not be set up by the site's fault: no more of its lease's are, until one can be."""
@@ -80,8 +82,7 @@ class SiteOutages(SiteClaims):
                 self.units.prepare(unit)
         self.kernel.touch(outage)
 
-    def _fire_unit(self, unit: SiteUnit, event: str, why: str) -> None:
-        super()._fire_unit(unit, event, why)
+    def _held_up(self, unit: SiteUnit, event: str, before: str, why: str, done: ActionDone | None) -> None:
         tried = (one for one in self.outages.values() if one.unit == unit.id and one.state == out.TRYING)
         outage = next(tried, None)
         if outage is None:

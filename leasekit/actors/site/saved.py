@@ -38,17 +38,17 @@ class SiteSaved(SitePower):
     def __init__(self, *arguments: Any) -> None:
         self.saved: dict[str, SavedUnit] = {}
         self._busy: dict[str, SavedUnit] = {}
-        self._ending: ActionDone | None = None
         super().__init__(*arguments)
         self.kernel.register(
             SavedUnit, due_at=lambda kept: kept.until if kept.state == sv.SAVED else None, on_due=self._saved_due
         )
+        self.units.moved.append(self._unit_moved)
 
     # -- suspending --------------------------------------------------------------------------------------------
 
     def suspend_lease(self, lease: SiteLease, at: Instant, saving: Duration, by: str) -> None:
         """Have the lease end so early that its units are saved by ``at``, in ``saving`` ms; tell its guest now."""
-        if not saves(self.units.properties(lease.type)):
+        if not saves(self.inventory.properties(lease.type)):
             self.notice_lease(lease, at, f"{by} ends it early")
             return
         if lease.ended >= 0 or lease.pending == au.CLOSING:
@@ -151,19 +151,15 @@ class SiteSaved(SitePower):
         if kept is not None and kept.action == done.number:
             self._dropped(kept, done)
             return
-        self._ending = done
         super()._action_done(done)
-        self._ending = None
 
-    def _fire_unit(self, unit: SiteUnit, event: str, why: str) -> None:
-        before = unit.state
-        super()._fire_unit(unit, event, why)
+    def _unit_moved(self, unit: SiteUnit, event: str, before: str, why: str, done: ActionDone | None) -> None:
         if event and before == au.SETUP:
-            self._after_setup(unit, event)
+            self._after_setup(unit, event, done)
         elif event and before == au.TEARDOWN and unit.id in self._busy:
-            self._after_teardown(unit, self._busy.pop(unit.id))
+            self._after_teardown(unit, self._busy.pop(unit.id), done)
 
-    def _after_setup(self, unit: SiteUnit, event: str) -> None:
+    def _after_setup(self, unit: SiteUnit, event: str, done: ActionDone | None) -> None:
         kept, lease = self._busy.get(unit.id), self.leases.get(unit.lease)
         if event == "up":
             given = dict(unit.given)
@@ -177,14 +173,13 @@ class SiteSaved(SitePower):
             unit.reason = clip(f"set up anew: {why}", REASON_MAX) if why else ""
         elif event == "failed" and kept is not None:
             del self._busy[unit.id]
-            kept.tries += self._ending is None or self._ending.blame == UNIT
+            kept.tries += done is None or done.blame == UNIT
             if kept.tries >= TRIES_MAX:
                 self._drop_saved(kept, "spoilt")
             else:
                 self.kernel.fire(sv.MACHINE, kept, "release", unit.reason)
 
-    def _after_teardown(self, unit: SiteUnit, kept: SavedUnit) -> None:
-        done = self._ending
+    def _after_teardown(self, unit: SiteUnit, kept: SavedUnit, done: ActionDone | None) -> None:
         if kept.state == sv.CLAIMED:
             self.kernel.fire(sv.MACHINE, kept, "release", "its setup was stopped")
             return
@@ -212,7 +207,7 @@ class SiteSaved(SitePower):
         self._send_drop(kept)
 
     def _send_drop(self, kept: SavedUnit) -> None:
-        context = {**self.units.properties(kept.type), "unit.name": kept.unit, "site.name": self.name}
+        context = {**self.inventory.properties(kept.type), "unit.name": kept.unit, "site.name": self.name}
         self.kernel.actions.append(Action(kept.action, DROP, kept.id, kept.type, "", context))
 
     def _dropped(self, kept: SavedUnit, done: ActionDone) -> None:

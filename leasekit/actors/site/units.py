@@ -1,27 +1,30 @@
 """A site's units: who has each, what is being done to it, and which are free.
 
 One unit has one action at a time, under a number that says which; the end of an older action changes nothing. What a
-settled unit means for its lease is for the layer above (``on_up``, ``on_failed``, ``on_down``).
+settled unit means for its lease is for who takes the ends of actions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import attrs
 from sortedcontainers import SortedList
 
+from leasekit.actors.kernel import Kernel
+from leasekit.actors.site.inventory import Inventory
 from leasekit.actors.site.kinds import Kinds
-from leasekit.actors.site.unit_power import FAILED, Note, UnitPower
+from leasekit.actors.site.unit_power import FAILED, UnitPower
 from leasekit.core.drivers import SITE, UNIT, Blame
 from leasekit.core.errors import CommandError
 from leasekit.core.filters import parse_filter
 from leasekit.core.leases import authority as au
 from leasekit.core.leases import power as pw
+from leasekit.core.leases.machine import NONE
 from leasekit.core.leases.records import SiteUnit
 from leasekit.core.mappers import UnitView
-from leasekit.core.properties import EMPTY, Properties
+from leasekit.core.properties import EMPTY
 from leasekit.core.protocol.codec import clip
 from leasekit.core.schema import Row
 from leasekit.core.steps import ActionDone
@@ -33,73 +36,67 @@ REASON_MAX: Final = 1000
 
 Act = Callable[[SiteUnit, str, int], None]
 """Have ``op`` done to a unit under a number; 0 means a new number."""
+Moved = Callable[[SiteUnit, str, str, str, ActionDone | None], None]
+"""What is told of a unit: by which event it went on (empty: only its record changed), from which state, why, and by the
+end of which action, if it was one.
+"""
 
 
 class Units:
     """All units of a site, by id and by type; free ones in the order in which they are best given out."""
 
     def __init__(
-        self,
-        failures_max: int,
-        switched: Set[str],
-        fire: Callable[[SiteUnit, str, str], None],
-        act: Act,
-        note: Note,
-        waits: Callable[[SiteUnit], bool],
+        self, kernel: Kernel, inventory: Inventory, failures_max: int, act: Act, waits: Callable[[SiteUnit], bool]
     ) -> None:
-        """Units of the types ``switched`` have a driver for their power. One that ``waits`` is not set up yet."""
+        """One that ``waits`` is not set up yet."""
+        self._kernel = kernel
+        self._inventory = inventory
         self._failures_max = failures_max
-        self._types_switched = switched
-        self._fire = fire
         self._act = act
-        self._power = UnitPower(note, act)
         self._waits = waits
+        self._power = UnitPower(self._note_power, act)
+        self.moved: list[Moved] = []
+        """Who is told, in order, of what happens to a unit."""
+        self._ending: ActionDone | None = None
+        kernel.register(SiteUnit)
+        self._reset()
+        self._declare()
+
+    def _reset(self) -> None:
         self._units: dict[str, SiteUnit] = {}
-        self._types: dict[str, Properties] = {}
-        self._properties: dict[str, Properties] = {}
-        self._count: dict[str, int] = {}
         self._free: dict[str, SortedList] = {}
         self._tearing: dict[str, dict[str, SiteUnit]] = {}
+        self.holding: dict[str, int] = {}
+        """How many units each lease has that are to be torn down before it is over."""
         self.kinds = Kinds()
         """Their kinds by what mappers see of them, and what filters say of those."""
 
     # -- inventory ---------------------------------------------------------------------------------------------
 
-    def declare(
-        self, type_: str, names: Iterable[str], properties: Properties, own: Properties = EMPTY
-    ) -> list[SiteUnit]:
-        """Units that the site's settings name; returns those that were not known before. ``own`` are properties of
-        these beside those of their type. Raises ``ValueError`` for a name used twice.
-        """
-        self._types[type_] = properties
-        all_ = {**properties, **own} if own else properties
-        self._free.setdefault(type_, SortedList())
-        self._tearing.setdefault(type_, {})
+    def _declare(self) -> list[SiteUnit]:
+        """Units that the site's settings name; returns those that were not known before."""
         new = []
-        for name in names:
-            self._count[type_] = self._count.get(type_, 0) + (name not in self._properties)
-            self._properties[name] = all_
-            known = self._units.get(name)
-            if known is None:
-                unit = SiteUnit(name, type_, index=len(self._units))
-                self._units[name] = unit
-                self._put_free(unit)
-                new.append(unit)
-            elif known.type != type_:
-                raise ValueError(
-                    f"unit {name!r} is of type {known.type!r} and of type {type_!r}: unit names are unique at a site"
-                )
-            self._sort(self._units[name])
+        for group in self._inventory.groups:
+            self._free.setdefault(group.type, SortedList())
+            self._tearing.setdefault(group.type, {})
+            for name in group.names:
+                unit = self._units.get(name)
+                if unit is None:
+                    unit = self._units[name] = SiteUnit(name, group.type, index=len(self._units))
+                    self._put_free(unit)
+                    new.append(unit)
+                self._inventory.check(name, unit.type, group.type)
+                self._sort(unit)
+        for unit in self._units.values():
+            if unit.id not in self._inventory:
+                self._sort(unit)
         return new
 
-    def sort_others(self) -> None:
-        """Once all is declared: units that no setting names any more have the properties of their type."""
-        for unit in self._units.values():
-            if unit.id not in self._properties:
-                self._sort(unit)
-
     def restore(self, rows: Iterable[Row]) -> None:
-        """Units as a store kept them, before :meth:`declare` (which adds those that are new)."""
+        """Units as a store kept them, and those that the settings name since. What was under way goes on with
+        :meth:`resume`.
+        """
+        self._reset()
         for row in rows:
             unit = SiteUnit.from_row(row)
             unit.index = len(self._units)
@@ -111,11 +108,15 @@ class Units:
                 self._put_free(unit)
             elif unit.state == au.TEARDOWN and not unit.promised:
                 self._tearing[unit.type][unit.id] = unit
+            if unit.lease:
+                self.holding[unit.lease] = self.holding.get(unit.lease, 0) + 1
+        for unit in self._declare():
+            self._kernel.touch(unit)
 
     def retire_gone(self) -> None:
         """Take units out of service that the settings name no more; one that they name again is back."""
         for unit in list(self._units.values()):
-            gone = unit.id not in self._properties
+            gone = unit.id not in self._inventory
             if gone and (unit.state == au.OUT or unit.retire) and not unit.left:
                 unit.retire = unit.reason = GONE  # whatever it was out of service for: no end of that brings it back
                 self._fire_nothing(unit)
@@ -133,38 +134,17 @@ class Units:
     def __iter__(self) -> Iterator[SiteUnit]:
         return iter(self._units.values())
 
-    def types(self) -> list[str]:
-        """The types that the site has."""
-        return list(self._types)
-
-    def has_type(self, type_: str) -> bool:
-        """Whether the site has units of the type."""
-        return type_ in self._types
-
-    def properties(self, type_: str) -> Properties:
-        """The resource properties of a type."""
-        return self._types.get(type_, EMPTY)
-
-    def unit_properties(self, unit: SiteUnit) -> Properties:
-        """Those of its type, and its own."""
-        found = self._properties.get(unit.id)
-        return self._types.get(unit.type, EMPTY) if found is None else found
-
     def in_service(self, type_: str) -> int:
         """How many units of the type aren't out of service."""
         return sum(unit.state != au.OUT and not unit.retire for unit in self._units.values() if unit.type == type_)
 
-    def total(self, type_: str) -> int:
-        """How many units of the type the settings name, in service or not."""
-        return self._count.get(type_, 0)
-
     def is_switched(self, unit: SiteUnit) -> bool:
         """Whether a driver can switch the unit on and off."""
-        return unit.type in self._types_switched
+        return self._inventory.is_switched(unit.type)
 
     def power(self, unit: SiteUnit) -> str:
         """The unit's power. One that no driver switches (any more) is its operator's to switch on: it counts as on."""
-        return unit.power if unit.type in self._types_switched else pw.ON
+        return unit.power if self._inventory.is_switched(unit.type) else pw.ON
 
     # -- what mappers see --------------------------------------------------------------------------------------
 
@@ -180,7 +160,7 @@ class Units:
 
     def _sort(self, unit: SiteUnit) -> None:
         """Put a unit among those like it: its properties may be others now."""
-        properties = self.unit_properties(unit)
+        properties = self._inventory.properties_of(unit.id, unit.type)
         self.kinds.put(unit.id, unit.type, {**properties, **unit.metered} if unit.metered else properties)
 
     def free(self, type_: str, filter: str = "", /) -> Iterator[UnitView]:
@@ -214,9 +194,9 @@ class Units:
 
     def snapshot(self) -> UnitsSnapshot:
         """The same views, which hold still while the units go on."""
-        free = {type_: list(self.free(type_)) for type_ in self._types}
+        free = {type_: list(self.free(type_)) for type_ in self._inventory.types}
         views = {name: self.view(name) for name in self._units}
-        all_ = {type_: [view for view in views.values() if view.type == type_] for type_ in self._types}
+        all_ = {type_: [view for view in views.values() if view.type == type_] for type_ in self._inventory.types}
         return UnitsSnapshot(free, views, all_)
 
     def is_available(self, unit: SiteUnit) -> bool:
@@ -298,9 +278,12 @@ class Units:
             return None
         if done.reason:
             done = done._replace(reason=clip(done.reason, REASON_MAX))
-        unit.action = 0
-        if self._power.is_moving(unit):
-            return self._switched(unit, done)
+        unit.action, self._ending = 0, done
+        ended = self._switched(unit, done) if self._power.is_moving(unit) else self._ended(unit, done)
+        self._ending = None
+        return ended
+
+    def _ended(self, unit: SiteUnit, done: ActionDone) -> tuple[str, SiteUnit, str]:
         lease = unit.lease
         if unit.state == au.SETUP:
             if done.ok:
@@ -350,6 +333,11 @@ class Units:
         else:
             self._fire(unit, "down", "")
             self._put_free(unit)
+        left = self.holding.get(lease, 1) - 1
+        if left > 0:
+            self.holding[lease] = left
+        else:
+            self.holding.pop(lease, None)
         return "down", unit, lease
 
     def switch(self, unit: SiteUnit, event: str, why: str) -> None:
@@ -398,9 +386,25 @@ class Units:
     def _take_free(self, unit: SiteUnit) -> None:
         self._free[unit.type].remove((pw.ORDER[self.power(unit)], unit.failures, unit.index, unit.id))
 
+    def _fire(self, unit: SiteUnit, event: str, why: str) -> None:
+        before = unit.state
+        if event:
+            unit.state = au.UNIT_MACHINE.next((before, NONE), event)[0]
+            words = f"{unit.id} {why}".rstrip()
+            self._kernel.note(unit.lease or unit.id, f"unit {event}", before, unit.state, words)
+            if event == "setup" or (event == "teardown" and before == au.OUT):
+                self.holding[unit.lease] = self.holding.get(unit.lease, 0) + 1
+        self._kernel.touch(unit)
+        for tell in self.moved:
+            tell(unit, event, before, why, self._ending)
+
     def _fire_nothing(self, unit: SiteUnit) -> None:
         """The unit's row changes, its state doesn't."""
         self._fire(unit, "", "")
+
+    def _note_power(self, unit: SiteUnit, event: str, before: str, after: str, why: str) -> None:
+        self._kernel.note(unit.id, f"power {event}", before, after, f"{unit.id} {why}".rstrip())
+        self._kernel.touch(unit)
 
     def resume(self) -> None:
         """After a restart: have done again, under the same number, what was under way, in the order in which it was
@@ -434,7 +438,7 @@ class Units:
     def bring_back(self, name: str) -> SiteUnit:
         """Put a unit into service again, after its teardown where that failed before. Raises ``CommandError``."""
         unit = self._find(name)
-        named = name in self._properties
+        named = name in self._inventory
         if not named and not unit.left:
             raise CommandError(f"unit {name} is {GONE}")
         if unit.state == au.OUT and unit.left:

@@ -70,6 +70,8 @@ _KEPT_OUT: Final = frozenset(
         "_shown", "_tags", "admission", "answers", "calls", "connected", "dispatch", "dry_runs", "holds", "inline",
         "introductions", "issued", "kernel", "keyring", "limits", "membership", "name", "notices", "peering",
         "planner", "records", "refused", "reports", "served", "settings", "tickets", "turns", "usage",
+        # a site's
+        "inventory",
     }
 )  # fmt: skip
 """Attributes of actors that are empty between steps, derived from records, for people, or never change."""
@@ -343,7 +345,7 @@ _READ: Final[Mapping[str, frozenset[str]]] = {
     "guest": frozenset({"leases", "returns"}),
     "broker": frozenset({"leases", "book", "queue"}),
     "site": frozenset({
-        "leases", "claims", "tree", "units", "_calendars", "_queue", "_holding",
+        "leases", "claims", "tree", "units", "_calendars", "_queue",
     }),
 }  # fmt: skip
 """Attributes that the functions below read."""
@@ -413,7 +415,7 @@ def _read_site(site: Any, out: list[Any]) -> bool:
     out.append("units")
     for unit in site.units:
         _record(unit, Scope("", "site"), out)
-    for type_ in site.units.types():
+    for type_ in site.inventory.types:
         out += [view.id for view in site.units.free(type_)]
         _read_table(site.calendar(type_), site.now, out)
     out.append("claims")
@@ -426,11 +428,11 @@ def _read_site(site: Any, out: list[Any]) -> bool:
         _time(at, _NO_SCOPE, out)
     _read_relations(site, out)
     out += ["queue", *(part for item in site._queue.items() for part in item)]
-    out += [part for item in sorted(site._holding.items()) for part in item]
+    out += [part for item in sorted(site.units.holding.items()) for part in item]
     _time(site.turns.wake, Scope("", ""), out)
     busy = any(unit.state not in ("free", "out") for unit in site.units)
-    reserved = any(site.calendar(type_).reserved_at(site.now) for type_ in site.units.types())
-    return bool(busy or site.leases or reserved or site._holding)
+    reserved = any(site.calendar(type_).reserved_at(site.now) for type_ in site.inventory.types)
+    return bool(busy or site.leases or reserved or site.units.holding)
 
 
 # -- what is under way ---------------------------------------------------------------------------------------------

@@ -48,6 +48,8 @@ from leasekit.actors.settings import (
     UnitGroup,
 )
 from leasekit.actors.site.authority import Authority
+from leasekit.actors.site.inventory import Inventory
+from leasekit.actors.site.units import Units
 from leasekit.actors.turns import MapperTurns
 from leasekit.core.claims.keys import UNSIGNED, UnsignedIdentity
 from leasekit.core.leases import service_manager as sm
@@ -96,6 +98,7 @@ PARTS: Final[Mapping[str, type]] = {
     "introductions": Introductions, "answers": Answers, "holds": Holds, "planner": Planner,
     "returns": Returns, "membership": Membership, "records": Leases, "tickets": Tickets,
     "limits": Limits,
+    "inventory": Inventory, "units": Units,
 }  # fmt: skip
 """Parts of an actor, by the attributes in which it has them."""
 
@@ -107,6 +110,8 @@ WIRING: Final = frozenset(
         "_mapper", "_most", "_name", "_notices", "_own", "_peering", "_plan", "_quotes", "_returning", "_role",
         "_served", "_settings", "_sites", "_slices", "_waiting", "changed", "connected", "dispatch", "dropped",
         "inline", "name", "peers", "refused", "scheme", "settings", "signer", "tag", "taken", "verifier", *PARTS,
+        # a site's
+        "_act", "_failures_max", "_inventory", "_power", "_waits", "moved",
     }
 )  # fmt: skip
 """Attributes that the constructors of an actor and its parts fill in from settings alone, and that do not change."""

@@ -257,7 +257,7 @@ class Run:
             why = unit["reason"]
             must(unit["state"] == "free" or why != "", f"{site}: {unit['unit']} is out and does not say why")
             must("(window-" not in why, f"{site}: {unit['unit']} is out for a window that is over: {why}")
-        must(not actor._holding, f"{site} counts units as held: {actor._holding}")
+        must(not actor.units.holding, f"{site} counts units as held: {actor.units.holding}")
         for type_ in self.scenario.sites[site]:
             table = actor.calendar(type_)
             must(table.reserved_at(actor.now) == 0, f"{site}'s calendar holds {table.reserved_at(actor.now)}")
