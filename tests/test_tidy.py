@@ -72,7 +72,8 @@ PARTS = (
     "broker/queue", "broker/book", "broker/usage", "broker/holds", "broker/planner", "broker/quotes",
     "broker/admission", "broker/introductions", "broker/answers", "broker/dry_runs",
     "guest/membership", "guest/returns", "guest/leases", "guest/tickets", "guest/limits",
-    "site/kinds", "site/unit_power", "site/inventory", "site/units",
+    "site/kinds", "site/unit_power", "site/inventory", "site/units", "site/calendars", "site/saved", "site/operations",
+    "site/waiting", "site/turns", "site/updates",
 )  # fmt: skip
 """Modules of leasekit/actors whose classes are parts."""
 USES_MAX = 5

@@ -224,6 +224,10 @@ class MapperTurns:
         self.running = number = self._kernel.next("turn")
         return Turn(number, lambda: run_turn(number, call))
 
+    def answer_wake(self) -> None:
+        """The mapper is about to be called: what it has asked for is done."""
+        self.wake = None
+
     def end(self) -> None:
         """The turn that ran is over, and what it decided is not for :meth:`done`."""
         self.running = 0

@@ -26,7 +26,7 @@ def add(world: DeployedWorld, **arguments: Any) -> str:
 
 def free_at(world: DeployedWorld, at: int) -> tuple[int, int, int]:
     """What the site and both brokers have to give at an instant."""
-    counts = [world.site().calendar("vm").free_at(at)]
+    counts = [world.site().calendars.of("vm").free_at(at)]
     for name in ("upper", "lower"):
         book = world.broker(name).book
         counts.append(sum(max(0, book.table(source.id).free_at(at)) for source in book.of_type("vm")))
@@ -62,7 +62,7 @@ def test_some_units(world: DeployedWorld, restarts: bool) -> None:
     assert not {"vm-0", "vm-5"} & set(world.lease("site", lease)["units"])
     world.run_until(END + MINUTE)
     assert out(world) == [] and world.query("site", "maintenance") == []
-    assert world.site().calendar("vm").free_at(world.now) == 6
+    assert world.site().calendars.of("vm").free_at(world.now) == 6
 
 
 def test_the_whole_site(world: DeployedWorld) -> None:
@@ -90,7 +90,7 @@ def test_leases_that_run(world: DeployedWorld) -> None:
     world.command("web", "lease.close", lease=lease)
     world.run_until(START + 3 * MINUTE)
     assert out(world) == []
-    assert world.site().calendar("vm").free_at(world.now) == 6
+    assert world.site().calendars.of("vm").free_at(world.now) == 6
 
 
 @pytest.mark.parametrize("restarts", [False, True], ids=["", "restarts"])
@@ -111,7 +111,7 @@ def test_a_lease_shrinks_while_its_site_has_too_few(world: DeployedWorld, restar
     world.pass_time(MINUTE)
     assert len(world.lease("web", lease)["units"]) == len(world.lease("site", lease)["units"]) == 1
     assert world.lease("batch", other)["state"] == "active"
-    assert world.site().calendar("vm").free_at(START) == -3
+    assert world.site().calendars.of("vm").free_at(START) == -3
 
 
 def test_a_lease_that_shrinks_still_ends_when_it_was_told_to(world: DeployedWorld) -> None:
@@ -123,8 +123,8 @@ def test_a_lease_that_shrinks_still_ends_when_it_was_told_to(world: DeployedWorl
     assert not world.command("web", "lease.modify", lease=lease, units=1).error
     world.pass_time(MINUTE)
     assert len(world.lease("site", lease)["units"]) == 1 and world.guest("web").leases[lease].noticed == START
-    assert world.site().calendar("vm").free_at(START - 1) == 5
-    assert world.site().calendar("vm").free_at(END) == 6
+    assert world.site().calendars.of("vm").free_at(START - 1) == 5
+    assert world.site().calendars.of("vm").free_at(END) == 6
 
 
 def test_leases_are_closed_for_it(world: DeployedWorld) -> None:
@@ -174,7 +174,7 @@ def test_units_that_are_out_for_another_reason(world: DeployedWorld, restarts: b
         if restarts:
             world.restart("site")
         world.pass_time(SECOND)
-        table = world.site().calendar("vm")
+        table = world.site().calendars.of("vm")
         return tuple(table.free_at(max(at, world.now)) for at in (world.now, START + MINUTE, END))  # type: ignore[return-value]
 
     def order(command: str, unit: str) -> None:

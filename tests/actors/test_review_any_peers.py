@@ -189,7 +189,7 @@ def counted(world: DeployedWorld, name: str) -> Any:
     """What an actor counts from now on: units free at instants to come, its leases, delegations, peers and windows."""
     instants = [t for t in INSTANTS[:-1] if t > world.now]
     if name == "site":
-        tables = {"vm": world.site().calendar("vm")}
+        tables = {"vm": world.site().calendars.of("vm")}
     elif name in ("upper", "lower"):
         book = world.broker(name).book
         tables = {row["source"]: book.table(row["source"]) for row in world.query(name, "sources")}

@@ -160,10 +160,10 @@ def test_a_restart_does_not_book_again_what_ends_early(world: DeployedWorld) -> 
     world.pass_time(MINUTE)
     decide(world, "upper", Preempt(lease, 5 * MINUTE, "go"))
     world.pass_time(SECOND)
-    table = world.site().calendar("vm")
+    table = world.site().calendars.of("vm")
     assert (table.free_at(5 * MINUTE - 1), table.free_at(5 * MINUTE)) == (4, 6)
     world.restart("site")
-    table = world.site().calendar("vm")
+    table = world.site().calendars.of("vm")
     assert (table.free_at(5 * MINUTE - 1), table.free_at(5 * MINUTE)) == (4, 6)
     firm = world.request("batch", 2, 6 * MINUTE, HOUR)
     web = world.request("web", 4, 6 * MINUTE, HOUR)
@@ -312,12 +312,12 @@ def test_leases_that_end_when_the_calendar_is_tidied(world: DeployedWorld) -> No
     """A lease can be closed at the very instant up to which the site has forgotten its calendar."""
     lease = world.request("batch", 1, 10 * SECOND, HOUR)
     world.pass_time(MINUTE)
-    world.site().calendar("vm").forget_before(world.now)
+    world.site().calendars.of("vm").forget_before(world.now)
     site = world.site()
     site.close_lease(site.leases[lease], "close", "now")
     world.feed("site", [])
     world.pass_time(MINUTE)
-    assert site.calendar("vm").free_at(world.now) == 6 and all_free(world)
+    assert site.calendars.of("vm").free_at(world.now) == 6 and all_free(world)
 
 
 # -- maintenance -----------------------------------------------------------------------------------------------------
@@ -372,12 +372,12 @@ def test_units_that_come_and_go_during_a_window(world: DeployedWorld) -> None:
     window(world, 10 * MINUTE, 20 * MINUTE, units=["vm-0", "vm-1"])
     world.run_until(12 * MINUTE)
     world.command("site", "unit.enable", unit="vm-5")
-    assert world.site().calendar("vm").free_at(world.now) == 4
+    assert world.site().calendars.of("vm").free_at(world.now) == 4
     world.command("site", "unit.disable", unit="vm-4")
-    assert world.site().calendar("vm").free_at(world.now) == 3
+    assert world.site().calendars.of("vm").free_at(world.now) == 3
     world.command("site", "unit.enable", unit="vm-4")
     world.run_until(21 * MINUTE)
-    table = world.site().calendar("vm")
+    table = world.site().calendars.of("vm")
     assert (table.free_at(world.now), table.free_at(HOUR)) == (6, 6)
 
 

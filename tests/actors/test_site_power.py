@@ -10,6 +10,7 @@ import pytest
 from actor_bench import LATENCIES, Bench, Mappers, Plan
 
 from leasekit.actors.settings import AuthoritySettings, GuestSettings
+from leasekit.actors.site.authority import Authority
 from leasekit.core.drivers import SITE
 from leasekit.core.leases import power as pw
 from leasekit.core.leases.records import SiteUnit
@@ -206,7 +207,7 @@ def test_a_unit_that_does_not_come_on_goes_out_of_service() -> None:
     broken = next(unit for unit in bench.query("site", "units") if unit["unit"] == "vm-1")
     assert (broken["state"], broken["power"]) == ("out", "unknown")
     assert broken["reason"] == "power_on failed: no such image"
-    assert bench.actor("site").calendar("vm").capacity_at(bench.now) == 2
+    assert bench.actor("site").calendars.of("vm").capacity_at(bench.now) == 2
 
 
 def held_up(power_on_fails: int = 0) -> tuple[PowerBench, str]:
@@ -488,8 +489,9 @@ def test_units_that_were_off_are_used_when_no_driver_switches_them_any_more() ->
     bench.run_until(bench.now + MINUTE)
     site = bench.actor("site")
     group = attrs.evolve(site.settings.inventory[0], power=False)
-    site.settings = attrs.evolve(site.settings, inventory=(group,))
-    site.restore_leases({"units": [unit.row() for unit in site.units]})
+    settings, rows = attrs.evolve(site.settings, inventory=(group,)), [unit.row() for unit in site.units]
+    site = Authority("site", site.signer, site.scheme, site.peers.values(), FirstFit(), settings)
+    site.restore({"units": rows})
     assert [unit["power"] for unit in site.units.describe()] == ["on", "on"]
     assert [unit.power for unit in site.units.free("vm")] == ["on", "on"]
     site.units.give(site.units["vm-0"], "lease")

@@ -171,7 +171,7 @@ def test_who_has_but_its_name_does_not(world: SavingWorld) -> None:
     first = work(world, 1)
     reserve(world)
     world.run_until(START + MINUTE)
-    (kept,) = world.site().saved.values()
+    (kept,) = world.site().saved.units.values()
     kept.holder_key = b"x" * 32
     world.run_until(END + MINUTE)
     rest = world.named("batch", "work")

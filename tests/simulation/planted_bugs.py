@@ -39,9 +39,11 @@ from leasekit.actors.kernel import Kernel
 from leasekit.actors.peering import Peering
 from leasekit.actors.served import Served
 from leasekit.actors.site.authority import Authority
+from leasekit.actors.site.calendars import Calendars
 from leasekit.actors.site.claims import SiteClaims
 from leasekit.actors.site.leases import SiteLeases
 from leasekit.actors.site.maintenance import SiteMaintenance
+from leasekit.actors.site.operations import Operations
 from leasekit.actors.site.outages import SiteOutages
 from leasekit.actors.site.units import Units
 from leasekit.core.claims.keys import Ed25519
@@ -118,7 +120,7 @@ BUGS: Final[dict[str, Bug]] = {
         ),
     ),
     "a closing lease gets units in place of those that failed": Bug(
-        SiteLeases, "close_lease", "self._queue.pop(lease.id, None)", NOTHING
+        SiteLeases, "close_lease", "self.demands.remove(lease)", NOTHING
     ),
     "units that are ready stay when their lease closes in its setup": Bug(
         SiteLeases, "close_lease", "for name in list(lease.units):",
@@ -170,7 +172,7 @@ BUGS: Final[dict[str, Bug]] = {
     ),
     "joins are not done again after a restart": Bug(Membership, "resume", "if unit.state in mb.BUSY:", "if False:"),
     "a site's reservations are not restored": Bug(
-        SiteLeases, "_reserve_again", "if lease.pending == au.CLOSING or not lease.type:", "if True:"
+        Calendars, "restore", "if lease.pending == au.CLOSING or not lease.type:", "if True:"
     ),
     "what a modify replaced is booked again after a restart": Bug(
         BrokerClaims, "_take_back", "if receipt.detail:  # it was used", "if False:  # it was used"
@@ -193,8 +195,8 @@ BUGS: Final[dict[str, Bug]] = {
         Units, "done", "if unit is None or", "if unit is None or (unit.state == au.TEARDOWN and not done.number % 5) or"
     ),
     "an action number is used twice": Bug(
-        SiteLeases, "_act", "unit.action = number or self.kernel.next(\"action\")",
-        "unit.action = number or self.kernel.next(\"action\") // 2 + 1",
+        Operations, "begin", "unit.action = number or self._kernel.next(\"action\")",
+        "unit.action = number or self._kernel.next(\"action\") // 2 + 1",
     ),
     "units that a guest gives up by name are not those that go": Bug(
         SiteLeases, "apply_next", "for name in later.victims:", "for name in ():"
@@ -249,7 +251,7 @@ BUGS: Final[dict[str, Bug]] = {
         SiteClaims, "replace", "table.replace(old, leaf.digest, ", "table.reserve(leaf.digest, "
     ),
     "a site keeps the time of a lease that was closed early": Bug(
-        SiteLeases, "close_lease", "self.end_reservation(lease, self.kernel.now)", NOTHING
+        SiteLeases, "close_lease", "self.calendars.end(lease, self.kernel.now)", NOTHING
     ),
     "a group is granted before all are there": Bug(
         Book, "complete_groups", "len(group.members) == group.count", "len(group.members) + 1 >= group.count"
@@ -326,7 +328,7 @@ BUGS: Final[dict[str, Bug]] = {
         "    for one in lease.claims:\n        self.book.end_early(one, max(at, one.term.start))",
     ),
     "units of a maintenance window stay in the calendar": Bug(
-        SiteMaintenance, "_dip", "if more and start < window.end:", "if False:"
+        Calendars, "_dip", "if more and start < window.end:", "if False:"
     ),
     "units do not come back after maintenance": Bug(
         SiteMaintenance, "_end", "self.units.bring_back(name)", NOTHING

@@ -17,6 +17,7 @@ from leasekit.actors.guest.returns import Returns
 from leasekit.actors.guest.service_manager import ServiceManager
 from leasekit.actors.kernel import Kernel
 from leasekit.actors.served import Served
+from leasekit.actors.site.calendars import Calendars
 from leasekit.actors.site.failures import SiteFailures
 from leasekit.actors.site.leases import SiteLeases
 from leasekit.actors.site.units import Units
@@ -88,7 +89,7 @@ PLANTED: dict[str, tuple[type[Any], str, Callable[..., Any]]] = {
     "tickets are not given back": (Returns, "give_back", nothing),
     "what is given back is not taken back": (Broker, "_take_back", nothing),
     "a broker forgets at a restart what it has booked": (Book, "reserve_again", nothing),
-    "a site forgets at a restart what it has booked": (SiteLeases, "_reserve_again", nothing),
+    "a site forgets at a restart what it has booked": (Calendars, "restore", nothing),
     "a unit that failed stays in its lease": (SiteFailures, "_replace", nothing),
     "a lease that is torn down is not over": (SiteLeases, "_check_down", nothing),
     "deadlines are not kept": (ServiceManager, "_check_limit", nothing),

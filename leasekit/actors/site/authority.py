@@ -15,7 +15,7 @@ from leasekit.actors.issued import taken_back
 from leasekit.actors.served import FRESH, OLD
 from leasekit.actors.settings import DELEGATE, REDEEM, AuthoritySettings, DelegationSpec, Peer
 from leasekit.actors.site.claims import HEARD, REDEEMED, VOID
-from leasekit.actors.site.saved import SiteSaved
+from leasekit.actors.site.maintenance import SiteMaintenance
 from leasekit.core.claims.claim import DEGREE_ONE, Claim, decode_claim
 from leasekit.core.claims.evidence import in_words, of_returned
 from leasekit.core.claims.keys import Scheme, Signer, fingerprint
@@ -51,7 +51,6 @@ from leasekit.core.protocol.messages import (
     Truncated,
 )
 from leasekit.core.schema import Row
-from leasekit.core.steps import Tick
 from leasekit.core.time import Instant, Term
 from leasekit.core.words import counted
 
@@ -60,7 +59,7 @@ STRAYS_MAX = 1000
 """How many closes of leases that were never redeemed are remembered at once."""
 
 
-class Authority(SiteSaved):
+class Authority(SiteMaintenance):
     """A site's actor."""
 
     def __init__(
@@ -75,7 +74,6 @@ class Authority(SiteSaved):
         super().__init__(name, signer, scheme, peers, mapper, settings or AuthoritySettings())
         self.issued = self._issue(self)
         self.issued.taken.append(self._tell_of_windows)
-        self._delegated = False
         self._strays: list[str] = []
 
     # -- redeeming ---------------------------------------------------------------------------------------------
@@ -97,11 +95,11 @@ class Authority(SiteSaved):
             except RemoteError as error:
                 # Written down, unlike other refusals: a repeat that comes late must not be obeyed after all.
                 lease.number = message.number
-                self.publish(lease, "refused", message.number, error.text)
+                self.updates.publish(lease, "refused", message.number, error.text)
                 return
         self.served.accept(lease, message.number)
         self.kernel.touch(lease)
-        self.look_again()
+        self.demands.look_again()
 
     def _continue(self, lease: SiteLease, peer: str, message: Redeem) -> None:
         _check_words(message)
@@ -156,7 +154,7 @@ class Authority(SiteSaved):
             raise RemoteError("exists", f"lease {lease.id} is {lease.state} already")
         lease.number = lease.settles = message.number
         if lease.state == au.ACTIVE:
-            self.publish(lease, "active", message.number)
+            self.updates.publish(lease, "active", message.number)
         return lease
 
     def _redeem_extend(self, lease: SiteLease, peer: str, message: Redeem) -> None:
@@ -193,7 +191,7 @@ class Authority(SiteSaved):
             return False
         lease.number = lease.settles = number
         if lease.pending != au.PRIMING:
-            self.publish(lease, "active", number)
+            self.updates.publish(lease, "active", number)
         return True
 
     def _undo_extend(self, lease: SiteLease, message: Redeem) -> None:
@@ -209,7 +207,7 @@ class Authority(SiteSaved):
         if lease.extension is not None and lease.extension.claim == digest:
             self.withdraw_next(lease, GIVEN_BACK)
             self.disuse(digest)
-        self.publish(lease, "undone", message.number)
+        self.updates.publish(lease, "undone", message.number)
 
     def _take_next(self, lease: SiteLease, message: Redeem, leaf: Claim, until: Instant) -> None:
         """The extend or modify of ``message`` is good, up to ``until``: it is applied when its term begins."""
@@ -311,7 +309,7 @@ class Authority(SiteSaved):
         )  # fmt: skip
         lease.ended = self.kernel.now
         self.leases[lease.id] = lease
-        self.publish(lease, "closed", message.number)
+        self.updates.publish(lease, "closed", message.number)
         self._strays = [stray for stray in self._strays if stray in self.leases]
         if len(self._strays) >= STRAYS_MAX:  # who has most of them has one less
             ((most, _),) = Counter(self.leases[stray].holder for stray in self._strays).most_common(1)
@@ -373,7 +371,7 @@ class Authority(SiteSaved):
         if lease is None or lease.ended >= 0 or lease.claim != ticket.leaf.digest or lease.pending == au.CLOSING:
             return
         # Only who redeemed it afterwards is guilty: a lease that stood before is simply being closed.
-        contract = self.contract(lease, known.at or self.kernel.now)
+        contract = self.updates.contract(lease, known.at or self.kernel.now)
         if contract.at > note.at + self.kernel.settings.clock_skew:
             guilty = ticket.leaf.holder
             leaf = ticket.leaf
@@ -405,14 +403,11 @@ class Authority(SiteSaved):
 
     # -- delegations -------------------------------------------------------------------------------------------
 
-    def _tick(self, tick: Tick) -> None:
-        super()._tick(tick)
-        if not self._delegated:
-            self._delegated = True
-            self.issued.give(again=True)
-            for record in list(self.issued):
-                if record.state in (deleg.HELD, deleg.OFFERING) and record.type not in self.inventory.types:
-                    self.issued.take_back(record, self.kernel.now, -1, f"{self.name} has no {record.type!r} any more")
+    def _first_tick(self) -> None:
+        self.issued.give(again=True)
+        for record in list(self.issued):
+            if record.state in (deleg.HELD, deleg.OFFERING) and record.type not in self.inventory.types:
+                self.issued.take_back(record, self.kernel.now, -1, f"{self.name} has no {record.type!r} any more")
 
     def delegation_specs(self) -> Sequence[DelegationSpec]:
         """What the settings say is to be given."""
@@ -566,14 +561,14 @@ class Authority(SiteSaved):
     def _disable_unit(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         reason = str(arguments.get("reason") or "taken out of service by the operator")
         unit = self.units.retire(str(arguments.get("unit", "")), reason)
-        self.count_units(unit.type)
+        self.calendars.count(unit.type)
         return {"unit": unit.id, "state": unit.state, "reason": unit.retire}
 
     @command("unit.enable")
     def _enable_unit(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         unit = self.units.bring_back(str(arguments.get("unit", "")))
-        self.count_units(unit.type)
-        self.look_again()
+        self.calendars.count(unit.type)
+        self.demands.look_again()
         return {"unit": unit.id, "state": unit.state, "reason": ""}
 
 

@@ -146,7 +146,7 @@ class SiteClaims(SiteLeases):
             raise TicketError("returned", f"the claim, or one above it, was ended as of {until}")
         if added.surplus is not None:
             raise TicketError("overdelegated", self._nothing_left(added.surplus))
-        table = self.calendar(leaf.type)
+        table = self.calendars.of(leaf.type)
         try:
             if not booked:
                 self._check_line(ticket)
@@ -231,7 +231,7 @@ class SiteClaims(SiteLeases):
 
         Returns when it ends, as :meth:`admit` does. Raises ``TicketError``.
         """
-        leaf, table, old = ticket.leaf, self.calendar(lease.type), lease.claim
+        leaf, table, old = ticket.leaf, self.calendars.of(lease.type), lease.claim
         standing = self.tree.standing(old)
         try:  # before the tree hears of it: units that are missing are nobody's guilt
             table.replace(old, leaf.digest, leaf.units, self._rest(leaf, leaf.term.end))
@@ -242,7 +242,7 @@ class SiteClaims(SiteLeases):
             until = self.admit(ticket, booked=True)
         except TicketError:
             table.release(leaf.digest)
-            self._book_again(lease)
+            self.calendars.book_again(lease)
             if standing is not None:
                 self.tree.reopen(old, standing.until, leaf.digest)
             raise
@@ -256,15 +256,6 @@ class SiteClaims(SiteLeases):
                 receipt = self.receipt(old, self._dated(record, leaf.term.start), lease.id)
                 self._report(claim.issuer, claim, REPLACED, f"ends at {leaf.term.start}", receipt)
         return until
-
-    def _book_again(self, lease: SiteLease) -> None:
-        """A modify of it is refused after all: its claim is booked as it was."""
-        table = self.calendar(lease.type)
-        end = lease.term.end if lease.noticed < 0 else min(lease.noticed, lease.term.end)
-        if end > max(self.kernel.now, lease.term.start):
-            if lease.claim in table:
-                table.release(lease.claim)
-            table.reserve(lease.claim, lease.wanted, Term(lease.term.start, end), force=True)
 
     def remember(self, claim: Claim, lease: str, state_: str, at: Instant = 0) -> SiteClaim:
         """Write down what became of a claim."""

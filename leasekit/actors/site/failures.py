@@ -16,8 +16,8 @@ from typing import Any
 
 from leasekit.actors.dispatch import command, query
 from leasekit.actors.site.outages import SiteOutages
-from leasekit.actors.site.turns import REPLACE
 from leasekit.actors.site.units import REASON_MAX
+from leasekit.actors.site.waiting import REPLACE
 from leasekit.core.drivers import LEASE, SITE, Blame
 from leasekit.core.errors import CommandError
 from leasekit.core.leases import authority as au
@@ -49,7 +49,7 @@ class SiteFailures(SiteOutages):
         reason = clip(str(arguments.get("reason") or "it is down, says the operator"), REASON_MAX)
         self.units.lose(unit, reason)
         if unit.retire:
-            self.count_units(unit.type)
+            self.calendars.count(unit.type)
         self._go_on_without(self.leases[lease], unit)
         return {"unit": name, "state": unit.state, "reason": unit.reason}
 
@@ -65,7 +65,7 @@ class SiteFailures(SiteOutages):
             self._check_primed(lease)
         elif settled and lease.state == au.ACTIVE:
             # Else there may be units that are not up yet, and its guest hears when all of them are.
-            self.publish(lease, "active", 0, lease.reason)
+            self.updates.publish(lease, "active", 0, lease.reason)
 
     def _unit_failed(self, lease: SiteLease, unit: SiteUnit, blame: Blame) -> None:
         reason = f"unit {unit.id}: {unit.reason}"
@@ -74,7 +74,7 @@ class SiteFailures(SiteOutages):
             return
         lease.reason = reason
         if unit.retire:
-            self.count_units(unit.type)
+            self.calendars.count(unit.type)
         if unit.id not in lease.units:
             return
         if blame == LEASE:
@@ -95,7 +95,7 @@ class SiteFailures(SiteOutages):
             for name in list(lease.units):
                 self._take(lease, self.units[name])
         if len(lease.units) <= lease.wanted:
-            self._queue.pop(lease.id, None)
+            self.demands.remove(lease)
         self._check_primed(lease)
 
     def _without(self, lease: SiteLease, unit: SiteUnit) -> bool:
@@ -109,7 +109,7 @@ class SiteFailures(SiteOutages):
         """Have the mapper find another unit for a lease that has lost one. Returns False if it is to get none."""
         more = lease.wanted - len(lease.units)
         if more == 0:
-            self._queue.pop(lease.id, None)  # it was to give up a unit
+            self.demands.remove(lease)  # it was to give up a unit
         if more <= 0 or lease.properties.get("deficit", "correct") == "accept":
             return False
         most = self.settings.replacements_max + lease.wanted * self.settings.replacements_share // 1000
@@ -117,8 +117,9 @@ class SiteFailures(SiteOutages):
             lease.reason = clip(f"{lease.reason}; {most} of its units were replaced already", REASON_MAX)
             return False
         lease.replaced += count
-        self._queue.setdefault(lease.id, REPLACE)
-        self.look_again()
+        if lease.id not in self.demands.ops:
+            self.demands.put(lease, REPLACE)
+        self.demands.look_again()
         return True
 
     @query("watched")
@@ -130,7 +131,7 @@ class SiteFailures(SiteOutages):
                 "type": unit.type,
                 "lease": unit.lease,
                 "setup": unit.setup,
-                "properties": self._context(unit, lease),
+                "properties": self.operations.context(unit, lease),
                 "configuration": lease.properties if lease is not None else EMPTY,
             }
             for unit in self.units

@@ -10,18 +10,27 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from leasekit.actors.dispatch import query
+from leasekit.actors.issued import Issued
 from leasekit.actors.kernel import earliest
+from leasekit.actors.server import Server
 from leasekit.actors.settings import AuthoritySettings, Peer
+from leasekit.actors.site.calendars import Calendars
 from leasekit.actors.site.inventory import Inventory
-from leasekit.actors.site.turns import GROW, NEW, REPLACE, SHRINK, SiteTurns
+from leasekit.actors.site.operations import Operations
+from leasekit.actors.site.power import switch
+from leasekit.actors.site.saved import SiteSaved
+from leasekit.actors.site.turns import SiteTurns
 from leasekit.actors.site.units import REASON_MAX, Units, summary
+from leasekit.actors.site.updates import LeaseUpdates
+from leasekit.actors.site.waiting import GROW, NEW, REPLACE, SHRINK, DemandQueue
+from leasekit.actors.turns import is_inline
 from leasekit.core.claims.keys import Scheme, Signer
-from leasekit.core.claims.statements import CONTRACT, Statement, state
-from leasekit.core.drivers import Blame
+from leasekit.core.drivers import Blame, saves
 from leasekit.core.errors import CommandError
 from leasekit.core.leases import authority as au
 from leasekit.core.leases.machine import NONE
 from leasekit.core.leases.records import SiteLease, SiteUnit
+from leasekit.core.leases.saved import SavedUnit
 from leasekit.core.mappers import (
     Assign,
     AuthorityDecision,
@@ -31,22 +40,22 @@ from leasekit.core.mappers import (
     Release,
     Wake,
 )
-from leasekit.core.properties import EMPTY, Properties
 from leasekit.core.protocol.codec import clip
-from leasekit.core.protocol.messages import EXTEND, LeaseUpdate, UnitState
+from leasekit.core.protocol.messages import EXTEND
 from leasekit.core.schema import Row
-from leasekit.core.steps import Action, ActionDone, TurnDone
-from leasekit.core.time import INSTANT_MAX, Instant, Term
-from leasekit.core.timetable import Timetable
+from leasekit.core.steps import ActionDone, Tick, Turn, TurnDone
+from leasekit.core.time import Duration, Instant, Term
 from leasekit.core.words import counted
 
 
-class SiteLeases(SiteTurns):
+class SiteLeases(Server[SiteLease]):
     """The units' side of an authority."""
+
+    issued: Issued
 
     role = "authority"
     endorsable = "guest"
-    decisions: tuple[type, ...] = (Assign, Release, Refuse)
+    decisions = (Assign, Release, Refuse, Power)
 
     def __init__(
         self,
@@ -57,13 +66,23 @@ class SiteLeases(SiteTurns):
         mapper: AuthorityMapper,
         settings: AuthoritySettings,
     ) -> None:
-        super().__init__(name, signer, scheme, peers, mapper, settings)
+        super().__init__(name, signer, scheme, peers, settings)
+        self.settings = settings
         self.inventory = Inventory(settings.inventory)
-        self.units = Units(self.kernel, self.inventory, settings.failures_max, self._act, self._waits)
-        self._calendars: dict[str, Timetable] = {}
-        self._stale = False
-        self._endings = 0
-        self._make_calendars()
+        self.saved = SiteSaved(self.kernel, self.keyring, self.leases, self.inventory, settings)
+        self.operations = Operations(self.kernel, name, self.leases, self.inventory, self.saved)
+        self.units = Units(
+            self.kernel, self.inventory, settings.failures_max, self.operations.begin, lambda unit: self._waits(unit)
+        )
+        self.calendars = Calendars(self.kernel, self.inventory, self.units)
+        self.demands = DemandQueue(self.leases, watches=getattr(mapper, "watches", False) is True)
+        self.inline = is_inline(mapper)
+        self.site_turns = SiteTurns(self.kernel, self.turns, mapper, self.demands, self.units)
+        self.updates = LeaseUpdates(
+            self.kernel, self.served, self.units, self.saved, lambda claim: self.root_signer(claim)
+        )
+        self._begun = False
+        self.dispatch.add(self.saved)
         self.kernel.register(
             SiteLease,
             due_at=self.lease_due_at,
@@ -72,39 +91,15 @@ class SiteLeases(SiteTurns):
             send=self.served.send_now,
         )
 
-    def _make_calendars(self) -> None:
-        for type_ in self.inventory.types:
-            self._calendars[type_] = Timetable(self.units.in_service(type_))
-
-    def count_units(self, type_: str) -> None:
-        """Make the calendar's capacity, from now on, the number of units that are in service."""
-        table = self.calendar(type_)
-        more = self.units.in_service(type_) + self._missing(type_) - table.capacity_at(self.kernel.now)
-        if more:
-            table.add_capacity(Term(self.kernel.now, INSTANT_MAX), more)
-
     def root_signer(self, claim: bytes) -> Signer:
         """Who speaks of a claim: see the layer above."""
         raise NotImplementedError
-
-    def _missing(self, type_: str) -> int:
-        """How many units, more than are in service, the calendar has beside what is missing in it for a while."""
-        return 0
-
-    def saved_of(self, lease: SiteLease) -> int:
-        """How many units of a suspended lease are saved: see the layer above."""
-        raise NotImplementedError
-
-    def calendar(self, type_: str) -> Timetable:
-        """How many units of a type are spoken for, over time."""
-        return self._calendars.setdefault(type_, Timetable(0))  # leases may have one that is out of the inventory
 
     # -- a lease's life ----------------------------------------------------------------------------------------
 
     def start_lease(self, lease: SiteLease) -> None:
         """Its term has started: it needs units."""
-        self._queue[lease.id] = NEW
-        self._look = True
+        self.demands.put(lease, NEW)
 
     def apply_next(self, lease: SiteLease) -> None:
         """Go on with what was accepted for now: an extend at the old end, or a modify. Units that are being set up go
@@ -118,7 +113,7 @@ class SiteLeases(SiteTurns):
             lease.next = lease.next._replace(properties=later.properties)
         lease.replaced = 0 if later.op == EXTEND else lease.replaced
         if not modified:
-            self.end_reservation(lease, later.term.start)
+            self.calendars.end(lease, later.term.start)
         lease.claim, lease.wanted, lease.settles = later.claim, later.units, later.number
         lease.term = Term(lease.term.start, later.term.end)
         changed = later.properties != lease.properties
@@ -137,11 +132,10 @@ class SiteLeases(SiteTurns):
         """What the lease lacks, or has too many of, is for the mapper; if it is even, it is ready when all have
         settled.
         """
-        self._queue.pop(lease.id, None)
+        self.demands.remove(lease)
         more = lease.wanted - len(lease.units)
         if more:
-            self._queue[lease.id] = GROW if more > 0 else SHRINK
-            self._look = True
+            self.demands.put(lease, GROW if more > 0 else SHRINK)
         else:
             self._check_primed(lease)
 
@@ -151,21 +145,26 @@ class SiteLeases(SiteTurns):
         if later is None:
             return
         lease.next, lease.after = (None if lease.next is later else lease.next), None
-        if later.claim in self.calendar(lease.type):
-            self.calendar(lease.type).release(later.claim)
+        self.calendars.release(lease, later.claim)
         if lease.pending == au.EXTENDING:
             self.kernel.fire(au.MACHINE, lease, "withdraw", why)
         self.kernel.touch(lease)
 
     def close_lease(self, lease: SiteLease, event: str, reason: str) -> None:
-        """End the lease now: every unit goes. ``event`` is ``close`` or ``end``."""
+        """End the lease now: every unit goes; what is up of one that is suspended is saved. ``event`` is ``close`` or
+        ``end``.
+        """
+        if lease.saves:
+            plain = reason == lease.notice
+            for name in lease.units:
+                self.saved.save(lease, self.units[name])
+            reason = lease.notice if plain else reason
         self.kernel.fire(au.MACHINE, lease, event, reason)
         lease.reason = reason
-        self._queue.pop(lease.id, None)
-        self.end_reservation(lease, self.kernel.now)
+        self.demands.remove(lease)
+        self.calendars.end(lease, self.kernel.now)
         for later in lease.accepted:
-            if later.claim in self.calendar(lease.type):
-                self.calendar(lease.type).release(later.claim)
+            self.calendars.release(lease, later.claim)
         lease.next = lease.after = None
         for name in list(lease.units):
             self._take(lease, self.units[name])
@@ -179,24 +178,33 @@ class SiteLeases(SiteTurns):
         if later is not None and at <= later.term.start:
             self.withdraw_next(lease, why)
             lease.notice = why
-            self.publish(lease, "refused", later.number, why)
+            self.updates.publish(lease, "refused", later.number, why)
             if at >= lease.term.end:
                 return
         lease.noticed, lease.notice = at, why
-        self.end_reservation(lease, at)
+        self.calendars.end(lease, at)
         for one in lease.accepted:
-            self.calendar(lease.type).end(one.claim, at)
+            self.calendars.of(lease.type).end(one.claim, at)
         self.kernel.note(lease.id, "notice", "", "", f"ends at {at}: {why}")
-        if lease.pending == au.REDEEMING and lease.id not in self._queue and lease.term.start >= at:
+        if lease.pending == au.REDEEMING and lease.id not in self.demands.ops and lease.term.start >= at:
             self.kernel.fire(au.MACHINE, lease, "refuse", why)
             lease.reason = why
             self._finish(lease, "failed")
         else:
-            self.publish(lease, "noticed", 0, why)
+            self.updates.publish(lease, "noticed", 0, why)
 
-    def end_reservation(self, lease: SiteLease, at: Instant) -> None:
-        """Free the lease's current claim in the calendar from ``at`` on."""
-        self.calendar(lease.type).end(lease.claim, at)
+    def suspend_lease(self, lease: SiteLease, at: Instant, saving: Duration, by: str) -> None:
+        """Have the lease end so early that its units are saved by ``at``, in ``saving`` ms; tell its guest now."""
+        if not saves(self.inventory.properties(lease.type)):
+            self.notice_lease(lease, at, f"{by} ends it early")
+            return
+        if lease.ended >= 0 or lease.pending == au.CLOSING:
+            return  # its guest has closed it, and may have said that nothing is to be kept
+        before, begin = lease.saves, max(at - saving, self.kernel.now)
+        lease.saves = True
+        self.notice_lease(lease, begin, f"{by} suspends it")
+        lease.saves = before if lease.noticed != begin else lease.ended < 0
+        self.kernel.touch(lease)
 
     def _take(self, lease: SiteLease, unit: SiteUnit) -> None:
         lease.units.remove(unit.id)
@@ -205,18 +213,18 @@ class SiteLeases(SiteTurns):
         self.kernel.touch(lease)
 
     def _check_primed(self, lease: SiteLease) -> None:
-        if lease.pending != au.PRIMING or lease.waiting or lease.id in self._queue:
+        if lease.pending != au.PRIMING or lease.waiting or lease.id in self.demands.ops:
             return
         if not lease.units and lease.state == au.TICKETED:
             lease.reason = lease.reason or "no unit came up"
             self.kernel.fire(au.MACHINE, lease, "fail", lease.reason)
-            self.end_reservation(lease, self.kernel.now)
+            self.calendars.end(lease, self.kernel.now)
             self._finish(lease, "failed")
             return
         short = lease.wanted - len(lease.units)
         lease.reason = f"{short} of {lease.wanted} units are missing: {lease.reason}" if short else ""
         self.kernel.fire(au.MACHINE, lease, "primed", lease.reason)
-        self.publish(lease, "active", lease.settles)
+        self.updates.publish(lease, "active", lease.settles)
         if lease.next is not None:
             self.kernel.fire(au.MACHINE, lease, lease.next.op, "accepted meanwhile")
             if lease.next.term.start <= self.kernel.now:
@@ -234,72 +242,15 @@ class SiteLeases(SiteTurns):
 
     def _finish(self, lease: SiteLease, word: str) -> None:
         lease.ended = self.kernel.now
-        self._queue.pop(lease.id, None)
-        self.publish(lease, word, max(lease.settles, lease.number))
-        self._endings += 1
-        if self._endings % 256 == 0:
-            for table in self._calendars.values():
-                table.forget_before(self.kernel.now)
-
-    def publish(self, lease: SiteLease, word: str, number: int, reason: str = "") -> None:
-        """Tell the guest how the lease stands; ``reason`` is the record's if none is given."""
-        units: tuple[UnitState, ...] = ()
-        contract = b""
-        if word in ("active", "waiting"):
-            held = [self.units[name] for name in lease.units]
-            units = tuple(self._unit_state(unit) for unit in held if unit.state in (au.UP, au.CHANGE))
-        if word == "active":
-            contract = self.contract(lease).encode()
-        self.served.publish(
-            lease,
-            LeaseUpdate(
-                lease.id, lease.update + 1, number, word, _promised(lease, word), units, clip(reason or lease.reason),
-                contract, lease.receipt, self.saved_of(lease),
-            ),
-        )  # fmt: skip
-
-    def contract(self, lease: SiteLease, at: Instant | None = None) -> Statement:
-        """The site's signed word, as of ``at`` (None: now), that the lease holds its units, and until when."""
-        detail = f"{lease.id} {len(lease.units)} {lease.term.start} {lease.term.end}"
-        return state(
-            self.root_signer(lease.claim), CONTRACT, lease.claim, self.kernel.now if at is None else at, detail
-        )
-
-    @staticmethod
-    def _unit_state(unit: SiteUnit) -> UnitState:
-        return UnitState(unit.id, "active", unit.given, unit.reason)
+        self.demands.remove(lease)
+        self.updates.publish(lease, word, max(lease.settles, lease.number))
+        self.calendars.count_ended()
 
     # -- units -------------------------------------------------------------------------------------------------
 
-    def _act(self, unit: SiteUnit, op: str, number: int) -> None:
-        unit.action = number or self.kernel.next("action")
-        lease = self.leases.get(unit.lease)
-        # What a guest has said keeps nothing from being torn down: no driver hears of it then.
-        said = EMPTY if lease is None or op == "teardown" else lease.properties
-        self.kernel.actions.append(
-            Action(unit.action, op, unit.id, unit.type, unit.lease, self._context(unit, lease), said)
-        )
-        self.kernel.touch(unit)
-
-    def _context(self, unit: SiteUnit, lease: SiteLease | None) -> Properties:
-        """What the site says of a unit: nothing of it is a guest's, which has a place of its own."""
-        context = {
-            **self.inventory.properties_of(unit.id, unit.type),
-            **unit.given,
-            "unit.name": unit.id,
-            "site.name": self.name,
-        }
-        if lease is None:
-            return context
-        return {
-            **context,
-            "lease.id": lease.id,
-            "lease.holder": lease.holder,
-            "lease.end": str(lease.term.end),
-            "slice.name": lease.slice,
-        }
-
     def _action_done(self, done: ActionDone) -> None:
+        if self.saved.done(done):
+            return
         ended = self.units.done(done)
         if ended is None:
             return
@@ -318,13 +269,13 @@ class SiteLeases(SiteTurns):
 
     def _unit_down(self, unit: SiteUnit, lease: SiteLease | None) -> None:
         if unit.state == au.OUT:
-            self.count_units(unit.type)
+            self.calendars.count(unit.type)
             if unit.promised:
                 promised, unit.promised = self.leases.get(unit.promised), ""
                 if promised is not None and unit.id in promised.units:
                     self._replace(promised, unit)
-        elif unit.state == au.FREE and self._queue:
-            self._look = True
+        elif unit.state == au.FREE and self.demands.ops:
+            self.demands.look_again()
         if lease is not None:
             self._check_down(lease)
 
@@ -340,21 +291,42 @@ class SiteLeases(SiteTurns):
         """Whether a unit is not to be set up yet: see the layer above."""
         raise NotImplementedError
 
+    def _tick(self, tick: Tick) -> None:
+        super()._tick(tick)
+        if not self._begun:
+            self._begun = True
+            self.demands.look_again()
+            self._first_tick()
+
+    def _first_tick(self) -> None:
+        """It is known what time it is: see the layer above."""
+        raise NotImplementedError
+
+    def _turn_at(self) -> Instant | None:
+        return self.site_turns.at()
+
+    def turn(self) -> Turn | None:
+        """As the base's."""
+        return self.site_turns.turn()
+
+    def _waits_for_mapper(self) -> Iterable[str]:
+        return self.demands.ops
+
     # -- what the mapper decides -------------------------------------------------------------------------------
 
     def _turn_done(self, done: TurnDone) -> None:
         """As the layer below. What has changed while the mapper was at it, it is shown in a turn that is due."""
-        self._stale = self._look
+        self.demands.begin_decisions()
         super()._turn_done(done)
-        if self._more and (left := [lease for lease in self._shown if lease in self._queue]):
-            # They are not shown again for what comes after them, which is shown before them the next time.
-            self._more = False
-            self._queue.update({lease: self._queue.pop(lease) for lease in left})
+        self.demands.end_decisions()
 
     def _carry_out(self, decision: AuthorityDecision) -> None:
-        assert not isinstance(decision, Wake | Power), "other layers take those"
+        assert not isinstance(decision, Wake), "whoever runs turns takes those"
+        if isinstance(decision, Power):
+            switch(self.units, decision)
+            return
         lease = self.leases.get(decision.lease)
-        op = self._queue.get(decision.lease)
+        op = self.demands.ops.get(decision.lease)
         if lease is None or op is None:
             raise CommandError(f"lease {decision.lease!r} waits for nothing (any more)")
         if isinstance(decision, Refuse):
@@ -375,10 +347,10 @@ class SiteLeases(SiteTurns):
             is_of_type = name in self.units and self.units[name].type == lease.type
             if not is_of_type or not self.units.is_available(self.units[name]):
                 raise CommandError(f"unit {name!r} is not a free unit of type {lease.type!r}")
-        del self._queue[lease.id]
+        self.demands.remove(lease)
         missing = lease.wanted - len(lease.units)
-        if missing > self._shown.get(lease.id, missing):  # more have failed than the mapper knew of
-            self._queue[lease.id], self._look = (REPLACE if op == NEW else op), True
+        if missing > self.demands.shown_units(lease, missing):  # more have failed than the mapper knew of
+            self.demands.put(lease, REPLACE if op == NEW else op)
         elif len(names) < missing:
             lease.reason = lease.reason or f"only {len(names)} more were free"
         if op == NEW:
@@ -397,7 +369,7 @@ class SiteLeases(SiteTurns):
         for name in names:
             if name not in lease.units:
                 raise CommandError(f"unit {name!r} is not one of lease {lease.id}")
-        del self._queue[lease.id]
+        self.demands.remove(lease)
         for name in names:
             self._take(lease, self.units[name])
         self._check_primed(lease)
@@ -405,14 +377,14 @@ class SiteLeases(SiteTurns):
     def _refuse(self, lease: SiteLease, op: str, reason: str) -> None:
         if op == SHRINK:
             raise CommandError(f"lease {lease.id} must give up units: that can't be refused")
-        if self._stale:
+        if self.demands.stale:
             return  # by what there is now it may be another matter
         reason = clip(reason, REASON_MAX)
-        del self._queue[lease.id]
+        self.demands.remove(lease)
         lease.reason = lease.reason or reason
         if op == NEW:
             self.kernel.fire(au.MACHINE, lease, "refuse", reason)
-            self.end_reservation(lease, self.kernel.now)
+            self.calendars.end(lease, self.kernel.now)
             self._finish(lease, "failed")
         else:
             self.kernel.touch(lease)
@@ -427,7 +399,7 @@ class SiteLeases(SiteTurns):
             return earliest(sending, self.served.drop_at(lease))
         if lease.pending == au.CLOSING:
             return sending
-        starts = lease.term.start if lease.pending == au.REDEEMING and lease.id not in self._queue else None
+        starts = lease.term.start if lease.pending == au.REDEEMING and lease.id not in self.demands.ops else None
         later = lease.next
         ends = lease.term.end if later is None else later.term.start
         return earliest(sending, starts, earliest(ends, lease.noticed if lease.noticed >= 0 else None))
@@ -447,7 +419,7 @@ class SiteLeases(SiteTurns):
             self.apply_next(lease)
         elif lease.term.end <= now and lease.next is None:
             self.close_lease(lease, "end", "its term is over")
-        elif lease.pending == au.REDEEMING and lease.term.start <= now and lease.id not in self._queue:
+        elif lease.pending == au.REDEEMING and lease.term.start <= now and lease.id not in self.demands.ops:
             self.start_lease(lease)
         if lease.unacked and lease.send_at <= now:
             self.served.send(lease)
@@ -457,14 +429,15 @@ class SiteLeases(SiteTurns):
 
     def restore_leases(self, tables: Mapping[str, Sequence[Row]]) -> None:
         """Leases and units as a store kept them; what was under way goes on under the same action numbers."""
+        self.saved.restore(tables.get(SavedUnit.table, ()))
         self.units.restore(tables.get("units", ()))
-        self._make_calendars()
+        self.calendars.reset()
         self.units.retire_gone()
         for row in tables.get("leases", ()):
             lease = SiteLease.from_row(row)
             self.leases[lease.id] = lease
             if lease.ended < 0:
-                self._reserve_again(lease)
+                self.calendars.restore(lease)
                 lease.waiting = sum(self._unsettled(lease, self.units[name]) for name in lease.units)
                 if lease.pending == au.PRIMING and len(lease.units) != lease.wanted:
                     self._demand(lease)
@@ -476,18 +449,6 @@ class SiteLeases(SiteTurns):
     @staticmethod
     def _unsettled(lease: SiteLease, unit: SiteUnit) -> bool:
         return unit.promised == lease.id or unit.state in (au.SETUP, au.CHANGE)
-
-    def _reserve_again(self, lease: SiteLease) -> None:
-        if lease.pending == au.CLOSING or not lease.type:
-            return
-        table = self.calendar(lease.type)
-        table.reserve(lease.claim, lease.wanted, lease.term, force=True)
-        for later in lease.accepted:
-            if later.term.start < lease.term.end:
-                table.change(lease.claim, term=Term(lease.term.start, later.term.start))
-            table.reserve(later.claim, later.units, later.term, force=True)
-        for claim in (lease.claim, *(later.claim for later in lease.accepted)) if lease.noticed >= 0 else ():
-            table.end(claim, lease.noticed)
 
     # -- queries -----------------------------------------------------------------------------------------------
 
@@ -520,15 +481,7 @@ class SiteLeases(SiteTurns):
         return {
             **status,
             "units": units,
-            "waiting": len(self._queue),
+            "waiting": len(self.demands),
             "filters": self.units.kinds.counts(),
             "reports": self.reports.latest(),
         }
-
-
-def _promised(lease: SiteLease, word: str) -> Term:
-    """The term as its guest can count on it; a notice tells of what was accepted for later as well."""
-    if lease.noticed < 0:
-        return lease.term
-    last = lease.goes_to if word == "noticed" else lease.term.end
-    return Term(lease.term.start, max(min(lease.noticed, last), lease.term.start + 1))

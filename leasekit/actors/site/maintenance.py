@@ -13,6 +13,7 @@ from typing import Any
 
 from leasekit.actors.dispatch import command, query
 from leasekit.actors.shares import withheld_shares
+from leasekit.actors.site.calendars import retired_for
 from leasekit.actors.site.failures import SiteFailures
 from leasekit.core.errors import CommandError
 from leasekit.core.leases import authority as au
@@ -32,8 +33,6 @@ class SiteMaintenance(SiteFailures):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self.windows: dict[str, Window] = {}
-        self._dips: dict[tuple[str, str], int] = {}
         self.kernel.register(Window, due_at=lambda one: one.end if one.begun else one.start, on_due=self._window_due)
 
     # -- announcing --------------------------------------------------------------------------------------------
@@ -57,11 +56,11 @@ class SiteMaintenance(SiteFailures):
             f"window-{self.kernel.next('serial')}", max(start, self.kernel.now), end, chosen, clip(reason, REASON_MAX),
             bool(arguments.get("close", False)),
         )  # fmt: skip
-        self.windows[window.id] = window
+        self.calendars.add(window)
         self.kernel.note(
             "", "maintenance", "", "", f"{window.id}: {counted(len(chosen))} over [{start}, {end}): {reason}"
         )
-        self._recount(window)
+        self.calendars.count_all(window)
         self._tell_brokers(window, give_back=False)
         if window.close:
             self._notice_leases(window)
@@ -84,7 +83,7 @@ class SiteMaintenance(SiteFailures):
 
     def _check_alone(self, units: Sequence[str], start: Instant, end: Instant) -> None:
         """A unit is in one window at a time: the end of one would bring it back in another. Raises ``CommandError``."""
-        for other in self.windows.values():
+        for other in self.calendars.windows.values():
             shared = set(units) & set(other.units)
             if shared and start < other.end and other.start < end:
                 raise CommandError(
@@ -93,63 +92,20 @@ class SiteMaintenance(SiteFailures):
 
     @command("maintenance.remove")
     def _remove_window(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        window = self.windows.get(str(arguments.get("window", "")))
+        window = self.calendars.windows.get(str(arguments.get("window", "")))
         if window is None:
-            known = ", ".join(self.windows) or "(none)"
+            known = ", ".join(self.calendars.windows) or "(none)"
             raise CommandError(f"window: found {arguments.get('window')!r}, there are {known}")
         self._tell_brokers(window, give_back=True)
         self._end(window)
         return {"window": window.id}
-
-    def count_units(self, type_: str) -> None:
-        """As the layer below. Over the time of a window its units are missing: those that would be there without it."""
-        for window in self.windows.values():
-            self._dip(window, type_, self._taken_by(window, type_))
-        super().count_units(type_)
-
-    def _recount(self, window: Window) -> None:
-        for type_ in self._by_type(window):
-            self.count_units(type_)
-
-    def _dip(self, window: Window, type_: str, count: int) -> None:
-        """Have ``count`` units missing in the calendar over what is left of the window."""
-        more = self._dips.get((window.id, type_), 0) - count
-        start = max(window.start, self.kernel.now)
-        if more and start < window.end:
-            self.calendar(type_).add_capacity(Term(start, window.end), more)
-            self._dips[window.id, type_] = count
-
-    def _taken_by(self, window: Window, type_: str) -> int:
-        """How many units are out because of the window; or will be: all but those that are out for good."""
-        units = [self.units[name] for name in window.units if name in self.units and self.units[name].type == type_]
-        if window.begun:
-            return sum(unit.retire == _words(window) for unit in units)
-        passing = {"", *map(_words, self.windows.values())}
-        return sum(unit.retire in passing for unit in units)
-
-    def _missing(self, type_: str) -> int:
-        """As the layer below: units that are out of service come back at the end of a window, until which they are
-        missing in the calendar.
-        """
-        windows = {_words(window) for window in self.windows.values() if window.begun}
-        back = sum(unit.retire in windows for unit in self.units if unit.type == type_)
-        running = [window for window in self.windows.values() if window.start <= self.kernel.now < window.end]
-        return back - sum(self._dips.get((window.id, type_), 0) for window in running)
-
-    def _by_type(self, window: Window) -> dict[str, int]:
-        counts: dict[str, int] = {}
-        for name in window.units:
-            if name in self.units:
-                type_ = self.units[name].type
-                counts[type_] = counts.get(type_, 0) + 1
-        return counts
 
     def _tell_brokers(self, window: Window, *, give_back: bool, again: bool = False) -> None:
         """How many units of its delegation each broker had better not grant: its share of what the site can't spare of
         its own. ``again``: who has which share may be another by now, so that all hear it.
         """
         term = Term(window.start, window.end)
-        for type_, count in self._by_type(window).items():
+        for type_, count in self.calendars.units_in(window).items():
             held = [d for d in self.issued if d.type == type_ and d.state in (deleg.OFFERING, deleg.HELD)]
             told = withheld_shares(count, term, partial(self._spare, type_, held, window), held)
             for record in held:
@@ -162,12 +118,18 @@ class SiteMaintenance(SiteFailures):
     def _spare(self, type_: str, held: Sequence[Delegation], window: Window, part: Term) -> int:
         """The units that the site has given to nobody over ``part``, and that no other window takes."""
         given = sum(record.units for record in held if record.term.overlaps(part))
-        others = [one for one in self.windows.values() if one is not window and Term(one.start, one.end).overlaps(part)]
-        return self.inventory.total(type_) - given - sum(self._by_type(one).get(type_, 0) for one in others)
+        others = [
+            one
+            for one in self.calendars.windows.values()
+            if one is not window and Term(one.start, one.end).overlaps(part)
+        ]
+        return self.inventory.total(type_) - given - sum(self.calendars.units_in(one).get(type_, 0) for one in others)
 
     def _notice_leases(self, window: Window) -> None:
         """End the leases that may have one of the window's units when it begins: all of a type if all of it goes."""
-        gone = {type_ for type_, count in self._by_type(window).items() if count == self.inventory.total(type_)}
+        gone = {
+            type_ for type_, count in self.calendars.units_in(window).items() if count == self.inventory.total(type_)
+        }
         for lease in list(self.leases.values()):
             if lease.term.start >= window.end or lease.ended >= 0:
                 continue
@@ -176,7 +138,7 @@ class SiteMaintenance(SiteFailures):
 
     def _tell_of_windows(self, record: Delegation) -> None:
         """One that has just taken its delegation hears of the windows that there are."""
-        for window in self.windows.values():
+        for window in self.calendars.windows.values():
             self._tell_brokers(window, give_back=False, again=True)
 
     # -- beginning and ending ----------------------------------------------------------------------------------
@@ -187,25 +149,22 @@ class SiteMaintenance(SiteFailures):
         window.begun = True
         for name in window.units:
             if name in self.units and self.units[name].state != au.OUT and not self.units[name].retire:
-                self.units.retire(name, _words(window))
-        self._recount(window)
+                self.units.retire(name, retired_for(window))
+        self.calendars.count_all(window)
         self.kernel.touch(window)
 
     def _end(self, window: Window) -> None:
         for name in window.units if window.begun else ():
-            if name in self.units and self.units[name].retire == _words(window):
+            if name in self.units and self.units[name].retire == retired_for(window):
                 self.units.bring_back(name)
-                following = [one for one in self.windows.values() if one.begun and one is not window]
+                following = [one for one in self.calendars.windows.values() if one.begun and one is not window]
                 for other in following:  # it begins as this one ends
                     if name in other.units:
-                        self.units.retire(name, _words(other))
-        for type_ in self._by_type(window):
-            self._dip(window, type_, 0)
-            self._dips.pop((window.id, type_), None)
-        del self.windows[window.id]
-        self._recount(window)
+                        self.units.retire(name, retired_for(other))
+        self.calendars.remove(window)
+        self.calendars.count_all(window)
         self.kernel.erase(window)
-        self.look_again()
+        self.demands.look_again()
 
     # -- time and state ----------------------------------------------------------------------------------------
 
@@ -219,10 +178,10 @@ class SiteMaintenance(SiteFailures):
         """After leases and units: a window takes from the calendars what they have."""
         for row in rows:
             window = Window.from_row(row)
-            self.windows[window.id] = window
+            self.calendars.add(window)
             self.kernel.schedule(window, window.end if window.begun else window.start)
         for type_ in self.inventory.types:
-            self.count_units(type_)
+            self.calendars.count(type_)
 
     @query("maintenance")
     def _query_windows(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -235,9 +194,5 @@ class SiteMaintenance(SiteFailures):
                 "reason": one.reason,
                 "begun": one.begun,
             }
-            for one in self.windows.values()
+            for one in self.calendars.windows.values()
         ]
-
-
-def _words(window: Window) -> str:
-    return f"{window.reason} ({window.id}, until {window.end})"

@@ -31,10 +31,10 @@ class SiteOutages(SiteClaims):
     """A site that knows its own faults."""
 
     def __init__(self, *arguments: Any) -> None:
-        self.outages: dict[str, Outage] = {}
         super().__init__(*arguments)
+        self.outages: dict[str, Outage] = {}
         self.kernel.register(Outage, due_at=self._outage_due_at, on_due=self._try)
-        self.units.moved.append(self._held_up)
+        self.units.moved += (self._held_up, self.saved.unit_moved)
 
     def stop_setups(self, lease: SiteLease, unit: SiteUnit, reason: str) -> None:
         """A unit could not be set up by the site's fault: no more of its lease's are, until one can be."""
@@ -70,7 +70,7 @@ class SiteOutages(SiteClaims):
         if not lease.reason.startswith(words.partition(": ")[0]):
             lease.reason = words
             self.kernel.touch(lease)
-            self.publish(lease, "waiting", 0, words)
+            self.updates.publish(lease, "waiting", 0, words)
 
     def _try(self, outage: Outage) -> None:
         """Set up the unit that waits the longest; nothing, if none does any more."""

@@ -9,13 +9,16 @@ what is kept of that one's, each from one; where nothing is kept any more a unit
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from leasekit.actors.dispatch import query
-from leasekit.actors.site.power import SitePower
+from leasekit.actors.kernel import Kernel
+from leasekit.actors.keyring import Keyring
+from leasekit.actors.settings import AuthoritySettings
+from leasekit.actors.site.inventory import Inventory
 from leasekit.actors.site.units import REASON_MAX
-from leasekit.core.drivers import DROP, NOT_RESUMED, NOT_SAVED, RESUME, SAVE, UNIT, saves
+from leasekit.core.drivers import DROP, NOT_RESUMED, NOT_SAVED, RESUME, SAVE, UNIT
 from leasekit.core.leases import authority as au
 from leasekit.core.leases import saved as sv
 from leasekit.core.leases.records import SiteLease, SiteUnit
@@ -24,7 +27,7 @@ from leasekit.core.properties import Properties
 from leasekit.core.protocol.codec import clip
 from leasekit.core.schema import Row
 from leasekit.core.steps import Action, ActionDone
-from leasekit.core.time import HOUR, Duration, Instant
+from leasekit.core.time import HOUR, Duration
 
 TRIES_MAX: Final = 2
 """How many setups may fail that went on from the same saved unit."""
@@ -32,142 +35,120 @@ DROP_AGAIN: Final[Duration] = HOUR
 """When it is tried again to throw away what could not be."""
 
 
-class SiteSaved(SitePower):
+class SiteSaved:
     """What a site has saved."""
 
-    def __init__(self, *arguments: Any) -> None:
-        self.saved: dict[str, SavedUnit] = {}
+    def __init__(
+        self,
+        kernel: Kernel,
+        keyring: Keyring,
+        leases: Mapping[str, SiteLease],
+        inventory: Inventory,
+        settings: AuthoritySettings,
+    ) -> None:
+        self._kernel = kernel
+        self._keyring = keyring
+        self._leases = leases
+        self._inventory = inventory
+        self._settings = settings
+        self.units: dict[str, SavedUnit] = {}
+        """What is kept, by key."""
         self._busy: dict[str, SavedUnit] = {}
-        super().__init__(*arguments)
-        self.kernel.register(
-            SavedUnit, due_at=lambda kept: kept.until if kept.state == sv.SAVED else None, on_due=self._saved_due
-        )
-        self.units.moved.append(self._unit_moved)
+        kernel.register(SavedUnit, due_at=lambda kept: kept.until if kept.state == sv.SAVED else None, on_due=self._due)
 
     # -- suspending --------------------------------------------------------------------------------------------
 
-    def suspend_lease(self, lease: SiteLease, at: Instant, saving: Duration, by: str) -> None:
-        """Have the lease end so early that its units are saved by ``at``, in ``saving`` ms; tell its guest now."""
-        if not saves(self.inventory.properties(lease.type)):
-            self.notice_lease(lease, at, f"{by} ends it early")
-            return
-        if lease.ended >= 0 or lease.pending == au.CLOSING:
-            return  # its guest has closed it, and may have said that nothing is to be kept
-        before, begin = lease.saves, max(at - saving, self.kernel.now)
-        lease.saves = True
-        self.notice_lease(lease, begin, f"{by} suspends it")
-        lease.saves = before if lease.noticed != begin else lease.ended < 0
-        self.kernel.touch(lease)
-
-    def saved_of(self, lease: SiteLease) -> int:
+    def count(self, lease: SiteLease) -> int:
         """How many units of a lease are saved, if it is suspended; else -1."""
         if not lease.saves:
             return -1
-        return sum(kept.lease == lease.id and kept.state == sv.SAVED for kept in self.saved.values())
+        return sum(kept.lease == lease.id and kept.state == sv.SAVED for kept in self.units.values())
 
-    def publish(self, lease: SiteLease, word: str, number: int, reason: str = "") -> None:
-        """As the layer below; a lease that goes on from another says which of its units do not."""
-        if word == "active" and lease.properties.get(RESUMES):
-            anew = [f"unit {name} was {self.units[name].reason}" for name in lease.units if self.units[name].reason]
-            reason = "; ".join(filter(None, (reason or lease.reason, *anew)))
-        super().publish(lease, word, number, reason)
-
-    def close_lease(self, lease: SiteLease, event: str, reason: str) -> None:
-        """As the layer below; what is up of a lease that is suspended is saved."""
-        if lease.saves:
-            plain = reason == lease.notice
-            for name in lease.units:
-                self._begin_saving(lease, self.units[name])
-            reason = lease.notice if plain else reason
-        super().close_lease(lease, event, reason)
-
-    def _begin_saving(self, lease: SiteLease, unit: SiteUnit) -> None:
+    def save(self, lease: SiteLease, unit: SiteUnit) -> None:
+        """A lease that is suspended is about to give up a unit: what is up is saved as it is torn down."""
         if unit.lease != lease.id or unit.state not in (au.SETUP, au.UP, au.CHANGE):
             return
         claimed = self._busy.get(unit.id)
         if claimed is not None:
             claimed.lease = lease.id  # it isn't up yet: what it was to go on from is kept for the next
-            self.kernel.touch(claimed)
+            self._kernel.touch(claimed)
         elif unit.state == au.SETUP:
             self._say(lease, f"unit {unit.id} was not saved: it was not up yet")
-        elif sum(kept.holder == lease.holder for kept in self.saved.values()) >= self.settings.saved_max:
+        elif sum(kept.holder == lease.holder for kept in self.units.values()) >= self._settings.saved_max:
             self._say(
-                lease, f"unit {unit.id} was not saved: {self.settings.saved_max} of its holder's are kept already"
+                lease, f"unit {unit.id} was not saved: {self._settings.saved_max} of its holder's are kept already"
             )
         else:
             key = saved_key(lease.id, unit.id)
-            until = self.kernel.now + self.settings.keep_saved
+            until = self._kernel.now + self._settings.keep_saved
             kept = SavedUnit(key, lease.id, unit.id, lease.holder, lease.type, until, holder_key=lease.key)
-            self.saved[key] = self._busy[unit.id] = kept
-            self.kernel.note(lease.id, "save", "", "", f"{unit.id} as {key}")
-            self.kernel.touch(kept)
+            self.units[key] = self._busy[unit.id] = kept
+            self._kernel.note(lease.id, "save", "", "", f"{unit.id} as {key}")
+            self._kernel.touch(kept)
 
     def _say(self, lease: SiteLease, words: str) -> None:
         lease.notice = clip(f"{lease.notice}; {words}" if lease.notice else words, REASON_MAX)
         if lease.pending == au.CLOSING:
             lease.reason = lease.notice
-        self.kernel.touch(lease)
+        self._kernel.touch(lease)
 
     # -- what drivers are told ---------------------------------------------------------------------------------
 
-    def _act(self, unit: SiteUnit, op: str, number: int) -> None:
-        if op == "setup" and not number:
-            lease = self.leases.get(unit.lease)
-            if lease is not None and lease.properties.get(RESUMES):
-                self._claim(lease, unit)
-        super()._act(unit, op, number)
-
-    def _claim(self, lease: SiteLease, unit: SiteUnit) -> None:
+    def claim(self, lease: SiteLease, unit: SiteUnit) -> None:
         """The unit goes on from its own state, if that is there, or from another's of the suspended lease."""
         wanted = (lease.properties[RESUMES], lease.holder, lease.type, sv.SAVED)
-        keys = (b"", *self.keyring.keys_of(lease.holder))  # one that has only the name of a former peer is another
+        keys = (b"", *self._keyring.keys_of(lease.holder))  # one that has only the name of a former peer is another
         able = [
             one
-            for one in self.saved.values()
+            for one in self.units.values()
             if (one.lease, one.holder, one.type, one.state) == wanted and one.holder_key in keys
         ]
         chosen = min(able, key=lambda one: (one.unit != unit.id, one.unit), default=None)
         if chosen is not None:
             chosen.by = unit.id
             self._busy[unit.id] = chosen
-            self.kernel.fire(sv.MACHINE, chosen, "claim", f"{unit.id} of {lease.id}")
+            self._kernel.fire(sv.MACHINE, chosen, "claim", f"{unit.id} of {lease.id}")
 
-    def _context(self, unit: SiteUnit, lease: SiteLease | None) -> Properties:
-        """As the layer below. Keys are the site's to give: no guest names one."""
-        context = dict(super()._context(unit, lease))
+    def tell(self, unit: SiteUnit, context: Properties) -> Properties:
+        """A driver's ``context``, with the key under which a unit is saved, or from which it goes on. Keys are the
+        site's to give: no guest names one.
+        """
+        told = dict(context)
         for name in (SAVE, RESUME):
-            context.pop(name, None)
+            told.pop(name, None)
         kept = self._busy.get(unit.id)
         if kept is not None and kept.state == sv.SAVING and unit.state == au.TEARDOWN:
-            context[SAVE] = kept.id
+            told[SAVE] = kept.id
         elif kept is not None and kept.state == sv.CLAIMED and unit.state == au.SETUP:
-            context[RESUME] = kept.id
-        return context
+            told[RESUME] = kept.id
+        return told
 
     # -- what becomes of it ------------------------------------------------------------------------------------
 
-    def _action_done(self, done: ActionDone) -> None:
-        kept = self.saved.get(done.unit)
-        if kept is not None and kept.action == done.number:
-            self._dropped(kept, done)
-            return
-        super()._action_done(done)
+    def done(self, done: ActionDone) -> bool:
+        """An action has ended: whether it threw away what was kept."""
+        kept = self.units.get(done.unit)
+        if kept is None or kept.action != done.number:
+            return False
+        self._dropped(kept, done)
+        return True
 
-    def _unit_moved(self, unit: SiteUnit, event: str, before: str, why: str, done: ActionDone | None) -> None:
+    def unit_moved(self, unit: SiteUnit, event: str, before: str, why: str, done: ActionDone | None) -> None:
+        """Something happens to a unit: what it was to be saved as, or to go on from, goes on with it."""
         if event and before == au.SETUP:
             self._after_setup(unit, event, done)
         elif event and before == au.TEARDOWN and unit.id in self._busy:
             self._after_teardown(unit, self._busy.pop(unit.id), done)
 
     def _after_setup(self, unit: SiteUnit, event: str, done: ActionDone | None) -> None:
-        kept, lease = self._busy.get(unit.id), self.leases.get(unit.lease)
+        kept, lease = self._busy.get(unit.id), self._leases.get(unit.lease)
         if event == "up":
             given = dict(unit.given)
             why = given.pop(NOT_RESUMED, "")
             unit.given = given if why else unit.given
             if kept is not None:
                 del self._busy[unit.id]
-                self._end_saved(kept, "used", why)
+                self._end(kept, "used", why)
             elif lease is not None and lease.properties.get(RESUMES):
                 why = f"nothing of {lease.properties[RESUMES]} is kept for it (any more)"
             unit.reason = clip(f"set up anew: {why}", REASON_MAX) if why else ""
@@ -175,68 +156,66 @@ class SiteSaved(SitePower):
             del self._busy[unit.id]
             kept.tries += done is None or done.blame == UNIT
             if kept.tries >= TRIES_MAX:
-                self._drop_saved(kept, "spoilt")
+                self._drop(kept, "spoilt")
             else:
-                self.kernel.fire(sv.MACHINE, kept, "release", unit.reason)
+                self._kernel.fire(sv.MACHINE, kept, "release", unit.reason)
 
     def _after_teardown(self, unit: SiteUnit, kept: SavedUnit, done: ActionDone | None) -> None:
         if kept.state == sv.CLAIMED:
-            self.kernel.fire(sv.MACHINE, kept, "release", "its setup was stopped")
+            self._kernel.fire(sv.MACHINE, kept, "release", "its setup was stopped")
             return
         assert done is not None, "a teardown ends by an action's end"
         why = done.properties.get(NOT_SAVED, "") if done.ok else f"teardown failed: {done.reason}"
         if not why:
-            self.kernel.fire(sv.MACHINE, kept, "saved")
+            self._kernel.fire(sv.MACHINE, kept, "saved")
             return
-        lease = self.leases.get(kept.lease)
+        lease = self._leases.get(kept.lease)
         if lease is not None:
             self._say(lease, f"unit {unit.id} was not saved: {why}")
-        self._end_saved(kept, "failed", why)
+        self._end(kept, "failed", why)
 
-    def _end_saved(self, kept: SavedUnit, event: str, why: str) -> None:
+    def _end(self, kept: SavedUnit, event: str, why: str) -> None:
         """Nothing is left of it."""
-        self.kernel.fire(sv.MACHINE, kept, event, why)
-        del self.saved[kept.id]
-        self.kernel.erase(kept)
+        self._kernel.fire(sv.MACHINE, kept, event, why)
+        del self.units[kept.id]
+        self._kernel.erase(kept)
 
     # -- throwing away -----------------------------------------------------------------------------------------
 
-    def _drop_saved(self, kept: SavedUnit, event: str) -> None:
-        self.kernel.fire(sv.MACHINE, kept, event)
-        kept.action = self.kernel.next("action")
+    def _drop(self, kept: SavedUnit, event: str) -> None:
+        self._kernel.fire(sv.MACHINE, kept, event)
+        kept.action = self._kernel.next("action")
         self._send_drop(kept)
 
     def _send_drop(self, kept: SavedUnit) -> None:
-        context = {**self.inventory.properties(kept.type), "unit.name": kept.unit, "site.name": self.name}
-        self.kernel.actions.append(Action(kept.action, DROP, kept.id, kept.type, "", context))
+        context = {**self._inventory.properties(kept.type), "unit.name": kept.unit, "site.name": self._keyring.name}
+        self._kernel.actions.append(Action(kept.action, DROP, kept.id, kept.type, "", context))
 
     def _dropped(self, kept: SavedUnit, done: ActionDone) -> None:
         if done.ok:
-            self._end_saved(kept, "dropped", "")
+            self._end(kept, "dropped", "")
             return
-        self.kernel.complain(f"what is kept of unit {kept.unit} of {kept.lease} can't be thrown away: {done.reason}")
-        kept.action, kept.until, kept.tries = 0, self.kernel.now + DROP_AGAIN, TRIES_MAX
+        self._kernel.complain(f"what is kept of unit {kept.unit} of {kept.lease} can't be thrown away: {done.reason}")
+        kept.action, kept.until, kept.tries = 0, self._kernel.now + DROP_AGAIN, TRIES_MAX
         kept.lease = ""  # nobody goes on from what may be half gone
-        self.kernel.fire(sv.MACHINE, kept, "failed", clip(done.reason, REASON_MAX))
+        self._kernel.fire(sv.MACHINE, kept, "failed", clip(done.reason, REASON_MAX))
 
     # -- time and state ----------------------------------------------------------------------------------------
 
-    def _saved_due(self, kept: SavedUnit) -> None:
+    def _due(self, kept: SavedUnit) -> None:
         if kept.state == sv.SAVED:
-            self._drop_saved(kept, "expire")
+            self._drop(kept, "expire")
 
-    def restore_leases(self, tables: Mapping[str, Sequence[Row]]) -> None:
-        """As the layer below, with what is kept: it says what is done again with units."""
-        self.saved, self._busy = {}, {}
-        for row in tables.get(SavedUnit.table, ()):
-            kept = SavedUnit.from_row(row)
-            self.saved[kept.id] = kept
-            self.kernel.schedule(kept, self.kernel.due_at(kept))
+    def restore(self, rows: Iterable[Row]) -> None:
+        """Take up what a store kept, before units: it says what is done again with them."""
+        self.units, self._busy = {}, {}
+        for kept in map(SavedUnit.from_row, rows):
+            self.units[kept.id] = kept
+            self._kernel.schedule(kept, self._kernel.due_at(kept))
             if kept.state in (sv.SAVING, sv.CLAIMED):
                 self._busy[kept.by or kept.unit] = kept
             if kept.state == sv.DROPPING:
                 self._send_drop(kept)
-        super().restore_leases(tables)
 
     @query("saved")
     def _query_saved(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -250,5 +229,5 @@ class SiteSaved(SitePower):
                 "state": one.state,
                 "until": one.until,
             }
-            for one in self.saved.values()
+            for one in self.units.values()
         ]

@@ -1,116 +1,83 @@
-"""Which leases wait for units, and what the site's mapper is shown of them, when.
-
-What is due at one instant is shown in order: leases that give up units, then those that get more, replacements for
-units that failed, and new ones. Guests' filters are asked before the turn (:mod:`.kinds`).
+"""What the site's mapper is shown of leases that wait for units, when. Guests' filters are asked before the turn
+(:mod:`.kinds`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final
 
-from leasekit.actors.issued import Issued
-from leasekit.actors.server import Server
-from leasekit.actors.settings import AuthoritySettings, Peer
+from leasekit.actors.kernel import Kernel
 from leasekit.actors.site.units import Units
-from leasekit.actors.turns import is_inline
-from leasekit.core.claims.keys import Scheme, Signer
+from leasekit.actors.site.waiting import SHRINK, DemandQueue, booked, demand_of, filters_of
+from leasekit.actors.turns import MapperTurns, is_inline
 from leasekit.core.leases.records import SiteLease
 from leasekit.core.mappers import AuthorityCycle, AuthorityMapper, Demand
 from leasekit.core.steps import Turn, TurnDone
 from leasekit.core.time import Instant
 
-SHRINK, GROW, REPLACE, NEW = "shrink", "grow", "replace", "new"
 FILTERS_MAX: Final = 4
 """How many different filters (none is one, too) the demands of one turn have at most."""
 _SLICE: Final = Turn(-1, lambda: TurnDone(-1), yields=True)
-_ORDER = {SHRINK: 0, GROW: 1, REPLACE: 2, NEW: 3}
 
 
-class SiteTurns(Server[SiteLease]):
-    """The mapper's turns at an authority."""
-
-    units: Units
-    issued: Issued
+class SiteTurns:
+    """The turns of a site's mapper."""
 
     def __init__(
-        self,
-        name: str,
-        signer: Signer,
-        scheme: Scheme,
-        peers: Iterable[Peer],
-        mapper: AuthorityMapper,
-        settings: AuthoritySettings,
+        self, kernel: Kernel, turns: MapperTurns, mapper: AuthorityMapper, queue: DemandQueue, units: Units
     ) -> None:
-        super().__init__(name, signer, scheme, peers, settings)
-        self.settings = settings
+        self._kernel = kernel
+        self._turns = turns
         self._mapper = mapper
-        self.inline = is_inline(mapper)
-        self._filtered_by = str(getattr(mapper, "filtered_by", "")) if self.inline else ""
-        self._queue: dict[str, str] = {}
-        self._look = self._more = False
-        self._shrunk = False
-        self._shown: dict[str, int] = {}
+        self._queue = queue
+        self._units = units
+        self._inline = is_inline(mapper)
+        self._filtered_by = str(getattr(mapper, "filtered_by", "")) if self._inline else ""
 
-    def look_again(self) -> None:
-        """Something has changed that the mapper may want to know."""
-        self._look = bool(self._queue)
-
-    def _turn_at(self) -> Instant | None:
-        if self.turns.running or not self._queue:
+    def at(self) -> Instant | None:
+        """When the next turn is due: if leases wait for units, or the mapper watches, and something has changed since
+        it looked, now; else when it wants to be called.
+        """
+        if self._turns.running or not (self._queue.ops or self._queue.watches):
             return None
-        return self.kernel.now if self._look or self._more else self.turns.wake
+        return self._kernel.now if self._queue.is_news() else self._turns.wake
 
     def turn(self) -> Turn | None:
-        """The mapper's turn, if leases wait for units and something has changed since it looked; before it, what
-        filters say.
-        """
-        at = self._turn_at()
-        if at is None or at > self.kernel.now:
+        """The mapper's turn, if one is due; before it, what filters say."""
+        at = self.at()
+        if at is None or at > self._kernel.now:
             return None
-        ordered = sorted(self._queue.items(), key=lambda item: _ORDER[item[1]])
+        queue, units = self._queue, self._units
+        ordered = queue.ordered()
         shrinking = [item for item in ordered if item[1] == SHRINK]
         # By themselves, so that what they give up is there for the others at the same instant.
-        alone = bool(shrinking) and len(shrinking) < len(ordered) and not self._shrunk
+        alone = bool(shrinking) and len(shrinking) < len(ordered) and not queue.alone
         shown = shrinking if alone else self._few(ordered)
-        if self._filtered_by and not self.units.kinds.ask(dict.fromkeys(self._filters(id_ for id_, _ in shown))):
-            return _SLICE
-        self._shrunk, self._look, self.turns.wake = alone, alone, None
-        self._more = not alone and len(shown) < len(ordered)
-        demands = [self._view(self.leases[id_], op) for id_, op in shown]
-        self._shown = {demand.lease: demand.units for demand in demands}
-        units = self.units if self.inline else self.units.snapshot()
-        cycle = AuthorityCycle(self.kernel.now, demands, units.free, units.view, units.all, self._booked(dict(shown)))
-        return self.turns.begin(lambda: self._mapper.assign(cycle))._replace(yields=self._more)
+        if self._filtered_by:
+            # A mapper that watches looks at what is booked as well.
+            live = (lease for lease in queue.leases.values() if lease.ended < 0)
+            asking = live if queue.watches else (lease for lease, _ in shown)
+            if not units.kinds.ask(dict.fromkeys(filters_of(asking, self._filtered_by))):
+                return _SLICE
+        demands = [demand_of(lease, op) for lease, op in shown]
+        queue.show(demands, alone=alone)
+        self._turns.answer_wake()
+        seen = units if self._inline else units.snapshot()
+        # Looked up once a turn, and only if the mapper watches.
+        later = booked(queue, {lease.id for lease, _ in shown}) if queue.watches else {}
 
-    def _few(self, ordered: list[tuple[str, str]]) -> list[tuple[str, str]]:
+        def of_type(type_: str) -> Sequence[Demand]:
+            return later.get(type_, ())
+
+        cycle = AuthorityCycle(self._kernel.now, demands, seen.free, seen.view, seen.all, of_type)
+        return self._turns.begin(lambda: self._mapper.assign(cycle))._replace(yields=queue.is_more_to_show())
+
+    def _few(self, ordered: list[tuple[SiteLease, str]]) -> list[tuple[SiteLease, str]]:
         """As many of the first as have few different filters: each may mean a look at all units."""
         filters: set[str] = set()
-        for place, (id_, _) in enumerate(ordered):
-            filters.add(self.leases[id_].properties.get(self._filtered_by, ""))
+        for place, (lease, _) in enumerate(ordered):
+            filters.add(lease.properties.get(self._filtered_by, ""))
             if len(filters) > FILTERS_MAX:
                 return ordered[:place]
         return ordered
-
-    def _filters(self, shown: Iterable[str]) -> Iterator[tuple[str, str]]:
-        """The filters that the mapper will need, each with the type that it is about."""
-        for lease in map(self.leases.__getitem__, shown):
-            if text := lease.properties.get(self._filtered_by, ""):
-                yield lease.type, text
-
-    def _booked(self, shown: Container[str]) -> Callable[[str], Sequence[Demand]]:
-        """What a mapper is told beside the demands of those leases that are ``shown``: nothing, unless it wants it."""
-        return _nothing
-
-    def _view(self, lease: SiteLease, op: str) -> Demand:
-        return Demand(
-            lease.id, lease.holder, op, lease.type, lease.wanted - len(lease.units), tuple(lease.units), (), lease.term,
-            lease.properties,
-        )  # fmt: skip
-
-    def _waits_for_mapper(self) -> Iterable[str]:
-        return self._queue
-
-
-def _nothing(type_: str) -> Sequence[Demand]:
-    return ()

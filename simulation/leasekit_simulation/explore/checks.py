@@ -117,7 +117,7 @@ def check_booked(actor: Any) -> None:
         if lease.ended >= 0 or lease.pending == authority.CLOSING:
             continue
         if actor.name == "site":
-            booked = actor.calendar(lease.type).get(lease.claim)
+            booked = actor.calendars.of(lease.type).get(lease.claim)
             fine = lease.term.end <= actor.now or (booked is not None and booked[0] == lease.wanted)
             must(fine, f"{lease.id} has {lease.wanted} units at the site until {lease.term.end}, booked is {booked}")
             continue

@@ -71,7 +71,7 @@ _KEPT_OUT: Final = frozenset(
         "introductions", "issued", "kernel", "keyring", "limits", "membership", "name", "notices", "peering",
         "planner", "records", "refused", "reports", "served", "settings", "tickets", "turns", "usage",
         # a site's
-        "inventory",
+        "inventory", "operations", "saved", "site_turns", "updates",
     }
 )  # fmt: skip
 """Attributes of actors that are empty between steps, derived from records, for people, or never change."""
@@ -345,7 +345,7 @@ _READ: Final[Mapping[str, frozenset[str]]] = {
     "guest": frozenset({"leases", "returns"}),
     "broker": frozenset({"leases", "book", "queue"}),
     "site": frozenset({
-        "leases", "claims", "tree", "units", "_calendars", "_queue",
+        "leases", "claims", "tree", "units", "calendars", "demands",
     }),
 }  # fmt: skip
 """Attributes that the functions below read."""
@@ -417,7 +417,7 @@ def _read_site(site: Any, out: list[Any]) -> bool:
         _record(unit, Scope("", "site"), out)
     for type_ in site.inventory.types:
         out += [view.id for view in site.units.free(type_)]
-        _read_table(site.calendar(type_), site.now, out)
+        _read_table(site.calendars.of(type_), site.now, out)
     out.append("claims")
     for claim in site.claims.values():
         out.append(claim.lease)
@@ -427,11 +427,12 @@ def _read_site(site: Any, out: list[Any]) -> bool:
         _digest(digest, _NO_SCOPE, out)
         _time(at, _NO_SCOPE, out)
     _read_relations(site, out)
-    out += ["queue", *(part for item in site._queue.items() for part in item)]
+    out += [site.demands.is_news(), site.demands.alone, site.demands.stale, len(site.saved.units)]
+    out += ["queue", *(part for item in site.demands.ops.items() for part in item)]
     out += [part for item in sorted(site.units.holding.items()) for part in item]
     _time(site.turns.wake, Scope("", ""), out)
     busy = any(unit.state not in ("free", "out") for unit in site.units)
-    reserved = any(site.calendar(type_).reserved_at(site.now) for type_ in site.inventory.types)
+    reserved = any(site.calendars.of(type_).reserved_at(site.now) for type_ in site.inventory.types)
     return bool(busy or site.leases or reserved or site.units.holding)
 
 

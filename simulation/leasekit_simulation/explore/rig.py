@@ -48,8 +48,14 @@ from leasekit.actors.settings import (
     UnitGroup,
 )
 from leasekit.actors.site.authority import Authority
+from leasekit.actors.site.calendars import Calendars
 from leasekit.actors.site.inventory import Inventory
+from leasekit.actors.site.operations import Operations
+from leasekit.actors.site.saved import SiteSaved
+from leasekit.actors.site.turns import SiteTurns
 from leasekit.actors.site.units import Units
+from leasekit.actors.site.updates import LeaseUpdates
+from leasekit.actors.site.waiting import DemandQueue
 from leasekit.actors.turns import MapperTurns
 from leasekit.core.claims.keys import UNSIGNED, UnsignedIdentity
 from leasekit.core.leases import service_manager as sm
@@ -98,7 +104,8 @@ PARTS: Final[Mapping[str, type]] = {
     "introductions": Introductions, "answers": Answers, "holds": Holds, "planner": Planner,
     "returns": Returns, "membership": Membership, "records": Leases, "tickets": Tickets,
     "limits": Limits,
-    "inventory": Inventory, "units": Units,
+    "inventory": Inventory, "units": Units, "calendars": Calendars, "saved": SiteSaved, "operations": Operations,
+    "demands": DemandQueue, "site_turns": SiteTurns, "updates": LeaseUpdates,
 }  # fmt: skip
 """Parts of an actor, by the attributes in which it has them."""
 
@@ -111,7 +118,7 @@ WIRING: Final = frozenset(
         "_served", "_settings", "_sites", "_slices", "_waiting", "changed", "connected", "dispatch", "dropped",
         "inline", "name", "peers", "refused", "scheme", "settings", "signer", "tag", "taken", "verifier", *PARTS,
         # a site's
-        "_act", "_failures_max", "_inventory", "_power", "_waits", "moved",
+        "_act", "_failures_max", "_inventory", "_power", "_signer_of", "_turns", "_waits", "moved", "watches",
     }
 )  # fmt: skip
 """Attributes that the constructors of an actor and its parts fill in from settings alone, and that do not change."""

@@ -259,7 +259,7 @@ class Run:
             must("(window-" not in why, f"{site}: {unit['unit']} is out for a window that is over: {why}")
         must(not actor.units.holding, f"{site} counts units as held: {actor.units.holding}")
         for type_ in self.scenario.sites[site]:
-            table = actor.calendar(type_)
+            table = actor.calendars.of(type_)
             must(table.reserved_at(actor.now) == 0, f"{site}'s calendar holds {table.reserved_at(actor.now)}")
             free = sum(unit["state"] == "free" for unit in rows if unit["type"] == type_)
             there = table.capacity_at(actor.now)

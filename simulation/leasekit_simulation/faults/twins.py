@@ -60,7 +60,7 @@ def _tables(actor: Any) -> Iterator[tuple[str, Timetable]]:
                 yield source.id, actor.book.table(source.id)
     else:
         for type_ in {group.type: None for group in actor.settings.inventory}:
-            yield type_, actor.calendar(type_)
+            yield type_, actor.calendars.of(type_)
 
 
 def _check_tables(what: str, ours: Timetable, its: Timetable, actor: Any) -> None:
