@@ -5,7 +5,7 @@ This part knows nothing of the protocol: others move leases.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from leasekit.actors.dispatch import query
@@ -32,7 +32,7 @@ class Leases:
         self.slices: dict[str, Slice] = {}
         self.named: dict[tuple[str, str], str] = {}
         """The id of the last lease of a name, by slice and name."""
-        self._dependents: dict[str, list[str]] = {}
+        self._dependents: dict[str, dict[str, GuestLease]] = {}
         kernel.register(Slice)
 
     def restore(self, slices: Iterable[Row], leases: Iterable[Row]) -> None:
@@ -49,15 +49,19 @@ class Leases:
         self.by_id[lease.id] = lease
         if lease.name:
             self.named[lease.slice, lease.name] = lease.id
-        for predecessor in {lease.redeem_predecessor, lease.join_predecessor} - {""}:
-            self._dependents.setdefault(predecessor, []).append(lease.id)
+        for predecessor in _predecessors(lease):
+            self._dependents.setdefault(predecessor, {})[lease.id] = lease
         if lease.state in OPEN:
             self.open[lease.id] = lease
 
     def drop(self, lease: GuestLease) -> None:
         """Forget a lease that has been over for long enough; its row stays as history, or goes if none is wanted."""
         del self.by_id[lease.id]
-        self._dependents.pop(lease.id, None)
+        for predecessor in _predecessors(lease):
+            others = self._dependents[predecessor]
+            del others[lease.id]
+            if not others:
+                del self._dependents[predecessor]
         if self.named.get((lease.slice, lease.name)) == lease.id:
             del self.named[lease.slice, lease.name]
         for peer in (lease.broker, lease.site):
@@ -67,11 +71,9 @@ class Leases:
         self._kernel.changes.append(Change("leases", lease.id, row))
         self._kernel.changes.extend(Change("units", unit.id, None) for unit in lease.units.values())
 
-    def dependents(self, lease: GuestLease) -> Iterator[GuestLease]:
+    def dependents(self, lease: GuestLease) -> list[GuestLease]:
         """The leases that have ``lease`` as a predecessor."""
-        for id_ in self._dependents.get(lease.id, ()):
-            if id_ in self.by_id:
-                yield self.by_id[id_]
+        return list(self._dependents.get(lease.id, {}).values())
 
     def of_slice(self, name: str) -> list[GuestLease]:
         """The leases of a slice, those that are over included."""
@@ -232,6 +234,10 @@ def _summary(lease: GuestLease) -> dict[str, Any]:
         "end": _end(lease),
         "reason": lease.reason,
     }
+
+
+def _predecessors(lease: GuestLease) -> set[str]:
+    return {lease.redeem_predecessor, lease.join_predecessor} - {""}
 
 
 def _order(identifier: str) -> tuple[int, str]:
