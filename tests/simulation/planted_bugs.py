@@ -32,6 +32,7 @@ from leasekit.actors.broker.sources import BrokerSources
 from leasekit.actors.broker.state import BrokerState
 from leasekit.actors.guest.extensions import GuestExtensions
 from leasekit.actors.guest.groups import GuestGroups
+from leasekit.actors.guest.leases import Leases
 from leasekit.actors.guest.membership import Membership
 from leasekit.actors.guest.returns import Returns
 from leasekit.actors.guest.service_manager import ServiceManager
@@ -350,6 +351,19 @@ BUGS: Final[dict[str, Bug]] = {
     "nobody gets known by an endorsement": Bug(
         Peering, "take_endorsement", "known = self._keyring.peers.get(name)",
         "return\n    known = self._keyring.peers.get(name)",
+    ),
+    # -- what is left when all is over
+    "a group stays when its last member has left": Bug(Book, "leave_group", "if not group.members:", "if False:"),
+    "a group that is off stays with its members": Bug(
+        Book, "dissolve_group", "self._group_of.pop(member, None)", NOTHING
+    ),
+    "a guest never forgets what followed a lease": Bug(
+        Leases, "drop", "for predecessor in _predecessors(lease):", "for predecessor in ():"
+    ),
+    "a receipt is sent once only": Bug(
+        Returns, "_send", "giving.send_at = self._kernel.now + self._kernel.backoff(giving.tries)",
+        "giving.send_at = giving.held.term.end if giving.receipt else "
+        "self._kernel.now + self._kernel.backoff(giving.tries)",
     ),
 }  # fmt: skip
 

@@ -25,6 +25,7 @@ from leasekit.core.time import HOUR, MINUTE, SECOND, Duration, Instant
 from leasekit_simulation.faults.all_checkers import AGAIN, WAITED, Checkers
 from leasekit_simulation.faults.checkers import Listening, Violated, must
 from leasekit_simulation.faults.hostile import HostileGuest
+from leasekit_simulation.faults.left_over import collections, left_over
 from leasekit_simulation.faults.mappers import WILFUL
 from leasekit_simulation.faults.scenario import ROGUE, Scenario
 from leasekit_simulation.faults.topology_book import TopologyChecker
@@ -86,6 +87,7 @@ class Run:
         if checked:
             world.attach(*self.checkers.all, self.topologies, self.hostile.overheard)
         world.start()
+        self._at_first = {name: dict(collections(world.actor(name))) for name in world.nodes}
 
     def _hostile_lease(self, site: str, lease: str) -> None:
         self.checkers.units.hostile(site, lease)
@@ -161,7 +163,12 @@ class Run:
             if not guest or source is None or source.name in self.checkers.brokers.gone:
                 continue
             lease = world.actor(guest).leases.get(given.lease)
-            on_its_way = any(giving.held.digest == given.claim.digest for giving in world.actor(guest).returns)
+            since = self.checkers.states.since
+            on_its_way = any(
+                since.get((guest, giving.id), since.get((guest, giving.lease), 0)) + SETTLED_WITHIN > world.now
+                for giving in world.actor(guest).returns
+                if giving.held.digest == given.claim.digest
+            )
             kept = lease is not None and lease.ended < 0
             must(
                 kept or on_its_way,
@@ -215,6 +222,8 @@ class Run:
             must(not actor.leases, f"{name} still has {list(actor.leases)}")
             due = actor.wake_at()
             must(due is None or due > actor.now, f"{name} has had something to do since {due}, it is {actor.now} there")
+            left = left_over(actor, self._at_first[name])
+            must(not left, f"{name}, all of whose leases are over: {'; '.join(left)}")
         for guest in self.scenario.guests:
             must(not world.actor(guest).returns, f"{guest} still has claims to give back")
         for broker in self.scenario.brokers:
