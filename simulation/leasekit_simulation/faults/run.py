@@ -29,7 +29,7 @@ from leasekit_simulation.faults.left_over import collections, left_over
 from leasekit_simulation.faults.mappers import WILFUL
 from leasekit_simulation.faults.scenario import ROGUE, Scenario
 from leasekit_simulation.faults.topology_book import TopologyChecker
-from leasekit_simulation.faults.twins import check_twin
+from leasekit_simulation.faults.twins import RedoneChecker, check_twin
 from leasekit_simulation.faults.workload import Workload
 from leasekit_simulation.faults.world import FaultyWorld, LivelockError
 
@@ -85,7 +85,7 @@ class Run:
         self.work = Workload(world, self.hostile, self.checkers)
         world.closes_asked = self.checkers.may_close
         if checked:
-            world.attach(*self.checkers.all, self.topologies, self.hostile.overheard)
+            world.attach(*self.checkers.all, RedoneChecker(), self.topologies, self.hostile.overheard)
         world.start()
         self._at_first = {name: dict(collections(world.actor(name))) for name in world.nodes}
 

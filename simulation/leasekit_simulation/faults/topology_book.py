@@ -26,8 +26,10 @@ class TopologyChecker(Listening):
     def __init__(self, world: Population) -> None:
         super().__init__()
         self.world = world
-        self.sends = {RequestTicket: self._request, Redeem: self._redeem, Planned: self._planned}
-        self.receives = {TicketUpdate: self._ticket, ReleaseParts: self._release}
+        self.sends = {
+            RequestTicket: self._request, Redeem: self._redeem, Planned: self._planned, ReleaseParts: self._releases,
+        }  # fmt: skip
+        self.receives = {TicketUpdate: self._ticket, ReleaseParts: self._release, Planned: self._heard_plan}
         self._plan_of: dict[tuple[str, str], tuple[str, Instant]] = {}
         self._over: set[tuple[str, str]] = set()
         """Plans that brokers need not hold any more: released, or asked for, which may have been refused."""
@@ -36,6 +38,10 @@ class TopologyChecker(Listening):
         self._expires: dict[str, Instant] = {}
         self._part_of: dict[str, tuple[str, str]] = {}
         self._ticketed: dict[str, set[str]] = {}
+        self._told: dict[tuple[str, str], str] = {}
+        """Guests and plans that they have heard of, from which broker."""
+        self._settled: set[tuple[str, str]] = set()
+        """Guests and plans that they have asked for, or released."""
 
     def _planned(self, at: Instant, sender: str, receiver: str, message: Planned) -> None:
         self.world.mark(f"topology {message.status}")
@@ -54,10 +60,18 @@ class TopologyChecker(Listening):
             f"{sender} holds {message.plan} until {message.expires}, it had said {self._expires[message.plan]}",
         )
 
+    def _heard_plan(self, at: Instant, sender: str, receiver: str, message: Planned) -> None:
+        if message.status == "held":
+            self._told[receiver, message.plan] = sender
+
+    def _releases(self, at: Instant, sender: str, receiver: str, message: ReleaseParts) -> None:
+        self._settled.add((sender, message.plan))
+
     def _request(self, at: Instant, sender: str, receiver: str, message: RequestTicket) -> None:
         plan, _, part = message.properties.get("hold", "").rpartition("/")
         if plan and message.op == NEW:
             self._part_of[message.lease] = (plan, part)
+            self._settled.add((sender, plan))
             self._promised.get(receiver, {}).pop(plan, None)  # from now on it may be used, or refused
             self._over.add((receiver, plan))
 
@@ -66,7 +80,8 @@ class TopologyChecker(Listening):
         self._over.add((receiver, message.plan))
 
     def restarted(self, at: Instant, actor: str, made: Any) -> None:
-        """What a broker has said that it holds it holds after a crash."""
+        """What a broker has said that it holds it holds after a crash; what a guest was about to release expires."""
+        self._settled.update(told for told in self._told if told[0] == actor)
         for plan, expires in self._promised.get(actor, {}).items():
             if expires > made.now + SLACK:
                 must(plan in made.holds.held, f"{actor} forgot {plan}, which it holds until {expires}")
@@ -97,6 +112,8 @@ class TopologyChecker(Listening):
             lines = {row["line"] for row in world.query(broker, "sources")}
             left = [key for line in lines for key in book.table_of(line) if str(key).startswith("hold ")]
             must(not left, f"{broker} holds nothing, its timetables say {left}")
+        for (guest, plan), broker in self._told.items():
+            must((guest, plan) in self._settled, f"{guest} has not released {plan}, which {broker} holds for it")
         for guest in world.scenario.guests:
             for topology in world.actor(guest).topologies.values():
                 undecided = topology.state in (ASKING, COMMITTING)

@@ -1,4 +1,4 @@
-"""The checker of restarts: a broker or an authority that is made anew from what another one has stored knows and books
+"""The checkers of restarts: a broker or an authority that is made anew from what another one has stored knows and books
 what that one does.
 
 It looks at the actors of a run between two events, when all that they know is durable: what was kept in memory only, or
@@ -12,11 +12,13 @@ from typing import Any
 
 import attrs
 
+from leasekit.core.drivers import RESUME, SAVE
 from leasekit.core.leases.plans import HOLDING
 from leasekit.core.schema import Row
+from leasekit.core.steps import Action, Tick
 from leasekit.core.time import INSTANT_MAX, Instant, Term
 from leasekit.core.timetable import Timetable
-from leasekit_simulation.faults.checkers import must
+from leasekit_simulation.faults.checkers import Listening, must
 
 
 def check_twin(name: str, actor: Any, twin: Any) -> None:
@@ -29,10 +31,31 @@ def check_twin(name: str, actor: Any, twin: Any) -> None:
             must(known, f"{name}: {kind} {id_} is {'not ' * (id_ not in its)}there after a restart")
             same = id_ not in its or _row(ours[id_]) == _row(its[id_])
             must(same, f"{name}: {kind} {id_} is {ours[id_]}, after a restart {its.get(id_)}")
+    twin.step(Tick(actor.now))
+    ours, its = (one.query("status", {})["waiting"] for one in (actor, twin))
+    must(its >= ours, f"{name}: {ours} wait for its mapper, after a restart {its}")
     tables = dict(_tables(twin))
     for what, table in _tables(actor):
         must(what in tables, f"{name}: there is no timetable of {what} after a restart")
         _check_tables(f"{name}: {what}", table, tables[what], actor)
+
+
+class RedoneChecker(Listening):
+    """A driver that is told again to do something, as after a restart, is told the same."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._told: dict[tuple[str, str], Action] = {}
+
+    def started(self, at: Instant, actor: str, action: Action) -> None:
+        """Compare an action with the last one of its unit, if that had the same number."""
+        last = self._told.get((actor, action.unit))
+        self._told[actor, action.unit] = action
+        if last is None or last.number != action.number:
+            return
+        for key in (SAVE, RESUME):
+            was, now = last.properties.get(key), action.properties.get(key)
+            must(was == now, f"{actor}: {action.op} of {action.unit} had {key} = {was}, when it is done again {now}")
 
 
 def _promised(actor: Any) -> dict[str, dict[str, Any]]:
