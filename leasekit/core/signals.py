@@ -59,11 +59,6 @@ class SignalSteps:
         index = bisect_right(self._instants, at)
         return self._values[index - 1] if index else 0.0
 
-    def next_change(self, after: Instant) -> Instant | None:
-        """The first instant later than ``after`` that has a pair of its own, or none; O(log n)."""
-        index = bisect_right(self._instants, after)
-        return self._instants[index] if index < len(self._instants) else None
-
     def steps(self, window: Term) -> Iterator[tuple[Instant, Instant, float]]:
         """The pieces (start, end, value) that fill the window exactly, in order; none if it is empty."""
         start, value = window.start, self.value(window.start)
@@ -139,14 +134,6 @@ class Signal(SignalSteps):
             raise ValueError(f"a signal's end {end} must not come before its last pair, at {last}")
         return end
 
-    @classmethod
-    def _from_arrays(cls, instants: array[int], values: array[float], end: Instant) -> Signal:
-        """A signal that takes these arrays over; they are right by construction."""
-        signal = cls((), end=end)
-        signal._instants = instants
-        signal._values = values
-        return signal
-
     def __eq__(self, other: object) -> bool:
         same = super().__eq__(other)
         if same is NotImplemented or not isinstance(other, Signal):
@@ -185,8 +172,7 @@ class Signal(SignalSteps):
 
     def shifted(self, by: Duration) -> Signal:
         """The signal as it is, ``by`` milliseconds later (earlier where negative)."""
-        moved = array("q", [instant + by for instant in self._instants])
-        return self._from_arrays(moved, self._values[:], self._end + by)
+        return Signal(((instant + by, value) for instant, value in self), end=self._end + by)
 
     def between(self, window: Term) -> Signal:
         """The part of the signal in the window: 0 before it; its last value there holds on after it."""

@@ -10,7 +10,6 @@ import csv
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TextIO
 
 from leasekit.core.signals import SignalSteps
 from leasekit.core.time import Duration, Instant, Term
@@ -50,16 +49,6 @@ class Series(SignalSteps):
         self.append(at, value)
         return value
 
-    def at(self, instant: Instant) -> float:
-        """The value at an instant; 0 before the first record."""
-        return self.value(instant)
-
-    def write_csv(self, out: TextIO, name: str = "value") -> None:
-        """Writes every change as a row of ``instant_ms`` and ``name``."""
-        rows = csv.writer(out, lineterminator="\n")
-        rows.writerow(["instant_ms", name])
-        rows.writerows([at, number_text(value)] for at, value in self)
-
 
 def write_csv(
     path: Path, columns: Mapping[str, SignalSteps], window: Term, interval: Duration, *, time_name: str = "instant_ms"
@@ -92,27 +81,13 @@ def number_text(value: float) -> str:
     return str(int(value)) if value == int(value) else repr(float(value))
 
 
-def rmse(demand: SignalSteps, holdings: SignalSteps, window: Term, interval: Duration | None = None) -> float:
-    """Root mean square error between demand and holdings, in units (Shirako, section 5.2; 0 is a perfect match).
-
-    Sampled at the window's start and every ``interval`` after it; without an interval it is exact, weighted by
-    time. Raises ``ValueError`` on an empty window or an interval that is not positive.
+def rmse(demand: SignalSteps, holdings: SignalSteps, window: Term) -> float:
+    """Root mean square error between demand and holdings, in units, weighted by time (Shirako, section 5.2; 0 is a
+    perfect match). Raises ``ValueError`` on an empty window.
     """
     _check(window)
-    if interval is None:
-        squares = (
-            (wanted - held) ** 2 * (end - start) for start, end, wanted, held in _pieces(demand, holdings, window)
-        )
-        return math.sqrt(math.fsum(squares) / window.length)
-    errors = [
-        (wanted - held) ** 2
-        for (_, wanted), (_, held) in zip(
-            demand.sampled(window.start, window.end, interval),
-            holdings.sampled(window.start, window.end, interval),
-            strict=True,
-        )
-    ]
-    return math.sqrt(math.fsum(errors) / len(errors))
+    squares = ((wanted - held) ** 2 * (end - start) for start, end, wanted, held in _pieces(demand, holdings, window))
+    return math.sqrt(math.fsum(squares) / window.length)
 
 
 def unserved(demand: SignalSteps, holdings: SignalSteps, window: Term) -> float:

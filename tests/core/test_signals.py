@@ -67,16 +67,6 @@ def test_steps_fill_the_window_without_gap_or_overlap(signal: Signal, window: Te
     assert all(one[1] == next_one[0] for one, next_one in itertools.pairwise(pieces))
 
 
-@given(signals())
-def test_next_change_walks_through_all_instants(signal: Signal) -> None:
-    """Going from change to change visits each pair's instant once, then ends."""
-    seen, at = [], signal.next_change(-1)
-    while at is not None:
-        seen.append(at)
-        at = signal.next_change(at)
-    assert seen == [instant for instant, _ in signal]
-
-
 @given(signals(), st.floats(0.5, 1e5))
 def test_scaled_meets_its_peak_exactly(signal: Signal, peak: float) -> None:
     """The scaled peak is exact, never passed, and whole units never exceed the peak's."""
@@ -204,7 +194,7 @@ def test_empty_windows_and_intervals_are_refused() -> None:
 def test_a_signal_without_pairs_is_zero() -> None:
     """No pairs: 0 everywhere, nothing covered, nothing to change."""
     empty = Signal([])
-    assert (empty.value(5), empty.peak(), empty.first, empty.next_change(0)) == (0.0, 0.0, None, None)
+    assert (empty.value(5), empty.peak(), empty.first) == (0.0, 0.0, None)
     assert not empty.covers(Term(0, 1))
     assert len(empty.resampled(10)) == 0
 

@@ -224,7 +224,7 @@ def test_every_request_is_served_and_no_core_is_two_things(
     course = run(requests, capacity, ewma=ewma, suspend_below=suspend_below)
     instants = {instant for part in (course.used, course.off, course.suspended) for instant, _ in part}
     for instant in instants:
-        parts = [part.at(instant) for part in (course.used, course.off, course.suspended)]
+        parts = [part.value(instant) for part in (course.used, course.off, course.suspended)]
         assert min(parts) >= 0
         assert sum(parts) <= capacity
     window = Term(0, 100 * HOUR)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import count
 
 import pytest
 from hypothesis import given
@@ -43,6 +44,11 @@ def fleet(on: int, *, in_use: int = 0, reserved: int = 0, idle: Sequence[str] = 
 # -- idle checks -----------------------------------------------------------------------------------------------------
 
 
+def idle_checks(checks: IdleChecks, unit: str, now: int) -> int:
+    """In how many checks in a row, up to ``now``, a unit was idle."""
+    return next(number for number in count() if not [*checks.idle_for([unit], now, number + 1)])
+
+
 def counted(changes: Sequence[tuple[Instant, bool]], now: Instant, interval: int) -> int:
     """The paper's counter: at each check one more if the unit is idle, and 0 if it isn't."""
     count = 0
@@ -62,18 +68,18 @@ def test_idle_checks_count_as_if_each_check_had_looked(instants: list[int], now:
     changes = [(at, number % 2 == 0) for number, at in enumerate(sorted(instants)) if at <= now]
     for at, idle in changes:
         (checks.idle if idle else checks.busy)("u", at)
-    assert checks.count("u", now) == counted(changes, now, interval)
+    assert idle_checks(checks, "u", now) == counted(changes, now, interval)
 
 
 def test_a_unit_that_was_off_counts_anew() -> None:
     """After it was switched on again a unit has been idle for no check yet."""
     checks = IdleChecks(MINUTE)
     checks.idle("u", 0)
-    assert checks.count("u", 4 * MINUTE) == 5
+    assert idle_checks(checks, "u", 4 * MINUTE) == 5
     checks.forget("u")
-    assert checks.count("u", 5 * MINUTE) == 0
+    assert idle_checks(checks, "u", 5 * MINUTE) == 0
     checks.idle("u", 5 * MINUTE + 1)
-    assert checks.count("u", 6 * MINUTE) == 1
+    assert idle_checks(checks, "u", 6 * MINUTE) == 1
 
 
 # -- decisions -------------------------------------------------------------------------------------------------------
@@ -246,4 +252,6 @@ def test_those_idle_for_long_are_those_that_count_so(moves: list[tuple[str, bool
         now += later
         (idle.busy if busy else idle.idle)(unit, now)
         order = ("d", "b", "a", "c")
-        assert list(idle.idle_for(order, now, checks)) == [one for one in order if idle.count(one, now) >= checks]
+        assert list(idle.idle_for(order, now, checks)) == [
+            one for one in order if idle_checks(idle, one, now) >= checks
+        ]

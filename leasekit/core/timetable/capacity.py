@@ -11,8 +11,8 @@ from typing import TypeAlias
 
 from leasekit.core.time import Duration, Instant, Term
 from leasekit.core.timetable.ends import Ends
-from leasekit.core.timetable.layer import Layer
-from leasekit.core.timetable.profile import FOREVER, Profile, StepFunction, coalesced
+from leasekit.core.timetable.layer import Layer, StepFunction
+from leasekit.core.timetable.profile import FOREVER, Profile, coalesced
 
 Held: TypeAlias = tuple[int, Term]
 """A reservation: units and term."""
@@ -85,7 +85,7 @@ class Timetable:
         start, end = term
         if end <= start or units < 1 or end <= self._free.horizon:
             self._refuse(units, term)
-        if not force and self._free.below(start, end, units):
+        if not force and self._free.min(start, end) < units:
             raise self._shortfall(units, [(start, end, units, 0)])
         self._free.add(start, end, -units)
         self._held[key] = (units, term)
@@ -112,7 +112,7 @@ class Timetable:
             self._refuse(units, term)
         if not force:
             pieces = _increments(had, was, units, term)
-            if any(self._free.below(lo, hi, more) for lo, hi, more, _ in pieces):
+            if any(self._free.min(lo, hi) < more for lo, hi, more, _ in pieces):
                 raise self._shortfall(units, pieces)
         self._free.add(was.start, was.end, had)
         self._free.add(start, end, -units)
@@ -131,7 +131,7 @@ class Timetable:
         had, was = self._held.get(old, (0, Term(start, start)))
         allowed = key not in self._held and end > max(start, self._free.horizon)  # else it is refused below
         pieces = _increments(had, was, units, term) if allowed else []
-        if any(self._free.below(lo, hi, more) for lo, hi, more, _ in pieces):
+        if any(self._free.min(lo, hi) < more for lo, hi, more, _ in pieces):
             raise self._shortfall(units, pieces)
         self.reserve(key, units, term, force=True)
         self.end(old, start)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TypeAlias
 
 from leasekit.core.time import Instant
-from leasekit.core.timetable.profile import FOREVER, Profile, Segment, StepFunction, coalesced
+from leasekit.core.timetable.profile import FOREVER, Profile, Segment, coalesced
 
 
 class Layer:
@@ -43,12 +44,6 @@ class Layer:
         if self._own is None:
             return self._base.min(lo, hi)
         return min(self._base.min(a, b) + extra for a, b, extra in self._own.segments(lo, hi))
-
-    def below(self, lo: Instant, hi: Instant, level: int) -> bool:
-        """Whether the value is less than ``level`` anywhere in ``[lo, hi)``."""
-        if self._own is None:
-            return self._base.below(lo, hi, level)
-        return any(self._base.below(a, b, level - extra) for a, b, extra in self._own.segments(lo, hi))
 
     def first_at_least(self, lo: Instant, level: int) -> Instant:
         """The first instant from ``lo`` on where the value is ``level`` or more; :data:`FOREVER` if there is none."""
@@ -100,3 +95,7 @@ class Layer:
     def forget_before(self, instant: Instant) -> None:
         """Refused: history belongs to the base. Raises ``TypeError``."""
         raise TypeError("an overlay can't forget: call forget_before on the timetable that it was made from")
+
+
+StepFunction: TypeAlias = Profile | Layer
+"""A whole number as a function of time."""

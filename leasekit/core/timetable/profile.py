@@ -24,7 +24,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import Protocol, TypeAlias, final
+from typing import TypeAlias, final
 
 from leasekit.core.time import Instant
 
@@ -42,47 +42,6 @@ FAN_MAX = 24
 
 Segment: TypeAlias = tuple[Instant, Instant, int]
 """Start, end (exclusive) and the value in between."""
-
-
-class StepFunction(Protocol):
-    """What a profile and a layer over one both are: a whole number as a function of time."""
-
-    @property
-    def horizon(self) -> Instant:
-        """History before this instant is forgotten; time before it reads as it does there."""
-
-    def add(self, lo: Instant, hi: Instant, delta: int) -> None:
-        """Add ``delta`` over ``[lo, hi)``."""
-
-    def value(self, instant: Instant) -> int:
-        """The value at an instant."""
-
-    def min(self, lo: Instant, hi: Instant) -> int:
-        """The least value over ``[lo, hi)``, which must not be empty."""
-
-    def below(self, lo: Instant, hi: Instant, level: int) -> bool:
-        """Whether the value is less than ``level`` anywhere in ``[lo, hi)``."""
-
-    def first_at_least(self, lo: Instant, level: int) -> Instant:
-        """The first instant from ``lo`` on where the value is ``level`` or more; :data:`FOREVER` if there is none."""
-
-    def first_below(self, lo: Instant, level: int) -> Instant:
-        """The first instant from ``lo`` on where the value is less than ``level``; :data:`FOREVER` if there is none."""
-
-    def last_below(self, lo: Instant, hi: Instant, level: int) -> Instant:
-        """The end of the last segment that meets ``[lo, hi)`` with less than ``level``; ``lo`` if there is none.
-
-        The end may lie beyond ``hi``; between it and ``hi`` every value is ``level`` or more.
-        """
-
-    def segments(self, lo: Instant, hi: Instant) -> Iterator[Segment]:
-        """The maximal stretches of one value, in order, clipped to ``[lo, hi)``."""
-
-    def copy(self) -> StepFunction:
-        """An independent copy."""
-
-    def forget_before(self, instant: Instant) -> None:
-        """Drop the breakpoints before ``instant``."""
 
 
 @final
@@ -112,7 +71,7 @@ _Node: TypeAlias = _Leaf | _Inner
 
 
 class Profile:
-    """A step function over all time, in a B+ tree. See the module for how, :class:`StepFunction` for what."""
+    """A step function over all time, in a B+ tree. See the module for how."""
 
     __slots__ = ("_horizon", "_root")
 
@@ -157,10 +116,6 @@ class Profile:
         """The least value over ``[lo, hi)``, which must not be empty."""
         return _min(self._root, lo, hi)
 
-    def below(self, lo: Instant, hi: Instant, level: int) -> bool:
-        """Whether the value is less than ``level`` anywhere in ``[lo, hi)``."""
-        return _below(self._root, lo, hi, level)
-
     def first_at_least(self, lo: Instant, level: int) -> Instant:
         """The first instant from ``lo`` on where the value is ``level`` or more; :data:`FOREVER` if there is none."""
         key = _first_at_least(self._root, lo, level)
@@ -172,7 +127,10 @@ class Profile:
         return key if key > lo else lo
 
     def last_below(self, lo: Instant, hi: Instant, level: int) -> Instant:
-        """The end of the last segment that meets ``[lo, hi)`` with less than ``level``; ``lo`` if there is none."""
+        """The end of the last segment that meets ``[lo, hi)`` with less than ``level``; ``lo`` if there is none.
+
+        The end may lie beyond ``hi``; between it and ``hi`` every value is ``level`` or more.
+        """
         end = _last_below(self._root, hi, level, FOREVER)
         return end if end > lo else lo
 
@@ -432,22 +390,6 @@ def _min(node: _Node, lo: Instant, hi: Instant) -> int:
     if mins[last] < least:
         least = min(least, node.adds[last] + _min(node.kids[last], lo, hi))
     return least
-
-
-def _below(node: _Node, lo: Instant, hi: Instant, level: int) -> bool:
-    keys = node.keys
-    first = bisect_right(keys, lo) - 1
-    if first < 0:
-        first = 0
-    last = bisect_left(keys, hi) - 1
-    if type(node) is _Leaf:
-        return min(node.vals[first : last + 1]) < level
-    mins = node.mins
-    if last - first > 1 and min(mins[first + 1 : last]) < level:
-        return True
-    if mins[first] < level and _below(node.kids[first], lo, hi, level - node.adds[first]):
-        return True
-    return last != first and mins[last] < level and _below(node.kids[last], lo, hi, level - node.adds[last])
 
 
 def _first_at_least(node: _Node, lo: Instant, level: int) -> Instant:

@@ -79,11 +79,6 @@ class IdleChecks:
         self._first.pop(unit, None)
         self._busy.pop(unit, None)
 
-    def count(self, unit: str, now: Instant) -> int:
-        """In how many checks in a row, up to ``now``, it was idle."""
-        first = self._first.get(unit)
-        return 0 if first is None else max(0, now // self._interval - first + 1)
-
     def idle_for(self, units: Iterable[str], now: Instant, checks: int) -> Iterator[str]:
         """Those of ``units`` that were idle in at least so many checks in a row (1 or more), up to ``now``."""
         latest, first = now // self._interval - checks + 1, self._first
