@@ -20,6 +20,7 @@ from leasekit.core.mappers import (
 from leasekit.core.time import INSTANT_MAX, Duration, Instant, Term
 from leasekit.core.timetable import Timetable
 from leasekit.policies.broker.fair_share import REMEMBERED, _weighed
+from leasekit.policies.broker.ledger import Ledger
 
 FAR = 1_000_000
 
@@ -55,6 +56,7 @@ class Books:
 
     def __init__(self, units: Mapping[str, int], end: Instant = FAR) -> None:
         self.term = Term(0, end)
+        self.usage = Ledger()
         self.units = dict(units)
         self.tables = {site: Timetable(0) for site in units}
         for site, table in self.tables.items():
@@ -63,6 +65,12 @@ class Books:
     def book(self, site: str, lease: str, units: int, start: Instant, end: Instant) -> None:
         """A lease that was granted before, as the broker's book keeps it."""
         self.tables[site].reserve(f"{lease}#1", units, Term(start, end))
+        self.usage.add("guest", "vm", units, Term(start, end))
+
+    def grant(self, site: str, grant: Grant, holder: str = "guest") -> None:
+        """What the mapper has granted."""
+        self.tables[site].reserve(grant.lease, grant.units, grant.term)
+        self.usage.add(holder, "vm", grant.units, grant.term)
 
     def cycle(
         self, *requests: PendingRequest, groups: Sequence[tuple[PendingRequest, ...]] = (), type_: str = "vm"
@@ -72,7 +80,7 @@ class Books:
             Source(f"{site}/vm", site, type_, units, self.term, {}, self.tables[site].overlay())
             for site, units in self.units.items()
         ]
-        return BrokerCycle(0, requests, groups, lambda asked: sources if asked == type_ else [])
+        return BrokerCycle(0, requests, groups, lambda asked: sources if asked == type_ else [], usage=self.usage)
 
 
 class Model:

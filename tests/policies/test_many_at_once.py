@@ -74,7 +74,7 @@ def test_past_use_is_the_same_summed_up_step_by_step(uses: list[tuple[int, int, 
     """What a holder has had, carried on from turn to turn, is what it comes to when all of it is looked at anew."""
     half_life = 400
     order = _ByShare(FairShareSettings(half_life=half_life))
-    ledger, now = Ledger(10**9), 0
+    ledger, now = Ledger(), 0
     for start, length, units in uses:
         ledger.add("x", "vm", units, Term(start, start + length))
     for step in steps:
@@ -90,7 +90,7 @@ def test_what_a_turn_grants_is_added_up_as_it_comes(
     uses: list[tuple[int, int, int]], more: list[tuple[int, int, int]]
 ) -> None:
     """An account with what this turn has granted is the sum of both, whenever it is looked at in between."""
-    before, both = Ledger(10**9), Ledger(10**9)
+    before, both = Ledger(), Ledger()
     for start, length, units in uses:
         before.add("x", "vm", units, Term(start, start + length))
         both.add("x", "vm", units, Term(start, start + length))

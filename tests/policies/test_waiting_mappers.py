@@ -229,7 +229,7 @@ def test_fair_share_serves_who_has_had_least_for_the_weight() -> None:
 
 def test_fair_share_forgets_by_halves() -> None:
     """What was used a half-life ago counts half of what it counted, and what is to come counts in full."""
-    ledger = Ledger(10**9)
+    ledger = Ledger()
     ledger.add("x", "vm", 4, Term(0, 10))
     one = decayed(ledger, "x", "vm", 10, 1000)
     assert decayed(ledger, "x", "vm", 1010, 1000) == pytest.approx(one / 2)
@@ -237,23 +237,12 @@ def test_fair_share_forgets_by_halves() -> None:
 
 
 def test_fair_share_goes_by_the_usage_that_the_cycle_shows() -> None:
-    """Where the broker offers its account of holders, that decides, also in a mapper that has just been made."""
-    ledger = Ledger(10**9)
-    ledger.add("x", "vm", 5, Term(0, 1000))
+    """The broker's account of holders decides, also in a mapper that has just been made."""
     wishes = [request(f"{name}0", 1, 0, 10, latest_start=FAR, holder=name) for name in ("x", "y")]
-    shown = Shown(*Books({"a": 1}).cycle(*wishes), usage=ledger)
-    assert granted(FairShare().allocate(Books({"a": 1}).cycle(*wishes))) == ["x0"]
-    assert granted(FairShare().allocate(shown)) == ["y0"]  # type: ignore[arg-type]
-
-
-class Shown:
-    """A cycle with the broker's account of holders."""
-
-    def __init__(self, now: Instant, requests: Any, groups: Any, sources: Any, *rest: Any, usage: Any) -> None:
-        self.now, self.requests, self.groups, self.sources, self.usage = now, requests, groups, sources, usage
-
-    def _replace(self, **changes: Any) -> Shown:
-        return Shown(**{**vars(self), **changes})
+    books = Books({"a": 1})
+    assert granted(FairShare().allocate(books.cycle(*wishes))) == ["x0"]
+    books.usage.add("x", "vm", 5, Term(0, 1000))
+    assert granted(FairShare().allocate(books.cycle(*wishes))) == ["y0"]
 
 
 # -- against a plain model ---------------------------------------------------------------------------------------

@@ -12,11 +12,10 @@ from typing import ClassVar, NamedTuple
 
 import attrs
 
-from leasekit.core.mappers import PendingRequest
+from leasekit.core.mappers import PendingRequest, Usage
 from leasekit.core.settings import DurationSetting
 from leasekit.core.time import INSTANT_MAX, WEEK, Duration, Instant, Term
 from leasekit.policies.broker.backfill import WaitingMapper, WaitingSettings
-from leasekit.policies.broker.ledger import LedgerUsage
 from leasekit.policies.broker.line import Key, Lane
 from leasekit.policies.broker.turn import BrokerTurn
 
@@ -41,7 +40,7 @@ class FairShareSettings(WaitingSettings):
 
 
 class FairShare(WaitingMapper):
-    """A line in order of what holders have had. Where the cycle shows no usage it counts what it granted itself."""
+    """A line in order of what holders have had."""
 
     Settings: ClassVar[type[FairShareSettings]] = FairShareSettings
 
@@ -58,7 +57,6 @@ class _ByShare:
     def __init__(self, settings: FairShareSettings) -> None:
         self._weights = settings.weights
         self._half_life = settings.half_life
-        self._accounts: dict[tuple[str, str], tuple[float, Instant]] = {}
         self._past: dict[tuple[str, str], _Past] = {}
 
     def lane(self, request: PendingRequest) -> Lane:
@@ -74,9 +72,6 @@ class _ByShare:
         before: dict[tuple[str, str], list[float]] = {}
 
         def had(holder: str, type_: str) -> float:
-            if turn.usage is None:
-                found, at = self._accounts.get((holder, type_), (0.0, turn.now))
-                return found * exp2((at - turn.now) / self._half_life)
             # The sum so far, and of how many of this turn's grants.
             known = before.get((holder, type_))
             if known is None:
@@ -93,14 +88,7 @@ class _ByShare:
 
         return ranked
 
-    def granted(self, request: PendingRequest, units: int, term: Term, now: Instant) -> bool:
-        """It is charged to the holder at once and in full; the rank sees that."""
-        had, at = self._accounts.get((request.holder, request.type), (0.0, now))
-        had = had * exp2((at - now) / self._half_life) + units * term.length
-        self._accounts[request.holder, request.type] = (had, now)
-        return False
-
-    def _had(self, usage: LedgerUsage, holder: str, type_: str, now: Instant) -> float:
+    def _had(self, usage: Usage, holder: str, type_: str, now: Instant) -> float:
         """Unit-milliseconds that a holder has had, those of the past decayed to ``now``, those to come in full. What is
         past hardly ever changes: it is summed up once, and anew only now and then.
         """

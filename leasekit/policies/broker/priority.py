@@ -6,17 +6,15 @@ such time that a request has waited it counts as one class higher.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import ClassVar, Literal, get_args
 
 import attrs
 
 from leasekit.core.mappers import PendingRequest
 from leasekit.core.settings import DurationSetting
-from leasekit.core.time import Instant, Term
 from leasekit.policies.broker.backfill import WaitingMapper, WaitingSettings
-from leasekit.policies.broker.line import Key, Lane
-from leasekit.policies.broker.turn import BrokerTurn
+from leasekit.policies.broker.line import Key
+from leasekit.policies.broker.waiting import ByArrival
 
 Within = Literal["arrival", "shortest", "smallest", "largest"]
 
@@ -46,16 +44,12 @@ class Priority(WaitingMapper):
         super().__init__(self.settings, _ByClass(self.settings))
 
 
-class _ByClass:
+class _ByClass(ByArrival):
     """One lane, by class."""
 
     def __init__(self, settings: PrioritySettings) -> None:
         self._within = settings.order
         self._aging = settings.aging
-
-    def lane(self, request: PendingRequest) -> Lane:
-        """All in one."""
-        return ()
 
     def key(self, request: PendingRequest) -> Key:
         """Class, and what goes within it. A class for each ``aging`` waited is as if it had come that much earlier."""
@@ -68,11 +62,3 @@ class _ByClass:
             "largest": -request.units,
         }[self._within]
         return -request.priority, first, request.arrived
-
-    def rank(self, turn: BrokerTurn) -> Callable[[Lane], Key]:
-        """There is only one."""
-        return lambda lane: ()
-
-    def granted(self, request: PendingRequest, units: int, term: Term, now: Instant) -> bool:
-        """Nothing changes."""
-        return False

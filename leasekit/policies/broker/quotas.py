@@ -16,11 +16,10 @@ from typing import Final, NamedTuple
 
 import attrs
 
-from leasekit.core.mappers import PendingRequest
+from leasekit.core.mappers import PendingRequest, Usage
 from leasekit.core.settings import DurationSetting
 from leasekit.core.time import HOUR, INSTANT_MAX, WEEK, Duration, Instant, Term, format_duration
 from leasekit.core.words import counted
-from leasekit.policies.broker.ledger import LedgerUsage
 
 ANY: Final = "*"
 _UNLIMITED: Final = 1 << 62
@@ -78,7 +77,7 @@ class Quotas:
         """How far back they look."""
         return max((max(q.period, (q.longest or 0) + q.rest) for q in self._quotas.values()), default=0)
 
-    def of(self, request: PendingRequest, usage: LedgerUsage, now: Instant) -> Limit | None:
+    def of(self, request: PendingRequest, usage: Usage, now: Instant) -> Limit | None:
         """What limits a request, if anything does."""
         for holder, type_ in (
             (request.holder, request.type), (request.holder, ANY), (ANY, request.type), (ANY, ANY)
@@ -94,7 +93,7 @@ class Limit:
 
     __slots__ = ("_given_up", "_now", "_quota", "_request", "_usage")
 
-    def __init__(self, quota: QuotaSettings, request: PendingRequest, usage: LedgerUsage, now: Instant) -> None:
+    def __init__(self, quota: QuotaSettings, request: PendingRequest, usage: Usage, now: Instant) -> None:
         self._quota = quota
         self._request = request
         self._usage = usage

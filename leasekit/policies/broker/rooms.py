@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import islice
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from leasekit.core.mappers import BrokerCycle, PendingRequest, Source
 from leasekit.core.time import Duration, Instant, Term
@@ -27,45 +27,6 @@ COPY_FROM = 16
 is followed by a look at all that can start now, so that a view costs more than its bookings alone."""
 
 
-class Place(Protocol):
-    """Where a request can be filled from, as it looks to that request: :class:`Room`, or :class:`Prepared`."""
-
-    @property
-    def room(self) -> Room:
-        """The delegation itself."""
-
-    @property
-    def site(self) -> str:
-        """The site's name."""
-
-    @property
-    def units(self) -> int:
-        """How many units the delegation has."""
-
-    @property
-    def span(self) -> Term:
-        """The delegation's term."""
-
-    @property
-    def ahead(self) -> Duration:
-        """How long before the start of a term the units are taken."""
-
-    def free(self, term: Term) -> int:
-        """The units to be had throughout ``term``, and as long before it as they are needed to be made ready."""
-
-    def take(self, units: int, term: Term) -> None:
-        """Book units that :meth:`free` has just shown."""
-
-    def earliest(self, units: int, length: Duration, not_before: Instant, not_after: Instant) -> Instant | None:
-        """The earliest start in ``[not_before, not_after]`` with ``units`` free for ``length`` ms, or None."""
-
-    def rises(self, window: Term) -> list[Instant]:
-        """The starts within ``window``, its own left out, at which more is free than just before."""
-
-    def covers(self, length: Duration, not_before: Instant, not_after: Instant) -> bool:
-        """Whether the delegation covers a term of that length with a start in ``[not_before, not_after]``."""
-
-
 class Room:
     """One delegation during one turn."""
 
@@ -75,6 +36,7 @@ class Room:
     )  # fmt: skip
 
     ahead: Duration = 0
+    """How long before the start of a term the units are taken."""
 
     def __init__(self, source: Source, table: Timetable, now: Instant) -> None:
         self.id = source.id
@@ -243,6 +205,8 @@ class Prepared:
         return self.room.covers(length + ahead, max(not_before - ahead, self.now), not_after - ahead)
 
 
+Place: TypeAlias = Room | Prepared
+"""Where a request can be filled from, as it looks to that request."""
 ShapeKey: TypeAlias = tuple[str, str, frozenset[str], Wish]
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import ClassVar, Protocol
 
 import attrs
 
 from leasekit.core.mappers import BrokerCycle, BrokerDecision, PendingRequest, Wake
 from leasekit.core.settings import DurationSetting
-from leasekit.policies.broker.ledger import Ledger
 from leasekit.policies.broker.placement import BALANCES, Balance, Choice
 from leasekit.policies.broker.quotas import Quotas, QuotaSettings
 from leasekit.policies.broker.turn import BrokerTurn
@@ -52,7 +51,7 @@ class Rule(Protocol):
 
 
 class StandardMapper:
-    """A rule, with the settings that all have. Of holders it remembers what it granted if there are quotas."""
+    """A rule, with the settings that all have."""
 
     inline: ClassVar[bool] = True
 
@@ -62,7 +61,6 @@ class StandardMapper:
         self._quotas = Quotas(settings.quotas)
         self.wants_usage = bool(self._quotas)
         self.usage_kept = self._quotas.history
-        self._ledger = Ledger(self._quotas.history)
         self._rule = rule
 
     def allocate(self, cycle: BrokerCycle) -> list[BrokerDecision]:
@@ -70,24 +68,16 @@ class StandardMapper:
         decisions: list[BrokerDecision] = []
         if self._gather:
             cycle = self._gathered(cycle, decisions)
-        if self._quotas:
-            self._ledger.forget(cycle.now)
-        turn = BrokerTurn(cycle, self._choice, self._quotas, self._ledger, None if self._rule.bulk else ())
+        turn = BrokerTurn(cycle, self._choice, self._quotas, None if self._rule.bulk else ())
         return decisions + self._rule.decide(turn, cycle)
 
     def _gathered(self, cycle: BrokerCycle, decisions: list[BrokerDecision]) -> BrokerCycle:
         """The part of the cycle that came before the current round; the rest waits for the next one."""
         begun = cycle.now // self._gather * self._gather
         requests: Sequence[PendingRequest] = cycle.requests
-        if any(request.arrived >= begun for request in _latest_first(requests)):
+        if requests and requests[-1].arrived >= begun:  # they are in order of arrival
             requests = [request for request in requests if request.arrived < begun]
         groups = [group for group in cycle.groups if max(member.arrived for member in group) < begun]
         if len(requests) + len(groups) < len(cycle.requests) + len(cycle.groups):
             decisions.append(Wake(begun + self._gather))
         return cycle._replace(requests=requests, groups=groups)
-
-
-def _latest_first(requests: Sequence[PendingRequest]) -> Iterator[PendingRequest]:
-    """The last to arrive alone tells whether any came in this round: requests are in order of arrival."""
-    if requests:
-        yield requests[-1]

@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import merge
 from itertools import islice
-from typing import Any, Final
 
-from leasekit.core.mappers import BrokerCycle, BrokerDecision, Defer, Grant, GrantGroup, PendingRequest, Reject
+from leasekit.core.mappers import BrokerCycle, BrokerDecision, Defer, Grant, GrantGroup, PendingRequest, Reject, Usage
 from leasekit.core.time import INSTANT_MAX, Duration, Instant, Term
 from leasekit.policies.broker import reasons
-from leasekit.policies.broker.ledger import Ledger, LedgerUsage, offered_usage
+from leasekit.policies.broker.ledger import Ledger
 from leasekit.policies.broker.placement import Choice, Member, pick, place
 from leasekit.policies.broker.quotas import Limit, Quotas
 from leasekit.policies.broker.rooms import Place, Room, Rooms, Shape, shape_key
@@ -29,16 +28,12 @@ QUOTA_STARTS_MAX = 64
 EXPLAINED_MAX = 16
 """How many requests that wait are told in one turn when they would fit."""
 
-PREPARES: Final = "prepare" in Grant._fields
-"""Whether a grant can say that its units are kept from before its term on. Where it can't, the time is kept free for
-this turn only."""
-
 
 class BrokerTurn:
     """What is left of the sources, and of quotas, after what the turn has granted so far."""
 
     def __init__(
-        self, cycle: BrokerCycle, choice: Choice, quotas: Quotas, ledger: Ledger, bulk: Sequence[PendingRequest] | None
+        self, cycle: BrokerCycle, choice: Choice, quotas: Quotas, bulk: Sequence[PendingRequest] | None
     ) -> None:
         self.now = cycle.now
         self.rooms = Rooms(cycle, bulk)
@@ -46,11 +41,8 @@ class BrokerTurn:
         self.changes = 0
         """How often something was booked or given back so far."""
         self._quotas = quotas
-        offered = offered_usage(cycle)
-        self.usage = None if offered is None else GrantedToo(offered)
-        """The broker's account of holders, with what this turn has granted; None where the cycle has none."""
-        self._book = ledger if self.usage is None else self.usage
-        self._counts = bool(quotas) or self.usage is not None
+        self.usage = GrantedToo(Ledger() if cycle.usage is None else cycle.usage)
+        """The broker's account of holders, with what this turn has granted."""
         self._fits: dict[tuple[object, ...], tuple[int, tuple[Instant, Place] | None]] = {}
         self._full: dict[int, list[tuple[int, Duration, Instant, Instant]]] = {}
         self._explained = 0
@@ -132,7 +124,7 @@ class BrokerTurn:
 
     def limit(self, request: PendingRequest) -> Limit | None:
         """What limits a request's holder, if anything does."""
-        return self._quotas.of(request, self._book, self.now) if self._quotas else None
+        return self._quotas.of(request, self.usage, self.now) if self._quotas else None
 
     def grant(self, request: PendingRequest, found: Place, term: Term, limit: Limit | None) -> Grant:
         """Book as many units as there are, up to those wanted."""
@@ -141,12 +133,8 @@ class BrokerTurn:
             units = min(units, limit.units(term))
         found.take(units, term)
         self.changes += 1
-        if self._counts:
-            self._book.add(request.holder, request.type, units, term)
-        if found.ahead and PREPARES:
-            kept: Any = {"prepare": found.ahead}
-            return Grant(request.lease, found.room.id, units, term, request.preemptible, **kept)
-        return Grant(request.lease, found.room.id, units, term, request.preemptible)
+        self.usage.add(request.holder, request.type, units, term)
+        return Grant(request.lease, found.room.id, units, term, request.preemptible, found.ahead)
 
     def _fit(self, request: PendingRequest, shape: Shape) -> tuple[Instant, Place] | None:
         """When it would fit; the same question isn't worked out twice while nothing has been granted in between."""
@@ -212,9 +200,8 @@ class BrokerTurn:
             self.give(room, request.held - units, Term(start, min(end, until)))
         if end > until:
             self.give(room, -units, Term(until, end))
-        if self._counts:
-            self._book.add(request.holder, request.type, -request.held, Term(start, until))
-            self._book.add(request.holder, request.type, units, request.term)
+        self.usage.add(request.holder, request.type, -request.held, Term(start, until))
+        self.usage.add(request.holder, request.type, units, request.term)
 
     def give(self, room: Room, units: int, term: Term) -> None:
         """Free units that a lease has, or takes them back where negative."""
@@ -321,10 +308,10 @@ class BrokerTurn:
 class GrantedToo:
     """The broker's account of holders, with what this turn has granted on top."""
 
-    def __init__(self, usage: LedgerUsage) -> None:
+    def __init__(self, usage: Usage) -> None:
         self.before = usage
         self._changed: dict[tuple[str, str], list[tuple[Term, int]]] = {}
-        self._sums = Ledger(INSTANT_MAX)
+        self._sums = Ledger()
         self._summed: dict[tuple[str, str], int] = {}
 
     def add(self, holder: str, type_: str, units: int, term: Term) -> None:

@@ -52,9 +52,6 @@ class Order(Protocol):
     def rank(self, turn: BrokerTurn) -> Callable[[Lane], Key]:
         """How lanes are ordered, as of now."""
 
-    def granted(self, request: PendingRequest, units: int, term: Term, now: Instant) -> bool:
-        """A request was granted; says whether that changes the order of lanes."""
-
 
 class ByArrival:
     """By class, then first come, first served: one lane."""
@@ -71,10 +68,6 @@ class ByArrival:
         """There is only one."""
         return _alike
 
-    def granted(self, request: PendingRequest, units: int, term: Term, now: Instant) -> bool:
-        """Nothing changes."""
-        return False
-
 
 def _alike(lane: Lane) -> Key:
     return ()
@@ -88,12 +81,15 @@ class Waiting:
     def __init__(
         self, order: Order, mode: Mode, depth: int, patience: Duration, suspender: Suspender | None = None
     ) -> None:
-        self._order = order
+        self.order = order
+        self.mode: Mode = mode
+        self.depth = depth if mode == "conservative" else 0
+        """How many hold a place, if not one at each site."""
+        self.patience = patience
+        """How long the first waits at most before it goes before reservations."""
+        self.suspender: Suspender | None = None
+        """What may be suspended in this turn, if anything may."""
         self._suspender = suspender or Suspender()
-        self._suspends = False
-        self._mode: Mode = mode
-        self._depth = depth if mode == "conservative" else 0
-        self._patience = patience
         self._lines: dict[str, Line] = {}
         self._entries: dict[str, LineEntry] = {}
         self._standing = 0
@@ -103,7 +99,7 @@ class Waiting:
     def decide(self, turn: BrokerTurn, cycle: BrokerCycle) -> list[BrokerDecision]:
         """Every new request of the cycle, and each of those that wait that can start."""
         out: list[BrokerDecision] = []
-        self._suspends = self._suspender.acts(cycle)
+        self.suspender = self._suspender if self._suspender.acts(cycle) else None
         others, fresh = self._read(turn, cycle, out)
         services = {type_: _Service(self, type_, line, turn, out) for type_, line in self._lines.items() if line}
         if others or cycle.groups:
@@ -164,11 +160,11 @@ class Waiting:
             line = self._lines[request.type] = Line()
         self._serial += 1
         wish = read_wish(request.properties) if request.properties else PLAIN
-        if self._suspends:
-            since = self._suspender.since(request)
+        if self.suspender is not None:
+            since = self.suspender.since(request)
             request = request if since == request.arrived else request._replace(arrived=since)
-        key = (*self._order.key(request), self._serial)
-        entry = line.add(request, self._order.lane(request), key, shape_key(request, wish), wish.prepare)
+        key = (*self.order.key(request), self._serial)
+        entry = line.add(request, self.order.lane(request), key, shape_key(request, wish), wish.prepare)
         self._entries[request.lease] = entry
         fresh.append(entry)
 
@@ -182,8 +178,9 @@ class Waiting:
                 for service in services.values():
                     service.first_before(-less)
             decisions = decide(turn, op, requests)
-            if self._suspends and op == NEW and isinstance(decisions[0], Reject) and not requests[0].group:
-                decisions = self._suspender.make_room(turn, cycle, requests[0]) or decisions
+            suspender = None if op != NEW or requests[0].group else self.suspender
+            if suspender is not None and isinstance(decisions[0], Reject):
+                decisions = suspender.make_room(turn, cycle, requests[0]) or decisions
             self._standing += sum(isinstance(decision, Defer) for decision in decisions if not requests[0].group)
             out += decisions
 
@@ -202,33 +199,6 @@ class Waiting:
             request = entry.request
             if request.lease in self._entries:
                 out.append(Defer(request.lease, services[request.type].why(entry)))
-
-    # -- settings ----------------------------------------------------------------------------------------------
-
-    @property
-    def suspender(self) -> Suspender | None:
-        """What may be suspended, if anything may."""
-        return self._suspender if self._suspends else None
-
-    @property
-    def order(self) -> Order:
-        """Who is before whom."""
-        return self._order
-
-    @property
-    def mode(self) -> Mode:
-        """Who may overtake."""
-        return self._mode
-
-    @property
-    def depth(self) -> int:
-        """How many hold a place, if not one at each site."""
-        return self._depth
-
-    @property
-    def patience(self) -> Duration:
-        """How long the first waits at most before it goes before reservations."""
-        return self._patience
 
 
 class _Service:
@@ -363,12 +333,9 @@ class _Service:
             term = suspender.part(request, place, self._now + place.ahead, until)
             if term is not None and (limit is None or limit.short(term, request.units) is None):
                 place.free(term)
-                grant = self._turn.grant(request, place, term, limit)
-                self._out.append(grant)
+                self._out.append(self._turn.grant(request, place, term, limit))
                 suspender.remember(request)
                 self._rule.leave(self._line, entry)
-                if self._rule.order.granted(request, grant.units, term, self._now):
-                    self._rank = self._rule.order.rank(self._turn)
                 return True
         return False
 
@@ -468,11 +435,8 @@ class _Service:
             able = places if len(places) == 1 else [place for place in places if place.ahead == ahead]
             found = pick(able, term, request.units, request.min_units, turn.choice, request.lease)
             if found is not None:
-                grant = turn.grant(request, found, term, limit)
-                self._out.append(grant)
+                self._out.append(turn.grant(request, found, term, limit))
                 self._rule.leave(self._line, entry)
-                if self._rule.order.granted(request, grant.units, term, self._now):
-                    self._rank = self._rule.order.rank(turn)
                 return True
         self._skipped[entry] = ""
         return False
