@@ -24,8 +24,9 @@ from leasekit.config.traces import data_dir
 from leasekit.core.mappers import BrokerCycle, PendingRequest, Source
 from leasekit.core.time import HOUR, INSTANT_MAX, MINUTE, SECOND, Term
 from leasekit.core.timetable import Timetable
+from leasekit.emulation.compare.works import Work
 from leasekit.emulation.timetable_plan import plan
-from leasekit.emulation.workload_file import Request, read_workload
+from leasekit.emulation.workload_file import read_workload
 from leasekit.policies.registry import make_mapper
 
 POLICIES = ("fcfs", "timetable", "backfill", "priority", "fair_share")
@@ -38,7 +39,7 @@ DEEP = 10_000
 SMALL, LARGE = 1_000, 20_000
 
 
-def mix(count: int, nodes: int, seed: int = 1) -> list[Request]:
+def mix(count: int, nodes: int, seed: int = 1) -> list[Work]:
     """A workload; instants in ms, whole minutes. The same arguments, the same requests."""
     random = Random(seed)
     shapes = [(random.randint(1, 8), MINUTE * random.randint(10, 240)) for _ in range(count)]
@@ -50,13 +51,11 @@ def mix(count: int, nodes: int, seed: int = 1) -> list[Request]:
         (kind,) = random.choices(KINDS, SHARES)
         start = submit + (random.randint(30, 720) * MINUTE if kind == "ar" else 0)
         latest = start + (HOUR + 24 * HOUR if kind == "be" else 0)
-        requests.append(
-            Request(id=str(number), submit=submit, start=start, latest=latest, duration=length, nodes=units, kind=kind)
-        )
+        requests.append(Work(str(number), "workload", submit, start, latest, length, length, units, kind))
     return requests
 
 
-def rate(requests: Sequence[Request], nodes: int, policy: str) -> float:
+def rate(requests: Sequence[Work], nodes: int, policy: str) -> float:
     """Requests decided in a second of processor time; the better of two runs."""
     best = 0.0
     for _ in range(2):

@@ -18,7 +18,7 @@ from leasekit.cli.saving import saving_options
 from leasekit.cli.times import Count
 
 if TYPE_CHECKING:
-    from leasekit.emulation.workload_file import Request
+    from leasekit.emulation.compare.works import Work
 
 _LABELS: Final = {"utilisation": "utilisation of the makespan"}
 """What figures are called for a person, where their names leave something open."""
@@ -96,7 +96,7 @@ def timetable(
     return 1 if wrong else 0
 
 
-def _workload(file: Path) -> list[Request]:
+def _workload(file: Path) -> list[Work]:
     from leasekit.emulation.workload_file import parse_workload, read_workload
 
     if is_standard_input(file):

@@ -10,20 +10,17 @@ import csv
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import attrs
 
 from leasekit.core.time import SECOND, Instant
 from leasekit.emulation.compare.drive import REFUSED, DriveOutcome, drive
 from leasekit.emulation.compare.pool import Saving
-from leasekit.emulation.compare.works import BEST_EFFORT, as_work
+from leasekit.emulation.compare.works import BEST_EFFORT, BOUND, Work
 from leasekit.emulation.mapper_faults import Tell
-from leasekit.emulation.workload_file import KINDS, Request, in_seconds
+from leasekit.emulation.workload_file import KINDS, in_seconds
 from leasekit.policies.registry import make_mapper
-
-BOUND: Final = 10 * SECOND
-"""Runs shorter than this count as this long in a bounded slowdown, as the field does."""
 
 
 @attrs.frozen(kw_only=True)
@@ -38,7 +35,7 @@ class PlannedAnswer:
 
 
 def plan(
-    requests: Sequence[Request],
+    works: Sequence[Work],
     nodes: int,
     policy: str,
     settings: Mapping[str, Any] | None = None,
@@ -51,52 +48,52 @@ def plan(
     Raises ``LeasekitError`` for a policy that doesn't exist, or wrong settings of it.
     """
     mapper = make_mapper(policy, "broker", settings or {}, "policy", {})
-    order = sorted(range(len(requests)), key=lambda place: requests[place].submit)
+    order = sorted(range(len(works)), key=lambda place: works[place].submit)
     begin = time.perf_counter()
-    outcome = drive([as_work(requests[place]) for place in order], nodes, mapper, saving=saving, tell=tell)
+    outcome = drive([works[place] for place in order], nodes, mapper, saving=saving, tell=tell)
     elapsed = time.perf_counter() - begin
-    answers = _answers(requests, order, outcome)
-    summary = _summary(requests, answers, nodes, policy)
+    answers = _answers(works, order, outcome)
+    summary = _summary(works, answers, nodes, policy)
     return {
         **summary,
         "suspensions": outcome.suspensions,
         "mapper_errors": dict(outcome.mapper_errors),
-        "decisions_per_s": round(len(requests) / elapsed, 1),
+        "decisions_per_s": round(len(works) / elapsed, 1),
     }, answers
 
 
-def _answers(requests: Sequence[Request], order: Sequence[int], outcome: DriveOutcome) -> list[PlannedAnswer]:
-    answers = [PlannedAnswer(start=None)] * len(requests)
+def _answers(works: Sequence[Work], order: Sequence[int], outcome: DriveOutcome) -> list[PlannedAnswer]:
+    answers = [PlannedAnswer(start=None)] * len(works)
     for number, place in enumerate(order):
         start = outcome.starts[number]
         if start == REFUSED:
             answers[place] = PlannedAnswer(start=None, reason=outcome.reasons[number])
         else:
             stretches = outcome.suspended.get(number)
-            end = stretches[-1].end if stretches else start + requests[place].duration
+            end = stretches[-1].end if stretches else start + works[place].run
             answers[place] = PlannedAnswer(start=start, end=end)
     return answers
 
 
-def _summary(requests: Sequence[Request], answers: Sequence[PlannedAnswer], nodes: int, policy: str) -> dict[str, Any]:
+def _summary(works: Sequence[Work], answers: Sequence[PlannedAnswer], nodes: int, policy: str) -> dict[str, Any]:
     kinds: dict[str, dict[str, int]] = {kind: {"accepted": 0, "refused": 0} for kind in KINDS}
     waits, slowdowns = [], []
     used, ends = 0, [0]
-    for request, answer in zip(requests, answers, strict=True):
-        kinds[request.kind]["refused" if answer.start is None else "accepted"] += 1
+    for work, answer in zip(works, answers, strict=True):
+        kinds[work.kind]["refused" if answer.start is None else "accepted"] += 1
         if answer.start is None:
             continue
-        used += request.nodes * request.duration
+        used += work.units * work.run
         ends.append(answer.end)
-        if request.kind == BEST_EFFORT:
-            waits.append((answer.start - request.submit) / SECOND)
-            slowdowns.append(max(1.0, (answer.end - request.submit) / max(request.duration, BOUND)))
-    first = min((request.submit for request in requests), default=0)
+        if work.kind == BEST_EFFORT:
+            waits.append((answer.start - work.submit) / SECOND)
+            slowdowns.append(max(1.0, (answer.end - work.submit) / max(work.run, BOUND)))
+    first = min((work.submit for work in works), default=0)
     makespan = max(ends) - first
     return {
         "policy": policy,
         "nodes": nodes,
-        "requests": len(requests),
+        "requests": len(works),
         "kinds": kinds,
         "mean_wait_s": round(sum(waits) / len(waits), 3) if waits else None,
         "mean_bounded_slowdown": round(sum(slowdowns) / len(slowdowns), 4) if slowdowns else None,

@@ -9,10 +9,9 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Final
 
-import attrs
-
 from leasekit.core.errors import LeasekitError
 from leasekit.core.time import INSTANT_MAX, SECOND, Instant
+from leasekit.emulation.compare.works import Work, Workload, in_order
 
 COLUMNS: Final = ("submit_s", "earliest_start_s", "deadline_s", "duration_s", "nodes", "kind")
 SUBMIT, START, DEADLINE, DURATION, NODES, KIND = range(len(COLUMNS))
@@ -25,25 +24,12 @@ KINDS: Final[Mapping[str, str]] = {
 }
 
 
-@attrs.frozen(kw_only=True)
-class Request:
-    """One row of a workload; instants and durations in milliseconds. ``latest`` is the latest start."""
-
-    id: str
-    submit: Instant
-    start: Instant
-    latest: Instant
-    duration: int
-    nodes: int
-    kind: str
-
-
 class WorkloadError(LeasekitError):
     """A workload that can't be used; the text names file, line and column, what was found and what is allowed."""
 
 
-def read_workload(file: Path) -> list[Request]:
-    """The requests of a workload file, in its order. Raises :class:`WorkloadError`."""
+def read_workload(file: Path) -> list[Work]:
+    """The work of a workload file, in its order. Raises :class:`WorkloadError`."""
     try:
         with file.open(encoding="utf-8", newline="") as lines:
             return parse_workload(lines, str(file))
@@ -51,14 +37,22 @@ def read_workload(file: Path) -> list[Request]:
         raise WorkloadError(f"{file}: can't be read: {error.strerror or error}") from error
 
 
-def parse_workload(lines: Iterable[str], name: str) -> list[Request]:
-    """The requests in the lines of a workload, called ``name`` in messages. Raises :class:`WorkloadError`."""
+def from_file(file: Path) -> Workload:
+    """The work of a workload file as it is submitted. Raises ``LeasekitError``."""
+    works = read_workload(file)
+    if not works:
+        raise LeasekitError(f"{file}: found no requests, expected at least one")
+    return Workload(name=file.name, works=in_order(works))
+
+
+def parse_workload(lines: Iterable[str], name: str) -> list[Work]:
+    """The work in the lines of a workload, called ``name`` in messages. Raises :class:`WorkloadError`."""
     rows = csv.reader(lines)
     try:
         header = next(rows, [])
         if tuple(header) != COLUMNS:
             raise WorkloadError(f"{name}: line 1: found {','.join(header)!r:.120}, expected {','.join(COLUMNS)}")
-        return [_Row(name, rows.line_num, row).request() for row in rows if row]
+        return [_Row(name, rows.line_num, row).work() for row in rows if row]
     except (UnicodeDecodeError, csv.Error) as error:
         raise WorkloadError(f"{name}: can't be read as a workload: {error}") from error
 
@@ -69,8 +63,8 @@ class _Row:
     def __init__(self, name: str, line: int, row: Sequence[str]) -> None:
         self._line, self._where, self._row = line, f"{name}: line {line}", row
 
-    def request(self) -> Request:
-        """The request that it is. Raises :class:`WorkloadError`."""
+    def work(self) -> Work:
+        """The work that it is, which takes all of its time. Raises :class:`WorkloadError`."""
         found = len(self._row)
         if found != len(COLUMNS):
             raise WorkloadError(f"{self._where}: found {found} columns, expected {len(COLUMNS)}: {','.join(COLUMNS)}")
@@ -86,14 +80,12 @@ class _Row:
             raise self._wrong(DURATION, f"an end of at most {in_seconds(INSTANT_MAX)}")
         latest = start
         if kind == "be":
-            latest = self._time(DEADLINE) - duration if self._row[DEADLINE] else INSTANT_MAX
+            latest = (self._time(DEADLINE) if self._row[DEADLINE] else INSTANT_MAX) - duration
             if latest < earliest:
                 least = in_seconds(earliest + duration)
                 raise self._wrong(DEADLINE, f"{least} or more, its earliest start and its duration, or nothing")
-        return Request(
-            id=str(self._line - 1), submit=submit, start=earliest, latest=latest, duration=duration, nodes=nodes,
-            kind=kind,
-        )  # fmt: skip
+        id_ = str(self._line - 1)
+        return Work(id_, "workload", submit, earliest, latest, duration, duration, nodes, kind)
 
     def _time(self, column: int, least: int = 0) -> int:
         value = round(self._number(column) * SECOND)

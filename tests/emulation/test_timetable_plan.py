@@ -144,7 +144,7 @@ def test_the_reservation_mix_of_64_nodes(policy: str) -> None:
     for request, answer in zip(requests, found, strict=True):
         if answer.start is not None:
             assert request.start <= answer.start <= request.latest
-            events += [(answer.start, request.nodes), (answer.start + request.duration, -request.nodes)]
+            events += [(answer.start, request.units), (answer.start + request.run, -request.units)]
     used = 0
     for _, change in sorted(events):
         used += change

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 import attrs
 import numpy as np
@@ -11,10 +11,7 @@ from numpy.typing import NDArray
 
 from leasekit.core.time import SECOND, Instant, Term
 from leasekit.emulation.compare.drive import REFUSED, DriveOutcome
-from leasekit.emulation.compare.works import BEST_EFFORT, Work
-
-BOUND: Final = 10 * SECOND
-"""Runs shorter than this count as this long in a bounded slowdown, as the field does."""
+from leasekit.emulation.compare.works import BEST_EFFORT, BOUND, Work
 
 
 @attrs.frozen(kw_only=True)

@@ -11,16 +11,16 @@ import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from random import Random
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import attrs
 
 from leasekit.config.traces import SwfJob, TraceError, swf_jobs
-from leasekit.core.errors import LeasekitError
 from leasekit.core.time import DAY, HOUR, INSTANT_MAX, MINUTE, SECOND, Duration, Instant
-from leasekit.emulation.workload_file import Request, read_workload
 
 BEST_EFFORT = "be"
+BOUND: Final[Duration] = 10 * SECOND
+"""Runs shorter than this count as this long in a bounded slowdown, as the field does."""
 
 
 class Work(NamedTuple):
@@ -62,7 +62,7 @@ def from_swf(path: Path) -> Workload:
             left_out += 1
     if not works:
         raise TraceError(f"{path}: found no job that took any processor for any time; allowed is a log with one")
-    return Workload(name=path.name, works=_in_order(works), left_out=left_out)
+    return Workload(name=path.name, works=in_order(works), left_out=left_out)
 
 
 def _from_job(job: SwfJob) -> Work:
@@ -81,33 +81,8 @@ def _from_job(job: SwfJob) -> Work:
     )
 
 
-def from_file(path: Path) -> Workload:
-    """The requests of a workload file (CSV, as for ``leasekit plan timetable``), each of which takes all of its time.
-
-    Raises ``LeasekitError``.
-    """
-    works = [as_work(request) for request in read_workload(path)]
-    if not works:
-        raise LeasekitError(f"{path}: found no requests, expected at least one")
-    return Workload(name=path.name, works=_in_order(works))
-
-
-def as_work(request: Request) -> Work:
-    """A request of a workload file, which takes all of its time."""
-    return Work(
-        id=request.id,
-        holder="workload",
-        submit=request.submit,
-        start=request.start,
-        latest=min(request.latest, INSTANT_MAX - request.duration),
-        estimate=request.duration,
-        run=request.duration,
-        units=request.nodes,
-        kind=request.kind,
-    )
-
-
-def _in_order(works: Iterable[Work]) -> list[Work]:
+def in_order(works: Iterable[Work]) -> list[Work]:
+    """As they are submitted."""
     return sorted(works, key=lambda work: work.submit)
 
 
