@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
+from collections.abc import Callable
 from hashlib import blake2b, sha256
 from typing import Final
 from uuid import UUID, uuid5
@@ -17,7 +18,7 @@ import attrs
 
 from leasekit.core.drivers import LEASE, UNIT, Blame, DriverError, UnitContext
 from leasekit.core.settings import expect_one_of
-from leasekit.drivers.libvirt.settings import Choices, Image, LibvirtSettings, NetworkSettings, Size
+from leasekit.drivers.libvirt.settings import Choices, Image, LibvirtSettings, MachineSettings, NetworkSettings, Size
 from leasekit.drivers.names import check_unit_id
 
 LOGIN_KEYS: Final = "slice.key"
@@ -60,6 +61,16 @@ class UnitPlan:
 
 def make_plan(unit: UnitContext, settings: LibvirtSettings) -> UnitPlan:
     """The plan for a unit. Raises ``DriverError``."""
+    # Locally administered.
+    return plan_of(unit, settings, lambda size: _most(size, settings), namespace=_NAMESPACE, vendor="02:")
+
+
+def plan_of(
+    unit: UnitContext, settings: MachineSettings, most: Callable[[Size], Size], *, namespace: UUID, vendor: str
+) -> UnitPlan:
+    """The plan for a unit that can grow to ``most``, with an address of ``vendor`` on its network card. Raises
+    ``DriverError``.
+    """
     name = check_unit_id(unit.unit)
     image_name = unit.chosen.get("image", settings.default_image)
     if image_name not in settings.images:
@@ -72,15 +83,15 @@ def make_plan(unit: UnitContext, settings: LibvirtSettings) -> UnitPlan:
         type=unit.type,
         number=unit.number,
         image_name=image_name,
-        image=settings.images[image_name],
+        image=settings.guest(image_name),
         size=size,
-        most=_most(size, settings),
+        most=most(size),
         hostname=host_name(name, settings.domain),
         addresses=unit_addresses(name, settings.network) if settings.network is not None else (),
         keys=login_keys(unit.chosen.get(LOGIN_KEYS, ""), unit.blame(LOGIN_KEYS)),
-        # Locally administered, and the same for a unit whoever leases it: no switch has to learn anew.
-        mac="02:" + blake2b(whose.encode(), digest_size=5).digest().hex(":"),
-        uuid=str(uuid5(_NAMESPACE, f"{whose}\n{unit.lease}\n{unit.number}")),
+        # The same for a unit whoever leases it: no switch has to learn anew.
+        mac=vendor + blake2b(whose.encode(), digest_size=6 - vendor.count(":")).digest().hex(":"),
+        uuid=str(uuid5(namespace, f"{whose}\n{unit.lease}\n{unit.number}")),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 from xml.etree import ElementTree
 
 import attrs
@@ -20,12 +20,10 @@ KEY: Final = "leasekit"
 
 
 @attrs.frozen(kw_only=True)
-class LibvirtRecord:
-    """``number`` is that of the setup that made the unit; ``ready`` whether that setup came to its end.
-
-    ``keys`` is the digest of the login keys that the guest was given last, ``host_key`` its ssh server's public key.
-    ``resumed`` is what of a saved unit it went on with, if it did: ``memory`` or ``disk``; ``lost`` is why
-    it could not.
+class MachineRecord:
+    """What is remembered of a unit, whatever runs it. ``number`` is that of the setup that made the unit; ``ready``
+    whether that setup came to its end. ``keys`` is the digest of the login keys that the guest was given last,
+    ``host_key`` its ssh server's public key.
     """
 
     unit: str
@@ -38,6 +36,36 @@ class LibvirtRecord:
     hostname: str
     host_key: str
     keys: str
+
+    def properties(self, host: str, domain: str) -> Properties:
+        """The unit properties: what a guest is told of its unit. ``host`` is the hypervisor's name in the settings."""
+        addresses = [bare(text) for text in self.addresses]
+        found = {
+            "name": self.unit,
+            "hostname": self.hostname,
+            "console": f"{host}/{domain}",
+            "image": self.image,
+        }
+        if addresses:
+            found |= {"host": addresses[0], "port": "22", "addresses": " ".join(addresses)}
+        return found | ({"host_key": self.host_key} if self.host_key else {})
+
+
+def made_of(plan: UnitPlan, host_key: str) -> dict[str, Any]:
+    """The fields of the record of a unit that is about to be made."""
+    return {
+        "unit": plan.unit, "lease": plan.lease, "type": plan.type, "number": plan.number, "ready": False,
+        "image": plan.image_name, "addresses": plan.addresses, "hostname": plan.hostname, "host_key": host_key,
+        "keys": keys_digest(plan.keys),
+    }  # fmt: skip
+
+
+@attrs.frozen(kw_only=True)
+class LibvirtRecord(MachineRecord):
+    """``resumed`` is what of a saved unit it went on with, if it did: ``memory`` or ``disk``; ``lost`` is why it could
+    not.
+    """
+
     resumed: str = ""
     lost: str = ""
 
@@ -61,40 +89,15 @@ class LibvirtRecord:
         return ElementTree.tostring(element, encoding="unicode")
 
     def properties(self, host: str, domain: str) -> Properties:
-        """The unit properties: what a guest is told of its unit. ``host`` is the hypervisor's name in the settings."""
-        addresses = [bare(text) for text in self.addresses]
-        found = {
-            "name": self.unit,
-            "hostname": self.hostname,
-            "console": f"{host}/{domain}",
-            "image": self.image,
-        }
-        if addresses:
-            found |= {"host": addresses[0], "port": "22", "addresses": " ".join(addresses)}
-        if self.host_key:
-            found["host_key"] = self.host_key
-        if self.resumed:
-            found["resumed"] = self.resumed
-        return found
+        """As those of any machine, and what it went on with."""
+        found = super().properties(host, domain)
+        return {**found, "resumed": self.resumed} if self.resumed else found
 
 
 def make_record(plan: UnitPlan, host_key: str, *, resumed: str = "", lost: str = "") -> LibvirtRecord:
     """The record of a unit that is about to be made. Raises ``DriverError`` for text that XML can't hold."""
     check_printable(plan.lease, plan.type)
-    return LibvirtRecord(
-        unit=plan.unit,
-        lease=plan.lease,
-        type=plan.type,
-        number=plan.number,
-        ready=False,
-        image=plan.image_name,
-        addresses=plan.addresses,
-        hostname=plan.hostname,
-        host_key=host_key,
-        keys=keys_digest(plan.keys),
-        resumed=resumed,
-        lost=lost,
-    )
+    return LibvirtRecord(**made_of(plan, host_key), resumed=resumed, lost=lost)
 
 
 def read_record(text: str) -> LibvirtRecord | None:
@@ -115,17 +118,10 @@ def find_record(xml: str) -> LibvirtRecord | None:
 
 
 def _record(element: ElementTree.Element) -> LibvirtRecord:
-    return LibvirtRecord(
-        unit=element.attrib["unit"],
-        lease=element.attrib["lease"],
-        type=element.attrib["type"],
-        number=int(element.attrib["number"]),
-        ready=element.attrib["ready"] == "yes",
-        image=element.attrib["image"],
-        addresses=tuple(element.attrib["addresses"].split()),
-        hostname=element.attrib["hostname"],
-        host_key=element.attrib["host_key"],
-        keys=element.attrib["keys"],
-        resumed=element.get("resumed", ""),
-        lost=element.get("lost", ""),
-    )
+    texts = {field.name: element.attrib[field.name] for field in attrs.fields(MachineRecord)}
+    read: dict[str, Any] = {
+        "number": int(texts["number"]),
+        "ready": texts["ready"] == "yes",
+        "addresses": tuple(texts["addresses"].split()),
+    }
+    return LibvirtRecord(**{**texts, **read}, resumed=element.get("resumed", ""), lost=element.get("lost", ""))

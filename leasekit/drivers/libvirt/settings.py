@@ -247,49 +247,29 @@ class Choices:
 
 
 @attrs.frozen(kw_only=True)
-class LibvirtSettings:
-    """Hosts, images, network and sizes.
+class MachineSettings:
+    """What a site says of its virtual machines, whatever runs them: hosts, images, network and sizes.
 
-    ``prefix`` begins the names of all domains and volumes, and must differ between drivers that share a host.
-    ``image`` is what a unit has whose lease does not name one of ``images``. ``wipe`` overwrites a unit's disk before
-    it is given back to the pool; what holds keys is always overwritten. With ``shared_pool`` all hosts see the same
-    files, so that migration copies none. ``save_memory`` keeps what is in the memory of units of a suspended lease;
-    without it, or where that can't be, a guest is asked to shut down, its power is cut after ``grace``, and only its
-    disk is kept. ``threads`` bounds the calls under way at one host; a host that does not
-    answer for ``keepalive`` is taken as gone, and so is one of whose calls, other than those that may take long, one
-    has no end within ``call_timeout``. With ``memory_grows`` a running guest can be given more memory than it started
-    with, up to what ``choices`` allow; and one that does not heed its balloon can take all of that.
+    ``prefix`` begins the names of all domains, and must differ between drivers that share a host. ``image`` is what a
+    unit has whose lease does not name one of ``images``. ``wipe`` overwrites a unit's disk before it is removed; what
+    holds keys is always overwritten.
     """
 
-    hosts: Mapping[str, LibvirtHost] = attrs.field(validator=attrs.validators.min_len(1))
-    images: Mapping[str, Image] = attrs.field(validator=attrs.validators.min_len(1))
+    hosts: Mapping[str, Any]
+    images: Mapping[str, Any]
     image: str = ""
-    leased: LeasedHosts | None = None
     network: NetworkSettings | None = None
     size: Size = Size()
     choices: Choices = Choices()
     domain: str = attrs.field(default="", validator=attrs.validators.matches_re(f"({_DOMAIN.pattern})?"))
     prefix: str = attrs.field(default="leasekit-", validator=attrs.validators.matches_re(r"[A-Za-z0-9][\w.-]{0,30}"))
     wipe: bool = True
-    save_memory: bool = True
-    shared_pool: bool = False
-    memory_grows: bool = False
-    threads: int = attrs.field(default=8, validator=_POSITIVE)
-    keepalive: DurationSetting = 15 * SECOND
-    call_timeout: DurationSetting = 60 * SECOND
-    start_timeout: DurationSetting = 120 * SECOND
-    probe_timeout: DurationSetting = 20 * SECOND
-    grace: DurationSetting = 30 * SECOND
 
     def __attrs_post_init__(self) -> None:
         for kind, names in (("hosts", self.hosts), ("images", self.images)):
             for name in names:
                 if _NAME.fullmatch(name) is None:
                     raise ValueError(f"{kind}: found {name[:60]!r}, expected letters, digits, dots, dashes and _")
-        if self.leased is None and self.slots:
-            raise ValueError(f"hosts.{self.slots[0]}: found no uri, expected one, or a table leased")
-        if self.leased is not None and not self.slots:
-            raise ValueError("leased: found a table, but each of the hosts has a uri")
         if self.image and self.image not in self.images:
             raise ValueError(f"image: found {self.image[:60]!r}, expected one of: {', '.join(sorted(self.images))}")
         if not self.image and len(self.images) > 1:
@@ -303,6 +283,49 @@ class LibvirtSettings:
                 raise ValueError(f"size.{key}: found {value}, which choices.{key} does not allow")
 
     @property
+    def default_image(self) -> str:
+        """The image of a unit whose lease names none."""
+        return self.image or next(iter(self.images))
+
+    def guest(self, image: str) -> Image:
+        """What a guest of an image is told."""
+        found: Image = self.images[image]
+        return found
+
+
+@attrs.frozen(kw_only=True)
+class LibvirtSettings(MachineSettings):
+    """The settings of machines by libvirt.
+
+    With ``shared_pool`` all hosts see the same files, so that migration copies none. ``save_memory`` keeps what is in
+    the memory of units of a suspended lease; without it, or where that can't be, a guest is asked to shut down, its
+    power is cut after ``grace``, and only its disk is kept. ``threads`` bounds the calls under way at one host; a host
+    that does not answer for ``keepalive`` is taken as gone, and so is one of whose calls, other than those that may
+    take long, one has no end within ``call_timeout``. With ``memory_grows`` a running guest can be given more memory
+    than it started with, up to what ``choices`` allow; and one that does not heed its balloon can take all of that.
+    """
+
+    hosts: Mapping[str, LibvirtHost] = attrs.field(validator=attrs.validators.min_len(1))
+    images: Mapping[str, Image] = attrs.field(validator=attrs.validators.min_len(1))
+    leased: LeasedHosts | None = None
+    save_memory: bool = True
+    shared_pool: bool = False
+    memory_grows: bool = False
+    threads: int = attrs.field(default=8, validator=_POSITIVE)
+    keepalive: DurationSetting = 15 * SECOND
+    call_timeout: DurationSetting = 60 * SECOND
+    start_timeout: DurationSetting = 120 * SECOND
+    probe_timeout: DurationSetting = 20 * SECOND
+    grace: DurationSetting = 30 * SECOND
+
+    def __attrs_post_init__(self) -> None:
+        super().__attrs_post_init__()
+        if self.leased is None and self.slots:
+            raise ValueError(f"hosts.{self.slots[0]}: found no uri, expected one, or a table leased")
+        if self.leased is not None and not self.slots:
+            raise ValueError("leased: found a table, but each of the hosts has a uri")
+
+    @property
     def slots(self) -> tuple[str, ...]:
         """The hosts that are leased machines, when there are any for them."""
         return tuple(name for name, host in self.hosts.items() if not host.uri)
@@ -310,8 +333,3 @@ class LibvirtSettings:
     def home_of(self, unit: str) -> str:
         """The host at which a unit is at home: the first that takes it; nothing if none does."""
         return next((name for name, host in self.hosts.items() if host.takes(unit)), "")
-
-    @property
-    def default_image(self) -> str:
-        """The image of a unit whose lease names none."""
-        return self.image or next(iter(self.images))

@@ -8,66 +8,28 @@ from typing import Any, Final
 import attrs
 
 from leasekit.core.drivers import DriverError
-from leasekit.core.properties import Properties
-from leasekit.drivers.libvirt.plan import UnitPlan, keys_digest
-from leasekit.drivers.names import bare
+from leasekit.drivers.libvirt.plan import UnitPlan
+from leasekit.drivers.libvirt.record import MachineRecord, made_of
 
 RECORD: Final = "record.json"
 
 
 @attrs.frozen(kw_only=True)
-class XenRecord:
-    """``number`` is that of the setup that made the unit; ``ready`` whether that setup came to its end.
-
-    ``hosts`` are the names of those that may have something of the unit's, first the one that runs it or ran it last.
-    ``keys`` is the digest of the login keys that the guest was given, ``host_key`` its ssh server's public key.
+class XenRecord(MachineRecord):
+    """``hosts`` are the names of those that may have something of the unit's, first the one that runs it or ran it
+    last.
     """
 
-    unit: str
-    lease: str
-    type: str
-    number: int
-    ready: bool
-    image: str
     hosts: tuple[str, ...]
-    addresses: tuple[str, ...]
-    hostname: str
-    host_key: str
-    keys: str
 
     def line(self) -> bytes:
         """The record as it is kept."""
         return (json.dumps(attrs.asdict(self), sort_keys=True) + "\n").encode("ascii")
 
-    def properties(self, host: str, domain: str) -> Properties:
-        """The unit properties: what a guest is told of its unit. ``host`` is the Xen host's name in the settings."""
-        found = {
-            "name": self.unit,
-            "hostname": self.hostname,
-            "console": f"{host}/{domain}",
-            "image": self.image,
-        }
-        addresses = [bare(text) for text in self.addresses]
-        if addresses:
-            found |= {"host": addresses[0], "port": "22", "addresses": " ".join(addresses)}
-        return found | ({"host_key": self.host_key} if self.host_key else {})
-
 
 def make_record(plan: UnitPlan, host: str, host_key: str) -> XenRecord:
     """The record of a unit that is about to be made on ``host``."""
-    return XenRecord(
-        unit=plan.unit,
-        lease=plan.lease,
-        type=plan.type,
-        number=plan.number,
-        ready=False,
-        image=plan.image_name,
-        hosts=(host,),
-        addresses=plan.addresses,
-        hostname=plan.hostname,
-        host_key=host_key,
-        keys=keys_digest(plan.keys),
-    )
+    return XenRecord(**made_of(plan, host_key), hosts=(host,))
 
 
 class DamagedRecordError(DriverError):

@@ -6,22 +6,20 @@ import re
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import attrs
 
 from leasekit.core.settings import DurationSetting
 from leasekit.core.time import MINUTE, SECOND
-from leasekit.drivers.libvirt.settings import Choices, Image, ImageArtifact, NetworkSettings, SeedKind, Size
+from leasekit.drivers.libvirt.settings import Image, ImageArtifact, MachineSettings, SeedKind
 
 Readiness: TypeAlias = Literal["console", "ssh", "running"]
 DomainType: TypeAlias = Literal["pv", "pvh", "hvm"]
 
-_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _ADDRESS: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.:-]{0,251}[A-Za-z0-9])?")
 _USER: Final = r"[a-z_][a-z0-9_-]{0,31}"
 _HOST_KEY: Final = r"(ssh-ed25519|ssh-rsa|ecdsa-sha2-nistp(256|384|521)) [A-Za-z0-9+/]{40,2000}={0,2}( .*)?"
-_DOMAIN: Final = r"(([a-z0-9]([a-z0-9-]*[a-z0-9])?)(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*)?"
 _LOGIN: Final = re.compile(rf"({_USER}@)?{_ADDRESS.pattern}")
 _POSITIVE: Final = attrs.validators.ge(1)
 
@@ -117,25 +115,16 @@ class XenImage:
 
 
 @attrs.frozen(kw_only=True)
-class XenSettings:
-    """Hosts, images, network and sizes.
+class XenSettings(MachineSettings):
+    """The settings of machines on Xen.
 
-    ``prefix`` begins the names of all domains, and must differ between drivers that share a host. ``image`` is what a
-    unit has whose lease does not name one of ``images``. ``wipe`` overwrites a unit's disk before it is removed; what
-    holds keys is always overwritten. With ``shared`` all hosts see the same files in their folders, as migration
-    needs it. ``ssh`` is the program that reaches control domains; ``sessions`` bounds the commands under way at one
-    host, ``reply_timeout`` how long a short one may take, ``copy_timeout`` one that moves a disk or a memory.
+    With ``shared`` all hosts see the same files in their folders, as migration needs it. ``ssh`` is the program that
+    reaches control domains; ``sessions`` bounds the commands under way at one host, ``reply_timeout`` how long a short
+    one may take, ``copy_timeout`` one that moves a disk or a memory.
     """
 
     hosts: Mapping[str, XenHost] = attrs.field(validator=attrs.validators.min_len(1))
     images: Mapping[str, XenImage] = attrs.field(validator=attrs.validators.min_len(1))
-    image: str = ""
-    network: NetworkSettings | None = None
-    size: Size = attrs.Factory(Size)
-    choices: Choices = attrs.Factory(Choices)
-    domain: str = attrs.field(default="", validator=attrs.validators.matches_re(_DOMAIN))
-    prefix: str = attrs.field(default="leasekit-", validator=attrs.validators.matches_re(r"[A-Za-z0-9][\w.-]{0,30}"))
-    wipe: bool = True
     shared: bool = False
     ssh: str = attrs.field(default="ssh", validator=_program)
     sessions: int = attrs.field(default=8, validator=_POSITIVE)
@@ -145,7 +134,7 @@ class XenSettings:
     start_timeout: DurationSetting = 2 * MINUTE
 
     def __attrs_post_init__(self) -> None:
-        self._check_names()
+        super().__attrs_post_init__()
         if not self.prefix.isascii():
             raise ValueError(f"prefix: found {self.prefix!r}, expected letters, digits, dots, dashes and underscores")
         if self.network is not None and (self.network.network or self.network.filter):
@@ -154,27 +143,7 @@ class XenSettings:
             raise ValueError(
                 "network: found block and book, expected none: addresses are by number (first) or by table (addresses)"
             )
-        for name, image in self.images.items():
-            if image.ready == "ssh" and (self.network is None or not self.network.subnets):
-                raise ValueError(f'images.{name}: ready = "ssh" needs a network with subnets')
-        for key, value in attrs.asdict(self.size).items():
-            choice = getattr(self.choices, key)
-            if choice is not None and not choice[0] <= value <= choice[1]:
-                raise ValueError(f"size.{key}: found {value}, which choices.{key} does not allow")
 
-    def _check_names(self) -> None:
-        named: dict[str, Mapping[str, Any]] = {"hosts": self.hosts, "images": self.images}
-        for kind, names in named.items():
-            for name in names:
-                if _NAME.fullmatch(name) is None:
-                    raise ValueError(f"{kind}: found {name[:60]!r}, expected letters, digits, dots, dashes and _")
-        known = ", ".join(sorted(self.images))
-        if self.image and self.image not in self.images:
-            raise ValueError(f"image: found {self.image[:60]!r}, expected one of: {known}")
-        if not self.image and len(self.images) > 1:
-            raise ValueError(f"image: found nothing, expected the default among: {known}")
-
-    @property
-    def default_image(self) -> str:
-        """The image of a unit whose lease names none."""
-        return self.image or next(iter(self.images))
+    def guest(self, image: str) -> Image:
+        """What a guest of an image is told."""
+        return self.images[image].guest()
