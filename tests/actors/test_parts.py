@@ -539,9 +539,9 @@ def test_membership_tells_when_all_have_joined_and_left(kernel: Kernel) -> None:
     lease = GuestLease("w-1", "one", "s", "vm", "hub", Asked(NEW, 2, Term(HOUR, 2 * HOUR), "", {}), site="site")
     kernel.register(GuestLease)
     told: list[str] = []
-    membership = Membership(
-        kernel, {"w-1": lease}, lambda lease: told.append("joined"), lambda lease: told.append("left")
-    )
+    membership = Membership(kernel, {"w-1": lease})
+    membership.all_joined.append(lambda lease: told.append("joined"))
+    membership.all_left.append(lambda lease: told.append("left"))
     membership.take(lease, [UnitState(name, "active", {"host": name}, "") for name in ("a", "b")])
     membership.join(lease)
     first, second = kernel.actions
@@ -556,7 +556,8 @@ def test_membership_tells_when_all_have_joined_and_left(kernel: Kernel) -> None:
     rows = [change.row for change in kernel.take().changes if change.table == "units"]  # type: ignore[union-attr]
     again = Kernel(ActorSettings())
     copy = attrs.evolve(lease, units={}, busy=0)
-    restored = Membership(again, {"w-1": copy}, lambda lease: None, lambda lease: told.append("left"))
+    restored = Membership(again, {"w-1": copy})
+    restored.all_left.append(lambda lease: told.append("left"))
     restored.restore(row for row in rows if row is not None)
     restored.resume([copy])
     for action in again.actions:

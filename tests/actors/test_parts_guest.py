@@ -2,25 +2,69 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from leasekit.actors.calls import Calls
+from leasekit.actors.dispatch import Dispatch
+from leasekit.actors.guest.answers import BrokerAnswers, BrokerUpdates, SiteAnswers, SiteUpdates
+from leasekit.actors.guest.changes import LeaseChanges
+from leasekit.actors.guest.dry_runs import Probes
+from leasekit.actors.guest.endings import Endings
 from leasekit.actors.guest.leases import Leases
 from leasekit.actors.guest.limits import Limits
+from leasekit.actors.guest.membership import Membership
+from leasekit.actors.guest.operations import GuestOperations
+from leasekit.actors.guest.predecessors import Predecessors
+from leasekit.actors.guest.redeems import Redeems
+from leasekit.actors.guest.requests import LeaseRequests
+from leasekit.actors.guest.rests import Rests
 from leasekit.actors.guest.returns import Returns
+from leasekit.actors.guest.slices import Slices
 from leasekit.actors.guest.tickets import Sites, Tickets
+from leasekit.actors.guest.timeouts import LeaseTimeouts
+from leasekit.actors.guest.topologies import LeasedTopologies, PlanTrials
+from leasekit.actors.guest.transitions import Dependents, SliceKeys, Transitions
 from leasekit.actors.kernel import Kernel
 from leasekit.actors.keyring import Keyring
+from leasekit.actors.peering import Peering
 from leasekit.actors.settings import ActorSettings, GuestSettings, Peer
 from leasekit.core.claims.keys import ED25519, Keypair
 from leasekit.core.claims.ticket import delegate, delegate_root
-from leasekit.core.errors import CommandError, TicketError
+from leasekit.core.errors import CommandError, RemoteError, TicketError
+from leasekit.core.leases import membership as mb
 from leasekit.core.leases import service_manager as sm
+from leasekit.core.leases.machine import NONE
 from leasekit.core.leases.records import Asked, GuestLease, Held, Slice
+from leasekit.core.mappers import CloseLeaseEarly, ExtendLease, Go, Hold, ModifyLease, RequestLease, RequestTopology
 from leasekit.core.properties import digest_properties
-from leasekit.core.protocol.messages import NEW, TicketUpdate
+from leasekit.core.protocol.messages import (
+    EXTEND,
+    NEW,
+    Accepted,
+    CloseLease,
+    ErrorReply,
+    LeaseUpdate,
+    Message,
+    Plan,
+    Planned,
+    PlanPart,
+    Probe,
+    ProbeAnswer,
+    Redeem,
+    ReleaseParts,
+    Relinquish,
+    RequestTicket,
+    ReturnTicket,
+    TicketUpdate,
+    UnitState,
+    Withdraw,
+)
+from leasekit.core.steps import ActionDone, Command
 from leasekit.core.time import HOUR, MINUTE, Term
+from leasekit.core.topology import LinkWish, PlanOptions, SiteWish, TopologyRequest
 
 ME, HUB, SITE = (Keypair(letter * 32) for letter in (b"m", b"h", b"s"))
 TERM = Term(HOUR, 2 * HOUR)
@@ -74,7 +118,7 @@ def test_tickets_are_held_against_what_was_asked() -> None:
     kernel.tick(HOUR)
     peers = [Peer(name="hub", key=HUB.public, role="broker"), Peer(name="site", key=SITE.public, role="authority")]
     keyring = Keyring("me", ME, ED25519, peers, kernel)
-    sites = Sites(keyring)
+    sites = Sites(kernel, keyring, Peering(kernel, keyring, "guest", "authority", lambda peer: False))
     tickets = Tickets(keyring, sites, Returns(kernel, keyring, {}, sites.name_of))
 
     def update(type_: str = "vm", units: int = 2) -> TicketUpdate:
@@ -115,3 +159,302 @@ def test_limits_follow_from_the_state_of_a_lease() -> None:
     slices["s"].released = False
     assert limits.of(waits) == TERM.end and not limits.is_past(waits)
     assert limits.of(lease(3, state=sm.CLOSED)) is None
+
+
+class Guest:
+    """The parts that others build on, wired as a service manager wires them."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.settings = GuestSettings(**settings)
+        self.kernel = kernel = Kernel(self.settings)
+        kernel.tick(HOUR // 2)
+        peers = [Peer(name="hub", key=HUB.public, role="broker"), Peer(name="site", key=SITE.public, role="authority")]
+        self.keyring = Keyring("me", ME, ED25519, peers, kernel)
+        peering = Peering(kernel, self.keyring, "guest", "authority", lambda peer: False)
+        self.records = Leases(kernel, keep_closed=True)
+        sites = Sites(kernel, self.keyring, peering)
+        self.returns = Returns(kernel, self.keyring, self.records.by_id, sites.name_of)
+        self.tickets = Tickets(self.keyring, sites, self.returns)
+        self.operations = GuestOperations(kernel, self.records, self.returns)
+        self.membership = Membership(kernel, self.records.by_id)
+        self.limits = Limits(kernel, self.settings, self.records.slices, lambda lease: False)
+        self.endings = Endings(kernel, self.records, self.operations, self.returns, self.membership)
+        self.membership.all_left.append(self.endings.all_left)
+        self.advanced: list[str] = []
+        self.redeems = Redeems(kernel, self.operations, self.returns, lambda lease: self.advanced.append(lease.id))
+        self.requests = LeaseRequests(kernel, self.keyring, self.settings, self.records, self.operations)
+        self.changes = LeaseChanges(kernel, self.records, self.tickets, self.limits, self.redeems)
+        self.calls = Calls(kernel, self.keyring, Dispatch("guest"))
+        kernel.register(
+            GuestLease, due_at=self.operations.due_at, on_due=self.operations.due, owes=self.operations.owes,
+            send=self.operations.send_now,
+        )  # fmt: skip
+
+    def transitions(self, unblock: Callable[[GuestLease, GuestLease], Go | Hold] = lambda *_: Go()) -> Transitions:
+        """What a lease's state allows, with a mapper that lets all go on."""
+        predecessors = Predecessors(self.kernel, self.records, self.endings, unblock)
+        keys = SliceKeys(self.kernel, self.records, self.redeems)
+        return Transitions(self.limits, predecessors, self.redeems, self.membership, keys)
+
+    def lease(self, number: int, name: str = "one", **more: Any) -> GuestLease:
+        """One of its leases."""
+        made = lease(number, name, **more)
+        self.records.adopt(made)
+        return made
+
+    def sent(self) -> list[Message]:
+        """The messages of the Ready."""
+        ready = self.kernel.take()
+        return [] if ready is None else [message for _, message in ready.messages]
+
+
+def ticket(units: int = 2, term: Term = TERM, extends: int = 0) -> Held:
+    """A ticket from the hub."""
+    root = delegate_root(
+        SITE, holder=HUB.public, type="vm", units=9, term=Term(0, 9 * HOUR), serial=1, properties=digest_properties({})
+    )
+    made = delegate(root, HUB, holder=ME.public, units=units, term=term, serial=2)
+    return Held(made.encode(), made.leaf.digest, units, term, extends)
+
+
+def grant(number: int, held: Held) -> TicketUpdate:
+    """The hub grants a request of the lease ``w-1``."""
+    return TicketUpdate("w-1", number, number, "granted", held.ticket, "site", {}, b"", "", -1)
+
+
+def test_operations_are_sent_until_they_are_accepted() -> None:
+    """An unanswered request is sent again; one that its server has accepted waits longer. Others accept nothing."""
+    guest = Guest()
+    one = guest.lease(1)
+    guest.operations.ask(one, "ask", HOUR)
+    (first,) = guest.sent()
+    guest.kernel.tick(one.ask_at)
+    assert guest.sent() == [first] and isinstance(first, RequestTicket)
+    guest.operations._on_accepted("site", Accepted("w-1", one.ask))
+    assert not one.ask_accepted
+    guest.operations._on_accepted("hub", Accepted("w-1", one.ask))
+    assert one.ask_at == guest.kernel.now + guest.settings.retry_max
+    one.state, one.pending, one.site, one.approved = sm.TICKETED, sm.REDEEMING, "site", ticket()
+    guest.operations.end_ask(one)
+    guest.operations.begin(one, NEW)
+    (redeem,) = guest.sent()
+    assert isinstance(redeem, Redeem) and (redeem.number, redeem.ticket) == (2, one.approved.ticket)
+    assert guest.operations.owes(one, "site") and not guest.operations.owes(one, "hub")
+
+
+def test_endings_let_units_leave_before_the_site_is_told() -> None:
+    """Units leave first, then the site closes the lease, and those who wait for its end are told. It ends once."""
+    guest = Guest()
+    ended: list[str] = []
+    guest.endings.ended.append(lambda lease: ended.append(lease.id))
+    one = guest.lease(1, state=sm.ACTIVE, site="site", approved=ticket(), granted=TERM)
+    guest.membership.take(one, [UnitState("a", "active", {}, "")])
+    guest.membership.join(one)
+    guest.membership.done(ActionDone(one.units["a"].action, "w-1/a", True))
+    guest.endings.close_early(CloseLeaseEarly("one"))
+    assert one.pending == sm.CLOSING and not guest.sent()
+    with pytest.raises(CommandError, match="w-1 is being closed already"):
+        guest.endings.close_early(CloseLeaseEarly("one"))
+    guest.membership.done(ActionDone(one.units["a"].action, "w-1/a", True))
+    assert [type(message) for message in guest.sent()] == [CloseLease]
+    guest.endings.over(one, "closed", "closed by its guest", b"receipt")
+    assert (one.state, ended, guest.records.open) == (sm.CLOSED, ["w-1"], {})
+    assert [type(message) for message in guest.sent()] == [ReturnTicket], "what is left of its ticket"
+    with pytest.raises(CommandError, match="w-1 is closed already"):
+        guest.endings.close_early(CloseLeaseEarly("w-1"))
+
+
+def test_redeems_go_on_by_the_tickets_in_hand() -> None:
+    """A lease goes on by the first ticket in hand; the last extend is taken back whole, if it has not begun."""
+    guest = Guest()
+    after, last = (ticket(term=Term(n * HOUR, (n + 1) * HOUR), extends=n) for n in (2, 3))
+    one = guest.lease(1, state=sm.ACTIVE, site="site", approved=ticket(), granted=TERM, further=(after, last))
+    assert guest.redeems.in_hand(one) and one.state == sm.ACTIVE_TICKETED
+    guest.redeems.undo_extend(one)
+    assert one.further == (after,) and guest.advanced == ["w-1"]
+    assert [type(message) for message in guest.sent()] == [Relinquish]
+    assert guest.redeems.in_hand(one)
+    guest.redeems.go_on(one)
+    (redeem,) = guest.sent()
+    assert isinstance(redeem, Redeem) and (redeem.op, redeem.ticket) == (EXTEND, after.ticket)
+    units = [UnitState("a", "active", {}, "")]
+    guest.redeems.confirmed(one, LeaseUpdate("w-1", 1, one.op_number, "active", after.term, units, "", b"", b""))
+    assert (one.state, one.approved, one.granted) == (sm.ACTIVE, after, after.term)
+    with pytest.raises(CommandError, match="no extension that could be undone"):
+        guest.redeems.undo_extend(one)
+
+
+def test_transitions_wait_for_predecessors() -> None:
+    """A ticket is redeemed when the predecessor is active and the mapper agrees; without the predecessor, never."""
+    guest = Guest(redeem_lead=HOUR)
+    answers: list[Go | Hold] = [Hold(HOUR), Go({"size": "2"})]
+    transitions = guest.transitions(lambda lease, predecessor: answers.pop(0))
+    dependents = Dependents(guest.kernel, guest.records, transitions)
+    first = guest.lease(1, state=sm.TICKETED, pending=sm.REDEEMING, site="site", approved=ticket())
+    second = guest.lease(2, "two", state=sm.TICKETED, site="site", approved=ticket(), redeem_predecessor="w-1")
+    transitions.advance(second)
+    assert second.join == mb.BLOCKED_REDEEM and not guest.sent()
+    first.state = sm.ACTIVE
+    dependents.wake(first)
+    assert second.hold_until == HOUR and not guest.sent()
+    guest.kernel.tick(HOUR)
+    transitions.advance(second)
+    (redeem,) = guest.sent()
+    assert isinstance(redeem, Redeem) and redeem.properties == {"size": "2"}
+    third = guest.lease(3, "three", state=sm.TICKETED, site="site", approved=ticket(), redeem_predecessor="w-0")
+    transitions.advance(third)
+    assert (third.state, third.reason) == (sm.FAILED, "its redeem predecessor w-0 is over")
+
+
+def test_slices_hold_for_all() -> None:
+    """A slice goes on when all have tickets, and gives its units another key; no two slices have one name."""
+    guest = Guest(redeem_lead=HOUR)
+    slices = Slices(guest.kernel, guest.records, guest.endings, guest.transitions())
+    slices._create({"name": "s", "hold": 2})
+    with pytest.raises(CommandError, match="expected a name that no slice has yet"):
+        slices._create({"name": "s"})
+    one, two = guest.lease(1), guest.lease(2, "two")
+    for each in (one, two):
+        each.state, each.site, each.approved = sm.TICKETED, "site", ticket()
+    slices.settle(two)
+    assert guest.records.slices["s"].released and (one.pending, two.pending) == (sm.REDEEMING, NONE)
+    told: list[str] = []
+    slices.closing.append(lambda name, reason: told.append(reason))
+    slices._set_key({"name": "s", "key": "ssh-ed25519 AAAA"})
+    assert two.configuration == {"slice.key": "ssh-ed25519 AAAA"} and two.pending == sm.REDEEMING
+    assert slices._close({"name": "s"}) == {"slice": "s", "closed": ["w-1", "w-2"]}
+    assert told == ["its slice was closed"]
+
+
+def test_requests_are_checked_before_anything_happens() -> None:
+    """A request becomes a lease that its broker is asked for; one that can't be carried out changes nothing."""
+    guest = Guest()
+    with pytest.raises(CommandError, match="site: found 'hub', known sites are site"):
+        guest.requests.request(RequestLease("vm", 2, TERM, site="hub"))
+    with pytest.raises(CommandError, match="broker: found 'site', known brokers are hub"):
+        guest.requests.request(RequestLease("vm", 2, TERM, broker="site"))
+    assert not guest.records.by_id and not guest.sent()
+    one = guest.requests.request(RequestLease("vm", 2, TERM, "s", "one"))
+    assert [type(message) for message in guest.sent()] == [RequestTicket] and "s" in guest.records.slices
+    with pytest.raises(CommandError, match=f"has a lease 'one' already .{one.id}, nascent"):
+        guest.requests.request(RequestLease("vm", 2, TERM, "s", "one"))
+    assert guest.requests.free_name("s", "one") == "one-2"
+
+
+def test_changes_ask_for_what_goes_on_or_is_another() -> None:
+    """An extend goes on from the end, a modify from now; both need a lease that is active."""
+    guest = Guest()
+    guest.kernel.tick(HOUR + MINUTE)
+    one = guest.lease(1, state=sm.ACTIVE, site="site", approved=ticket(), granted=TERM)
+    _, asked = guest.changes.modification(ModifyLease("one", units=1))
+    assert asked is not None and (asked.units, asked.term) == (1, Term(HOUR + MINUTE, TERM.end))
+    with pytest.raises(CommandError, match="nothing to modify"):
+        guest.changes.modify(ModifyLease("one"))
+    guest.changes.extend(ExtendLease("one", 3 * HOUR))
+    (message,) = guest.sent()
+    assert isinstance(message, RequestTicket) and message.term == Term(TERM.end, 3 * HOUR)
+    with pytest.raises(CommandError, match="is active, extending_ticket: only an active lease with nothing pending"):
+        guest.changes.extend(ExtendLease("one", 4 * HOUR))
+    assert one.pending == sm.EXTENDING_TICKET
+
+
+def test_probes_and_trials_answer_a_command() -> None:
+    """What a broker would do is the command's reply; a group's request can't be tried, nor can what is no topology."""
+    guest = Guest()
+    probes = Probes(guest.kernel, guest.keyring, guest.calls, guest.requests, guest.changes)
+    wish = {"type": "vm", "units": 1, "term": [HOUR, 2 * HOUR]}
+    with pytest.raises(CommandError, match="a group is answered whole"):
+        probes._probe(Command(1, "lease.probe", {**wish, "properties": {"group_id": "g", "lease_count": "1"}}))
+    probes._probe(Command(2, "lease.probe", wish))
+    (probe,) = guest.sent()
+    assert isinstance(probe, Probe)
+    probes._answered("hub", ProbeAnswer(probe.lease, probe.number, "refused", "", 0, TERM, "full", 3 * HOUR))
+    ready = guest.kernel.take()
+    assert ready is not None and ready.replies[0][:2] == (2, {
+        "broker": "hub", "status": "refused", "site": "", "units": 0, "term": [*TERM], "reason": "full",
+        "earliest": 3 * HOUR,
+    })  # fmt: skip
+    topologies = LeasedTopologies(guest.kernel, guest.keyring, guest.records, guest.requests, guest.endings)
+    trials = PlanTrials(guest.kernel, guest.keyring, guest.calls, guest.requests, topologies)
+    with pytest.raises(CommandError, match="request: expected a table"):
+        trials._try(Command(3, "topology.plan", {}))
+
+
+def test_topologies_are_leased_at_once() -> None:
+    """A broker's plan becomes a lease for each part; when one is lost, the others are closed, and another is tried."""
+    guest = Guest()
+    topologies = LeasedTopologies(guest.kernel, guest.keyring, guest.records, guest.requests, guest.endings)
+    sites = tuple(SiteWish(id=name, type="vm", units=1) for name in ("a", "b"))
+    links = (LinkWish(id="k", from_="a", to="b", bw=1.0),)
+    options = PlanOptions(distinct_sites=False)
+    wish = TopologyRequest(sites=sites, links=links, est=HOUR, lst=2 * HOUR, duration=HOUR, options=options)
+    with pytest.raises(CommandError, match="tries: found 0"):
+        topologies.request(RequestTopology(wish, "hub", 0))
+    made = topologies.request(RequestTopology(wish, "hub", 2))
+    (asked,) = guest.sent()
+    assert isinstance(asked, Plan)
+    parts = [PlanPart(name, name, 0, "hub", "line", "site", "vm", 1) for name in ("a", "b")]
+    topologies.planned("hub", Planned(asked.query, asked.number, "held", "p-1", TERM, parts, "", "", 2 * HOUR, "", -1))
+    one, two = guest.records.by_id.values()
+    assert [type(message) for message in guest.sent()] == [RequestTicket] * 2
+    assert topologies.is_undecided(one) and made.state == "committing"
+    one.state, one.pending, one.reason, one.ended = sm.FAILED, NONE, "full", guest.kernel.now
+    topologies.settle(one)
+    assert (made.state, made.left, made.reason) == ("asking", 0, "a: full")
+    assert two.close_reason == "its topology came to nothing: a: full"
+    assert {type(message) for message in guest.sent()} == {Plan, Withdraw, ReleaseParts}
+
+
+def test_answers_of_brokers_and_sites_are_taken_once() -> None:
+    """A grant is taken in its turn; a site that says nothing of the lease's own is refused, as is a strange ticket."""
+    guest = Guest(redeem_lead=HOUR)
+    transitions = guest.transitions()
+    answers = BrokerAnswers(guest.kernel, guest.returns, guest.endings, guest.redeems, transitions)
+    broker = BrokerUpdates(guest.kernel, guest.records, guest.tickets, guest.operations, answers)
+    replies = SiteAnswers(guest.kernel, guest.redeems, guest.endings, guest.membership, transitions)
+    site = SiteUpdates(guest.kernel, guest.records, guest.tickets, replies, transitions.advance)
+    one = guest.lease(1)
+    guest.operations.ask(one, "ask", HOUR)
+    broker._on_update("hub", grant(2, ticket()))
+    assert one.state == sm.NASCENT, "an earlier one has yet to come"
+    broker._on_update("hub", grant(1, ticket()))
+    assert (one.state, one.pending, one.site) == (sm.TICKETED, sm.REDEEMING, "site")
+    said = LeaseUpdate("w-1", 1, one.op_number, "refused", TERM, [], "no room", b"", b"")
+    with pytest.raises(RemoteError, match="is at site, not at hub"):
+        site._on_update("hub", said)
+    site._on_update("site", said)
+    assert (one.state, one.reason) == (sm.FAILED, "no room")
+    assert not broker.refused("hub", ErrorReply("w-1", one.number, "busy", "later")), "it asks for nothing any more"
+
+
+def test_timeouts_end_what_nobody_answers() -> None:
+    """A request without an answer fails when its deadline is past, and not before."""
+    guest = Guest()
+    transitions = guest.transitions()
+    answers = BrokerAnswers(guest.kernel, guest.returns, guest.endings, guest.redeems, transitions)
+    broker = BrokerUpdates(guest.kernel, guest.records, guest.tickets, guest.operations, answers)
+    timeouts = LeaseTimeouts(guest.limits, guest.endings, guest.redeems, guest.membership, broker)
+    one = guest.lease(1)
+    guest.operations.ask(one, "ask", HOUR)
+    timeouts.check(one)
+    assert one.state == sm.NASCENT
+    guest.kernel.tick(HOUR)
+    timeouts.check(one)
+    assert (one.state, one.reason) == (sm.FAILED, "no answer from broker hub in time")
+
+
+def test_rests_of_suspended_leases_are_asked_for() -> None:
+    """What is left of a suspended lease is a lease of its own; of one that its guest has closed, nothing is."""
+    guest = Guest()
+    rests = Rests(guest.kernel, guest.requests)
+    guest.kernel.tick(HOUR + 15 * MINUTE)
+    one = guest.lease(1, state=sm.CLOSED, site="site", approved=ticket(), suspends=True)
+    one.first_asked, one.close_reason = one.asked, "closed by its guest"
+    rests.ended(one)
+    assert not guest.sent()
+    one.close_reason = ""
+    rests.ended(one)
+    (message,) = guest.sent()
+    assert isinstance(message, RequestTicket) and message.term.length == 45 * MINUTE
+    rest = guest.records.find("one")
+    assert (rest.resumes, rest.asked.site) == ("w-1", "site")

@@ -10,7 +10,7 @@ from bad_mappers import BAD_MAPPERS
 from msgspec.structs import replace
 
 from leasekit.actors.broker.dry_runs import PEER_PROBES_MAX
-from leasekit.actors.guest.desk import PROBE_TIMEOUT
+from leasekit.actors.guest.dry_runs import PROBE_TIMEOUT
 from leasekit.actors.turns import run_turn
 from leasekit.core.claims.keys import key_tag
 from leasekit.core.mappers import BrokerCycle, Grant

@@ -30,12 +30,16 @@ from leasekit.actors.broker.claims import BrokerClaims
 from leasekit.actors.broker.dry_runs import DryRuns
 from leasekit.actors.broker.sources import BrokerSources
 from leasekit.actors.broker.state import BrokerState
-from leasekit.actors.guest.extensions import GuestExtensions
-from leasekit.actors.guest.groups import GuestGroups
+from leasekit.actors.guest.answers import BrokerAnswers, BrokerUpdates, SiteUpdates
+from leasekit.actors.guest.endings import Endings
 from leasekit.actors.guest.leases import Leases
 from leasekit.actors.guest.membership import Membership
+from leasekit.actors.guest.operations import GuestOperations
+from leasekit.actors.guest.predecessors import Predecessors
+from leasekit.actors.guest.redeems import Redeems
 from leasekit.actors.guest.returns import Returns
-from leasekit.actors.guest.service_manager import ServiceManager
+from leasekit.actors.guest.slices import Slices
+from leasekit.actors.guest.transitions import Transitions
 from leasekit.actors.kernel import Kernel
 from leasekit.actors.peering import Peering
 from leasekit.actors.served import Served
@@ -90,33 +94,33 @@ BUGS: Final[dict[str, Bug]] = {
         Broker, "_grant_all", "self._check_grant(lease, grant)", NOTHING
     ),
     "an old update of a broker is taken for news": Bug(
-        ServiceManager, "_on_ticket_update", "if message.update <= lease.broker_seen:", "if False:"
+        BrokerUpdates, "_on_update", "if message.update <= lease.broker_seen:", "if False:"
     ),
     "an old update of a site is taken for news": Bug(
-        ServiceManager, "_on_lease_update", "if message.update > lease.site_seen:", "if True:"
+        SiteUpdates, "_on_update", "if message.update > lease.site_seen:", "if True:"
     ),
     "a stranger's word on a lease is taken": Bug(
-        ServiceManager, "_on_lease_update", "if lease.site != peer:", "if False:"
+        SiteUpdates, "_on_update", "if lease.site != peer:", "if False:"
     ),
     "a site's updates are taken out of order": Bug(
-        ServiceManager, "_on_lease_update", "message.update > lease.site_seen + 1", "False"
+        SiteUpdates, "_on_update", "message.update > lease.site_seen + 1", "False"
     ),
     "a repeated request is done again": Bug(
         Served, "freshness", "if number > lease.number:", "if number >= lease.number:"
     ),
     "an older request is obeyed": Bug(Served, "freshness", "else OLD", "else FRESH"),
     "a refused extend closes the lease": Bug(
-        ServiceManager, "_on_no_ticket", "self.advance(lease)",
-        "self.close(lease, reason) if lease.state == sm.ACTIVE else self.advance(lease)",
+        BrokerAnswers, "refused", "self._transitions.advance(lease)",
+        "self._endings.close(lease, reason) if lease.state == sm.ACTIVE else self._transitions.advance(lease)",
     ),
     "a close is held back while the site sets up": Bug(
-        ServiceManager, "close", "before = (lease.state, lease.pending)",
+        Endings, "close", "before = (lease.state, lease.pending)",
         "lease.close_reason = reason; before = (lease.state, lease.pending)\n"
         "    if lease.pending == sm.REDEEMING:\n        lease.closing = True\n        return",
         also=Bug(
-            ServiceManager, "advance", "if lease.state == sm.ACTIVE and",
+            Transitions, "advance", "if lease.state == sm.ACTIVE and",
             "if lease.closing and (lease.state, lease.pending) == (sm.ACTIVE, NONE):\n"
-            "        lease.closing = False\n        self.close(lease, lease.close_reason)\n"
+            "        lease.closing = False\n        self._predecessors._endings.close(lease, lease.close_reason)\n"
             "    elif lease.state == sm.ACTIVE and",
         ),
     ),
@@ -128,9 +132,9 @@ BUGS: Final[dict[str, Bug]] = {
         "for name in [n for n in lease.units if lease.state != au.TICKETED or self.units[n].state != au.UP]:",
     ),
     "units are not told to leave before the lease closes": Bug(
-        ServiceManager, "_after_close", "self.membership.leave(lease, list(lease.units))", NOTHING
+        Endings, "_after_close", "self._membership.leave(lease, list(lease.units))", NOTHING
     ),
-    "a request's number is used twice": Bug(ServiceManager, "_redeem", "lease.number += 1", "lease.number += 0"),
+    "a request's number is used twice": Bug(GuestOperations, "begin", "lease.number += 1", "lease.number += 0"),
     "an update has the number of the one before it": Bug(
         Served, "publish", "lease.unacked.append(Update(lease.update, message))",
         "lease.unacked.append(Update(lease.update, message)); lease.update -= lease.update == 3",
@@ -282,15 +286,15 @@ BUGS: Final[dict[str, Bug]] = {
         Authority, "_redeem_extend", "leaf.term.start != lease.term.end", "leaf.term.start != lease.term.end + 1"
     ),
     # -- leases that follow others, and wait for others
-    "a slice is redeemed before all have tickets": Bug(GuestGroups, "_settle_hold", ">= record.hold", ">= 1"),
+    "a slice is redeemed before all have tickets": Bug(Slices, "settle", ">= record.hold", ">= 1"),
     "a lease does not wait for its predecessor": Bug(
-        GuestGroups, "_predecessor", "not done(predecessor) or self.kernel.now", "self.kernel.now"
+        Predecessors, "_look_at", "not done(predecessor) or self._kernel.now", "self._kernel.now"
     ),
     "a lease goes on although its predecessor failed": Bug(
-        GuestGroups, "_predecessor", "if lease.proceed else", "if True else"
+        Predecessors, "_look_at", "if lease.proceed else", "if True else"
     ),
     "a lease joins before its predecessor has": Bug(
-        ServiceManager, "_join", "lambda p: p.join == mb.JOINED", "lambda p: True"
+        Predecessors, "may_join", "lambda p: p.join == mb.JOINED", "lambda p: True"
     ),
     # -- what a claim says
     "firm leases are granted as preemptible": Bug(
@@ -311,7 +315,7 @@ BUGS: Final[dict[str, Bug]] = {
         Broker, "_cut", "*(granted for _, granted in parts), *after", "*(granted for _, granted in parts)"
     ),
     "an extension that is undone does not go back": Bug(
-        GuestExtensions, "undo_extend", "self.returns.give_back_all(lease, tickets, lease.site)", NOTHING
+        Redeems, "_take_back", "self._returns.give_back_all(lease, tickets, lease.site)", NOTHING
     ),
     "a modify drops the extension that its site has accepted": Bug(
         SiteLeases, "apply_next", "lease.next, lease.after = lease.after, None", "lease.next = lease.after = None"
@@ -320,7 +324,7 @@ BUGS: Final[dict[str, Bug]] = {
         Authority, "_continue", "message.op == EXTEND and self._is_taken(lease, message)", "False"
     ),
     "a guest asks for the extension after the next from the wrong end": Bug(
-        ServiceManager, "_send_ask", "held = lease.following[-1]", "held = (lease.further or (lease.approved,))[-1]"
+        GuestOperations, "_send_ask", "held = lease.following[-1]", "held = (lease.further or (lease.approved,))[-1]"
     ),
     # -- preemption, maintenance, questions, peers
     "preempted units are granted before their site has agreed": Bug(

@@ -13,8 +13,9 @@ import pytest
 
 from leasekit.actors.broker.book import Book
 from leasekit.actors.broker.broker import Broker
+from leasekit.actors.guest.operations import GuestOperations
 from leasekit.actors.guest.returns import Returns
-from leasekit.actors.guest.service_manager import ServiceManager
+from leasekit.actors.guest.timeouts import LeaseTimeouts
 from leasekit.actors.kernel import Kernel
 from leasekit.actors.served import Served
 from leasekit.actors.site.calendars import Calendars
@@ -84,7 +85,7 @@ PLANTED: dict[str, tuple[type[Any], str, Callable[..., Any]]] = {
     "actions are not done again after a restart": (Units, "resume", nothing),
     "counters are not kept": (Kernel, "_save_counters", nothing),
     "units are not torn down": (Units, "take", keep_units),
-    "a request that is unanswered is not sent again": (ServiceManager, "_resend", nothing),
+    "a request that is unanswered is not sent again": (GuestOperations, "due", nothing),
     "acknowledgements are ignored": (Served, "_on_ack", nothing),
     "tickets are not given back": (Returns, "give_back", nothing),
     "what is given back is not taken back": (Broker, "_take_back", nothing),
@@ -92,7 +93,7 @@ PLANTED: dict[str, tuple[type[Any], str, Callable[..., Any]]] = {
     "a site forgets at a restart what it has booked": (Calendars, "restore", nothing),
     "a unit that failed stays in its lease": (SiteFailures, "_replace", nothing),
     "a lease that is torn down is not over": (SiteLeases, "_check_down", nothing),
-    "deadlines are not kept": (ServiceManager, "_check_limit", nothing),
+    "deadlines are not kept": (LeaseTimeouts, "check", nothing),
 }
 
 

@@ -10,7 +10,7 @@ import pytest
 from leasekit.actors.broker.holds import Holds
 from leasekit.actors.broker.planner import Planner
 from leasekit.actors.dispatch import takes
-from leasekit.actors.guest.plans import GuestPlans
+from leasekit.actors.guest.topologies import LeasedTopologies
 from leasekit.actors.kernel import Kernel
 from leasekit.actors.settings import REQUEST
 from leasekit.core.leases.plans import PlanHold
@@ -47,7 +47,7 @@ def test_topologies_are_met() -> None:
 
 
 def _eager(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(GuestPlans, "is_undecided", lambda self, lease: False)
+    monkeypatch.setattr(LeasedTopologies, "is_undecided", lambda self, lease: False)
 
 
 def _forgetful(monkeypatch: pytest.MonkeyPatch) -> None:

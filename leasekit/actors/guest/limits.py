@@ -1,6 +1,6 @@
 """When the state of a guest's lease makes something happen by itself, if no message does.
 
-This part only tells the instants; what is done then is in :mod:`.service_manager`.
+This part only tells the instants; what is done then is in :mod:`.timeouts`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Limits:
             case (sm.TICKETED, sm.REDEEMING):
                 return lease.end + self._settings.clock_skew
             case (sm.TICKETED, _):
-                goes_on = max(self.redeem_at(lease), lease.hold_until)
+                goes_on = max(self._redeem_at(lease), lease.hold_until)
                 return lease.end if self._is_held(lease) else min(goes_on, lease.end)
             case (sm.ACTIVE_TICKETED, sm.EXTENDING_LEASE | sm.EXTENDING_FURTHER):
                 assert lease.renewal is not None
@@ -79,6 +79,10 @@ class Limits:
             return self._leaves_at(lease, lease.end)
         return lease.end - max(self._settings.extend_lead, self._settings.leave_time)
 
+    def leaves_before(self, end: Instant) -> Instant:
+        """When units must begin to leave, for a lease that ends at ``end``, milliseconds."""
+        return end - self._settings.leave_time
+
     def _changed_by(self, lease: GuestLease) -> Instant:
         """From when on a modify that the site has accepted is in force there, whose clock may be behind."""
         start = lease.renewal.term.start if lease.renewal is not None else lease.op_since
@@ -98,16 +102,30 @@ class Limits:
         limit = self.of(lease)
         return limit is not None and limit <= self._kernel.now
 
-    def redeem_at(self, lease: GuestLease) -> Instant:
-        """From when on its ticket is redeemed, milliseconds."""
+    def is_over(self, lease: GuestLease) -> bool:
+        """Whether its term has ended."""
+        return lease.end <= self._kernel.now
+
+    def may_redeem(self, lease: GuestLease) -> bool:
+        """Whether the time has come to redeem its first ticket."""
+        return self._redeem_at(lease) <= self._kernel.now
+
+    def _redeem_at(self, lease: GuestLease) -> Instant:
         assert lease.approved is not None
         return lease.approved.term.start - self._settings.redeem_lead
 
-    def _is_held(self, lease: GuestLease) -> bool:
+    def waits_for_others(self, lease: GuestLease) -> bool:
+        """Whether it must not be redeemed before the others of its slice or topology have their tickets."""
         record = self._slices.get(lease.slice)
-        if (record is not None and not record.released) or self._is_undecided(lease):
-            return True
-        return lease.join == mb.BLOCKED_REDEEM and lease.hold_until <= self._kernel.now
+        return (record is not None and not record.released) or self._is_undecided(lease)
+
+    def is_held_by_mapper(self, lease: GuestLease) -> bool:
+        """Whether the mapper wants it to wait longer than for its predecessor."""
+        return lease.hold_until > self._kernel.now
+
+    def _is_held(self, lease: GuestLease) -> bool:
+        blocked = lease.join == mb.BLOCKED_REDEEM and not self.is_held_by_mapper(lease)
+        return blocked or self.waits_for_others(lease)
 
     def leaving_victims(self, lease: GuestLease) -> list[str]:
         """Those that are to leave before an extend, and have not been told: no more than there are units too many. Its

@@ -19,19 +19,15 @@ from leasekit.core.steps import Action, ActionDone
 
 
 class Membership:
-    """The units of a guest's ``leases``. ``all_joined`` and ``all_left`` are told of a lease that has come so far."""
+    """The units of a guest's ``leases``."""
 
-    def __init__(
-        self,
-        kernel: Kernel,
-        leases: Mapping[str, GuestLease],
-        all_joined: Callable[[GuestLease], None],
-        all_left: Callable[[GuestLease], None],
-    ) -> None:
+    def __init__(self, kernel: Kernel, leases: Mapping[str, GuestLease]) -> None:
         self._kernel = kernel
         self._leases = leases
-        self._all_joined = all_joined
-        self._all_left = all_left
+        self.all_joined: list[Callable[[GuestLease], None]] = []
+        """Who is told, in order, of a lease of which all units have joined, or failed to."""
+        self.all_left: list[Callable[[GuestLease], None]] = []
+        """The same when all have left."""
         kernel.register(GuestUnit)
 
     def restore(self, rows: Iterable[Row]) -> None:
@@ -77,7 +73,7 @@ class Membership:
         unit.state, _ = mb.UNIT_MACHINE.next((unit.state, NONE), event)
 
     def join(self, lease: GuestLease) -> None:
-        """Join all units that wait; tells :meth:`_all_joined` at once if none does."""
+        """Join all units that wait; tells :attr:`all_joined` at once if none does."""
         self.move(lease, "join")
         for unit in lease.units.values():
             if unit.state == mb.WAITING:
@@ -96,6 +92,11 @@ class Membership:
                 self._kernel.touch(unit)
             else:
                 self._act(lease, unit, "leave", self._kernel.next("action"))
+
+    def leave_early(self, lease: GuestLease, names: Iterable[str]) -> None:
+        """Let the named units leave a lease that goes on without them."""
+        self.leave(lease, names)
+        self._kernel.touch(lease)
 
     def _act(self, lease: GuestLease, unit: GuestUnit, op: str, number: int) -> None:
         lease.busy += unit.action == 0 or number == unit.action
@@ -160,12 +161,15 @@ class Membership:
             if failed:
                 lease.reason = f"{len(failed)} of {len(lease.units)} units did not join: {failed[0].reason}"
             self._kernel.touch(lease)
-            self._all_joined(lease)
+            self._kernel.note(lease.id, "joined", lease.state, lease.state, lease.reason)
+            for tell in self.all_joined:
+                tell(lease)
 
     def check_left(self, lease: GuestLease) -> None:
         """Whether all have left a lease that is left."""
         if lease.join == mb.LEAVING and not lease.busy:
-            self._all_left(lease)
+            for tell in self.all_left:
+                tell(lease)
 
     def _erase(self, unit: GuestUnit) -> None:
         self._kernel.erase(unit)

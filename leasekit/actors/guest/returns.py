@@ -17,7 +17,15 @@ from leasekit.core.claims.ticket import decode_ticket, split_tickets
 from leasekit.core.errors import TicketError
 from leasekit.core.leases import returns
 from leasekit.core.leases.records import GuestLease, Held, Return
-from leasekit.core.protocol.messages import Message, Relinquish, Relinquished, ReturnTicket, TicketUpdate
+from leasekit.core.protocol.messages import (
+    Accepted,
+    ErrorReply,
+    Message,
+    Relinquish,
+    Relinquished,
+    ReturnTicket,
+    TicketUpdate,
+)
 from leasekit.core.schema import Row
 from leasekit.core.time import Instant
 
@@ -131,13 +139,13 @@ class Returns:
 
     @takes(Relinquished)
     def _on_relinquished(self, peer: str, message: Relinquished) -> None:
-        giving = self.numbered(message.lease, message.number)
+        giving = self._numbered(message.lease, message.number)
         if giving is None or giving.site != peer or giving.state != returns.RELINQUISHING:
             return
         if message.receipt:
             self._returning(giving, message.receipt)
         else:
-            self.end(giving, "refused", message.reason)
+            self._end(giving, "refused", message.reason)
 
     def _returning(self, giving: Return, receipt: bytes) -> None:
         self._kernel.owe_no_more(giving, giving.site)
@@ -145,16 +153,28 @@ class Returns:
         self._kernel.fire(returns.MACHINE, giving, "receipt")
         self._send(giving)
 
-    def end(self, giving: Return, event: str, why: str = "") -> None:
-        """A return is over, by an event of its machine."""
+    def _end(self, giving: Return, event: str, why: str = "") -> None:
         self._kernel.fire(returns.MACHINE, giving, event, why)
         self._kernel.owe_no_more(giving, giving.site)
         self._kernel.owe_no_more(giving, giving.broker)
         del self._returns[giving.id]
         self._kernel.erase(giving)
 
-    def numbered(self, lease: str, number: int) -> Return | None:
-        """The return that a message about a lease, of that number, is about."""
+    def accepted(self, peer: str, message: Accepted) -> bool:
+        """Whether a server has accepted a return, and not another request: the broker has the claim back."""
+        giving = self._numbered(message.lease, message.number)
+        if giving is not None and giving.state == returns.RETURNING and giving.broker == peer:
+            self._end(giving, "accepted")
+        return giving is not None
+
+    def refused(self, peer: str, message: ErrorReply) -> bool:
+        """Whether an error answers a return, which a server refuses to take."""
+        giving = self._numbered(message.lease, message.number)
+        if giving is not None and self.owes(giving, peer):
+            self._end(giving, "refused", f"{peer}: {message.text}")
+        return giving is not None
+
+    def _numbered(self, lease: str, number: int) -> Return | None:
         if not self._returns:
             return None
         return next((r for r in self._returns.values() if r.number == number and r.lease == lease), None)
@@ -164,7 +184,7 @@ class Returns:
 
     def _due(self, giving: Return) -> None:
         if giving.held.term.end <= self._kernel.now:
-            self.end(giving, "end", "the claim's term is over")
+            self._end(giving, "end", "the claim's term is over")
         elif giving.send_at <= self._kernel.now:
             self._send(giving)
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from leasekit.actors.guest.returns import Returns
+from leasekit.actors.kernel import Kernel
 from leasekit.actors.keyring import Keyring
-from leasekit.actors.settings import Peer
+from leasekit.actors.peering import Peering
+from leasekit.actors.settings import ENDORSE, Peer
 from leasekit.core.claims.statements import CONTRACT, check_statement, decode_statement
 from leasekit.core.claims.ticket import decode_ticket, split_tickets
-from leasekit.core.errors import CommandError, TicketError
+from leasekit.core.errors import CommandError, RemoteError, TicketError
 from leasekit.core.leases import service_manager as sm
 from leasekit.core.leases.records import GuestLease, Held
 from leasekit.core.properties import digest_properties
@@ -19,8 +21,10 @@ from leasekit.core.protocol.messages import EXTEND, MODIFY, NEW, LeaseUpdate, Ti
 class Sites:
     """The sites that a guest knows, by the keys that chains begin with: those that they had before as well."""
 
-    def __init__(self, keyring: Keyring) -> None:
+    def __init__(self, kernel: Kernel, keyring: Keyring, peering: Peering) -> None:
+        self._kernel = kernel
         self._keyring = keyring
+        self._peering = peering
         self._by_key = _by_key(keyring.peers.values())
 
     def changed(self, peer: str) -> None:
@@ -30,6 +34,14 @@ class Sites:
     def name_of(self, key: bytes) -> str:
         """The site of a key; empty if no site has it."""
         return self._by_key.get(key, "")
+
+    def know(self, broker: str, endorsement: bytes) -> None:
+        """The broker makes the ticket's site known. If it can't be believed, neither can the ticket: it says why."""
+        try:
+            self._keyring.check_may(broker, ENDORSE)
+            self._peering.take_endorsement(broker, endorsement)
+        except RemoteError as error:
+            self._kernel.complain(f"{broker}'s endorsement of a site: {error.text}")
 
 
 def _by_key(peers: Iterable[Peer]) -> dict[bytes, str]:
@@ -91,6 +103,20 @@ class Tickets:
                 )  # fmt: skip
             found.append(Held(data, leaf.digest, leaf.units, leaf.term))
         return tuple(found)
+
+    def know_site(self, broker: str, message: TicketUpdate) -> None:
+        """Without its site, a ticket could neither be redeemed nor go back."""
+        if message.endorsement:
+            self._sites.know(broker, message.endorsement)
+
+    def give_back_strays(self, broker: str, message: TicketUpdate) -> None:
+        """Tickets for a lease that is over here, or unknown, go back. Raises ``TicketError`` for one that is none."""
+        self.know_site(broker, message)
+        self._returning.give_back_unknown(broker, message)
+
+    def give_back_unwanted(self, broker: str, message: TicketUpdate) -> None:
+        """Tickets that were not asked for, or can't be believed, go back, each that is good."""
+        self._returning.give_back_those_good(broker, message)
 
     def drop_further(self, lease: GuestLease, message: TicketUpdate) -> bool:
         """The broker ends what goes on from a lease's ticket: whether it is that and no more."""

@@ -31,7 +31,7 @@ from leasekit.actors.guest.limits import Limits
 from leasekit.actors.guest.membership import Membership
 from leasekit.actors.guest.returns import Returns
 from leasekit.actors.guest.service_manager import ServiceManager
-from leasekit.actors.guest.tickets import Tickets
+from leasekit.actors.guest.topologies import LeasedTopologies
 from leasekit.actors.issued import Issued
 from leasekit.actors.kernel import Kernel
 from leasekit.actors.keyring import Keyring
@@ -102,8 +102,8 @@ PARTS: Final[Mapping[str, type]] = {
     "served": Served, "notices": Notices, "reports": Reports, "issued": Issued,
     "queue": RequestQueue, "book": Book, "admission": Admission, "dry_runs": DryRuns,
     "introductions": Introductions, "answers": Answers, "holds": Holds, "planner": Planner,
-    "returns": Returns, "membership": Membership, "records": Leases, "tickets": Tickets,
-    "limits": Limits,
+    "returns": Returns, "membership": Membership, "records": Leases, "limits": Limits,
+    "topologies": LeasedTopologies,
     "inventory": Inventory, "units": Units, "calendars": Calendars, "saved": SiteSaved, "operations": Operations,
     "demands": DemandQueue, "site_turns": SiteTurns, "updates": LeaseUpdates,
 }  # fmt: skip
@@ -111,12 +111,15 @@ PARTS: Final[Mapping[str, type]] = {
 
 WIRING: Final = frozenset(
     {
-        "_accepted", "_admission", "_all_joined", "_all_left", "_book", "_call_unblock", "_carry_out", "_deals_with",
+        "_accepted", "_admission", "_book", "_call_unblock", "_carry_out", "_deals_with",
         "_decider", "_decisions", "_deployed", "_dispatch", "_endorsable", "_endorse", "_fresh", "_holds", "_inputs",
         "_introductions", "_is_settled", "_is_undecided", "_issuer", "_keep_closed", "_kernel", "_keyring", "_kinds",
         "_mapper", "_most", "_name", "_notices", "_own", "_peering", "_plan", "_quotes", "_returning", "_role",
-        "_served", "_settings", "_sites", "_slices", "_waiting", "changed", "connected", "dispatch", "dropped",
+        "_served", "_settings", "_sites", "_waiting", "changed", "connected", "dispatch", "dropped",
         "inline", "name", "peers", "refused", "scheme", "settings", "signer", "tag", "taken", "verifier", *PARTS,
+        # a guest's
+        "_carriers", "_close_if_open", "_operations", "_records", "_requests", "_timeouts", "_transitions",
+        "all_joined", "all_left", "committed",
         # a site's
         "_act", "_failures_max", "_inventory", "_power", "_signer_of", "_turns", "_waits", "moved", "watches",
     }

@@ -115,7 +115,7 @@ class TopologyChecker(Listening):
         for (guest, plan), broker in self._told.items():
             must((guest, plan) in self._settled, f"{guest} has not released {plan}, which {broker} holds for it")
         for guest in world.scenario.guests:
-            for topology in world.actor(guest).topologies.values():
+            for topology in world.actor(guest).topologies.by_id.values():
                 undecided = topology.state in (ASKING, COMMITTING)
                 must(not undecided, f"{guest}: {topology.id} is still {topology.state}")
                 must(bool(topology.reason) or topology.ended < 0, f"{guest}: {topology.id} does not say why it is over")
@@ -126,7 +126,7 @@ def draw_topology(world: Population, guest: str, rng: Random) -> tuple[str, dict
     scenario = world.scenario
     if not scenario.links or not world.is_up(guest):
         return "", {}
-    known = [one.id for one in world.actor(guest).topologies.values() if one.ended < 0]
+    known = [one.id for one in world.actor(guest).topologies.by_id.values() if one.ended < 0]
     if known and rng.random() < 0.15:
         return "topology.close", {"topology": rng.choice(known)}
     request = draw_request(scenario, world.clock(guest), rng)

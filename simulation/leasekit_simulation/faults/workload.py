@@ -318,7 +318,7 @@ class Workload:
             return
         until = world.now + rng.choice((20, 500, 3 * SECOND))
         while world.now < until and world.is_up(guest):
-            known = world.actor(guest).topologies.get(made["topology"])
+            known = world.actor(guest).topologies.by_id.get(made["topology"])
             if known is None or known.state != ASKING:
                 break
             world.run_until(world.now + rng.choice((1, 10, 100)))

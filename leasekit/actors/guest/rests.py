@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from leasekit.actors.guest.plans import GuestPlans
+from leasekit.actors.guest.requests import LeaseRequests
+from leasekit.actors.kernel import Kernel
 from leasekit.core.claims.ticket import begin_of, decode_ticket, saving_of
 from leasekit.core.errors import CommandError
 from leasekit.core.leases.plans import HOLD
@@ -28,39 +29,50 @@ ONCE: Final = (
 """Request properties that say how the suspended lease was to begin: its rest begins otherwise."""
 
 
-class GuestSuspension(GuestPlans):
+class Rests:
     """What becomes of suspended leases."""
 
-    def ask_for_rest(self, lease: GuestLease) -> None:
+    def __init__(self, kernel: Kernel, requests: LeaseRequests) -> None:
+        self._kernel = kernel
+        self._requests = requests
+
+    def ended(self, lease: GuestLease) -> None:
         """Ask for what is left of a lease that was suspended, if its guest still wants it."""
         held, asked = lease.approved, lease.first_asked
-        if held is None or asked is None or lease.close_reason or lease.closing or HOLD in asked.properties:
+        if (
+            not lease.suspends
+            or held is None
+            or asked is None
+            or lease.close_reason
+            or lease.closing
+            or HOLD in asked.properties
+        ):
             return
         begin = begin_of(decode_ticket(held.ticket).leaf)
-        stopped = max(begin, min(self.kernel.now, lease.noticed if lease.noticed >= 0 else self.kernel.now))
+        stopped = max(begin, min(self._kernel.now, lease.noticed if lease.noticed >= 0 else self._kernel.now))
         left = _whole_end(lease, begin + asked.term.length) - stopped
         if left <= 0:
             return
         wish = RequestLease(
-            lease.type, held.units, Term(self.kernel.now, self.kernel.now + left), lease.slice, lease.name,
+            lease.type, held.units, Term(self._kernel.now, self._kernel.now + left), lease.slice, lease.name,
             lease.broker, lease.site, self._rest_properties(lease.id, asked, stopped - begin),
             {**lease.configuration, RESUMES: lease.id},
         )  # fmt: skip
         try:
-            rest = self.request_lease(wish)
+            rest = self._requests.request(wish)
         except CommandError as error:
-            self.kernel.complain(f"the rest of lease {lease.id}, which was suspended, can't be asked for: {error}")
+            self._kernel.complain(f"the rest of lease {lease.id}, which was suspended, can't be asked for: {error}")
             return
         rest.resumes, rest.resumes_from = lease.id, stopped
-        self.kernel.note(lease.id, "rest", "", "", f"{rest.id} asks for the {left} ms that are left")
-        self.kernel.touch(rest)
+        self._kernel.note(lease.id, "rest", "", "", f"{rest.id} asks for the {left} ms that are left")
+        self._kernel.touch(rest)
 
     def _rest_properties(self, before: str, asked: Asked, done: Duration) -> Properties:
         """Its window, if it had one, moves on by the time that it has run: it is to be done when it was to be done."""
         kept = {name: value for name, value in asked.properties.items() if name not in ONCE}
         latest = parse_options(asked.properties, asked.term).latest_start
         if latest:
-            kept["latest_start"] = str(max(self.kernel.now, latest + done))
+            kept["latest_start"] = str(max(self._kernel.now, latest + done))
         if "suspend" in kept:
             kept["prepare"] = kept["suspend"]
         return {**kept, "deferrable": TRUE, "resumes": before}

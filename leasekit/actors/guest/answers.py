@@ -1,0 +1,338 @@
+"""What brokers and sites answer a guest: each update is taken once, in order, and acknowledged.
+
+:class:`BrokerUpdates` and :class:`SiteUpdates` find out what a message settles, and whether it can be believed;
+:class:`BrokerAnswers` and :class:`SiteAnswers` do what follows for the lease.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from leasekit.actors.dispatch import takes
+from leasekit.actors.guest.endings import Endings
+from leasekit.actors.guest.leases import Leases
+from leasekit.actors.guest.membership import Membership
+from leasekit.actors.guest.operations import CLOSE, GuestOperations
+from leasekit.actors.guest.redeems import Redeems
+from leasekit.actors.guest.returns import Returns
+from leasekit.actors.guest.tickets import Tickets
+from leasekit.actors.guest.transitions import Transitions
+from leasekit.actors.kernel import Kernel
+from leasekit.core.claims.ticket import decode_ticket
+from leasekit.core.errors import RemoteError, TicketError
+from leasekit.core.leases import service_manager as sm
+from leasekit.core.leases.machine import NONE
+from leasekit.core.leases.records import GuestLease, Held
+from leasekit.core.protocol.messages import (
+    EXTEND,
+    MODIFY,
+    NEW,
+    UNDO,
+    ErrorReply,
+    LeaseUpdate,
+    TicketUpdate,
+    acknowledge,
+)
+from leasekit.core.time import Instant
+from leasekit.core.words import counted
+
+
+class BrokerAnswers:
+    """What follows from a broker's answers."""
+
+    def __init__(
+        self, kernel: Kernel, returns: Returns, endings: Endings, redeems: Redeems, transitions: Transitions
+    ) -> None:
+        self._kernel = kernel
+        self._returns = returns
+        self._endings = endings
+        self._redeems = redeems
+        self._transitions = transitions
+        self.ticketed: list[Callable[[GuestLease], None]] = []
+        """Who is told, in order, of a lease that has its first ticket."""
+
+    def granted(
+        self, lease: GuestLease, message: TicketUpdate, held: Held, further: tuple[Held, ...], site: str
+    ) -> None:
+        """The broker grants what was asked: ``held``, and those that go on from it."""
+        before, op = (lease.state, lease.pending), lease.asked.op
+        self._kernel.fire(sm.MACHINE, lease, "ticket", f"{counted(held.units)} at {site}")
+        if before == (sm.NASCENT, sm.CLOSE_WAIT):
+            lease.site = site
+            self._returns.give_back_all(lease, (held, *further), site)
+            self._endings.end(lease)
+        elif before[1] == sm.WITHDRAWING:
+            self._returns.give_back_all(lease, (held, *further), site)
+        elif op == NEW:
+            lease.site, lease.approved, lease.resource = site, held, dict(message.properties)
+            lease.began = (message.number, held.digest)
+            lease.further = further
+            for tell in self.ticketed:
+                tell(lease)
+        elif op == EXTEND:
+            lease.further, lease.victims, lease.reason = (*lease.further, held, *further), (), ""
+        else:
+            lease.further = (*further, *lease.further)
+            self._redeems.modify_by(lease, held, message.truncation)
+        self._transitions.advance(lease)
+
+    def noticed(self, lease: GuestLease, reason: str) -> None:
+        """A ticket that was not redeemed yet is worth nothing any more; of a lease the site itself speaks."""
+        if (lease.state, lease.pending) == (sm.TICKETED, NONE):
+            self._endings.expire(lease, reason)
+        elif lease.state == sm.ACTIVE_TICKETED and lease.pending == NONE:
+            lease.reason = reason
+
+    def refused(self, lease: GuestLease, reason: str, fits: Instant = -1) -> None:
+        """The broker does not grant what was asked."""
+        if not sm.MACHINE.allows((lease.state, lease.pending), "ticket_refused"):
+            return
+        if lease.closing:
+            lease.reason = lease.close_reason
+        else:
+            lease.reason = reason if fits < 0 or str(fits) in reason else f"{reason}; it would fit at {fits}"
+        lease.next_configuration, lease.victims = None, ()
+        self._kernel.fire(sm.MACHINE, lease, "ticket_refused", lease.reason)
+        if lease.state in (sm.FAILED, sm.CLOSED):
+            self._endings.end(lease)
+        self._transitions.advance(lease)
+
+    def nothing_came(self, lease: GuestLease, reason: str) -> None:
+        """What the broker was asked never arrived there."""
+        self._kernel.fire(sm.MACHINE, lease, "closed", reason)
+        self._endings.end(lease)
+
+
+class BrokerUpdates:
+    """What brokers say of a guest's leases."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        records: Leases,
+        tickets: Tickets,
+        operations: GuestOperations,
+        answers: BrokerAnswers,
+    ) -> None:
+        self._kernel = kernel
+        self._records = records
+        self._tickets = tickets
+        self._operations = operations
+        self._answers = answers
+
+    @takes(TicketUpdate)
+    def _on_update(self, peer: str, message: TicketUpdate) -> None:
+        lease = self._records.by_id.get(message.lease)
+        if lease is None or lease.broker != peer:
+            self._kernel.send(peer, acknowledge(message))
+            if lease is None:
+                self._tickets.give_back_strays(peer, message)
+            return
+        if message.update > lease.broker_seen + 1:
+            return  # an earlier one is on its way and due until it arrives
+        self._kernel.send(peer, acknowledge(message))
+        if message.update <= lease.broker_seen:
+            if lease.ended >= 0 or _is_made_anew(lease, message):
+                self._tickets.give_back_strays(peer, message)
+            return
+        lease.broker_seen = message.update
+        self._kernel.touch(lease)
+        self._tickets.know_site(peer, message)
+        settles = message.number != 0 and message.number == lease.ask
+        if settles:
+            lease.ask_accepted = False
+            self._operations.end_ask(lease)
+        if message.status == "granted":
+            self._on_ticket(lease, message, settles)
+        elif message.status == "noticed":
+            if self._tickets.drop_further(lease, message):
+                lease.reason = message.reason
+            else:
+                self._answers.noticed(lease, message.reason)
+        elif message.status in ("refused", "closed") and settles:
+            self._answers.refused(lease, message.reason or "the broker gave no reason", message.earliest)
+
+    def _on_ticket(self, lease: GuestLease, message: TicketUpdate, wanted: bool) -> None:
+        if not wanted or not sm.MACHINE.allows((lease.state, lease.pending), "ticket"):
+            self._tickets.give_back_unwanted(lease.broker, message)
+            return
+        try:
+            held, further, site = self._tickets.check(lease, message)
+        except TicketError as error:
+            self._answers.refused(lease, f"the broker's ticket can't be believed: {error.text}")
+            self._tickets.give_back_unwanted(lease.broker, message)
+            return
+        self._answers.granted(lease, message, held, further, site)
+
+    def unheard(self, lease: GuestLease) -> None:
+        """The broker has not answered in time, which is all that a lease with tickets in hand can wait."""
+        late = f"no answer from broker {lease.broker} before the lease is to go on"
+        self._operations.end_ask(lease)
+        self._answers.refused(lease, late if lease.pending != sm.WITHDRAWING else "")
+
+    def refused(self, peer: str, message: ErrorReply) -> bool:
+        """Whether an error is a broker's, which refuses to take a message at all: that settles what it asked for."""
+        lease = self._records.by_id.get(message.lease)
+        if lease is None or message.number == 0:
+            return False
+        reason = f"{peer}: {message.text}"
+        if (lease.state, lease.pending) == (sm.NASCENT, sm.CLOSE_WAIT):
+            # Only a withdrawal of what never arrived is settled by this: if it still comes, its ticket goes back.
+            if message.number == lease.number and peer == lease.broker and message.code == "unknown_lease":
+                self._answers.nothing_came(lease, reason)
+            return True
+        asked = message.number == lease.ask or (lease.pending == sm.WITHDRAWING and message.number == lease.number)
+        if peer != lease.broker or not asked:
+            return False
+        lease.ask = 0
+        self._answers.refused(lease, reason)
+        return True
+
+
+def _is_made_anew(lease: GuestLease, message: TicketUpdate) -> bool:
+    """Whether the broker has forgotten the lease, and then granted its first request, which came late, as if it were
+    another's: the ticket is not the one that the lease began with.
+    """
+    number, digest = lease.began
+    if message.status != "granted" or message.number != number:
+        return False
+    return decode_ticket(message.ticket).leaf.digest != digest
+
+
+class SiteAnswers:
+    """What follows from what a site says."""
+
+    def __init__(
+        self, kernel: Kernel, redeems: Redeems, endings: Endings, membership: Membership, transitions: Transitions
+    ) -> None:
+        self._kernel = kernel
+        self._redeems = redeems
+        self._endings = endings
+        self._membership = membership
+        self._transitions = transitions
+        self.confirmed: list[Callable[[GuestLease], None]] = []
+        """Who is told, in order, of a lease that is active as it was asked for."""
+
+    def answered(self, lease: GuestLease, message: LeaseUpdate) -> None:
+        """The site goes by what it was asked last, refuses it, or has taken it back."""
+        if message.state == "refused":
+            self.refused(lease, message.reason)
+        elif message.state == "undone":
+            self._redeems.undone(lease, message.reason)
+        elif sm.MACHINE.allows((lease.state, lease.pending), "lease"):
+            self._redeems.confirmed(lease, message)
+            self._membership.take(lease, message.units)
+            self._transitions.join(lease)
+            for tell in self.confirmed:
+                tell(lease)
+
+    def changed(self, lease: GuestLease, message: LeaseUpdate) -> None:
+        """The site has changed a lease by itself."""
+        if sm.MACHINE.allows((lease.state, lease.pending), "changed"):
+            self._membership.take(lease, message.units)
+            lease.reason = message.reason or lease.reason
+            self._kernel.fire(sm.MACHINE, lease, "changed", message.reason)
+            self._transitions.join(lease)
+
+    def refused(self, lease: GuestLease, reason: str) -> None:
+        """The site does not do what it was asked."""
+        if sm.MACHINE.allows((lease.state, lease.pending), "lease_refused"):
+            self._redeems.refused(lease, reason)
+            if lease.state == sm.FAILED:
+                self._endings.end_unused(lease)
+
+    def over(self, lease: GuestLease, message: LeaseUpdate, settles: bool) -> None:
+        """The site's last word on the lease: closed as asked, or lost."""
+        joint = (lease.state, lease.pending)
+        lease.suspends = message.saved >= 0 and message.state == "closed"
+        if settles and lease.op == CLOSE and sm.MACHINE.allows(joint, "closed"):
+            event = "closed"
+        elif settles and sm.MACHINE.allows(joint, "lease_refused") and lease.state == sm.TICKETED:
+            self.refused(lease, message.reason)
+            return
+        elif sm.MACHINE.allows(joint, "lost"):
+            event = "lost"
+        else:
+            return
+        ended = lease.close_reason or (lease.reason if lease.noticed >= 0 else "")
+        self._endings.over(lease, event, ended if event == "closed" and ended else message.reason, message.receipt)
+
+    def not_taken(self, lease: GuestLease, code: str, reason: str) -> None:
+        """The site does not take the request at all."""
+        joint = (lease.state, lease.pending)
+        if lease.op == CLOSE and sm.MACHINE.allows(joint, "closed"):
+            self._endings.over(lease, "closed", reason)
+        elif lease.op in (EXTEND, MODIFY, UNDO) and code == "unknown_lease" and sm.MACHINE.allows(joint, "lost"):
+            # It was over for so long that the site has forgotten it, and what it said then never came.
+            self._endings.over(lease, "lost", reason)
+        else:
+            self.refused(lease, reason)
+            self._transitions.advance(lease)
+
+
+class SiteUpdates:
+    """What sites say of a guest's leases. ``advance`` does what a lease's state allows then."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        records: Leases,
+        tickets: Tickets,
+        answers: SiteAnswers,
+        advance: Callable[[GuestLease], None],
+    ) -> None:
+        self._kernel = kernel
+        self._records = records
+        self._tickets = tickets
+        self._answers = answers
+        self._advance = advance
+
+    @takes(LeaseUpdate)
+    def _on_update(self, peer: str, message: LeaseUpdate) -> None:
+        lease = self._records.by_id.get(message.lease)
+        if lease is None:
+            self._kernel.send(peer, acknowledge(message))
+            return
+        if lease.site != peer:
+            raise RemoteError("wrong_site", f"lease {lease.id} is at {lease.site or 'no site yet'}, not at {peer}")
+        if message.update > lease.site_seen + 1:
+            return
+        if message.update > lease.site_seen:
+            self._take(lease, message)
+        elif lease.op == CLOSE and message.state == "closed" and message.number == lease.op_number:
+            # The site has forgotten the lease, which was over, and counts its updates anew.
+            self._answers.over(lease, message, settles=True)
+            self._advance(lease)
+        self._kernel.send(peer, acknowledge(message))
+
+    def _take(self, lease: GuestLease, message: LeaseUpdate) -> None:
+        settles = lease.op_number != 0 and message.number >= lease.op_number
+        # One that is closed goes on by nothing: its site may have gone on to a ticket that is given back by now.
+        if message.state == "active" and lease.ended < 0 and lease.pending not in (sm.CLOSING, sm.CLOSE_WAIT):
+            self._tickets.check_contract(lease, message)
+        lease.site_seen = message.update
+        self._kernel.touch(lease)
+        if settles:
+            self._kernel.owe_no_more(lease, lease.site)
+        if message.state in ("closed", "failed"):
+            self._answers.over(lease, message, settles)
+        elif message.state == "noticed":
+            lease.noticed, lease.reason = message.term.end, message.reason
+            lease.suspends = lease.suspends if lease.op == CLOSE else message.saved >= 0
+        elif message.state == "waiting":
+            lease.reason = message.reason
+            self._kernel.note(lease.id, "waiting", "", "", message.reason)
+        elif settles:
+            self._answers.answered(lease, message)
+        elif message.state not in ("refused", "undone"):
+            self._answers.changed(lease, message)
+        self._advance(lease)
+
+    def refused(self, peer: str, message: ErrorReply) -> bool:
+        """Whether an error is a site's, which refuses to take a message at all: that settles what it asked for."""
+        lease = self._records.by_id.get(message.lease)
+        if lease is None or message.number == 0:
+            return False
+        if message.number == lease.op_number and peer == lease.site:
+            self._answers.not_taken(lease, message.code, f"{peer}: {message.text}")
+        return True

@@ -1,0 +1,63 @@
+"""What happens to a guest's lease when its time has come, and no message has settled what it waited for.
+
+:mod:`.limits` tells when that is.
+"""
+
+from __future__ import annotations
+
+from leasekit.actors.guest.answers import BrokerUpdates
+from leasekit.actors.guest.endings import Endings
+from leasekit.actors.guest.limits import Limits
+from leasekit.actors.guest.membership import Membership
+from leasekit.actors.guest.redeems import Redeems
+from leasekit.core.leases import service_manager as sm
+from leasekit.core.leases.records import GuestLease
+
+
+class LeaseTimeouts:
+    """The timeouts of a guest's leases."""
+
+    def __init__(
+        self, limits: Limits, endings: Endings, redeems: Redeems, membership: Membership, broker: BrokerUpdates
+    ) -> None:
+        self._limits = limits
+        self._endings = endings
+        self._redeems = redeems
+        self._membership = membership
+        self._broker = broker
+
+    def check(self, lease: GuestLease) -> None:
+        """Do what the lease's state makes happen now by itself."""
+        if not self._limits.is_past(lease):
+            return
+        expire = self._endings.expire
+        match (lease.state, lease.pending):
+            case (sm.NASCENT, _):
+                expire(lease, f"no answer from broker {lease.broker} in time")
+            case (_, sm.CLOSE_WAIT):
+                expire(lease, f"site {lease.site} never confirmed the close")
+            case (sm.TICKETED, sm.REDEEMING):
+                expire(lease, f"site {lease.site} did not make the lease before its term ended")
+            case (sm.TICKETED, _):
+                if self._limits.is_over(lease):
+                    expire(lease, "its term ended before it could be redeemed")
+            case (sm.ACTIVE_TICKETED, sm.EXTENDING_LEASE | sm.EXTENDING_FURTHER):
+                victims = self._limits.leaving_victims(lease) if lease.is_promised else []
+                if victims:
+                    self._membership.leave_early(lease, victims)
+                else:
+                    late = f"site {lease.site} did not extend the lease in time"
+                    expire(lease, late if lease.noticed < 0 else lease.reason)
+            case (sm.ACTIVE_TICKETED, sm.EXTENDING_TICKET):
+                self._redeems.go_on(lease)
+            case (sm.ACTIVE_TICKETED, _) if lease.ask:
+                self._broker.unheard(lease)
+            case (sm.ACTIVE_TICKETED, sm.UNDOING):
+                expire(lease, f"its extension was taken back, which site {lease.site} has not confirmed in time")
+            case (sm.ACTIVE_TICKETED, sm.MODIFYING):
+                if not self._redeems.go_on_from_modify(lease):
+                    expire(lease, f"site {lease.site} did not modify the lease in time")
+            case (sm.ACTIVE, sm.CLOSING):
+                self._endings.leave_at_once(lease)
+            case (sm.ACTIVE, _):
+                expire(lease, "its term ended" if lease.noticed < 0 else lease.reason)
