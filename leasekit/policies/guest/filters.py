@@ -17,50 +17,24 @@ readings are settings: ``average = "damped"``, A(t) = d * A(t-1) + (1-d) * x(t) 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
 from typing import Literal
 
 import attrs
 
 Average = Literal["damped", "window"]
-_AVERAGES = ("damped", "window")
-
-
-def _whole_at_least_one(_: object, field: attrs.Attribute[int], found: object) -> None:
-    if not isinstance(found, int) or isinstance(found, bool) or found < 1:
-        raise ValueError(f"{field.name}: found {found!r}, allowed is a whole number of samples, at least 1")
-
-
-def _not_negative(_: object, field: attrs.Attribute[float], found: object) -> None:
-    if not _is_number(found) or not 0 <= found < math.inf:  # type: ignore[operator]
-        raise ValueError(f"{field.name}: found {found!r}, allowed is a number of standard deviations, at least 0")
-
-
-def _share_below_one(_: object, field: attrs.Attribute[float], found: object) -> None:
-    if not _is_number(found) or not 0 <= found < 1:  # type: ignore[operator]
-        raise ValueError(f"{field.name}: found {found!r}, allowed is a number from 0 (no damping) to below 1")
-
-
-def _known_average(_: object, field: attrs.Attribute[str], found: object) -> None:
-    if found not in _AVERAGES:
-        raise ValueError(f"{field.name}: found {found!r}, allowed is one of: {', '.join(_AVERAGES)}")
-
-
-def _is_number(found: object) -> bool:
-    return isinstance(found, int | float) and not isinstance(found, bool)
 
 
 @attrs.frozen
 class FlopFlipSettings:
-    """How a flop-flip filter smooths. Every error is a ``ValueError`` that names the setting, found and allowed."""
+    """How a flop-flip filter smooths."""
 
-    window: int = attrs.field(default=30, validator=_whole_at_least_one)
+    window: int = attrs.field(default=30, validator=attrs.validators.ge(1))
     """Samples over which the standard deviation (and the mean, if ``average = "window"``) is taken."""
-    threshold: float = attrs.field(default=1.0, validator=_not_negative)
+    threshold: float = attrs.field(default=1.0, validator=attrs.validators.ge(0))
     """How many standard deviations the estimate may lie from the moving average before it moves."""
-    damping: float = attrs.field(default=0.875, validator=_share_below_one)
+    damping: float = attrs.field(default=0.875, validator=[attrs.validators.ge(0), attrs.validators.lt(1)])
     """The weight of the old average in the new one; no effect with ``average = "window"``."""
-    average: Average = attrs.field(default="damped", validator=_known_average)
+    average: Average = "damped"
     """Which moving average the estimate is held against."""
 
 
@@ -102,8 +76,6 @@ class SlidingMoments:
     __slots__ = ("_newer", "_newer_total", "_older", "_window")
 
     def __init__(self, window: int) -> None:
-        if window < 1:
-            raise ValueError(f"window: found {window}, allowed is a whole number of samples, at least 1")
         self._window = window
         self._older: list[Moments] = []
         self._newer: list[float] = []
@@ -131,12 +103,10 @@ class SlidingMoments:
 class FlopFlip:
     """A flop-flip filter: feed it one observation per interval, it returns the estimate to act on."""
 
-    __slots__ = ("_average", "_estimate", "_moments", "settings", "switches")
+    __slots__ = ("_average", "_estimate", "_moments", "settings")
 
     def __init__(self, settings: FlopFlipSettings | None = None) -> None:
         self.settings = settings if settings is not None else FlopFlipSettings()
-        self.switches = 0
-        """How often the estimate has moved since the first observation."""
         self._moments = SlidingMoments(self.settings.window)
         self._average: float | None = None
         self._estimate: float | None = None
@@ -155,11 +125,7 @@ class FlopFlip:
             raise ValueError(f"observation: found {value}, allowed is a finite number")
         moments = self._moments.add(value)
         average = self._average = self._next_average(value, moments)
-        if self._estimate is None:
-            self._estimate = average
-        elif abs(self._estimate - average) > self.settings.threshold * moments.deviation:
-            if average != self._estimate:
-                self.switches += 1
+        if self._estimate is None or abs(self._estimate - average) > self.settings.threshold * moments.deviation:
             self._estimate = average
         return self._estimate
 
@@ -170,10 +136,3 @@ class FlopFlip:
             return value
         # Written as a step towards the value, so that a constant signal is reproduced to the last digit.
         return self._average + (1 - self.settings.damping) * (value - self._average)
-
-
-def smoothed(observations: Iterable[float], settings: FlopFlipSettings | None = None) -> Iterator[float]:
-    """The estimate after each observation, by a filter of its own."""
-    flop_flip = FlopFlip(settings)
-    for value in observations:
-        yield flop_flip.observe(value)

@@ -35,16 +35,6 @@ _CLOSING: Final = frozenset(("closing", "close_wait"))
 _ELASTIC: Final = {"elastic": "true", "min_units": "1"}
 
 
-def _positive(_: object, field: attrs.Attribute[int], found: int) -> None:
-    if found < 1:
-        raise ValueError(f"expected a duration above 0 for {field.name}")
-
-
-def _scale(_: object, field: attrs.Attribute[float], found: float) -> None:
-    if not 0 < found < float("inf"):
-        raise ValueError(f"expected a number above 0 for {field.name}")
-
-
 def _properties(_: object, field: attrs.Attribute[Properties], found: Properties) -> None:
     check_properties(found, field.name)
 
@@ -55,9 +45,9 @@ class LoadFollowingSettings:
 
     type: str = attrs.field(validator=attrs.validators.min_len(1))
     """The resource type of the units."""
-    term: DurationSetting = attrs.field(default=12 * HOUR, validator=_positive)
+    term: DurationSetting = attrs.field(default=12 * HOUR, validator=attrs.validators.ge(1))
     """How long each lease is."""
-    interval: DurationSetting = attrs.field(default=5 * MINUTE, validator=_positive)
+    interval: DurationSetting = attrs.field(default=5 * MINUTE, validator=attrs.validators.ge(1))
     """How often demand and holdings are compared."""
     slice: str = attrs.field(default="load", validator=attrs.validators.min_len(1))
     """The slice of the leases. All leases of this slice and type count, whoever asked for them."""
@@ -70,7 +60,7 @@ class LoadFollowingSettings:
     """Whether the load goes through a flop-flip filter first."""
     filter: FlopFlipSettings = attrs.Factory(FlopFlipSettings)
     """How it smooths."""
-    scale: float = attrs.field(default=1.0, validator=_scale)
+    scale: float = attrs.field(default=1.0, validator=attrs.validators.gt(0))
     """Units for each unit of load."""
     minimum: int = attrs.field(default=0, validator=attrs.validators.ge(0))
     """The fewest units to want."""

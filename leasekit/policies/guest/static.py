@@ -27,11 +27,6 @@ AHEAD_MOST: Final = 5 * MINUTE
 _CLOSING: Final = frozenset(("closing", "close_wait"))
 
 
-def _positive(_: object, field: attrs.Attribute[int], found: int | None) -> None:
-    if found is not None and found < 1:
-        raise ValueError(f"expected a duration above 0 for {field.name}")
-
-
 def _name(_: object, field: attrs.Attribute[str], found: str) -> None:
     base, dot, number = found.rpartition(".")
     if "/" in found or (dot and base and number.isdigit()):
@@ -50,7 +45,7 @@ class DemandSettings:
     """The resource type of its units."""
     units: int = attrs.field(default=1, validator=attrs.validators.ge(1))
     """How many units."""
-    term: DurationSetting = attrs.field(validator=_positive)
+    term: DurationSetting = attrs.field(validator=attrs.validators.ge(1))
     """How long each term is."""
     slice: str = attrs.field(default="static", validator=(attrs.validators.min_len(1), _name))
     """The slice of its leases."""
@@ -67,7 +62,9 @@ class DemandSettings:
     renew: bool | Literal["anew"] = True
     """``true``: extended before it ends; ``"anew"``: followed by another lease for the next term, with no extend;
     ``false``: held for one term."""
-    extend_ahead: DurationSetting | None = attrs.field(default=None, validator=_positive)
+    extend_ahead: DurationSetting | None = attrs.field(
+        default=None, validator=attrs.validators.optional(attrs.validators.ge(1))
+    )
     """How long before the end of its term it is renewed; more than the guest's ``extend_lead`` and ``leave_time``.
     Default: a tenth of the term, but between 2 and 5 minutes, and never more than half the term."""
     properties: Mapping[str, str] = attrs.field(default=EMPTY, validator=_properties)
@@ -101,11 +98,11 @@ class StaticSettings:
 
     demands: tuple[DemandSettings, ...] = attrs.field(validator=attrs.validators.min_len(1))
     """What is to be there."""
-    retry_first: DurationSetting = attrs.field(default=10 * SECOND, validator=_positive)
+    retry_first: DurationSetting = attrs.field(default=10 * SECOND, validator=attrs.validators.ge(1))
     """When an attempt is first looked at again."""
-    retry_max: DurationSetting = attrs.field(default=10 * MINUTE, validator=_positive)
+    retry_max: DurationSetting = attrs.field(default=10 * MINUTE, validator=attrs.validators.ge(1))
     """The longest wait between two attempts."""
-    check: DurationSetting = attrs.field(default=5 * MINUTE, validator=_positive)
+    check: DurationSetting = attrs.field(default=5 * MINUTE, validator=attrs.validators.ge(1))
     """How often it is looked whether all leases are still there."""
 
     def __attrs_post_init__(self) -> None:
