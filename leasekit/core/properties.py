@@ -13,6 +13,7 @@ from hashlib import sha256
 from typing import Final, TypeAlias
 
 import msgpack
+from attrs import Attribute
 
 Properties: TypeAlias = Mapping[str, str]
 """Read-only string pairs."""
@@ -48,6 +49,11 @@ def check_properties(value: object, where: str) -> dict[str, str]:
                 f"{where}: found {key!r:.40} = {text!r:.40}, which is not Unicode: half of a surrogate pair"
             )
     return dict(value)
+
+
+def valid_properties(_: object, field: Attribute[Properties], value: Properties) -> None:
+    """The validator of a setting that is a property list."""
+    check_properties(value, field.name)
 
 
 _CONTROLS: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")

@@ -19,7 +19,7 @@ import trio
 
 from leasekit.core.drivers import DROP, NOT_RESUMED, RESUME, SAVE, DriverError, ProbeResult, UnitContext
 from leasekit.core.leases.power import OPERATIONS, POWER_OFF, SUSPEND
-from leasekit.core.properties import EMPTY, Properties, check_properties
+from leasekit.core.properties import EMPTY, Properties, valid_properties
 from leasekit.core.settings import DurationSetting
 from leasekit.core.time import SECOND, Duration
 from leasekit.drivers.names import unknown_operation
@@ -89,10 +89,6 @@ def _check_probabilities(_: object, __: object, failures: Mapping[str, float]) -
         raise ValueError(f"a probability lies between 0 and 1 ({', '.join(f'{k}: {v}' for k, v in wrong.items())})")
 
 
-def _check_properties(_: object, __: object, properties: Properties) -> None:
-    check_properties(properties, "properties")
-
-
 @attrs.frozen(kw_only=True)
 class NullSettings:
     """``latency`` and ``failure`` (a probability, 0 to 1) by operation; operations left out take no time, and succeed.
@@ -104,8 +100,8 @@ class NullSettings:
     seed: int = 0
     latency: Mapping[Operation, Distribution] = attrs.Factory(dict)
     failure: Mapping[Operation, float] = attrs.field(factory=dict, validator=_check_probabilities)
-    properties: Mapping[str, str] = attrs.field(factory=dict, validator=_check_properties)
-    metered: Mapping[str, str] = attrs.field(factory=dict, validator=_check_properties)
+    properties: Mapping[str, str] = attrs.field(factory=dict, validator=valid_properties)
+    metered: Mapping[str, str] = attrs.field(factory=dict, validator=valid_properties)
 
 
 class NullOutcome(NamedTuple):

@@ -9,12 +9,11 @@ its leases are redeemed for is on the second day, to which a run goes on where t
 from __future__ import annotations
 
 import json
-import multiprocessing
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import attrs
 
@@ -37,13 +36,12 @@ from leasekit.emulation.coallocation.experiment import (
     draw_requests,
 )
 from leasekit.emulation.lean import LeanWorld
+from leasekit.emulation.processes import spread_over
 from leasekit.emulation.world import Outcome, World
 
 TYPE: Final = "cpu"
 NETWORK: Final = "network"
 BROKER: Final = "coordinator"
-W = TypeVar("W")
-R = TypeVar("R")
 
 SETUP: Final = SECOND
 """How long a unit is set up or torn down."""
@@ -144,15 +142,6 @@ def _utilisation(world: World, testbed: Testbed) -> dict[str, float]:
         for vertex in testbed.resources.vertices
         if vertex.kind == "site"
     }
-
-
-def spread_over(job: Callable[[W], R], work: Sequence[W], jobs: int) -> Iterator[R]:
-    """What ``job`` makes of each piece of work, in order, on so many processes."""
-    if jobs <= 1:
-        yield from map(job, work)
-        return
-    with multiprocessing.get_context("spawn").Pool(min(jobs, len(work))) as pool:
-        yield from pool.imap(job, work)
 
 
 def _job(job: tuple[Testbed, str, int, CoallocationSetup, bool]) -> tuple[CoallocationTally, RedeemedLeases]:

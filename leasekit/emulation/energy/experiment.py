@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import csv
 import json
-import multiprocessing
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -40,6 +39,7 @@ from leasekit.emulation.energy.requests import (
 )
 from leasekit.emulation.metrics import Series
 from leasekit.emulation.outputs import make_folder, writing
+from leasekit.emulation.processes import spread_over
 from leasekit.policies.authority.energy import EnergySettings
 from leasekit.policies.authority.energy_plan import EnergyPowerSettings
 
@@ -170,36 +170,15 @@ def _daily(series: SignalSteps, window: Term) -> list[float]:
     ]
 
 
-_shared: list[tuple[Workloads, EnergySetup]] = []
-"""What a process of :func:`run_all` was sent once, for all the strategies that it runs."""
-
-
-def _share(workloads: Workloads, setup: EnergySetup) -> None:
-    _shared.append((workloads, setup))
-
-
-def _job(strategy: Strategy) -> EnergyFound:
-    workloads, setup = _shared[-1]
-    return run_strategy(workloads, strategy, setup)
-
-
 def run_all(
     workloads: Workloads, setup: EnergySetup = EnergySetup(), *, jobs: int = 1, progress: Progress | None = None
 ) -> list[EnergyFound]:
     """Every strategy, on so many processes, in the order of :data:`STRATEGIES`."""
     found: list[EnergyFound] = []
-    with ExitStack() as stack:
-        if jobs > 1:
-            pool = multiprocessing.get_context("spawn").Pool(
-                min(jobs, len(STRATEGIES)), initializer=_share, initargs=(workloads, setup)
-            )
-            each: Iterable[EnergyFound] = stack.enter_context(pool).imap(_job, STRATEGIES)
-        else:
-            each = (run_strategy(workloads, strategy, setup) for strategy in STRATEGIES)
-        for one in each:
-            found.append(one)
-            if progress is not None:
-                progress("energy", len(found) / len(STRATEGIES))
+    for one in spread_over(partial(run_strategy, workloads, setup=setup), STRATEGIES, jobs):
+        found.append(one)
+        if progress is not None:
+            progress("energy", len(found) / len(STRATEGIES))
     return found
 
 

@@ -22,7 +22,7 @@ from typing import ClassVar, Final, Literal
 import attrs
 
 from leasekit.core.mappers import ExtendLease, GuestCycle, GuestDecision, LeaseView, RequestLease, Wake
-from leasekit.core.properties import EMPTY, Properties, check_properties
+from leasekit.core.properties import EMPTY, Properties, valid_properties
 from leasekit.core.settings import DurationSetting
 from leasekit.core.signals import Signal, whole_units
 from leasekit.core.time import HOUR, MINUTE, SECOND, Instant, Term, format_duration
@@ -33,10 +33,6 @@ OBSERVATIONS_MAX: Final = 100_000
 
 _CLOSING: Final = frozenset(("closing", "close_wait"))
 _ELASTIC: Final = {"elastic": "true", "min_units": "1"}
-
-
-def _properties(_: object, field: attrs.Attribute[Properties], found: Properties) -> None:
-    check_properties(found, field.name)
 
 
 @attrs.frozen(kw_only=True)
@@ -71,9 +67,9 @@ class LoadFollowingSettings:
     extend_ahead: DurationSetting = 2 * MINUTE
     """With ``renew = "extend"``: how long before the end of its term a lease must be extended at the latest. More than
     the guest's ``extend_lead`` and ``leave_time``."""
-    properties: Mapping[str, str] = attrs.field(default=EMPTY, validator=_properties)
+    properties: Mapping[str, str] = attrs.field(default=EMPTY, validator=valid_properties)
     """Further request properties."""
-    configuration: Mapping[str, str] = attrs.field(default=EMPTY, validator=_properties)
+    configuration: Mapping[str, str] = attrs.field(default=EMPTY, validator=valid_properties)
     """Configuration properties of each lease."""
 
     def __attrs_post_init__(self) -> None:

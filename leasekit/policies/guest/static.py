@@ -17,7 +17,7 @@ from typing import ClassVar, Final, Literal
 import attrs
 
 from leasekit.core.mappers import ExtendLease, GuestCycle, GuestDecision, LeaseView, RequestLease, Wake
-from leasekit.core.properties import EMPTY, Properties, check_properties
+from leasekit.core.properties import EMPTY, valid_properties
 from leasekit.core.settings import DurationSetting
 from leasekit.core.time import MINUTE, SECOND, Duration, Instant, Term, format_duration
 
@@ -31,10 +31,6 @@ def _name(_: object, field: attrs.Attribute[str], found: str) -> None:
     base, dot, number = found.rpartition(".")
     if "/" in found or (dot and base and number.isdigit()):
         raise ValueError(f"expected a {field.name} without a slash that doesn't end in a dot and a number")
-
-
-def _properties(_: object, field: attrs.Attribute[Properties], found: Properties) -> None:
-    check_properties(found, field.name)
 
 
 @attrs.frozen(kw_only=True)
@@ -67,9 +63,9 @@ class DemandSettings:
     )
     """How long before the end of its term it is renewed; more than the guest's ``extend_lead`` and ``leave_time``.
     Default: a tenth of the term, but between 2 and 5 minutes, and never more than half the term."""
-    properties: Mapping[str, str] = attrs.field(default=EMPTY, validator=_properties)
+    properties: Mapping[str, str] = attrs.field(default=EMPTY, validator=valid_properties)
     """Request properties."""
-    configuration: Mapping[str, str] = attrs.field(default=EMPTY, validator=_properties)
+    configuration: Mapping[str, str] = attrs.field(default=EMPTY, validator=valid_properties)
     """Configuration properties."""
 
     def __attrs_post_init__(self) -> None:
