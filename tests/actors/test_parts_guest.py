@@ -37,7 +37,7 @@ from leasekit.core.errors import CommandError, RemoteError, TicketError
 from leasekit.core.leases import membership as mb
 from leasekit.core.leases import service_manager as sm
 from leasekit.core.leases.machine import NONE
-from leasekit.core.leases.records import Asked, GuestLease, Held, Slice
+from leasekit.core.leases.records import After, Asked, GuestLease, Held, Resumed, Slice
 from leasekit.core.mappers import CloseLeaseEarly, ExtendLease, Go, Hold, ModifyLease, RequestLease, RequestTopology
 from leasekit.core.properties import digest_properties
 from leasekit.core.protocol.messages import (
@@ -81,7 +81,7 @@ def test_leases_are_found_by_id_and_by_name() -> None:
     kernel.register(GuestLease)
     leases = Leases(kernel, keep_closed=True)
     leases.slices["s"] = Slice("s")
-    for one in (lease(1), lease(2, "two", join_predecessor="w-1"), lease(10, "two", "t")):
+    for one in (lease(1), lease(2, "two", after=After(join="w-1")), lease(10, "two", "t")):
         leases.adopt(one)
     assert leases.find("w-1") is leases.find("one") is leases.find("s/one")
     with pytest.raises(CommandError, match="used in 2 slices: write SLICE/two"):
@@ -278,7 +278,7 @@ def test_redeems_go_on_by_the_tickets_in_hand() -> None:
     (redeem,) = guest.sent()
     assert isinstance(redeem, Redeem) and (redeem.op, redeem.ticket) == (EXTEND, after.ticket)
     units = [UnitState("a", "active", {}, "")]
-    guest.redeems.confirmed(one, LeaseUpdate("w-1", 1, one.op_number, "active", after.term, units, "", b"", b""))
+    guest.redeems.confirmed(one, LeaseUpdate("w-1", 1, one.operation.number, "active", after.term, units, "", b"", b""))
     assert (one.state, one.approved, one.granted) == (sm.ACTIVE, after, after.term)
     with pytest.raises(CommandError, match="no extension that could be undone"):
         guest.redeems.undo_extend(one)
@@ -291,7 +291,7 @@ def test_transitions_wait_for_predecessors() -> None:
     transitions = guest.transitions(lambda lease, predecessor: answers.pop(0))
     dependents = Dependents(guest.kernel, guest.records, transitions)
     first = guest.lease(1, state=sm.TICKETED, pending=sm.REDEEMING, site="site", approved=ticket())
-    second = guest.lease(2, "two", state=sm.TICKETED, site="site", approved=ticket(), redeem_predecessor="w-1")
+    second = guest.lease(2, "two", state=sm.TICKETED, site="site", approved=ticket(), after=After("w-1"))
     transitions.advance(second)
     assert second.join == mb.BLOCKED_REDEEM and not guest.sent()
     first.state = sm.ACTIVE
@@ -301,7 +301,7 @@ def test_transitions_wait_for_predecessors() -> None:
     transitions.advance(second)
     (redeem,) = guest.sent()
     assert isinstance(redeem, Redeem) and redeem.properties == {"size": "2"}
-    third = guest.lease(3, "three", state=sm.TICKETED, site="site", approved=ticket(), redeem_predecessor="w-0")
+    third = guest.lease(3, "three", state=sm.TICKETED, site="site", approved=ticket(), after=After("w-0"))
     transitions.advance(third)
     assert (third.state, third.reason) == (sm.FAILED, "its redeem predecessor w-0 is over")
 
@@ -419,7 +419,7 @@ def test_answers_of_brokers_and_sites_are_taken_once() -> None:
     assert one.state == sm.NASCENT, "an earlier one has yet to come"
     broker._on_update("hub", grant(1, ticket()))
     assert (one.state, one.pending, one.site) == (sm.TICKETED, sm.REDEEMING, "site")
-    said = LeaseUpdate("w-1", 1, one.op_number, "refused", TERM, [], "no room", b"", b"")
+    said = LeaseUpdate("w-1", 1, one.operation.number, "refused", TERM, [], "no room", b"", b"")
     with pytest.raises(RemoteError, match="is at site, not at hub"):
         site._on_update("hub", said)
     site._on_update("site", said)
@@ -457,4 +457,4 @@ def test_rests_of_suspended_leases_are_asked_for() -> None:
     (message,) = guest.sent()
     assert isinstance(message, RequestTicket) and message.term.length == 45 * MINUTE
     rest = guest.records.find("one")
-    assert (rest.resumes, rest.asked.site) == ("w-1", "site")
+    assert (rest.resumes, rest.asked.site) == (Resumed("w-1", guest.kernel.now), "site")

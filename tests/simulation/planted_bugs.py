@@ -291,7 +291,7 @@ BUGS: Final[dict[str, Bug]] = {
         Predecessors, "_look_at", "not done(predecessor) or self._kernel.now", "self._kernel.now"
     ),
     "a lease goes on although its predecessor failed": Bug(
-        Predecessors, "_look_at", "if lease.proceed else", "if True else"
+        Predecessors, "_look_at", "if lease.after.proceed else", "if True else"
     ),
     "a lease joins before its predecessor has": Bug(
         Predecessors, "may_join", "lambda p: p.join == mb.JOINED", "lambda p: True"

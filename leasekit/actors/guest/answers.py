@@ -245,7 +245,7 @@ class SiteAnswers:
         """The site's last word on the lease: closed as asked, or lost."""
         joint = (lease.state, lease.pending)
         lease.suspends = message.saved >= 0 and message.state == "closed"
-        if settles and lease.op == CLOSE and sm.MACHINE.allows(joint, "closed"):
+        if settles and lease.operation.op == CLOSE and sm.MACHINE.allows(joint, "closed"):
             event = "closed"
         elif settles and sm.MACHINE.allows(joint, "lease_refused") and lease.state == sm.TICKETED:
             self.refused(lease, message.reason)
@@ -260,9 +260,13 @@ class SiteAnswers:
     def not_taken(self, lease: GuestLease, code: str, reason: str) -> None:
         """The site does not take the request at all."""
         joint = (lease.state, lease.pending)
-        if lease.op == CLOSE and sm.MACHINE.allows(joint, "closed"):
+        if lease.operation.op == CLOSE and sm.MACHINE.allows(joint, "closed"):
             self._endings.over(lease, "closed", reason)
-        elif lease.op in (EXTEND, MODIFY, UNDO) and code == "unknown_lease" and sm.MACHINE.allows(joint, "lost"):
+        elif (
+            lease.operation.op in (EXTEND, MODIFY, UNDO)
+            and code == "unknown_lease"
+            and sm.MACHINE.allows(joint, "lost")
+        ):
             # It was over for so long that the site has forgotten it, and what it said then never came.
             self._endings.over(lease, "lost", reason)
         else:
@@ -299,14 +303,14 @@ class SiteUpdates:
             return
         if message.update > lease.site_seen:
             self._take(lease, message)
-        elif lease.op == CLOSE and message.state == "closed" and message.number == lease.op_number:
+        elif lease.operation.op == CLOSE and message.state == "closed" and message.number == lease.operation.number:
             # The site has forgotten the lease, which was over, and counts its updates anew.
             self._answers.over(lease, message, settles=True)
             self._advance(lease)
         self._kernel.send(peer, acknowledge(message))
 
     def _take(self, lease: GuestLease, message: LeaseUpdate) -> None:
-        settles = lease.op_number != 0 and message.number >= lease.op_number
+        settles = lease.operation.number != 0 and message.number >= lease.operation.number
         # One that is closed goes on by nothing: its site may have gone on to a ticket that is given back by now.
         if message.state == "active" and lease.ended < 0 and lease.pending not in (sm.CLOSING, sm.CLOSE_WAIT):
             self._tickets.check_contract(lease, message)
@@ -318,7 +322,7 @@ class SiteUpdates:
             self._answers.over(lease, message, settles)
         elif message.state == "noticed":
             lease.noticed, lease.reason = message.term.end, message.reason
-            lease.suspends = lease.suspends if lease.op == CLOSE else message.saved >= 0
+            lease.suspends = lease.suspends if lease.operation.op == CLOSE else message.saved >= 0
         elif message.state == "waiting":
             lease.reason = message.reason
             self._kernel.note(lease.id, "waiting", "", "", message.reason)
@@ -333,6 +337,6 @@ class SiteUpdates:
         lease = self._records.by_id.get(message.lease)
         if lease is None or message.number == 0:
             return False
-        if message.number == lease.op_number and peer == lease.site:
+        if message.number == lease.operation.number and peer == lease.site:
             self._answers.not_taken(lease, message.code, f"{peer}: {message.text}")
         return True

@@ -124,7 +124,7 @@ class Endings:
     def end(self, lease: GuestLease) -> None:
         """The lease is over: nothing is owed for it any more, and those that waited for it are told."""
         lease.ended = self._kernel.now
-        lease.ask = lease.op_number = 0
+        lease.ask, lease.operation = 0, lease.operation._replace(number=0)
         if lease.renewal is not None:
             self._returns.give_back(lease, lease.renewal, lease.site)
             lease.renewal = None

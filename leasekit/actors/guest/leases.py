@@ -168,10 +168,10 @@ class Leases:
                 {"unit": u.name, "state": u.state, "reason": u.reason, "properties": dict(u.properties)}
                 for u in lease.units.values()
             ],
-            "redeem_predecessor": lease.redeem_predecessor,
-            "join_predecessor": lease.join_predecessor,
+            "redeem_predecessor": lease.after.redeem,
+            "join_predecessor": lease.after.join,
             "suspends": lease.suspends,
-            "resumes": None if not lease.resumes else {"lease": lease.resumes, "suspended": lease.resumes_from},
+            "resumes": None if lease.resumes is None else {"lease": lease.resumes.lease, "suspended": lease.resumes.at},
         }
 
     @query("leases")
@@ -237,7 +237,7 @@ def _summary(lease: GuestLease) -> dict[str, Any]:
 
 
 def _predecessors(lease: GuestLease) -> set[str]:
-    return {lease.redeem_predecessor, lease.join_predecessor} - {""}
+    return {lease.after.redeem, lease.after.join} - {""}
 
 
 def _order(identifier: str) -> tuple[int, str]:

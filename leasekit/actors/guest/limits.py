@@ -53,7 +53,7 @@ class Limits:
                 assert lease.renewal is not None
                 # A site that only accepts it goes on by the extension already, and says so when its units are up.
                 return self._leaves_at(lease, lease.renewal.term.end if lease.op_accepted else lease.end)
-            case (sm.ACTIVE_TICKETED, sm.MODIFYING) if lease.op_number:
+            case (sm.ACTIVE_TICKETED, sm.MODIFYING) if lease.operation.number:
                 leaves = self._leaves_at(lease, lease.end)
                 return min(max(self.redeem_by(lease), self._changed_by(lease)), leaves) if lease.op_accepted else leaves
             case (sm.ACTIVE_TICKETED, _) if lease.noticed >= 0 and not lease.is_promised:
@@ -85,7 +85,7 @@ class Limits:
 
     def _changed_by(self, lease: GuestLease) -> Instant:
         """From when on a modify that the site has accepted is in force there, whose clock may be behind."""
-        start = lease.renewal.term.start if lease.renewal is not None else lease.op_since
+        start = lease.renewal.term.start if lease.renewal is not None else lease.operation.since
         return start + self._settings.clock_skew
 
     def _leaves_at(self, lease: GuestLease, end: Instant) -> Instant:

@@ -116,7 +116,7 @@ class Membership:
             "slice.name": lease.slice,
             "unit.name": unit.name,
         }
-        predecessor = self._leases.get(lease.join_predecessor) if lease.join_predecessor else None
+        predecessor = self._leases.get(lease.after.join) if lease.after.join else None
         if predecessor is not None:
             context["predecessor.units"] = " ".join(predecessor.units)
             hosts = [unit.properties["host"] for unit in predecessor.units.values() if "host" in unit.properties]

@@ -13,7 +13,7 @@ from leasekit.actors.guest.leases import Leases
 from leasekit.actors.guest.returns import Returns
 from leasekit.actors.kernel import Kernel, earliest
 from leasekit.core.leases import service_manager as sm
-from leasekit.core.leases.records import GuestLease
+from leasekit.core.leases.records import NO_OPERATION, GuestLease, Operation
 from leasekit.core.protocol.messages import EXTEND, NEW, Accepted, CloseLease, Message, Redeem, RequestTicket, Withdraw
 from leasekit.core.time import Instant
 
@@ -81,15 +81,16 @@ class GuestOperations:
     def begin(self, lease: GuestLease, op: str) -> None:
         """Have the site do ``op``: a redeem's kind, or :data:`CLOSE`."""
         lease.number += 1
-        lease.op, lease.op_number, lease.op_accepted, lease.op_tries = op, lease.number, False, 0
         next_ = lease.next_configuration
-        lease.op_configuration, lease.op_since = lease.configuration if next_ is None else next_, self._kernel.now
+        configuration = lease.configuration if next_ is None else next_
+        lease.operation = Operation(op, lease.number, configuration, self._kernel.now)
+        lease.op_accepted, lease.op_tries = False, 0
         self._send_op(lease)
 
     @staticmethod
     def end(lease: GuestLease) -> None:
         """The site's answer is there, or not waited for any more."""
-        lease.op, lease.op_number = "", 0
+        lease.operation = NO_OPERATION
 
     def _send_op(self, lease: GuestLease) -> None:
         self._kernel.send(lease.site, self._op_message(lease))
@@ -101,13 +102,13 @@ class GuestOperations:
         self._kernel.touch(lease)
 
     def _op_message(self, lease: GuestLease) -> Message:
-        if lease.op == CLOSE:
+        op, number, configuration, _ = lease.operation
+        if op == CLOSE:
             save = lease.suspends and not lease.close_reason
-            return CloseLease(lease.id, lease.op_number, self._returns.relinquish_rest(lease), save)
-        held = lease.approved if lease.op == NEW else lease.renewal
-        configuration = lease.configuration if lease.op_configuration is None else lease.op_configuration
+            return CloseLease(lease.id, number, self._returns.relinquish_rest(lease), save)
+        held = lease.approved if op == NEW else lease.renewal
         return Redeem(
-            lease.id, lease.op_number, lease.op, lease.slice, held.ticket if held is not None else b"", lease.resource,
+            lease.id, number, op, lease.slice, held.ticket if held is not None else b"", lease.resource,
             configuration, lease.leaving, lease.truncation,
         )  # fmt: skip
 
@@ -125,9 +126,9 @@ class GuestOperations:
             # Nothing to write down: after a restart the request is sent again, and accepted again.
             lease.ask_accepted, lease.ask_at = True, later
             self._kernel.schedule(lease, self._kernel.due_at(lease))
-        elif message.number == lease.op_number and peer == lease.site and not lease.op_accepted:
+        elif message.number == lease.operation.number and peer == lease.site and not lease.op_accepted:
             lease.op_accepted, lease.op_at = True, later
-            if lease.op == NEW:
+            if lease.operation.op == NEW:
                 self._kernel.schedule(lease, self._kernel.due_at(lease))  # as above
             else:
                 self._kernel.touch(lease)
@@ -135,25 +136,25 @@ class GuestOperations:
     @staticmethod
     def due_at(lease: GuestLease) -> Instant | None:
         """When something of the lease is to be sent again."""
-        return earliest(lease.ask_at if lease.ask else None, lease.op_at if lease.op_number else None)
+        return earliest(lease.ask_at if lease.ask else None, lease.op_at if lease.operation.number else None)
 
     def due(self, lease: GuestLease) -> None:
         """Send again what is due."""
         if lease.ask and lease.ask_at <= self._kernel.now < lease.ask_deadline:
             self._send_ask(lease)
-        if lease.op_number and lease.op_at <= self._kernel.now:
+        if lease.operation.number and lease.op_at <= self._kernel.now:
             self._send_op(lease)
 
     @staticmethod
     def owes(lease: GuestLease, peer: str) -> bool:
         """Whether something that was sent to ``peer`` is not answered."""
-        return bool((lease.ask and lease.broker == peer) or (lease.op_number and lease.site == peer))
+        return bool((lease.ask and lease.broker == peer) or (lease.operation.number and lease.site == peer))
 
     def send_now(self, lease: GuestLease, peer: str) -> None:
         """A connection to ``peer`` has come up: what is not answered is sent again at once."""
         if lease.ask and lease.broker == peer:
             lease.ask_tries = 0
             self._send_ask(lease)
-        if lease.op_number and lease.site == peer:
+        if lease.operation.number and lease.site == peer:
             lease.op_tries = 0
             self._send_op(lease)

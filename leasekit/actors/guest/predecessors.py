@@ -45,25 +45,23 @@ class Predecessors:
         """Whether units may join; the lease is blocked if they may not yet, and closed if they never will."""
         if not mb.MACHINE.allows((lease.join, NONE), "block_join"):
             return True
-        answer = self._look_at(lease, lease.join_predecessor, lambda p: p.join == mb.JOINED)
+        answer = self._look_at(lease, lease.after.join, lambda p: p.join == mb.JOINED)
         if answer == LOST:
-            self._endings.close(lease, f"its join predecessor {self._what_became_of(lease.join_predecessor)}")
+            self._endings.close(lease, f"its join predecessor {self._what_became_of(lease.after.join)}")
         elif answer == WAIT:
             Membership.move(lease, "block_join")
         return answer == READY
 
     def may_redeem(self, lease: GuestLease, *, due: bool) -> bool:
         """The same for its first ticket; the mapper is asked when that is ``due``."""
-        answer = self._look_at(
-            lease, lease.redeem_predecessor, lambda p: p.state in (sm.ACTIVE, sm.ACTIVE_TICKETED), ask=due
-        )
+        answer = self._look_at(lease, lease.after.redeem, lambda p: p.state in (sm.ACTIVE, sm.ACTIVE_TICKETED), ask=due)
         if answer == LOST:
-            self._endings.expire(lease, f"its redeem predecessor {self._what_became_of(lease.redeem_predecessor)}")
+            self._endings.expire(lease, f"its redeem predecessor {self._what_became_of(lease.after.redeem)}")
             return False
         if answer == WAIT:
             if lease.join != mb.BLOCKED_REDEEM:
                 Membership.move(lease, "block_redeem")
-                self._kernel.note(lease.id, "blocked_redeem", "", "", f"waits for {lease.redeem_predecessor}")
+                self._kernel.note(lease.id, "blocked_redeem", "", "", f"waits for {lease.after.redeem}")
         else:
             Membership.move(lease, "unblock")
         self._kernel.touch(lease)
@@ -75,7 +73,7 @@ class Predecessors:
             return READY
         predecessor = self._records.by_id.get(name)
         if predecessor is None or predecessor.state in (sm.CLOSED, sm.FAILED):
-            return READY if lease.proceed else LOST
+            return READY if lease.after.proceed else LOST
         if not done(predecessor) or self._kernel.now < lease.hold_until:
             return WAIT
         if not ask:

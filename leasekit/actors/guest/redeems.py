@@ -64,7 +64,7 @@ class Redeems:
 
     def confirmed(self, lease: GuestLease, update: LeaseUpdate) -> None:
         """The site goes by what it was asked last."""
-        late = "the extension had begun, and was not undone" if lease.op == UNDO else ""
+        late = "the extension had begun, and was not undone" if lease.operation.op == UNDO else ""
         self._go_over(lease)
         self._operations.end(lease)
         lease.granted, lease.contract, lease.reason = update.term, update.contract, update.reason or late
@@ -82,7 +82,7 @@ class Redeems:
         """The site does not do what it was asked."""
         renewal = lease.renewal
         # What was granted to go on from the running term, which a modify has not moved, stands.
-        stands = lease.op == MODIFY and (renewal is None or lease.asked.term.end == lease.end)
+        stands = lease.operation.op == MODIFY and (renewal is None or lease.asked.term.end == lease.end)
         self._operations.end(lease)
         lease.renewal, lease.truncation, lease.next_configuration, lease.victims = None, b"", None, ()
         lease.reason = reason

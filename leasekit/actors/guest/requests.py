@@ -17,7 +17,7 @@ from leasekit.actors.keyring import Keyring
 from leasekit.actors.settings import GuestSettings
 from leasekit.core.errors import CommandError
 from leasekit.core.leases import service_manager as sm
-from leasekit.core.leases.records import Asked, GuestLease, Slice
+from leasekit.core.leases.records import After, Asked, GuestLease, Slice
 from leasekit.core.mappers import RequestLease
 from leasekit.core.protocol.messages import NEW
 from leasekit.core.requests import Options, parse_options
@@ -69,9 +69,11 @@ class LeaseRequests:
             broker=self.broker(wish.broker),
             asked=Asked(NEW, wish.units, wish.term, wish.site, dict(wish.properties)),
             configuration=dict(wish.configuration),
-            redeem_predecessor=self._known_lease("redeem_predecessor", wish.redeem_predecessor, slice_),
-            join_predecessor=self._known_lease("join_predecessor", wish.join_predecessor, slice_),
-            proceed=wish.if_predecessor_fails == "proceed",
+            after=After(
+                self._known_lease("redeem_predecessor", wish.redeem_predecessor, slice_),
+                self._known_lease("join_predecessor", wish.join_predecessor, slice_),
+                wish.if_predecessor_fails == "proceed",
+            ),
         )
         if "suspend" in wish.properties:
             lease.first_asked = lease.asked

@@ -15,7 +15,7 @@ from leasekit.actors.kernel import Kernel
 from leasekit.core.claims.ticket import begin_of, decode_ticket, saving_of
 from leasekit.core.errors import CommandError
 from leasekit.core.leases.plans import HOLD
-from leasekit.core.leases.records import Asked, GuestLease
+from leasekit.core.leases.records import Asked, GuestLease, Resumed
 from leasekit.core.leases.saved import RESUMES
 from leasekit.core.mappers import RequestLease
 from leasekit.core.properties import Properties
@@ -63,7 +63,7 @@ class Rests:
         except CommandError as error:
             self._kernel.complain(f"the rest of lease {lease.id}, which was suspended, can't be asked for: {error}")
             return
-        rest.resumes, rest.resumes_from = lease.id, stopped
+        rest.resumes = Resumed(lease.id, stopped)
         self._kernel.note(lease.id, "rest", "", "", f"{rest.id} asks for the {left} ms that are left")
         self._kernel.touch(rest)
 

@@ -85,10 +85,10 @@ class Returns:
     def relinquish_rest(self, lease: GuestLease) -> bytes:
         """What a close says of the rest of the lease's ticket: that it is given up; empty where nothing is left."""
         held = lease.approved
-        if held is None or held.term.end <= lease.op_since:
+        if held is None or held.term.end <= lease.operation.since:
             return b""
         signer = self._keyring.signer_of(decode_ticket(held.ticket).leaf.holder)
-        return state(signer, RELINQUISHMENT, held.digest, lease.op_since, lease.id).encode()
+        return state(signer, RELINQUISHMENT, held.digest, lease.operation.since, lease.id).encode()
 
     def give_back_unknown(self, peer: str, message: TicketUpdate) -> None:
         """Tickets for a lease that is over here, or that nobody knows any more, are given back all the same. Raises

@@ -5,7 +5,7 @@ A record is everything that must survive a crash, and a few fields that need not
 
 from __future__ import annotations
 
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, Final, NamedTuple
 
 import attrs
 
@@ -62,19 +62,53 @@ class GuestUnit(KeptRecord):
     table: ClassVar[str] = "units"
 
 
+class Operation(NamedTuple):
+    """What the site of a guest's lease was asked: which kind (empty: nothing), under which number (0: no answer is
+    waited for), with which configuration, and when first. It says the same as often as it is sent, whatever becomes of
+    the lease meanwhile: one number stands for one content.
+    """
+
+    op: str = ""
+    number: int = 0
+    configuration: Properties = EMPTY
+    since: Instant = 0
+
+
+NO_OPERATION: Final = Operation()
+
+
+class After(NamedTuple):
+    """The leases that a guest's lease waits for before it is redeemed, and before its units join (empty: none), and
+    whether it goes on without one that has come to nothing.
+    """
+
+    redeem: str = ""
+    join: str = ""
+    proceed: bool = False
+
+
+NO_PREDECESSOR: Final = After()
+
+
+class Resumed(NamedTuple):
+    """A guest's lease that was suspended, and when it ended."""
+
+    lease: str
+    at: Instant
+
+
 @attrs.define(slots=True, eq=False)
 class GuestLease(KeptRecord):
     """The service manager's record of a lease (:mod:`.service_manager`).
 
     Three slots never overwrite each other: ``asked`` (requested), ``approved`` with ``further`` (tickets in hand), and
-    ``granted`` (what the site gave). ``ask`` numbers the request that the broker owes an answer to, ``op_number`` the
-    site's (``op`` says what kind), 0 for none; ``number`` is the last one used. ``key_tried`` is the slice's key that
-    its site was last told. ``op_configuration`` and ``op_since`` (when it was first sent) are what the site's request
-    says as often as it is sent, whatever becomes of the lease meanwhile: one number stands for one content.
+    ``granted`` (what the site gave). ``ask`` numbers the request that the broker owes an answer to (0: none),
+    ``operation`` is what its site was asked; ``number`` is the last one used. ``key_tried`` is the slice's key that its
+    site was last told.
     ``renewal`` is the ticket that the site was asked to go on by; ``further`` are those in hand that go on from the
     running term, one after the other: each becomes the renewal when its time comes.
-    ``suspends``: its site has said that it is suspended; ``resumes`` is the suspended lease that it goes on from, which
-    ended at ``resumes_from``. ``first_asked`` is kept of a lease that can be suspended: its rest asks likewise.
+    ``suspends``: its site has said that it is suspended; ``resumes`` is the suspended lease that it goes on from.
+    ``first_asked`` is kept of a lease that can be suspended: its rest asks likewise.
     ``began`` is the number of its first request, and the digest of the ticket that answered it. ``before`` is the
     digest of the ticket before ``approved``, if its site was asked to go on before it said that it goes by that.
     """
@@ -94,8 +128,7 @@ class GuestLease(KeptRecord):
     ask: int = 0
     ask_accepted: bool = False
     ask_deadline: Instant = 0
-    op: str = ""
-    op_number: int = 0
+    operation: Operation = NO_OPERATION
     op_accepted: bool = False
     broker_seen: int = 0
     site_seen: int = 0
@@ -108,20 +141,15 @@ class GuestLease(KeptRecord):
     next_configuration: Properties | None = None
     resource: Properties = EMPTY
     victims: tuple[str, ...] = ()
-    redeem_predecessor: str = ""
-    join_predecessor: str = ""
-    proceed: bool = False
+    after: After = NO_PREDECESSOR
     closing: bool = False
     close_reason: str = ""
     noticed: Instant = -1
     ended: Instant = -1
     key_tried: str = ""
-    op_configuration: Properties | None = None
-    op_since: Instant = 0
     further: tuple[Held, ...] = ()
     suspends: bool = False
-    resumes: str = ""
-    resumes_from: Instant = -1
+    resumes: Resumed | None = None
     first_asked: Asked | None = None
     began: tuple[int, bytes] = (0, b"")
     before: bytes = b""
@@ -171,7 +199,7 @@ class GuestLease(KeptRecord):
     @property
     def following(self) -> tuple[Held, ...]:
         """The tickets that go on from the one that the lease runs on: one that is being redeemed, those in hand."""
-        redeemed = self.renewal if self.op in (EXTEND, UNDO) else None
+        redeemed = self.renewal if self.operation.op in (EXTEND, UNDO) else None
         return self.further if redeemed is None else (redeemed, *self.further)
 
     @property
@@ -183,7 +211,7 @@ class GuestLease(KeptRecord):
     @property
     def leaving(self) -> tuple[str, ...]:
         """The units that go by what its site was asked last."""
-        redeemed = self.renewal if self.op in (EXTEND, UNDO) else None
+        redeemed = self.renewal if self.operation.op in (EXTEND, UNDO) else None
         return self.victims if redeemed is None else redeemed.victims
 
 

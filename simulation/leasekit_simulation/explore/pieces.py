@@ -187,7 +187,7 @@ def _truth(value: Any, scope: Scope, out: list[Any]) -> None:
 _BY_NAME: Final[Mapping[str, Reader]] = {
     "ticket": _ticket, "contract": _statement, "receipt": _statement, "truncation": _statement,
     "relinquishment": _statement, "digest": _digest, "claim": _digest, "number": _number, "ask": _number,
-    "op_number": _number, "settles": _number, "request": _number, "update": _update(""),
+    "settles": _number, "request": _number, "update": _update(""),
     "broker_seen": _update("broker"), "site_seen": _update("site"), "action": _action, "retire": _truth,
     "reason": _truth,
 }  # fmt: skip
@@ -264,9 +264,9 @@ def _record(record: Any, scope: Scope, out: list[Any], unused: frozenset[str] = 
 # -- actors --------------------------------------------------------------------------------------------------------
 
 _OVER_GUEST: Final = frozenset({
-    "asked", "ask", "ask_accepted", "ask_deadline", "op", "op_number", "op_accepted", "truncation", "granted",
+    "asked", "ask", "ask_accepted", "ask_deadline", "operation", "op_accepted", "truncation", "granted",
     "configuration", "next_configuration", "victims", "closing", "noticed", "ended", "ask_at", "op_at", "hold_until",
-    "join", "redeem_predecessor", "join_predecessor", "proceed", "op_configuration", "op_since", "began",
+    "join", "after", "began",
 })  # fmt: skip
 _OVER_BROKER: Final = frozenset({"asked", "deadline", "send_at"})
 _OVER_SITE: Final = frozenset({
@@ -284,12 +284,10 @@ def _unused_guest(lease: GuestLease) -> frozenset[str]:
         unused |= {"ask_at", "ask_accepted"}
     if not lease.ask and lease.state != "nascent":
         unused |= {"ask_deadline"}
-    if not lease.op_number:
-        unused |= {"op_at", "op_accepted", "op", "op_configuration", "op_since"}
+    if not lease.operation.number:
+        unused |= {"op_at", "op_accepted", "operation"}
     if lease.hold_until == 0:
         unused |= {"hold_until"}
-    if lease.state not in ("nascent", "ticketed"):
-        unused |= {"redeem_predecessor"}
     return frozenset(unused)
 
 
