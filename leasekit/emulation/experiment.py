@@ -37,7 +37,6 @@ messages, actions, transitions and flips from the beginning.
 
 from __future__ import annotations
 
-import json
 import resource
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -64,7 +63,7 @@ from leasekit.emulation import metrics
 from leasekit.emulation.energy.account import EnergyAccount
 from leasekit.emulation.mapper_faults import MapperFaults, Tell
 from leasekit.emulation.metrics import Series
-from leasekit.emulation.outputs import make_folder, writing
+from leasekit.emulation.outputs import make_folder, write_json, writing
 from leasekit.emulation.pictures import draw
 from leasekit.emulation.recorder import Outages, Recorder, Topologies, total
 from leasekit.emulation.request_book import RequestBook, Tally
@@ -196,7 +195,7 @@ def _write_summary(summary: Mapping[str, Any], out: Path) -> None:
     repeats = {**summary, "runs": [{k: v for k, v in run.items() if k != "measured"} for run in runs]}
     measured = {run["run"]: run["measured"] for run in runs}
     for name, content in (("summary.json", repeats), ("measured.json", measured)):
-        (out / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        write_json(out / name, content)
 
 
 def run_one(

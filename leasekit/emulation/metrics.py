@@ -6,13 +6,13 @@ All of it is pure, and takes any :class:`~leasekit.core.signals.SignalSteps`: a 
 
 from __future__ import annotations
 
-import csv
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from leasekit.core.signals import SignalSteps
 from leasekit.core.time import Duration, Instant, Term
+from leasekit.emulation.outputs import write_rows
 
 
 class Series(SignalSteps):
@@ -50,30 +50,16 @@ class Series(SignalSteps):
         return value
 
 
-def write_csv(
-    path: Path, columns: Mapping[str, SignalSteps], window: Term, interval: Duration, *, time_name: str = "instant_ms"
-) -> int:
-    """Writes step functions side by side, sampled at the window's start and every interval; returns the rows.
+def write_csv(path: Path, columns: Mapping[str, SignalSteps], window: Term, interval: Duration) -> None:
+    """Writes step functions side by side, sampled at the window's start and every interval.
 
-    The same input gives the same bytes on every machine: whole numbers are written without a point, others
-    with the fewest digits that read back to the same value, lines end in a line feed.
+    The same input gives the same bytes on every machine: whole numbers are written without a point, others with the
+    fewest digits that read back to the same value.
     """
+    instants = range(window.start, window.end, interval)
     samples = [column.sampled(window.start, window.end, interval) for column in columns.values()]
-    count = 0
-    with path.open("w", encoding="utf-8", newline="") as out:
-        rows = csv.writer(out, lineterminator="\n")
-        rows.writerow([time_name, *columns])
-        for at, *values in _side_by_side(range(window.start, window.end, interval), samples):
-            rows.writerow([at, *map(number_text, values)])
-            count += 1
-    return count
-
-
-def _side_by_side(
-    instants: Iterable[Instant], samples: Sequence[Iterable[tuple[Instant, float]]]
-) -> Iterable[tuple[float, ...]]:
-    for at, *pairs in zip(instants, *samples, strict=True):
-        yield (at, *(value for _, value in pairs))
+    rows = ([at, *(number_text(value) for _, value in row)] for at, *row in zip(instants, *samples, strict=True))
+    write_rows(path, ["instant_ms", *columns], rows)
 
 
 def number_text(value: float) -> str:

@@ -1,12 +1,15 @@
-"""Folders that results are written to, made before the work that fills them."""
+"""What results are written to: folders, made before the work that fills them, and the files in these."""
 
 from __future__ import annotations
 
+import csv
 import errno
+import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from leasekit.core.errors import LeasekitError
 
@@ -28,3 +31,16 @@ def writing(out: Path) -> Iterator[None]:
         is_file = isinstance(error, FileExistsError | NotADirectoryError)
         found = "a file" if is_file else repr(error.strerror or str(error))
         raise LeasekitError(f"{error.filename or out}: found {found}, expected a folder to write results to") from error
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """A file with one JSON object."""
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+def write_rows(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """A CSV file, whose lines end in a line feed on every machine."""
+    with path.open("w", encoding="utf-8", newline="") as out:
+        lines = csv.writer(out, lineterminator="\n")
+        lines.writerow(header)
+        lines.writerows(rows)

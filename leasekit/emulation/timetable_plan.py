@@ -6,7 +6,6 @@ for them as they are submitted, and one site has all ``nodes`` (:mod:`leasekit.e
 
 from __future__ import annotations
 
-import csv
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,6 +18,7 @@ from leasekit.emulation.compare.drive import REFUSED, DriveOutcome, drive
 from leasekit.emulation.compare.pool import Saving
 from leasekit.emulation.compare.works import BEST_EFFORT, BOUND, Work
 from leasekit.emulation.mapper_faults import Tell
+from leasekit.emulation.outputs import write_rows
 from leasekit.emulation.workload_file import KINDS, in_seconds
 from leasekit.policies.registry import make_mapper
 
@@ -104,8 +104,5 @@ def _summary(works: Sequence[Work], answers: Sequence[PlannedAnswer], nodes: int
 
 def write_answers(path: Path, answers: Sequence[PlannedAnswer]) -> None:
     """A CSV row for each request, in the order of the input: start_s (empty: refused) and the reason."""
-    with path.open("w", encoding="utf-8", newline="") as out:
-        rows = csv.writer(out, lineterminator="\n")
-        rows.writerow(["start_s", "reason"])
-        for answer in answers:
-            rows.writerow(["" if answer.start is None else in_seconds(answer.start), answer.reason])
+    rows = (["" if answer.start is None else in_seconds(answer.start), answer.reason] for answer in answers)
+    write_rows(path, ["start_s", "reason"], rows)

@@ -15,13 +15,12 @@ A); ``preference_domain`` and ``preference_size`` (options B1 and B2).
 
 from __future__ import annotations
 
-import csv
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from statistics import fmean, pstdev
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 import attrs
 from matplotlib.axes import Axes
@@ -34,7 +33,7 @@ from leasekit.core.settings import SettingsError, structure
 from leasekit.core.time import DAY, MINUTE, SECOND, Instant
 from leasekit.emulation import plots
 from leasekit.emulation.coallocation.against_paper import compare
-from leasekit.emulation.outputs import make_folder, writing
+from leasekit.emulation.outputs import make_folder, write_json, write_rows, writing
 from leasekit.policies.broker.coallocation.model import (
     Mode,
     ModelLink,
@@ -48,9 +47,6 @@ FILE: Final = "coallocation/testbed.json"
 INTERVALS: Final = 10
 USERS: Final = ("A", "B")
 SCENARIOS: Final = ("normal", "service_levels", "load_balancing", "preference_domain", "preference_size")
-
-W = TypeVar("W")
-R = TypeVar("R")
 
 Progress = Callable[[str, float], None]
 """Told what is done, and the share of it, from 0 to 1."""
@@ -275,9 +271,9 @@ def write(
     make_folder(out)
     with writing(out):
         for name, content in (("summary.json", summary), ("measured.json", times)):
-            (out / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+            write_json(out / name, content)
         loads = summary["loads_pct"]
-        _table(
+        write_rows(
             out / "success.csv",
             ("scenario", "seed", "load_pct", "user", "requests", "granted"),
             (
@@ -287,7 +283,7 @@ def write(
                 for user in USERS
             ),
         )
-        _table(
+        write_rows(
             out / "utilisation.csv",
             ("scenario", "seed", "load_pct", "site", "utilisation"),
             (
@@ -297,13 +293,6 @@ def write(
             ),
         )
         return [*_draw_success(out, summary), *_draw_utilisation(out, summary), *_draw_times(out, summary, times)]
-
-
-def _table(path: Path, columns: Sequence[str], rows: Iterator[Sequence[object]]) -> None:
-    with path.open("w", encoding="utf-8", newline="") as out:
-        lines = csv.writer(out, lineterminator="\n")
-        lines.writerow(columns)
-        lines.writerows(rows)
 
 
 def _draw_success(out: Path, summary: Mapping[str, Any]) -> tuple[Path, Path]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import json
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -19,6 +17,7 @@ from leasekit.core.time import DAY, HOUR, MINUTE, SECOND
 from leasekit.emulation.compare.drive import REFUSED
 from leasekit.emulation.compare.measures import Columns, Measured, bounded_slowdowns, ends_of, stretches
 from leasekit.emulation.compare.works import Workload
+from leasekit.emulation.outputs import write_json, write_rows
 from leasekit.emulation.plots import DASHES, PALETTE, draw_figure
 
 COLUMNS: Final = (
@@ -76,9 +75,9 @@ def write(out: Path, workload: Workload, nodes: int, runs: Sequence[Measured]) -
     out.mkdir(parents=True, exist_ok=True)
     files = [out / "summary.json", out / "summary.csv", out / "requests.csv"]
     document = {"workload": workload.name, "nodes": nodes, "runs": [run.summary for run in runs]}
-    files[0].write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
-    _write_rows(files[1], COLUMNS, ([run.summary[column] for column in COLUMNS] for run in runs))
-    _write_rows(files[2], *_requests(workload, runs))
+    write_json(files[0], document)
+    write_rows(files[1], COLUMNS, ([run.summary[column] for column in COLUMNS] for run in runs))
+    write_rows(files[2], *_requests(workload, runs))
     for name, size, draw in (
         ("measures", (11.0, 0.9 + 0.42 * len(runs) + 0.6), _measures),
         ("waits", (10.0, 4.2), _waits),
@@ -86,13 +85,6 @@ def write(out: Path, workload: Workload, nodes: int, runs: Sequence[Measured]) -
     ):
         files += draw_figure(out / name, size, partial(draw, workload=workload, nodes=nodes, runs=runs))
     return files
-
-
-def _write_rows(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    with path.open("w", encoding="utf-8", newline="") as file:
-        out = csv.writer(file, lineterminator="\n")
-        out.writerow(header)
-        out.writerows(rows)
 
 
 def _requests(workload: Workload, runs: Sequence[Measured]) -> tuple[list[str], Iterable[Sequence[Any]]]:

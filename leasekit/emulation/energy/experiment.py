@@ -9,8 +9,6 @@ requests take their cores when they start; figures are those of :mod:`.metrics`.
 
 from __future__ import annotations
 
-import csv
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -38,7 +36,7 @@ from leasekit.emulation.energy.requests import (
     window_of,
 )
 from leasekit.emulation.metrics import Series
-from leasekit.emulation.outputs import make_folder, writing
+from leasekit.emulation.outputs import make_folder, write_json, write_rows, writing
 from leasekit.emulation.processes import spread_over
 from leasekit.policies.authority.energy import EnergySettings
 from leasekit.policies.authority.energy_plan import EnergyPowerSettings
@@ -247,22 +245,16 @@ def write(
     make_folder(out)
     with writing(out):
         for name, content in (("summary.json", summary), ("measured.json", times)):
-            (out / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-        _table(out / "strategies.csv", [list(found[0].figures), *(list(one.figures.values()) for one in found)])
-        _table(out / "daily.csv", _daily_rows(found))
+            write_json(out / name, content)
+        write_rows(out / "strategies.csv", list(found[0].figures), (list(one.figures.values()) for one in found))
+        write_rows(out / "daily.csv", ("day", "strategy", "used", "off", "suspended"), _daily_rows(found))
         return [*_draw_cores(out, summary, found), *_draw_hours(out, summary), *_draw_delays(out, summary)]
 
 
 def _daily_rows(found: Sequence[EnergyFound]) -> Iterator[Sequence[object]]:
-    yield ("day", "strategy", "used", "off", "suspended")
     for one in found:
         for day, values in enumerate(zip(*one.daily.values(), strict=True)):
             yield (day, one.figures["strategy"], *values)
-
-
-def _table(path: Path, rows: Iterator[Sequence[object]] | Sequence[Sequence[object]]) -> None:
-    with path.open("w", encoding="utf-8", newline="") as out:
-        csv.writer(out, lineterminator="\n").writerows(rows)
 
 
 def _draw_cores(out: Path, summary: Mapping[str, Any], found: Sequence[EnergyFound]) -> tuple[Path, Path]:
