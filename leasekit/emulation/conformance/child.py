@@ -13,7 +13,7 @@ import resource
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, TextIO
 
@@ -32,55 +32,64 @@ BUG: Final = 70
 """Exit status for what is not the mapper's fault."""
 MEMORY_MAX: Final = 4 << 30
 """Address space in bytes: a mapper that hoards gets a ``MemoryError``, not the machine."""
+TURN_MAX: Final = 30.0
+"""Seconds that a shell gives a turn if nothing else is set (``shell.mapper_timeout``)."""
 SHRINK_SLOW: Final = 12
 """How many cases are tried to shrink one whose turn takes too long: each costs the limit."""
 
 
 @attrs.frozen(kw_only=True)
-class ChildJob:
-    """What a child is to do: ``replay`` one case, or draw ``cases`` of them; with ``digests_only`` only to see what is
-    decided, faults and costs are then somebody else's.
-    """
+class Subject:
+    """What is checked, and how. ``limit`` is how many seconds a turn of a small case may take."""
 
     target: str
     role: str
-    settings: Mapping[str, Any]
-    types: tuple[str, ...]
-    seed: int
-    cases: int
-    limit: float
-    turn_max: float
+    settings: Mapping[str, Any] = attrs.Factory(dict)
+    types: Sequence[str] = ("vm", "host")
+    seed: int = 1
+    cases: int = 100
+    limit: float = 5.0
+    turn_max: float = TURN_MAX
+
+
+@attrs.frozen(kw_only=True)
+class ChildJob:
+    """What a child is to do with its subject: ``replay`` one case, or draw all of them; with ``digests_only`` only to
+    see what is decided, faults and costs are then somebody else's.
+    """
+
+    subject: Subject
     digests_only: bool = False
     replay: Case | None = None
 
 
-def maker(target: str, role: str, settings: Mapping[str, Any], seed: int) -> Callable[[], Any]:
+def maker(subject: Subject) -> Callable[[], Any]:
     """What makes the mapper anew for each case. One that follows a load gets a generated one.
 
     Raises ``SettingsError``.
     """
-    needs = getattr(find_mapper(target, role, "mapper"), "needs_signal", False)
-    extras = {"signal": synthetic(seed, 2 * DAY, peak=20.0)} if needs else {}
-    return lambda: make_mapper(target, role, settings, "mapper", extras)
+    needs = getattr(find_mapper(subject.target, subject.role, "mapper"), "needs_signal", False)
+    extras = {"signal": synthetic(subject.seed, 2 * DAY, peak=20.0)} if needs else {}
+    return lambda: make_mapper(subject.target, subject.role, subject.settings, "mapper", extras)
 
 
 class _MapperChild:
     def __init__(self, job: ChildJob, out: TextIO) -> None:
-        self._job = job
+        self._job, self._subject = job, job.subject
         self._out = out
-        self._make = maker(job.target, job.role, job.settings, job.seed)
+        self._make = maker(job.subject)
         self._turns = 0
 
     def run(self) -> None:
-        job = self._job
+        job, subject = self._job, self._subject
         if job.replay is not None:
             self._replay(job.replay)
             return
         digests, wrong = [], False
-        for number in range(job.cases):
-            case = draw(job.seed, number, job.types)
+        for number in range(subject.cases):
+            case = draw(subject.seed, number, subject.types)
             self._say(case=number)
-            played = play(case, job.role, self._make, job.limit, beat=self._beat)
+            played = play(case, subject.role, self._make, subject.limit, beat=self._beat)
             self._turns += played.turns
             digests.append("" if played.fault is not None else played.digest)
             if played.fault is not None:
@@ -93,22 +102,22 @@ class _MapperChild:
 
     def _by_hand(self, *, costly: bool) -> list[dict[str, Any]]:
         """Turns of cycles that are made by hand: empty ones, and large ones."""
-        job = self._job
+        subject = self._subject
         try:
             self._say(case="nothing")
-            survives_nothing(job.role, self._make, job.types, job.limit)
+            survives_nothing(subject.role, self._make, subject.types, subject.limit)
             if not costly:
                 return []
             self._say(case="large")
-            return [attrs.asdict(cost) for cost in costs(job.role, self._make, job.types, job.turn_max)]
+            return [attrs.asdict(cost) for cost in costs(subject.role, self._make, subject.types, subject.turn_max)]
         except FaultFound as found:
             self._say(fault={"check": found.fault.check, "text": found.fault.text, "case": None})
             return []
 
     def _replay(self, case: Case) -> None:
-        job = self._job
+        subject = self._subject
         self._say(case="replay")
-        played = play(case, job.role, self._make, job.limit, journal=True, beat=self._beat)
+        played = play(case, subject.role, self._make, subject.limit, journal=True, beat=self._beat)
         if played.fault is not None:
             self._say(
                 fault={"check": played.fault.check, "text": played.fault.text, "case": case_to_json(case)},
@@ -118,7 +127,7 @@ class _MapperChild:
 
     def _tell(self, case: Case, fault: Fault) -> None:
         """The fault with the smallest case that can be found for the same check."""
-        job, last = self._job, fault
+        subject, last = self._subject, fault
         tries = SHRINK_SLOW if fault.check == TIME else 400
         until = time.monotonic() + 60
 
@@ -127,7 +136,7 @@ class _MapperChild:
             if time.monotonic() > until:
                 return False
             self._say(case="shrinking")
-            found = play(candidate, job.role, self._make, job.limit, beat=self._beat).fault
+            found = play(candidate, subject.role, self._make, subject.limit, beat=self._beat).fault
             same = found is not None and found.check == fault.check
             if same and found is not None:
                 last = found
@@ -151,8 +160,8 @@ def main() -> int:
     os.dup2(2, 1)
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY_MAX, resource.getrlimit(resource.RLIMIT_AS)[1]))
-    replay = data.pop("replay")
-    job = ChildJob(**{**data, "types": tuple(data["types"])}, replay=None if replay is None else case_from_json(replay))
+    replay = None if data["replay"] is None else case_from_json(data["replay"])
+    job = ChildJob(subject=Subject(**data["subject"]), digests_only=data["digests_only"], replay=replay)
     try:
         _MapperChild(job, out).run()
     except LeasekitError as error:

@@ -47,8 +47,6 @@ from leasekit.emulation.conformance.watched import (
 class BrokerJudge:
     """Of a broker's mapper. ``overdue`` are the leases that could have been granted when nothing else waited."""
 
-    method = "allocate"
-
     def __init__(self) -> None:
         self.overdue: dict[str, str] = {}
 
@@ -153,8 +151,6 @@ def _group_fits(cycle: BrokerCycle, group: Sequence[PendingRequest]) -> str:
 class AuthorityJudge:
     """Of an authority's mapper."""
 
-    method = "assign"
-
     def __init__(self) -> None:
         self.overdue: dict[str, str] = {}
 
@@ -210,8 +206,6 @@ class AuthorityJudge:
 
 class GuestJudge:
     """Of a guest's mapper: what it asks for is its own business, but it must not ask without end."""
-
-    method = "plan"
 
     def __init__(self) -> None:
         self.overdue: dict[str, str] = {}

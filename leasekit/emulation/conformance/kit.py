@@ -34,7 +34,7 @@ from leasekit.emulation.conformance.cases import (
     read_case,
     to_json,
 )
-from leasekit.emulation.conformance.child import BUG
+from leasekit.emulation.conformance.child import BUG, Subject
 from leasekit.emulation.conformance.loads import Cost
 from leasekit.policies.registry import BUILT_IN, METHODS, find_mapper
 
@@ -50,9 +50,6 @@ CHECKS: Final[Mapping[str, str]] = {
 }
 """What is checked, and what it means."""
 COST: Final = "what a turn costs"
-TURN_MAX: Final = 30.0
-"""Seconds that a shell gives a turn if nothing else is set (``shell.mapper_timeout``)."""
-
 __all__ = [
     "CHECKS",
     "COST",
@@ -90,20 +87,6 @@ class Checked:
     faults: tuple[KitFinding, ...]
     costs: tuple[Cost, ...] = ()
     journal: tuple[tuple[int, str, tuple[str, ...]], ...] = ()
-
-
-@attrs.frozen(kw_only=True)
-class Subject:
-    """What is checked, and how. ``limit`` is how many seconds a turn of a small case may take."""
-
-    target: str
-    role: str
-    settings: Mapping[str, Any] = attrs.Factory(dict)
-    types: Sequence[str] = ("vm", "host")
-    seed: int = 1
-    cases: int = 100
-    limit: float = 5.0
-    turn_max: float = TURN_MAX
 
 
 def role_of(target: str, given: str | None) -> str:
@@ -198,9 +181,7 @@ class _KitChild:
         self._rest = b""
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the child
         job = {
-            "target": subject.target, "role": subject.role, "settings": dict(subject.settings),
-            "types": list(subject.types), "seed": subject.seed, "cases": subject.cases, "limit": subject.limit,
-            "turn_max": subject.turn_max, "digests_only": hash_seed > 1,
+            "subject": attrs.asdict(subject), "digests_only": hash_seed > 1,
             "replay": None if case is None else case_to_json(case),
         }  # fmt: skip
         self.process = subprocess.Popen(

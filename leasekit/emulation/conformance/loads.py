@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from random import Random
 from typing import Any, Final
 
@@ -25,12 +26,12 @@ from leasekit.core.properties import EMPTY
 from leasekit.core.time import DAY, HOUR, MINUTE, Term
 from leasekit.core.timetable import Timetable
 from leasekit.emulation.conformance.watched import SURVIVES, Fault, FaultFound, call
+from leasekit.policies.registry import METHODS
 
 SIZES: Final = (10, 1_000, 10_000)
 TRIES: Final = (5, 3, 1)
 SITES: Final = 4
 FAR: Final = 1000 * DAY
-METHODS: Final[Mapping[str, str]] = {"broker": "allocate", "authority": "assign", "guest": "plan"}
 
 
 @attrs.frozen(kw_only=True)
@@ -87,6 +88,7 @@ def _broker(size: int, types: Sequence[str]) -> BrokerCycle:
     tables = {(site, type_): _loaded(Random(f"{site}{type_}"), size) for site in range(SITES) for type_ in types}
     span = Term(0, FAR)
 
+    @cache
     def sources(type_: str) -> Sequence[Source]:
         return [
             Source(f"site{site}/{kind}", f"site{site}", kind, table.capacity_at(HOUR), span, EMPTY, table.overlay())
@@ -94,14 +96,7 @@ def _broker(size: int, types: Sequence[str]) -> BrokerCycle:
             if kind == type_
         ]
 
-    made: dict[str, Sequence[Source]] = {}
-
-    def once(type_: str) -> Sequence[Source]:
-        if type_ not in made:
-            made[type_] = sources(type_)
-        return made[type_]
-
-    return BrokerCycle(HOUR, requests, (), once)
+    return BrokerCycle(HOUR, requests, (), sources)
 
 
 def _pending(random: Random, number: int, types: Sequence[str]) -> PendingRequest:

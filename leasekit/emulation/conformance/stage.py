@@ -33,6 +33,7 @@ from leasekit.emulation.world import Outcome, World
 from leasekit.policies.authority.first_fit import FirstFit
 from leasekit.policies.broker.fcfs import Fcfs
 from leasekit.policies.guest.manual import Manual
+from leasekit.policies.registry import METHODS
 from leasekit.stores.memory import MemoryStore
 
 BROKER: Final = "broker"
@@ -78,7 +79,7 @@ def play(
     while it goes on.
     """
     judge = JUDGES[role]()
-    watched = Watched(make(), judge.method, judge.begin, limit, beat)
+    watched = Watched(make(), METHODS[role], judge.begin, limit, beat)
     watched.keep_journal = journal
     fault: Fault | None = None
     try:
