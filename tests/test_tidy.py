@@ -72,7 +72,7 @@ PARTS = (
     "broker/queue", "broker/book", "broker/usage", "broker/holds", "broker/planner", "broker/quotes",
     "broker/admission", "broker/introductions", "broker/answers", "broker/dry_runs",
     "guest/answers", "guest/changes", "guest/dry_runs", "guest/endings", "guest/leases", "guest/limits",
-    "guest/membership", "guest/operations", "guest/predecessors", "guest/redeems", "guest/requests", "guest/rests",
+    "guest/membership", "guest/operations", "guest/redeems", "guest/requests", "guest/rests",
     "guest/returns", "guest/slices", "guest/tickets", "guest/timeouts", "guest/topologies", "guest/transitions",
     "site/kinds", "site/unit_power", "site/inventory", "site/units", "site/calendars", "site/saved", "site/operations",
     "site/waiting", "site/turns", "site/updates",

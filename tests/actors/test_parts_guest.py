@@ -17,7 +17,6 @@ from leasekit.actors.guest.leases import Leases
 from leasekit.actors.guest.limits import Limits
 from leasekit.actors.guest.membership import Membership
 from leasekit.actors.guest.operations import GuestOperations
-from leasekit.actors.guest.predecessors import Predecessors
 from leasekit.actors.guest.redeems import Redeems
 from leasekit.actors.guest.requests import LeaseRequests
 from leasekit.actors.guest.rests import Rests
@@ -26,7 +25,7 @@ from leasekit.actors.guest.slices import Slices
 from leasekit.actors.guest.tickets import Sites, Tickets
 from leasekit.actors.guest.timeouts import LeaseTimeouts
 from leasekit.actors.guest.topologies import LeasedTopologies, PlanTrials
-from leasekit.actors.guest.transitions import Dependents, SliceKeys, Transitions
+from leasekit.actors.guest.transitions import Dependents, Predecessors, SliceKeys, Transitions
 from leasekit.actors.kernel import Kernel
 from leasekit.actors.keyring import Keyring
 from leasekit.actors.peering import Peering

@@ -35,11 +35,10 @@ from leasekit.actors.guest.endings import Endings
 from leasekit.actors.guest.leases import Leases
 from leasekit.actors.guest.membership import Membership
 from leasekit.actors.guest.operations import GuestOperations
-from leasekit.actors.guest.predecessors import Predecessors
 from leasekit.actors.guest.redeems import Redeems
 from leasekit.actors.guest.returns import Returns
 from leasekit.actors.guest.slices import Slices
-from leasekit.actors.guest.transitions import Transitions
+from leasekit.actors.guest.transitions import Predecessors, Transitions
 from leasekit.actors.kernel import Kernel
 from leasekit.actors.peering import Peering
 from leasekit.actors.served import Served

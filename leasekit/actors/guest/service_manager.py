@@ -19,7 +19,6 @@ from leasekit.actors.guest.leases import Leases
 from leasekit.actors.guest.limits import Limits
 from leasekit.actors.guest.membership import Membership
 from leasekit.actors.guest.operations import GuestOperations
-from leasekit.actors.guest.predecessors import Predecessors
 from leasekit.actors.guest.redeems import Redeems
 from leasekit.actors.guest.requests import LeaseRequests
 from leasekit.actors.guest.rests import Rests
@@ -28,7 +27,7 @@ from leasekit.actors.guest.slices import Slices
 from leasekit.actors.guest.tickets import Sites, Tickets
 from leasekit.actors.guest.timeouts import LeaseTimeouts
 from leasekit.actors.guest.topologies import LeasedTopologies, PlanTrials
-from leasekit.actors.guest.transitions import Dependents, SliceKeys, Transitions
+from leasekit.actors.guest.transitions import Dependents, Predecessors, SliceKeys, Transitions
 from leasekit.actors.kernel import earliest
 from leasekit.actors.settings import GuestSettings, Peer
 from leasekit.actors.turns import FAILED, check_decision, is_inline, run_turn
