@@ -75,7 +75,8 @@ PARTS = (
     "guest/membership", "guest/operations", "guest/redeems", "guest/requests", "guest/rests",
     "guest/returns", "guest/slices", "guest/tickets", "guest/timeouts", "guest/topologies", "guest/transitions",
     "site/kinds", "site/unit_power", "site/inventory", "site/units", "site/calendars", "site/saved", "site/operations",
-    "site/waiting", "site/turns", "site/updates",
+    "site/waiting", "site/turns", "site/updates", "site/claims", "site/incidents", "site/accusations", "site/limits",
+    "site/checks", "site/admission", "site/delegations",
 )  # fmt: skip
 """Modules of leasekit/actors whose classes are parts."""
 USES_MAX = 5

@@ -40,11 +40,15 @@ class Server(Actor, Generic[L]):
     def _issue(self, issuer: Issuer) -> Issued:
         """The part that delegates what ``issuer`` has."""
         issued = Issued(self.kernel, self.keyring, issuer)
+        self._add_issued(issued)
+        return issued
+
+    def _add_issued(self, issued: Issued) -> None:
+        """Have the part that delegates take its messages, and hear of peers."""
         self.dispatch.add(issued)
         self.refused.insert(0, issued.refused)
         self.peering.changed.append(issued.peer_changed)
         self.connected.append(issued.connected)
-        return issued
 
     def _describe(self, lease: L) -> dict[str, Any]:
         """The lease as plain data for an operator."""

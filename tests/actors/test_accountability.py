@@ -315,10 +315,12 @@ def test_evidence_is_bounded(tmp_path: Path) -> None:
     world.request("web", 3, 10 * SECOND, HOUR)
     world.pass_time(MINUTE)
     site = world.site()
-    site.keep_evidence("other", b"k" * 32, decode_evidence(next(iter(site.incidents.values())).body), "words")
-    assert len(site.incidents) == 1
+    site.incidents.keep("other", b"k" * 32, decode_evidence(next(iter(site.incidents.evidence.values())).body), "words")
+    assert len(site.incidents.evidence) == 1
     assert "not kept" in site.errors[-1]
-    evidence = decode_evidence(next(iter(site.incidents.values())).body)
+    evidence = decode_evidence(next(iter(site.incidents.evidence.values())).body)
     for number in range(50):
-        site.keep_evidence(f"made up {number}", number.to_bytes(32, "big"), evidence, "words", bytes([number % 2]))
-    assert len(site._guilty) == len(site.incidents) == 1, "guilty is who there is evidence against, and no more"
+        site.incidents.keep(f"made up {number}", number.to_bytes(32, "big"), evidence, "words", bytes([number % 2]))
+    assert len(site.incidents._guilty) == len(site.incidents.evidence) == 1, (
+        "guilty is who there is evidence against, and no more"
+    )

@@ -14,7 +14,7 @@ from leasekit.actors.base import Actor
 from leasekit.actors.broker import sources as broker_sources
 from leasekit.actors.guest import returns as guest_returns
 from leasekit.actors.settings import ADMINISTER, Peer
-from leasekit.actors.site import claims as site_claims
+from leasekit.actors.site import accusations, claims
 from leasekit.core.claims.evidence import Evidence, encode_evidence, verify_evidence
 from leasekit.core.claims.keys import Keypair
 from leasekit.core.claims.statements import RELINQUISHMENT, TRUNCATION, decode_statement, endorse, state
@@ -151,7 +151,7 @@ def test_a_truncation_about_one_claim_with_the_ticket_of_another(world: Deployed
     world.pass_time(MINUTE)
     ticket, record = held(world, "batch", lease), world.guest("batch").leases[lease]
     world.receive("site", "upper", truncated(world, "upper", ticket, 2 * MINUTE, subject=b"s" * 32))
-    assert world.site().claims[ticket.leaf.digest].lease == lease
+    assert world.site().claims.by_digest[ticket.leaf.digest].lease == lease
     again = Redeem(f"{lease}9", 1, "new", "s", ticket.encode(), record.resource, {}, (), b"")
     world.receive("site", "batch", again)
     world.pass_time(SECOND)
@@ -175,11 +175,11 @@ def test_what_a_site_notes_of_unused_claims_is_bounded(world: DeployedWorld, mon
     """A broker can't fill a site's store with the ends of claims that it makes up; nor a guest with returns of them.
     Another broker's are still taken.
     """
-    monkeypatch.setattr(site_claims, "UNUSED_MAX", 5)
+    monkeypatch.setattr(claims, "UNUSED_MAX", 5)
     upper, batch = world.broker("upper"), world.guest("batch")
     parent = source_of(world, "upper")
     key = Keypair(b"x" * 32).public
-    before = len(world.site().claims)
+    before = len(world.site().claims.by_digest)
     for serial in range(20):
         child = delegate(parent, upper.signer, holder=key, units=1, term=Term(MINUTE, HOUR), serial=1000 + serial)
         world.receive("site", "upper", truncated(world, "upper", child, MINUTE))
@@ -188,14 +188,14 @@ def test_what_a_site_notes_of_unused_claims_is_bounded(world: DeployedWorld, mon
         )  # fmt: skip
         note = state(batch.signer, RELINQUISHMENT, mine.leaf.digest, MINUTE, "x").encode()
         world.receive("site", "batch", Relinquish("x-1", serial + 1, mine.encode(), note))
-    assert len(world.site().claims) - before <= 5
+    assert len(world.site().claims.by_digest) - before <= 5
     lower, web = world.broker("lower"), world.guest("web")
     other = delegate(
         source_of(world, "lower"), lower.signer, holder=web.signer.public, units=1, term=Term(MINUTE, HOUR), serial=999
     )  # fmt: skip
     note = state(web.signer, RELINQUISHMENT, other.leaf.digest, MINUTE, "x").encode()
     world.receive("site", "web", Relinquish("x-1", 1, other.encode(), note))
-    assert other.leaf.digest in world.site().claims
+    assert other.leaf.digest in world.site().claims.by_digest
 
 
 def test_an_early_end_outlives_a_flood_of_others(world: DeployedWorld) -> None:
@@ -203,7 +203,7 @@ def test_an_early_end_outlives_a_flood_of_others(world: DeployedWorld) -> None:
     others do with the claim that it ended.
     """
     site, upper, lower = world.site(), world.broker("upper"), world.broker("lower")
-    site.tree = ClaimTree(early_max=1)
+    site.claims.tree = ClaimTree(early_max=1)
     mine = source_of(world, "lower")
     world.receive("site", "upper", truncated(world, "upper", mine, 2 * MINUTE))
     key = Keypair(b"x" * 32).public
@@ -217,7 +217,7 @@ def test_an_early_end_outlives_a_flood_of_others(world: DeployedWorld) -> None:
     )  # fmt: skip
     tag = world.guest("web").keyring.tag
     world.receive("site", "web", Redeem(f"{tag}-50", 1, "new", "s", ticket.encode(), {}, {}, (), b""))
-    standing = site.tree.standing(mine.leaf.digest)
+    standing = site.claims.tree.standing(mine.leaf.digest)
     assert standing is not None and standing.until == 2 * MINUTE
 
 
@@ -271,7 +271,7 @@ def test_closes_of_leases_that_never_were_leave_no_history(world: DeployedWorld)
 
 def test_reports_to_one_who_does_not_listen_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A site owes a broker that accepts nothing only so many reports."""
-    monkeypatch.setattr(site_claims, "REPORTS_MAX", 5)
+    monkeypatch.setattr(accusations, "REPORTS_MAX", 5)
     text = CHAIN.replace('length = "1d"', 'length = "1d"\ndegree = 1.5')
     world = DeployedWorld(text, tmp_path)
     world.lost.add(("upper", "site", "Accepted"))
@@ -328,7 +328,7 @@ def test_a_broker_does_not_hide_what_others_do_behind_its_own_guilt(tmp_path: Pa
             count += 1
             redeem = Redeem(f"{batch.keyring.tag}-{900 + count}", 1, "new", "s", ticket.encode(), {}, {}, (), b"")
             world.receive("site", "batch", redeem)
-    assert len(site.incidents) == 5
+    assert len(site.incidents.evidence) == 5
     other = world.broker("other")
     for serial in range(2):
         ticket = delegate(

@@ -42,9 +42,10 @@ from leasekit.actors.guest.transitions import Predecessors, Transitions
 from leasekit.actors.kernel import Kernel
 from leasekit.actors.peering import Peering
 from leasekit.actors.served import Served
+from leasekit.actors.site.admission import ClaimAccounts, TicketAdmission
 from leasekit.actors.site.authority import Authority
 from leasekit.actors.site.calendars import Calendars
-from leasekit.actors.site.claims import SiteClaims
+from leasekit.actors.site.checks import ClaimHistory, TicketChecks
 from leasekit.actors.site.leases import SiteLeases
 from leasekit.actors.site.maintenance import SiteMaintenance
 from leasekit.actors.site.operations import Operations
@@ -226,11 +227,11 @@ BUGS: Final[dict[str, Bug]] = {
     # -- claims
     "signatures are not checked": Bug(Ed25519, "verify", "if len(signature)", "return True\n    if len(signature)"),
     "a claim that was given back is honoured": Bug(
-        SiteClaims, "_check_history", "if known is not None and known.state == VOID:", "if False:",
-        Bug(SiteClaims, "admit", "if until <= max(self.kernel.now, leaf.term.start):", "if False:"),
+        ClaimHistory, "check", "if known is not None and known.state == VOID:", "if False:",
+        Bug(ClaimAccounts, "count", "if until <= max(self._kernel.now, leaf.term.start):", "if False:"),
     ),
     "a claim is redeemed twice": Bug(
-        SiteClaims, "_check_history", "if known is not None and known.state == REDEEMED:", "if False:"
+        ClaimHistory, "check", "if known is not None and known.state == REDEEMED:", "if False:"
     ),
     "a guest forgets to give a ticket back": Bug(
         Returns, "give_back", "if held.term.end <= self._kernel.now", "if True"
@@ -252,7 +253,7 @@ BUGS: Final[dict[str, Bug]] = {
         Broker, "_reserve", "table.replace(concerned(lease).key, key, ", "table.reserve(key, "
     ),
     "a site keeps what a modify replaced": Bug(
-        SiteClaims, "replace", "table.replace(old, leaf.digest, ", "table.reserve(leaf.digest, "
+        TicketAdmission, "replace", "table.replace(old, leaf.digest, ", "table.reserve(leaf.digest, "
     ),
     "a site keeps the time of a lease that was closed early": Bug(
         SiteLeases, "close_lease", "self.calendars.end(lease, self.kernel.now)", NOTHING
@@ -269,11 +270,11 @@ BUGS: Final[dict[str, Bug]] = {
     ),
     # -- reasons
     "good tickets are refused as expired": Bug(
-        SiteClaims, "check_ticket", "if leaf.term.end <= self.kernel.now:",
+        TicketChecks, "check", "if leaf.term.end <= self._kernel.now:",
         "if leaf.term.end <= self.kernel.now or leaf.serial % 4 == 0:",
     ),
     "good tickets are refused as given back": Bug(
-        SiteClaims, "_check_history", "if known is not None and known.state == VOID:",
+        ClaimHistory, "check", "if known is not None and known.state == VOID:",
         "if leaf.serial % 4 == 0:\n"
         '        raise TicketError("returned", "the claim was given back")\n'
         "    if known is not None and known.state == VOID:",

@@ -13,11 +13,10 @@ from typing import Any
 from leasekit.actors.dispatch import command, takes
 from leasekit.actors.issued import taken_back
 from leasekit.actors.served import FRESH, OLD
-from leasekit.actors.settings import DELEGATE, REDEEM, AuthoritySettings, DelegationSpec, Peer
+from leasekit.actors.settings import DELEGATE, REDEEM, AuthoritySettings, Peer
 from leasekit.actors.site.claims import HEARD, REDEEMED, VOID
 from leasekit.actors.site.maintenance import SiteMaintenance
-from leasekit.core.claims.claim import DEGREE_ONE, Claim, decode_claim
-from leasekit.core.claims.evidence import in_words, of_returned
+from leasekit.core.claims.claim import Claim, decode_claim
 from leasekit.core.claims.keys import Scheme, Signer, fingerprint
 from leasekit.core.claims.statements import (
     RECEIPT,
@@ -28,16 +27,15 @@ from leasekit.core.claims.statements import (
     decode_statement,
     state,
 )
-from leasekit.core.claims.ticket import REPLACES, Ticket, decode_ticket, delegate_root, saving_of
-from leasekit.core.errors import CommandError, RemoteError, TicketError
+from leasekit.core.claims.ticket import REPLACES, Ticket, decode_ticket, saving_of
+from leasekit.core.errors import RemoteError, TicketError
 from leasekit.core.leases import authority as au
-from leasekit.core.leases import delegation as deleg
 from leasekit.core.leases.machine import NONE
 from leasekit.core.leases.records import AcceptedChange as Later
 from leasekit.core.leases.records import SiteClaim, SiteLease
 from leasekit.core.leases.relations import Delegation
 from leasekit.core.mappers import AuthorityMapper
-from leasekit.core.properties import check_plain, digest_properties, is_plain
+from leasekit.core.properties import check_plain, is_plain
 from leasekit.core.protocol.messages import (
     EXTEND,
     MODIFY,
@@ -72,8 +70,8 @@ class Authority(SiteMaintenance):
         settings: AuthoritySettings | None = None,
     ) -> None:
         super().__init__(name, signer, scheme, peers, mapper, settings or AuthoritySettings())
-        self.issued = self._issue(self)
         self.issued.taken.append(self._tell_of_windows)
+        self.delegations.reclaimed.append(self.taken_back)
         self._strays: list[str] = []
 
     # -- redeeming ---------------------------------------------------------------------------------------------
@@ -121,8 +119,8 @@ class Authority(SiteMaintenance):
             return self._redeem_again(lease, message)
         self.served.check_id(message.lease, peer)
         _check_words(message)
-        ticket, leaf = self._check_first(peer, message)
-        until = self.admit(ticket)
+        ticket, leaf = self.checks.check_first(peer, message.ticket, message.resource)
+        until = self.admission.admit(ticket)
         lease = SiteLease(
             message.lease, peer, message.slice, leaf.type, au.TICKETED, au.REDEEMING, leaf.digest, leaf.term,
             leaf.units, message.number, message.resource, message.properties, settles=message.number,
@@ -130,22 +128,12 @@ class Authority(SiteMaintenance):
             key=self.keyring.key_of(peer),
         )  # fmt: skip
         self.leases[lease.id] = lease
-        self.remember(leaf, lease.id, REDEEMED, self.kernel.now)
+        self.claims.remember(leaf, lease.id, REDEEMED, self.kernel.now)
         self.kernel.note(lease.id, "redeem", "", f"{au.TICKETED}/{au.REDEEMING}", f"{peer}: {leaf.units} {leaf.type}")
         self._end_with(lease, leaf, until)
         if lease.term.start <= self.kernel.now and lease.ended < 0:
             self.start_lease(lease)
         return lease
-
-    def _check_first(self, peer: str, message: Redeem) -> tuple[Ticket, Claim]:
-        """The ticket of a new term. One that a modify was granted is none: counted beside the claim that it replaces,
-        it would make its honest issuer look guilty. Raises ``TicketError``.
-        """
-        ticket, leaf = self.check_ticket(peer, message.ticket, message.resource)
-        if REPLACES in leaf.constraints:
-            old = leaf.constraints[REPLACES][:16]
-            raise TicketError("replaces", f"claim {leaf.id[:16]} replaces claim {old}: it is for a modify of its lease")
-        return ticket, leaf
 
     def _redeem_again(self, lease: SiteLease, message: Redeem) -> SiteLease:
         """The same holder redeems the same claim under another number: a repeat, which gets the same answer."""
@@ -163,14 +151,14 @@ class Authority(SiteMaintenance):
             raise TicketError(
                 "noticed", f"lease {lease.id} does not go on by what {self.name} has accepted: {lease.notice}"
             )
-        ticket, leaf = self._check_first(peer, message)
+        ticket, leaf = self.checks.check_first(peer, message.ticket, message.resource)
         if lease.noticed >= 0:
             raise TicketError("noticed", f"lease {lease.id} ends at {lease.noticed}: {lease.notice}")
         if leaf.type != lease.type or leaf.term.start != lease.term.end:
             raise TicketError(
                 "wrong_term", f"lease {lease.id} ends at {lease.term.end}, the claim starts at {leaf.term.start}"
             )
-        until = self.admit(ticket)
+        until = self.admission.admit(ticket)
         self._take_next(lease, message, leaf, until)
 
     def _is_taken(self, lease: SiteLease, message: Redeem) -> bool:
@@ -206,7 +194,7 @@ class Authority(SiteMaintenance):
             return
         if lease.extension is not None and lease.extension.claim == digest:
             self.withdraw_next(lease, GIVEN_BACK)
-            self.disuse(digest)
+            self.claims.disuse(digest)
         self.updates.publish(lease, "undone", message.number)
 
     def _take_next(self, lease: SiteLease, message: Redeem, leaf: Claim, until: Instant) -> None:
@@ -217,7 +205,7 @@ class Authority(SiteMaintenance):
             message.op, message.number, leaf.digest, leaf.units, leaf.term, message.victims, message.properties
         )
         lease.next, lease.after = later, lease.next
-        self.remember(leaf, lease.id, REDEEMED, self.kernel.now)
+        self.claims.remember(leaf, lease.id, REDEEMED, self.kernel.now)
         self._end_with(lease, leaf, until)
         if leaf.term.start <= self.kernel.now:
             self.apply_next(lease)
@@ -240,7 +228,7 @@ class Authority(SiteMaintenance):
         known = self.claims.get(lease.claim)
         if known is not None and decode_ticket(message.ticket).leaf.term.end <= known.term.start:
             raise TicketError("too_late", f"lease {lease.id} has gone on to its extension, at {known.term.start}")
-        ticket, leaf = self.check_ticket(peer, message.ticket, message.resource)
+        ticket, leaf = self.checks.check(peer, message.ticket, message.resource)
         if leaf.type != lease.type:
             raise TicketError("type_changed", f"lease {lease.id} is of type {lease.type!r}, the claim of {leaf.type!r}")
         if leaf.constraints.get(REPLACES) != lease.claim.hex():
@@ -260,7 +248,7 @@ class Authority(SiteMaintenance):
             raise TicketError(
                 "wrong_term", f"lease {lease.id} goes on from {extension.term.start}: the claim ends at {leaf.term.end}"
             )
-        self._take_next(lease, message, leaf, self.replace(lease, ticket))
+        self._take_next(lease, message, leaf, self.admission.replace(lease, ticket))
 
     # -- closing and giving back -------------------------------------------------------------------------------
 
@@ -326,7 +314,7 @@ class Authority(SiteMaintenance):
         if known is None or known.lease != message.lease:
             return b""
         at = max(self.kernel.now, note.at)
-        return self.receipt(note.subject, self.end_claim(note.subject, at), message.lease)
+        return self.claims.receipt(note.subject, self.claims.end_claim(note.subject, at), message.lease)
 
     def _receipt_for(self, lease: SiteLease, peer: str, data: bytes) -> bytes:
         """The receipt for what is left of the lease's claim; none for an older one, which is used up."""
@@ -334,7 +322,7 @@ class Authority(SiteMaintenance):
         if note.subject != lease.claim:
             return b""
         at = max(self.kernel.now, note.at)
-        return self.receipt(lease.claim, self.end_claim(lease.claim, at), lease.id)
+        return self.claims.receipt(lease.claim, self.claims.end_claim(lease.claim, at), lease.id)
 
     @takes(Relinquish)
     def _on_relinquish(self, peer: str, message: Relinquish) -> None:
@@ -370,21 +358,13 @@ class Authority(SiteMaintenance):
         lease = self.leases.get(known.lease)
         if lease is None or lease.ended >= 0 or lease.claim != ticket.leaf.digest or lease.pending == au.CLOSING:
             return
-        # Only who redeemed it afterwards is guilty: a lease that stood before is simply being closed.
-        contract = self.updates.contract(lease, known.at or self.kernel.now)
-        if contract.at > note.at + self.kernel.settings.clock_skew:
-            guilty = ticket.leaf.holder
-            leaf = ticket.leaf
-            given_back = f"gave back {leaf.units} units of {leaf.type!r} as of {in_words(note.at)}"
-            words = f"{self.keyring.called(guilty)} {given_back}, and redeemed them at {in_words(contract.at)}"
-            evidence = of_returned(ticket, note, contract)
-            self.keep_evidence(f"returned-{known.id[:16]}", guilty, evidence, words, ticket.root.holder)
+        self.accusations.returned(ticket, known, note, self.updates.contract(lease, known.at or self.kernel.now))
         self.close_lease(lease, "close", "its holder had given the claim back")
 
     def _void(self, leaf: Claim, known: SiteClaim | None, number: int) -> tuple[SiteClaim, str]:
         if known is None or known.state == HEARD:  # nothing was ever used of it: from its start on it was never given
-            record = self.remember_unused(leaf, VOID, leaf.term.start)
-            record.at = self.end_claim(leaf.digest, leaf.term.start)
+            record = self.claims.remember_unused(leaf, VOID, leaf.term.start)
+            record.at = self.claims.end_claim(leaf.digest, leaf.term.start)
             return record, ""
         at = max(self.kernel.now, leaf.term.start)
         lease = self.leases.get(known.lease)
@@ -392,112 +372,28 @@ class Authority(SiteMaintenance):
             later = lease.extension
             if later is not None and later.claim == leaf.digest:
                 self.withdraw_next(lease, GIVEN_BACK)
-                self.disuse(leaf.digest)
+                self.claims.disuse(leaf.digest)
             elif lease.claim == leaf.digest and lease.pending != au.CLOSING and lease.number < number:
                 # Its guest was told no, and gives the claim back; then a late repeat of its redeem made the lease.
                 self.close_lease(lease, "close", "its claim was given back")
             elif leaf.digest in (lease.claim, *(one.claim for one in lease.accepted)) and lease.pending != au.CLOSING:
                 return known, f"lease {lease.id} is using the claim: close the lease instead"
-        known.state, known.at = VOID, self.end_claim(leaf.digest, at)
+        known.state, known.at = VOID, self.claims.end_claim(leaf.digest, at)
         return known, ""
 
-    # -- delegations -------------------------------------------------------------------------------------------
-
-    def _first_tick(self) -> None:
-        self.issued.give(again=True)
-        for record in list(self.issued):
-            if record.state in (deleg.HELD, deleg.OFFERING) and record.type not in self.inventory.types:
-                self.issued.take_back(record, self.kernel.now, -1, f"{self.name} has no {record.type!r} any more")
-
-    def delegation_specs(self) -> Sequence[DelegationSpec]:
-        """What the settings say is to be given."""
-        return self.settings.delegations
-
-    def most_of(self, spec: DelegationSpec) -> int:
-        """How many units there are to give."""
-        return self.inventory.total(spec.type) * spec.degree // DEGREE_ONE
-
-    def check_wish(self, line: str, type_: str, units: int) -> None:
-        """It must be of a type that there is."""
-        if type_ not in self.inventory.types:
-            raise CommandError(f"type: found {type_!r}, {self.name} has {', '.join(self.inventory.types)}")
-
-    def check_given_in_all(self, type_: str) -> None:
-        """No more than there is."""
-        specs = [spec for spec in self.issued.wanted_specs(whole=True).values() if spec.type == type_]
-        most, wanted = max(self.most_of(spec) for spec in specs), sum(spec.units for spec in specs)
-        if wanted > most:
-            shares = ", ".join(f"{spec.units} for {spec.broker}" for spec in specs)
-            raise CommandError(f"units: {wanted} of {type_!r} in all ({shares}), {self.name} has {most} to give")
-
-    def _room(self, spec: DelegationSpec, line: str, term: Term) -> int:
-        """How many units nobody else has been given over ``term``, or goes on to use of what was taken from it."""
-        others: dict[str, int] = {}
-        enough = {one.base for one in self.issued if one.state == deleg.HELD and one.beyond <= self.kernel.now}
-        for one in self.issued:
-            goes_on = one.freed > self.kernel.now and one.base not in enough
-            used = one.state in (deleg.OFFERING, deleg.HELD, deleg.RECLAIMING) or goes_on
-            if one.type == spec.type and one.base != line and used and one.term.overlaps(term):
-                others[one.base] = max(others.get(one.base, 0), one.units)
-        return self.most_of(spec) - sum(others.values())
-
-    def delegate(self, id_: str, spec: DelegationSpec, last: Delegation | None, *, instead: bool = False) -> bool:
-        """See :class:`Issuer`."""
-        properties = self.inventory.properties(spec.type)
-        start, end = self.issued.stretch(spec, last, instead=instead)
-        if instead and last is not None:
-            start = last.term.start  # nothing that was asked for before it was taken falls between two claims
-        shrinks = instead and last is not None and spec.units <= last.units
-        if not shrinks and self._room(spec, self.issued.line_name(spec), Term(start, end)) < spec.units:
-            return False  # until others have given back what they go on to use
-        ticket = delegate_root(
-            self.keyring.signer,
-            holder=self.keyring.key_of(spec.broker),
-            type=spec.type,
-            units=spec.units,
-            term=Term(start, end),
-            serial=self.kernel.next("serial"),
-            degree=spec.degree,
-            properties=digest_properties(properties),
-        )
-        self.issued.offer(id_, spec.broker, ticket, properties, line=self.issued.line_name(spec))
-        return True
-
-    def let_go(self, record: Delegation, until: Instant) -> None:
-        """What the taker granted before may go on until then."""
-        record.freed = max(self.kernel.now, until)
-
-    def offer_taken(self, record: Delegation) -> None:
-        """See :attr:`Issued.taken`."""
-
-    def is_own_claim(self, peer: str, ticket: Ticket, offered: Delegation) -> bool:
-        """The site's own signature is on it, and it is a claim that the site does not know as void."""
-        leaf = ticket.leaf
-        known = self.claims.get(leaf.digest)
-        if len(ticket.chain) > 1 or leaf.type != offered.type or leaf.term.end <= self.kernel.now:
-            return False
-        holder = self.keyring.key_among(peer, leaf.holder)
-        self.keyring.verify(ticket, root=self.keyring.own_among(leaf.issuer), holder=holder)
-        self.kernel.counters["serial"] = max(self.kernel.counters["serial"], leaf.serial)
-        return known is None or known.state != VOID
-
-    def offer_refused(self, record: Delegation) -> None:
-        """The claim is void, as it may be given anew: who uses it all the same is refused."""
-        leaf = decode_ticket(record.ticket).leaf
-        if leaf.digest not in self.claims:
-            self.remember_unused(leaf, VOID, leaf.term.start)
-            self.end_claim(leaf.digest, leaf.term.start)
-        record.freed = self.kernel.now
+    # -- what ends early ---------------------------------------------------------------------------------------
 
     def taken_back(self, record: Delegation) -> None:
-        """Leases that came from it and have not begun by then are off; the others are over by the deadline."""
+        """A delegation is taken back: leases that came from it and have not begun by then are off; the others are over
+        by the deadline.
+        """
         why = taken_back(self.name, record.peer)
         for lease in list(self.leases.values()):
             if lease.ended >= 0:
                 continue
             if lease.origin == record.digest and lease.term.start >= record.reclaimed:
                 self.notice_lease(lease, lease.term.start, why)
-            elif record.deadline >= 0 and (at := self.end_under(lease, record.digest, record.deadline)) >= 0:
+            elif record.deadline >= 0 and (at := self.claims.end_under(lease, record.digest, record.deadline)) >= 0:
                 self.notice_lease(lease, at, why)
 
     @takes(Truncated, DELEGATE)
@@ -518,17 +414,17 @@ class Authority(SiteMaintenance):
         check_statement(self.keyring.scheme, message.truncation, TRUNCATION, signer=key, subject=claim.digest)
         self._check_firm(claim, known)
         if known is None:
-            self.remember_unused(claim, HEARD)
-        ended = self.end_claim(claim.digest, statement.at)
+            self.claims.remember_unused(claim, HEARD)
+        ended = self.claims.end_claim(claim.digest, statement.at)
         taker = self.keyring.name_of(claim.holder) or fingerprint(claim.holder)
-        for lease in self.leases_of(claim.digest):
+        for lease in self.claims.leases_of(claim.digest):
             own = claim.digest in (lease.claim, *(one.claim for one in lease.accepted))
-            at = self.end_under(lease, claim.digest, max(ended, self.kernel.now))
+            at = self.claims.end_under(lease, claim.digest, max(ended, self.kernel.now))
             if at >= 0 and message.saving > 0:
                 self.suspend_lease(lease, at, message.saving, peer)
             elif at >= 0:
                 self.notice_lease(lease, at, f"{peer} ends it early" if own else taken_back(peer, taker))
-        receipt = self.receipt(claim.digest, ended, message.lease)
+        receipt = self.claims.receipt(claim.digest, ended, message.lease)
         self.kernel.send(peer, Accepted(message.lease, message.number, receipt))
 
     def _check_firm(self, claim: Claim, known: SiteClaim | None) -> None:

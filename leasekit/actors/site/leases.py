@@ -10,12 +10,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from leasekit.actors.dispatch import query
-from leasekit.actors.issued import Issued
 from leasekit.actors.kernel import earliest
 from leasekit.actors.server import Server
 from leasekit.actors.settings import AuthoritySettings, Peer
+from leasekit.actors.site.accusations import Accusations, ClaimReports
+from leasekit.actors.site.admission import ClaimAccounts, TicketAdmission
 from leasekit.actors.site.calendars import Calendars
+from leasekit.actors.site.checks import ClaimHistory, TicketChecks
+from leasekit.actors.site.claims import SiteClaims
+from leasekit.actors.site.delegations import SiteDelegations
+from leasekit.actors.site.incidents import Incidents
 from leasekit.actors.site.inventory import Inventory
+from leasekit.actors.site.limits import DelegationLimits
 from leasekit.actors.site.operations import Operations
 from leasekit.actors.site.power import switch
 from leasekit.actors.site.saved import SiteSaved
@@ -51,8 +57,6 @@ from leasekit.core.words import counted
 class SiteLeases(Server[SiteLease]):
     """The units' side of an authority."""
 
-    issued: Issued
-
     role = "authority"
     endorsable = "guest"
     decisions = (Assign, Release, Refuse, Power)
@@ -78,11 +82,22 @@ class SiteLeases(Server[SiteLease]):
         self.demands = DemandQueue(self.leases, watches=getattr(mapper, "watches", False) is True)
         self.inline = is_inline(mapper)
         self.site_turns = SiteTurns(self.kernel, self.turns, mapper, self.demands, self.units)
-        self.updates = LeaseUpdates(
-            self.kernel, self.served, self.units, self.saved, lambda claim: self.root_signer(claim)
-        )
+        self.claims = SiteClaims(self.kernel, self.keyring, self.leases, settings)
+        self.updates = LeaseUpdates(self.kernel, self.served, self.units, self.saved, self.claims.root_signer)
+        self.delegations = SiteDelegations(self.kernel, self.keyring, self.inventory, self.claims, settings)
+        self.issued = self.delegations.issued
+        self._add_issued(self.issued)
+        self.incidents = Incidents(self.kernel, self.keyring, self.reports, settings)
+        told = ClaimReports(self.kernel, self.keyring, self.notices, self.reports)
+        self.accusations = Accusations(self.kernel, self.keyring, self.claims, self.incidents, told)
+        limits = DelegationLimits(self.kernel, self.keyring, self.issued, self.leases, self.reports)
+        accounts = ClaimAccounts(self.kernel, self.keyring, self.claims, limits, self.accusations)
+        self.admission = TicketAdmission(self.kernel, self.claims, self.calendars, accounts, told)
+        history = ClaimHistory(self.claims, self.incidents, limits)
+        self.checks = TicketChecks(self.kernel, self.keyring, self.inventory, settings, history)
         self._begun = False
-        self.dispatch.add(self.saved)
+        for part in (self.saved, self.claims, self.incidents):
+            self.dispatch.add(part)
         self.kernel.register(
             SiteLease,
             due_at=self.lease_due_at,
@@ -90,10 +105,6 @@ class SiteLeases(Server[SiteLease]):
             owes=self.served.owes,
             send=self.served.send_now,
         )
-
-    def root_signer(self, claim: bytes) -> Signer:
-        """Who speaks of a claim: see the layer above."""
-        raise NotImplementedError
 
     # -- a lease's life ----------------------------------------------------------------------------------------
 
@@ -296,11 +307,7 @@ class SiteLeases(Server[SiteLease]):
         if not self._begun:
             self._begun = True
             self.demands.look_again()
-            self._first_tick()
-
-    def _first_tick(self) -> None:
-        """It is known what time it is: see the layer above."""
-        raise NotImplementedError
+            self.delegations.begin()
 
     def _turn_at(self) -> Instant | None:
         return self.site_turns.at()
@@ -390,6 +397,9 @@ class SiteLeases(Server[SiteLease]):
             self.kernel.touch(lease)
             self._check_primed(lease)
 
+    def _deals_with(self, peer: str) -> bool:
+        return any(lease.holder == peer and (lease.ended < 0 or lease.unacked) for lease in self.leases.values())
+
     # -- time --------------------------------------------------------------------------------------------------
 
     def lease_due_at(self, lease: SiteLease) -> Instant | None:
@@ -426,6 +436,11 @@ class SiteLeases(Server[SiteLease]):
 
     def _is_settled(self, lease: Any, number: int) -> bool:
         return bool(lease.unacked) and any(update.message.number >= number for update in lease.unacked)
+
+    def _restore(self, tables: Mapping[str, Sequence[Row]]) -> None:
+        super()._restore(tables)
+        self.claims.restore(tables.get("claims", ()))
+        self.incidents.restore(tables.get("evidence", ()))
 
     def restore_leases(self, tables: Mapping[str, Sequence[Row]]) -> None:
         """Leases and units as a store kept them; what was under way goes on under the same action numbers."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from leasekit.actors.site.claims import SiteClaims
+from leasekit.actors.site.leases import SiteLeases
 from leasekit.actors.site.units import REASON_MAX
 from leasekit.core.leases import authority as au
 from leasekit.core.leases import outage as out
@@ -27,7 +27,7 @@ AGAIN_LAST: Final[Duration] = 2 * MINUTE
 """The longest wait between two tries."""
 
 
-class SiteOutages(SiteClaims):
+class SiteOutages(SiteLeases):
     """A site that knows its own faults."""
 
     def __init__(self, *arguments: Any) -> None:

@@ -73,7 +73,8 @@ _KEPT_OUT: Final = frozenset(
         # a guest's
         "_carriers", "_operations", "_timeouts", "_transitions", "topologies",
         # a site's
-        "inventory", "operations", "saved", "site_turns", "updates",
+        "accusations", "checks", "delegations", "incidents", "inventory", "operations", "saved", "site_turns",
+        "updates",
     }
 )  # fmt: skip
 """Attributes of actors that are empty between steps, derived from records, for people, or never change."""
@@ -345,7 +346,7 @@ _READ: Final[Mapping[str, frozenset[str]]] = {
     "guest": frozenset({"leases", "returns"}),
     "broker": frozenset({"leases", "book", "queue"}),
     "site": frozenset({
-        "leases", "claims", "tree", "units", "calendars", "demands",
+        "leases", "claims", "units", "calendars", "demands",
     }),
 }  # fmt: skip
 """Attributes that the functions below read."""
@@ -419,15 +420,17 @@ def _read_site(site: Any, out: list[Any]) -> bool:
         out += [view.id for view in site.units.free(type_)]
         _read_table(site.calendars.of(type_), site.now, out)
     out.append("claims")
-    for claim in site.claims.values():
+    for claim in site.claims.by_digest.values():
         out.append(claim.lease)
         _record(claim, Scope(claim.lease, "site"), out)
-    out.append(len(site.tree))
-    for (digest, _), at in site.tree._early.items():
+    out += [part for item in site.claims._unused.items() for part in item]
+    out.append(len(site.claims.tree))
+    for (digest, _), at in site.claims.tree._early.items():
         _digest(digest, _NO_SCOPE, out)
         _time(at, _NO_SCOPE, out)
     _read_relations(site, out)
-    out += [site.demands.is_news(), site.demands.alone, site.demands.stale, len(site.saved.units)]
+    demands = site.demands
+    out += [demands.is_news(), demands.alone, demands.stale, len(site.saved.units), len(site.incidents.evidence)]
     out += ["queue", *(part for item in site.demands.ops.items() for part in item)]
     out += [part for item in sorted(site.units.holding.items()) for part in item]
     _time(site.turns.wake, Scope("", ""), out)

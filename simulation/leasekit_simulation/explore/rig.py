@@ -49,6 +49,9 @@ from leasekit.actors.settings import (
 )
 from leasekit.actors.site.authority import Authority
 from leasekit.actors.site.calendars import Calendars
+from leasekit.actors.site.claims import SiteClaims
+from leasekit.actors.site.delegations import SiteDelegations
+from leasekit.actors.site.incidents import Incidents
 from leasekit.actors.site.inventory import Inventory
 from leasekit.actors.site.operations import Operations
 from leasekit.actors.site.saved import SiteSaved
@@ -106,6 +109,7 @@ PARTS: Final[Mapping[str, type]] = {
     "topologies": LeasedTopologies,
     "inventory": Inventory, "units": Units, "calendars": Calendars, "saved": SiteSaved, "operations": Operations,
     "demands": DemandQueue, "site_turns": SiteTurns, "updates": LeaseUpdates,
+    "claims": SiteClaims, "incidents": Incidents, "delegations": SiteDelegations,
 }  # fmt: skip
 """Parts of an actor, by the attributes in which it has them."""
 
@@ -121,7 +125,8 @@ WIRING: Final = frozenset(
         "_carriers", "_close_if_open", "_operations", "_records", "_requests", "_timeouts", "_transitions",
         "all_joined", "all_left", "committed",
         # a site's
-        "_act", "_failures_max", "_inventory", "_power", "_signer_of", "_turns", "_waits", "moved", "watches",
+        "_act", "_claims", "_failures_max", "_inventory", "_power", "_signer_of", "_turns", "_waits", "accusations",
+        "checks", "moved", "reclaimed", "watches",
     }
 )  # fmt: skip
 """Attributes that the constructors of an actor and its parts fill in from settings alone, and that do not change."""

@@ -14,9 +14,9 @@ ACTORS: Final = "leasekit.actors."
 """Where parts are defined. What other packages define (mappers, timetables, claim trees) is not walked through."""
 
 STAYS: Final[Mapping[str, str]] = {
-    "guilty": "as incidents",
-    "incidents": "evidence is kept; settings bound it",
-    "claims": "of delegations, which are not over",
+    "guilty": "as evidence",
+    "evidence": "settings bound it",
+    "by_digest": "claims of delegations, which are not over",
     "unused": "a number for each issuer, which may be 0",
     "strays": "ids of closes of unknown leases, at most STRAYS_MAX",
     "shown": "what the mapper's last turn was about",
