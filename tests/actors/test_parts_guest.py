@@ -23,7 +23,7 @@ from leasekit.actors.guest.rests import Rests
 from leasekit.actors.guest.returns import Returns
 from leasekit.actors.guest.slices import Slices
 from leasekit.actors.guest.tickets import Sites, Tickets
-from leasekit.actors.guest.timeouts import LeaseTimeouts
+from leasekit.actors.guest.timeouts import LeaseTimeouts, LeaseTimers
 from leasekit.actors.guest.topologies import LeasedTopologies, PlanTrials
 from leasekit.actors.guest.transitions import Dependents, Predecessors, SliceKeys, Transitions
 from leasekit.actors.kernel import Kernel
@@ -427,7 +427,7 @@ def test_answers_of_brokers_and_sites_are_taken_once() -> None:
 
 
 def test_timeouts_end_what_nobody_answers() -> None:
-    """A request without an answer fails when its deadline is past, and not before."""
+    """A request without an answer fails when its deadline is past, and not before; after a while it is forgotten."""
     guest = Guest()
     transitions = guest.transitions()
     answers = BrokerAnswers(guest.kernel, guest.returns, guest.endings, guest.redeems, transitions)
@@ -437,9 +437,14 @@ def test_timeouts_end_what_nobody_answers() -> None:
     guest.operations.ask(one, "ask", HOUR)
     timeouts.check(one)
     assert one.state == sm.NASCENT
+    timers = LeaseTimers(guest.kernel, guest.records, guest.operations, timeouts, transitions)
+    guest.kernel.register(GuestLease, due_at=timers.due_at, on_due=timers.due)
     guest.kernel.tick(HOUR)
-    timeouts.check(one)
     assert (one.state, one.reason) == (sm.FAILED, "no answer from broker hub in time")
+    guest.kernel.tick(HOUR + guest.settings.retention - 1)
+    assert "w-1" in guest.records.by_id
+    guest.kernel.tick(HOUR + guest.settings.retention)
+    assert "w-1" not in guest.records.by_id
 
 
 def test_rests_of_suspended_leases_are_asked_for() -> None:

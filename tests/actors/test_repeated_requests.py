@@ -32,7 +32,7 @@ def told_by_predecessor(name: str, actor: Actor) -> Actor:
         def unblock(lease: LeaseView, predecessor: LeaseView) -> Go:
             return Go({"server": predecessor.name})
 
-        actor._call_unblock = unblock
+        actor._mapper.unblock = unblock  # type: ignore[attr-defined]
     return actor
 
 

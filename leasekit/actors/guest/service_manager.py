@@ -25,16 +25,13 @@ from leasekit.actors.guest.rests import Rests
 from leasekit.actors.guest.returns import Returns
 from leasekit.actors.guest.slices import Slices
 from leasekit.actors.guest.tickets import Sites, Tickets
-from leasekit.actors.guest.timeouts import LeaseTimeouts
+from leasekit.actors.guest.timeouts import LeaseTimeouts, LeaseTimers
 from leasekit.actors.guest.topologies import LeasedTopologies, PlanTrials
 from leasekit.actors.guest.transitions import Dependents, Predecessors, SliceKeys, Transitions
-from leasekit.actors.kernel import earliest
 from leasekit.actors.settings import GuestSettings, Peer
 from leasekit.actors.turns import FAILED, check_decision, is_inline, run_turn
 from leasekit.core.claims.keys import Scheme, Signer
 from leasekit.core.errors import CommandError
-from leasekit.core.leases import membership as mb
-from leasekit.core.leases import service_manager as sm
 from leasekit.core.leases.records import GuestLease
 from leasekit.core.mappers import (
     CloseLeaseEarly,
@@ -76,7 +73,6 @@ class ServiceManager(Actor):
         self.inline = is_inline(mapper)
         self.turns.wake = 0
         self._mapper = mapper
-        self._call_unblock: Callable[..., Go | Hold] | None = getattr(mapper, "unblock", None)
 
         self.records = records = Leases(kernel, settings.keep_closed)
         self.leases = records.by_id
@@ -85,7 +81,7 @@ class ServiceManager(Actor):
         tickets = Tickets(keyring, sites, returns)
         self.membership = membership = Membership(kernel, self.leases)
         self.limits = limits = Limits(kernel, settings, records.slices, self._is_undecided)
-        self._operations = operations = GuestOperations(kernel, records, returns)
+        operations = GuestOperations(kernel, records, returns)
         endings = Endings(kernel, records, operations, returns, membership)
         redeems = Redeems(kernel, operations, returns, self._advance)
         predecessors = Predecessors(kernel, records, endings, self._unblock)
@@ -100,7 +96,7 @@ class ServiceManager(Actor):
         broker = BrokerUpdates(kernel, records, tickets, operations, broker_answers)
         site_answers = SiteAnswers(kernel, redeems, endings, membership, transitions)
         site = SiteUpdates(kernel, records, tickets, site_answers, transitions.advance)
-        self._timeouts = LeaseTimeouts(limits, endings, redeems, membership, broker)
+        timeouts = LeaseTimeouts(limits, endings, redeems, membership, broker)
         probes = Probes(kernel, keyring, self.calls, requests, changes)
         trials = PlanTrials(kernel, keyring, self.calls, requests, topologies)
         self._carriers: tuple[tuple[type, Callable[[Any], object]], ...] = (
@@ -126,12 +122,9 @@ class ServiceManager(Actor):
         endings.ended += [slices.settle, topologies.settle, dependents.wake, Rests(kernel, requests).ended]
         topologies.committed.append(transitions.advance)
         slices.closing.append(topologies.slice_closing)
+        timers = LeaseTimers(kernel, records, operations, timeouts, transitions)
         kernel.register(
-            GuestLease,
-            due_at=self._lease_due_at,
-            on_due=self._lease_due,
-            owes=operations.owes,
-            send=operations.send_now,
+            GuestLease, due_at=timers.due_at, on_due=timers.due, owes=operations.owes, send=operations.send_now
         )
 
     def _is_undecided(self, lease: GuestLease) -> bool:
@@ -185,9 +178,9 @@ class ServiceManager(Actor):
 
     def _unblock(self, lease: GuestLease, predecessor: GuestLease) -> Go | Hold:
         """Ask the mapper before a blocked lease goes on; a mapper that fails holds it for a minute, and says so."""
-        if self._call_unblock is None:
+        unblock: Callable[..., Go | Hold] | None = getattr(self._mapper, "unblock", None)
+        if unblock is None:
             return Go()
-        unblock = self._call_unblock
         done = run_turn(0, lambda: [unblock(self.records.view(lease), self.records.view(predecessor))])
         error = done.error
         if not error:
@@ -197,23 +190,6 @@ class ServiceManager(Actor):
                 error = str(wrong)
         self.turns.wrong(FAILED, f"guest mapper's unblock for {lease.id}: {error}")
         return Hold(self.kernel.now + self.settings.retry_max)
-
-    # -- time --------------------------------------------------------------------------------------------------
-
-    def _lease_due_at(self, lease: GuestLease) -> Instant | None:
-        if lease.state in (sm.CLOSED, sm.FAILED):
-            return lease.ended + self.settings.retention
-        held = lease.hold_until if lease.join == mb.BLOCKED_JOIN and lease.hold_until > self.kernel.now else None
-        return earliest(self._operations.due_at(lease), self.limits.of(lease), held)
-
-    def _lease_due(self, lease: GuestLease) -> None:
-        if lease.state in (sm.CLOSED, sm.FAILED):
-            if lease.ended + self.settings.retention <= self.kernel.now:
-                self.records.drop(lease)
-            return
-        self._operations.due(lease)
-        self._timeouts.check(lease)
-        self._transitions.advance(lease)
 
 
 def _answer(decision: Any) -> Go | Hold:

@@ -66,12 +66,12 @@ the setup that a unit is up from, which is only held against what probes say: th
 
 _KEPT_OUT: Final = frozenset(
     {
-        "_call_unblock", "_closings", "_counted_claims", "_cut_off", "_cycle_at", "_endings", "_inputs", "_mapper",
+        "_closings", "_counted_claims", "_cut_off", "_cycle_at", "_endings", "_inputs", "_mapper",
         "_shown", "_tags", "admission", "answers", "calls", "connected", "dispatch", "dry_runs", "holds", "inline",
         "introductions", "issued", "kernel", "keyring", "limits", "membership", "name", "notices", "peering",
         "planner", "records", "refused", "reports", "served", "settings", "turns", "usage",
         # a guest's
-        "_carriers", "_operations", "_timeouts", "_transitions", "topologies",
+        "_carriers", "_transitions", "topologies",
         # a site's
         "accusations", "checks", "delegations", "incidents", "inventory", "operations", "saved", "site_turns",
         "updates",

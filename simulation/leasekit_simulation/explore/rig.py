@@ -115,14 +115,14 @@ PARTS: Final[Mapping[str, type]] = {
 
 WIRING: Final = frozenset(
     {
-        "_accepted", "_admission", "_book", "_call_unblock", "_carry_out", "_deals_with",
+        "_accepted", "_admission", "_book", "_carry_out", "_deals_with",
         "_decider", "_decisions", "_deployed", "_dispatch", "_endorsable", "_endorse", "_fresh", "_holds", "_inputs",
         "_introductions", "_is_settled", "_is_undecided", "_issuer", "_keep_closed", "_kernel", "_keyring", "_kinds",
         "_mapper", "_most", "_name", "_notices", "_own", "_peering", "_plan", "_quotes", "_returning", "_role",
         "_served", "_settings", "_sites", "_waiting", "changed", "connected", "dispatch", "dropped",
         "inline", "name", "peers", "refused", "scheme", "settings", "signer", "tag", "taken", "verifier", *PARTS,
         # a guest's
-        "_carriers", "_close_if_open", "_operations", "_records", "_requests", "_timeouts", "_transitions",
+        "_carriers", "_close_if_open", "_records", "_requests", "_transitions",
         "all_joined", "all_left", "committed",
         # a site's
         "_act", "_claims", "_failures_max", "_inventory", "_power", "_signer_of", "_turns", "_waits", "accusations",
