@@ -70,6 +70,9 @@ def test_long_modules_give_a_reason() -> None:
 PARTS = (
     "kernel", "keyring", "dispatch", "turns", "peering", "calls", "served", "notices", "reports", "issued",
     "broker/queue", "broker/book", "broker/usage", "broker/holds", "broker/planner", "broker/quotes",
+    "broker/statements", "broker/claims", "broker/returned", "broker/preemption",
+    "broker/cycle", "broker/grants", "broker/requests", "broker/terms",
+    "broker/dependents", "broker/subdelegation", "broker/taken", "broker/withholding",
     "broker/admission", "broker/introductions", "broker/answers", "broker/dry_runs",
     "guest/answers", "guest/changes", "guest/dry_runs", "guest/endings", "guest/leases", "guest/limits",
     "guest/membership", "guest/operations", "guest/redeems", "guest/requests", "guest/rests",

@@ -107,6 +107,10 @@ class Served(Generic[L]):
             return False
         return lease.key in (b"", known.key) or any(key == lease.key for key, _ in known.former)
 
+    def key_of(self, peer: str) -> bytes:
+        """The key of a peer, which it holds leases by."""
+        return self._keyring.key_of(peer)
+
     def check_holder(self, lease: ServedLease, peer: str) -> None:
         """Raises ``RemoteError`` unless a lease is that of ``peer``."""
         if not self.is_holders(lease, peer):

@@ -183,7 +183,7 @@ def test_an_acknowledgement_settles_only_what_it_names(world: LosingWorld) -> No
     world.receive("upper", "batch", asked)
     while lease not in broker.leases or not broker.leases[lease].unacked:
         world.pass_time(1)
-    broker.preempt(lease, 2 * HOUR, "others need it more")
+    broker.preemption.preempt(lease, 2 * HOUR, "others need it more")
     granted, noticed = (update.message for update in broker.leases[lease].unacked)
     assert (granted.status, noticed.status) == ("granted", "noticed")
     world.receive("upper", "batch", acknowledge(noticed))

@@ -146,7 +146,7 @@ def test_a_grant_to_one_who_was_removed_leaves_nothing_booked(tmp_path: Path) ->
     world.command("upper", "peer.remove", name="batch")
     world.pass_time(SECOND)
     for _ in range(3):
-        broker.queue.has_news = True
+        broker.book.note_news()
         world.feed("upper", [])
         world.pass_time(SECOND)
     assert full

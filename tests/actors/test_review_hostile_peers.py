@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from leasekit.actors import served
 from leasekit.actors.base import Actor
-from leasekit.actors.broker import sources as broker_sources
+from leasekit.actors.broker import taken
 from leasekit.actors.guest import returns as guest_returns
 from leasekit.actors.settings import ADMINISTER, Peer
 from leasekit.actors.site import accusations, claims
@@ -117,7 +117,7 @@ def test_a_broker_is_no_site(world: DeployedWorld) -> None:
 
 def test_delegations_are_bounded(world: DeployedWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """A giver can't fill its taker's memory and store with offers, nor with reclaims of what was never offered."""
-    monkeypatch.setattr(broker_sources, "TAKEN_MAX", 5)
+    monkeypatch.setattr(taken, "TAKEN_MAX", 5)
     site, upper = world.site(), world.broker("upper")
     for serial in range(20):
         ticket = delegate_root(

@@ -25,11 +25,13 @@ from typing import Any, Final, NamedTuple
 
 from leasekit.actors.broker.answers import Answers
 from leasekit.actors.broker.book import Book
-from leasekit.actors.broker.broker import Broker
-from leasekit.actors.broker.claims import BrokerClaims
+from leasekit.actors.broker.claims import GrantedClaims
+from leasekit.actors.broker.cycle import LeaseViews
 from leasekit.actors.broker.dry_runs import DryRuns
-from leasekit.actors.broker.sources import BrokerSources
-from leasekit.actors.broker.state import BrokerState
+from leasekit.actors.broker.grants import Grants, TicketCutter
+from leasekit.actors.broker.preemption import Preemption
+from leasekit.actors.broker.returned import ReturnedTickets
+from leasekit.actors.broker.taken import TakenDelegations
 from leasekit.actors.guest.answers import BrokerAnswers, BrokerUpdates, SiteUpdates
 from leasekit.actors.guest.endings import Endings
 from leasekit.actors.guest.leases import Leases
@@ -86,12 +88,12 @@ class Found(NamedTuple):
 BUGS: Final[dict[str, Bug]] = {
     # -- delegations that change
     "a broker grants of a claim beside the one in its place": Bug(
-        BrokerSources, "_take", "other.replaced = source.term.start", NOTHING
+        TakenDelegations, "_take", "other.replaced = source.term.start", NOTHING
     ),
-    "a broker forgets in a restart what was replaced": Bug(BrokerState, "_restore", "deleg.REPLACED, ", ""),
+    "a broker forgets in a restart what was replaced": Bug(TakenDelegations, "restore", "deleg.REPLACED, ", ""),
     # -- guards and answers
     "a broker does not check what its mapper grants": Bug(
-        Broker, "_grant_all", "self._check_grant(lease, grant)", NOTHING
+        Grants, "grant", "self._checks.check(lease, self._queue.options[lease.id], grant)", NOTHING
     ),
     "an old update of a broker is taken for news": Bug(
         BrokerUpdates, "_on_update", "if message.update <= lease.broker_seen:", "if False:"
@@ -164,8 +166,8 @@ BUGS: Final[dict[str, Bug]] = {
     "counters are not kept": Bug(Kernel, "_save_counters", "if self._counted:", "if False:"),
     "a broker's book is not restored": Bug(Book, "reserve_again", "if table is not None", "if False"),
     "a broker's timers are lost at a restart": Bug(
-        BrokerState, "_restore",
-        "self.kernel.schedule(lease, self.kernel.now if lease.unacked else self.kernel.due_at(lease))", NOTHING,
+        GrantedClaims, "restore",
+        "self._kernel.schedule(lease, self._kernel.now if lease.unacked else self._kernel.due_at(lease))", NOTHING,
     ),
     "actions are not done again after a restart": Bug(Units, "resume", "if unit.action", "if False"),
     "units are counted as ready after a restart": Bug(
@@ -180,7 +182,7 @@ BUGS: Final[dict[str, Bug]] = {
         Calendars, "restore", "if lease.pending == au.CLOSING or not lease.type:", "if True:"
     ),
     "what a modify replaced is booked again after a restart": Bug(
-        BrokerClaims, "_take_back", "if receipt.detail:  # it was used", "if False:  # it was used"
+        ReturnedTickets, "_take_back", "if receipt.detail:  # it was used", "if False:  # it was used"
     ),
     # -- units
     "a unit is free before its teardown has ended": Bug(
@@ -241,16 +243,16 @@ BUGS: Final[dict[str, Bug]] = {
         "self._kernel.owe(giving, peer); self._kernel.dirty.pop(id(giving), None)",
     ),
     "a return is counted twice": Bug(
-        BrokerClaims, "_ended_at", "self.book.end_early(claim, at)\n        ended =",
+        GrantedClaims, "_ended_at", "self._book.end_early(claim, at)\n        ended =",
         "self.book.end_early(claim, at)\n"
         "        self.book.table(claim.source).add_capacity(Term(at, claim.until), claim.units)\n"
         "        ended =",
     ),
     "a broker forgets what came back": Bug(
-        BrokerClaims, "_ended_at", "self.book.end_early(claim, at)\n        ended =", "ended ="
+        GrantedClaims, "_ended_at", "self._book.end_early(claim, at)\n        ended =", "ended ="
     ),
     "a modify does not end the claim that it replaces": Bug(
-        Broker, "_reserve", "table.replace(concerned(lease).key, key, ", "table.reserve(key, "
+        TicketCutter, "reserve", "table.replace(concerned(lease).key, key, ", "table.reserve(key, "
     ),
     "a site keeps what a modify replaced": Bug(
         TicketAdmission, "replace", "table.replace(old, leaf.digest, ", "table.reserve(leaf.digest, "
@@ -263,7 +265,7 @@ BUGS: Final[dict[str, Bug]] = {
     ),
     "a member of a refused group stays": Bug(Answers, "refuse_group", "if other is not None and", "if False and"),
     "half a group stays reserved when the rest does not fit": Bug(
-        Broker, "_grant_all", "self.book.table_of(grant.source).release(key)", NOTHING
+        Grants, "grant", "self._book.table_of(grant.source).release(key)", NOTHING
     ),
     "a mapper does not count what a modify takes in addition": Bug(
         MapperTurn, "_take_more", "if units > request.held:", "if False:"
@@ -298,21 +300,21 @@ BUGS: Final[dict[str, Bug]] = {
     ),
     # -- what a claim says
     "firm leases are granted as preemptible": Bug(
-        Broker, "_view", "options.preemptible or self._stays_preemptible(lease)", "True"
+        LeaseViews, "request", "options.preemptible or _stays_preemptible(lease)", "True"
     ),
     "sites that a guest has excluded are granted": Bug(
-        Broker, "_view", "exclude_sites=options.exclude_sites", "exclude_sites=frozenset()"
+        LeaseViews, "request", "exclude_sites=options.exclude_sites", "exclude_sites=frozenset()"
     ),
     "a grant names another site than its ticket": Bug(
         Answers, "settle", "source.site, source.properties", 'source.site.replace("0", "1"), source.properties'
     ),
     "a deferred start is later than is of use": Bug(
-        Broker, "_view", "(max(lease.deadline, start) if options.deferrable else start)",
+        LeaseViews, "request", "(max(lease.deadline, start) if options.deferrable else start)",
         "(start + 10 * lease.asked.term.length if options.deferrable else start)",
     ),
     # -- what goes on from a term
     "a broker forgets an extension when it modifies the term before": Bug(
-        Broker, "_cut", "*(granted for _, granted in parts), *after", "*(granted for _, granted in parts)"
+        GrantedClaims, "add", "*made, *after", "*made"
     ),
     "an extension that is undone does not go back": Bug(
         Redeems, "_take_back", "self._returns.give_back_all(lease, tickets, lease.site)", NOTHING
@@ -328,7 +330,7 @@ BUGS: Final[dict[str, Bug]] = {
     ),
     # -- preemption, maintenance, questions, peers
     "preempted units are granted before their site has agreed": Bug(
-        BrokerClaims, "preempt", "lease.cut, lease.suspended = at, suspend",
+        Preemption, "preempt", "lease.cut, lease.suspended = at, suspend",
         "lease.cut, lease.suspended = at, suspend\n"
         "    for one in lease.claims:\n        self.book.end_early(one, max(at, one.term.start))",
     ),
@@ -350,7 +352,7 @@ BUGS: Final[dict[str, Bug]] = {
         "self._admission.note(lease, options)\n    self._served.leases[lease.id] = lease",
     ),
     "a modify's claim does not say what it replaces": Bug(
-        Broker, "_cut_claims", "number == 0 else", "number < 0 else"
+        TicketCutter, "_cut_claims", "number == 0 else", "number < 0 else"
     ),
     "nobody gets known by an endorsement": Bug(
         Peering, "take_endorsement", "known = self._keyring.peers.get(name)",

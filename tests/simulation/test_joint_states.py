@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from leasekit.actors.broker.book import Book
-from leasekit.actors.broker.broker import Broker
+from leasekit.actors.broker.returned import ReturnedTickets
 from leasekit.actors.guest.operations import GuestOperations
 from leasekit.actors.guest.returns import Returns
 from leasekit.actors.guest.timeouts import LeaseTimeouts
@@ -88,7 +88,7 @@ PLANTED: dict[str, tuple[type[Any], str, Callable[..., Any]]] = {
     "a request that is unanswered is not sent again": (GuestOperations, "due", nothing),
     "acknowledgements are ignored": (Served, "_on_ack", nothing),
     "tickets are not given back": (Returns, "give_back", nothing),
-    "what is given back is not taken back": (Broker, "_take_back", nothing),
+    "what is given back is not taken back": (ReturnedTickets, "_take_back", nothing),
     "a broker forgets at a restart what it has booked": (Book, "reserve_again", nothing),
     "a site forgets at a restart what it has booked": (Calendars, "restore", nothing),
     "a unit that failed stays in its lease": (SiteFailures, "_replace", nothing),

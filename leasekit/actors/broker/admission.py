@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from leasekit.actors.broker.book import Book
-from leasekit.actors.broker.granted import place_of
+from leasekit.actors.broker.claims import place_of
 from leasekit.actors.broker.queue import RequestQueue
 from leasekit.actors.kernel import Kernel
 from leasekit.actors.served import Served
 from leasekit.actors.settings import BrokerSettings
 from leasekit.core.errors import RemoteError
 from leasekit.core.leases.records import BrokerLease
-from leasekit.core.protocol.messages import EXTEND, Probe, RequestTicket
-from leasekit.core.requests import Options
+from leasekit.core.protocol.messages import EXTEND, NEW, Probe, RequestTicket
+from leasekit.core.requests import Options, parse_options
 from leasekit.core.time import INSTANT_MAX, Instant, Term
 
 
@@ -30,6 +30,30 @@ class Admission:
     def note(self, lease: BrokerLease, options: Options) -> None:
         """``lease`` is that of a question: how it may be granted is known as long as the question waits."""
         self._queue.options[lease.id] = options
+
+    def enqueue(self, lease: BrokerLease, options: Options) -> None:
+        """The request of ``lease`` waits for the mapper."""
+        self._queue.add(lease, options)
+        self._book.note_news()
+
+    def join_group(self, lease: BrokerLease, options: Options) -> None:
+        """``lease`` is asked for with others: once all are there, all wait as long as each says."""
+        self._book.join_group(lease.holder, options.group, lease.id, options.lease_count)
+        have, count = self._book.group_size(lease.id)
+        if have == count:
+            for id_ in self._book.group_of(lease.id):
+                member = self._served.leases[id_]
+                member.deadline = self.deadline(self._queue.options[id_], member.asked.term.end, whole=True)
+                self._kernel.touch(member)
+
+    def restore(self) -> None:
+        """The requests of leases that were taken up wait again."""
+        waiting = (lease for lease in self._served.leases.values() if lease.request)
+        for lease in sorted(waiting, key=lambda one: (one.arrived, one.id)):
+            options = parse_options(lease.asked.properties, lease.asked.term)
+            self.enqueue(lease, options)
+            if lease.group and lease.asked.op == NEW:
+                self._book.join_group(lease.holder, lease.group, lease.id, options.lease_count)
 
     def forget(self, lease: BrokerLease) -> None:
         """The question of ``lease`` is answered."""

@@ -8,6 +8,7 @@ from leasekit.actors.broker.queue import RequestQueue
 from leasekit.actors.kernel import Kernel
 from leasekit.actors.served import Served
 from leasekit.core.leases import broker as br
+from leasekit.core.leases.plans import HOLD, PlanHold
 from leasekit.core.leases.records import BrokerLease
 from leasekit.core.leases.relations import Delegation
 from leasekit.core.properties import EMPTY
@@ -70,6 +71,14 @@ class Answers:
         lease.reason = reason
         self.settle(lease, "refused", reason, fits=fits)
         self.refuse_group(lease, f"a member of its group was refused: {reason}")
+
+    def hold_dropped(self, hold: PlanHold, why: str) -> None:
+        """Refuse what waits for a part of a hold."""
+        self._book.note_news()
+        mine = f"{hold.id}/"
+        for lease in list(self._queue.leases.values()):
+            if lease.asked.properties.get(HOLD, "").startswith(mine) and lease.id in self._queue:
+                self.reject(lease, f"hold expired: {why}")
 
     def refuse_group(self, lease: BrokerLease, reason: str) -> None:
         """Refuse what waits of the group of ``lease`` beside it."""

@@ -38,9 +38,19 @@ class Book:
         self._by_type: dict[str, list[Delegation]] = {}
         self._groups: dict[tuple[str, str], _Group] = {}
         self._group_of: dict[str, tuple[str, str]] = {}
+        self.has_news = False
+        """Whether something has changed since the mapper saw what there is, and who asks for it."""
 
     def __len__(self) -> int:
         return len(self._sources)
+
+    def note_news(self) -> None:
+        """Something has changed: the mapper is to see it."""
+        self.has_news = True
+
+    def note_seen(self) -> None:
+        """The mapper sees all there is."""
+        self.has_news = False
 
     # -- delegations -------------------------------------------------------------------------------------------
 

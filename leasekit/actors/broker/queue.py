@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from leasekit.actors.keyring import Keyring
 from leasekit.actors.settings import REQUEST
-from leasekit.core.errors import RemoteError
+from leasekit.core.errors import CommandError, RemoteError
 from leasekit.core.leases.records import BrokerLease
 from leasekit.core.requests import Options
 from leasekit.core.words import counted
@@ -20,8 +20,6 @@ class RequestQueue:
         self.leases: dict[str, BrokerLease] = {}
         self.options: dict[str, Options] = {}
         """What each says of how it may be granted; questions have theirs here as well."""
-        self.has_news = False
-        """Whether something has changed since the mapper saw them."""
 
     def __contains__(self, lease: str) -> bool:
         return lease in self.leases
@@ -41,6 +39,13 @@ class RequestQueue:
             if not self._of[lease.holder]:
                 del self._of[lease.holder]
         self.options.pop(lease.id, None)
+
+    def waiting(self, lease: str) -> BrokerLease:
+        """The lease of that id, whose request waits. Raises ``CommandError`` if none does."""
+        waiting = self.leases.get(lease)
+        if waiting is None:
+            raise CommandError(f"no request of lease {lease!r} is waiting (any more)")
+        return waiting
 
     def check_room(self, peer: str) -> None:
         """Raises ``RemoteError`` if ``peer`` has to wait until it may ask for more.

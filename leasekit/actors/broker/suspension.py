@@ -2,7 +2,7 @@
 
 A preemptible lease whose request property ``suspend`` says how long it takes to save its units can be granted a shorter
 term than it asked for, from a source whose site saves: its claim then says that it is suspended at its end, and its
-guest asks for the rest. Or it is preempted (:meth:`.claims.BrokerClaims.preempt`) to the same effect.
+guest asks for the rest. Or it is preempted (:meth:`.preemption.Preemption.preempt`) to the same effect.
 """
 
 from __future__ import annotations

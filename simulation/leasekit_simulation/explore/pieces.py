@@ -66,12 +66,14 @@ the setup that a unit is up from, which is only held against what probes say: th
 
 _KEPT_OUT: Final = frozenset(
     {
-        "_closings", "_counted_claims", "_cut_off", "_cycle_at", "_endings", "_inputs", "_mapper",
-        "_shown", "_tags", "admission", "answers", "calls", "connected", "dispatch", "dry_runs", "holds", "inline",
+        "_counted_claims", "_endings", "_inputs", "_mapper",
+        "_tags",  "admission", "answers", "calls", "connected", "dispatch", "dry_runs", "holds", "inline",
         "introductions", "issued", "kernel", "keyring", "limits", "membership", "name", "notices", "peering",
         "planner", "records", "refused", "reports", "served", "settings", "turns", "usage",
         # a guest's
         "_carriers", "_transitions", "topologies",
+        # a broker's
+        "cycles", "granted", "grants", "preemption", "returned", "subdelegation",
         # a site's
         "accusations", "checks", "delegations", "incidents", "inventory", "operations", "saved", "site_turns",
         "updates",
@@ -344,7 +346,7 @@ def _read_ties(actor: Any, out: list[Any]) -> None:
 
 _READ: Final[Mapping[str, frozenset[str]]] = {
     "guest": frozenset({"leases", "returns"}),
-    "broker": frozenset({"leases", "book", "queue"}),
+    "broker": frozenset({"leases", "book", "queue", "sources"}),
     "site": frozenset({
         "leases", "claims", "units", "calendars", "demands",
     }),
@@ -369,6 +371,7 @@ def _read_broker(broker: Any, out: list[Any]) -> bool:
     for id_, lease in broker.leases.items():
         _record(lease, Scope(id_, "broker"), out, _unused_broker(lease))
         _read_end(broker, lease, out)
+    _plain(broker.sources.refused_offers, Scope("", "broker"), out)
     out += ["pending", *broker.queue.leases]
     _read_relations(broker, out)
     _time(broker.turns.wake, Scope("", ""), out)

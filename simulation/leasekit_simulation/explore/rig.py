@@ -20,11 +20,15 @@ from leasekit.actors.broker.admission import Admission
 from leasekit.actors.broker.answers import Answers
 from leasekit.actors.broker.book import Book
 from leasekit.actors.broker.broker import Broker
+from leasekit.actors.broker.claims import GrantedClaims
+from leasekit.actors.broker.cycle import Cycles
 from leasekit.actors.broker.dry_runs import DryRuns
 from leasekit.actors.broker.holds import Holds
 from leasekit.actors.broker.introductions import Introductions
 from leasekit.actors.broker.planner import Planner
 from leasekit.actors.broker.queue import RequestQueue
+from leasekit.actors.broker.subdelegation import Subdelegation
+from leasekit.actors.broker.taken import TakenDelegations
 from leasekit.actors.calls import Calls
 from leasekit.actors.guest.leases import Leases
 from leasekit.actors.guest.limits import Limits
@@ -104,9 +108,10 @@ PARTS: Final[Mapping[str, type]] = {
     "kernel": Kernel, "keyring": Keyring, "turns": MapperTurns, "peering": Peering, "calls": Calls,
     "served": Served, "notices": Notices, "reports": Reports, "issued": Issued,
     "queue": RequestQueue, "book": Book, "admission": Admission, "dry_runs": DryRuns,
-    "introductions": Introductions, "answers": Answers, "holds": Holds, "planner": Planner,
+    "introductions": Introductions, "answers": Answers, "granted": GrantedClaims, "holds": Holds, "planner": Planner,
     "returns": Returns, "membership": Membership, "records": Leases, "limits": Limits,
     "topologies": LeasedTopologies,
+    "subdelegation": Subdelegation, "cycles": Cycles, "sources": TakenDelegations,
     "inventory": Inventory, "units": Units, "calendars": Calendars, "saved": SiteSaved, "operations": Operations,
     "demands": DemandQueue, "site_turns": SiteTurns, "updates": LeaseUpdates,
     "claims": SiteClaims, "incidents": Incidents, "delegations": SiteDelegations,
@@ -124,6 +129,8 @@ WIRING: Final = frozenset(
         # a guest's
         "_carriers", "_close_if_open", "_records", "_requests", "_transitions",
         "all_joined", "all_left", "committed",
+        # a broker's
+        "_cutter", "_dependents", "_statements", "_views", "freed", "grants", "preemption", "returned",
         # a site's
         "_act", "_claims", "_failures_max", "_inventory", "_power", "_signer_of", "_turns", "_waits", "accusations",
         "checks", "moved", "reclaimed", "watches",
