@@ -88,6 +88,7 @@ class HostileGuest:
             "twice": self._twice, "elsewhere": self._elsewhere, "stolen": self._stolen, "altered": self._altered,
             "forged": self._forged, "self_made": self._self_made, "meddle": self._meddle, "returned": self._returned,
             "nonsense": self._nonsense, "overdelegate": self._overdelegate,
+            "beyond": self._beyond,
         }  # fmt: skip
 
     def can(self, do: Do) -> bool:
@@ -231,6 +232,22 @@ class HostileGuest:
             lease = self._id()
             self._signed(above.leaf, ticket.leaf, lease)
             self._redeem(site, ticket.encode(), offer.properties, lease)
+
+    def _beyond(self, rng: Random) -> None:
+        """A broker signs a claim that its own does not cover: more units than that has, or a longer term."""
+        if not self._sources:
+            return
+        self._world.mark("malice: claim beyond its parent")
+        site = rng.choice(list(self._sources))
+        above = decode_ticket(self._sources[site].ticket).leaf
+        units, end = rng.choice(((above.capacity + 1, self._world.now + MINUTE), (1, above.term.end + 1)))
+        made = issue(
+            self._world.identity(ROGUE), holder=self._me.public, type=above.type, units=units,
+            term=Term(self._world.now, end), serial=rng.getrandbits(30), properties=above.properties,
+            parent=above.digest,
+        )  # fmt: skip
+        chain = [(claim.body, claim.signature) for claim in (*decode_ticket(self._sources[site].ticket).chain, made)]
+        self._redeem(site, msgpack.packb(chain), self._sources[site].properties)
 
     def _meddle(self, rng: Random) -> None:
         """Speak of leases that are others'."""

@@ -36,6 +36,8 @@ STAYS: Final[Mapping[str, str]] = {
     "endorsed": "as peers",
     "endorsements": "as peers",
     "told": "which guests a site's endorsement was sent to: a pair of peers each",
+    **dict.fromkeys(("profiles", "pages"), "what holders have had, for quotas"),
+    "refused_offers": "at most REFUSED_MAX",
     "linked": "peers that are connected",
 }
 """Attributes of parts, without underscores in front, that may have more in them than at first."""

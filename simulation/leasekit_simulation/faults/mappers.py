@@ -27,8 +27,12 @@ from leasekit.core.mappers import (
 from leasekit.core.time import HOUR, MINUTE, SECOND, Duration, Term
 from leasekit.policies.authority.energy import EnergyManager, EnergySettings
 from leasekit.policies.authority.first_fit import FirstFit
+from leasekit.policies.broker.backfill import Backfill, BackfillSettings
 from leasekit.policies.broker.coallocate import Coallocation, CoallocationSettings
+from leasekit.policies.broker.fair_share import FairShare, FairShareSettings
 from leasekit.policies.broker.fcfs import Fcfs, FcfsSettings
+from leasekit.policies.broker.priority import Priority, PrioritySettings
+from leasekit.policies.broker.quotas import QuotaSettings
 from leasekit.policies.guest.manual import Manual
 from leasekit_simulation.faults.mapper_book import BAD_DAY
 
@@ -161,6 +165,9 @@ HASTY: Final = EnergySettings(
 """An energy manager whose minutes are seconds."""
 
 
+QUOTAS: Final = (QuotaSettings(units=6, unit_hours=3.0), QuotaSettings(type="gpu", longest=5 * MINUTE, ahead=MINUTE))
+
+
 class Switching(FirstFit):
     """Switches units on and off at will, also those that it must not."""
 
@@ -272,6 +279,12 @@ def make_mapper(kind: str, mood: Mood, fcfs: FcfsSettings, asks: Callable[[str],
         "slow": lambda: Slow(mood, fcfs),
         "preempting": lambda: Preempting(mood, fcfs),
         "coallocation": lambda: Coallocation(CoallocationSettings(gather=fcfs.gather)),
+        "backfill": lambda: Backfill(BackfillSettings(gather=fcfs.gather)),
+        "conservative": lambda: Backfill(BackfillSettings(gather=fcfs.gather, mode="conservative")),
+        "suspending": lambda: Backfill(BackfillSettings(suspension="all", least_run=30 * SECOND)),
+        "priority": lambda: Priority(PrioritySettings(gather=fcfs.gather, order="shortest")),
+        "fair_share": lambda: FairShare(FairShareSettings(gather=fcfs.gather)),
+        "quotas": lambda: Fcfs(FcfsSettings(gather=fcfs.gather, quotas=QUOTAS)),
         "first_fit": FirstFit,
         "slow_site": lambda: SlowSite(mood),
         "wrong_site": lambda: WrongSite(mood),

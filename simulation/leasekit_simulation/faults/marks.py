@@ -40,6 +40,7 @@ FAULTS: Final[Sequence[str]] = (
     "not heard: not known yet", "mapper preempts", "mapper suspends", "maintenance announced", "maintenance called off",
     "deed: step_within", "clock beyond the skew", "clock too far off: not obeyed", "connection broken",
     "channel: bad_signature",
+    "slice key", "extended as it is", "malice: claim beyond its parent", "evidence verified",
     "command refused", "deed: operate", "unit found down", "delegation taken back", "malice: over-delegation",
     "delegation changed", "inventory changed",
     "delegation renewed", "tickets that go on from each other",

@@ -219,6 +219,7 @@ class Population(World):
         )
         return AuthoritySettings(
             inventory=inventory, delegations=delegations, failures_max=self.scenario.timing.failures_max,
+            surplus="honour" if name in self.scenario.honours else "refuse", refuse_guilty=name in self.scenario.bans,
             keep_saved=KEEP_SAVED, **common,
         )  # fmt: skip
 

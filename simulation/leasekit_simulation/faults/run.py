@@ -17,6 +17,8 @@ import attrs
 from msgspec.structs import asdict
 
 from leasekit.core.claims.claim import Claim
+from leasekit.core.claims.evidence import decode_evidence, verify_evidence
+from leasekit.core.errors import TicketError
 from leasekit.core.leases import membership
 from leasekit.core.leases import service_manager as sm
 from leasekit.core.schema import Row
@@ -27,7 +29,7 @@ from leasekit_simulation.faults.checkers import Listening, Violated, must
 from leasekit_simulation.faults.hostile import HostileGuest
 from leasekit_simulation.faults.left_over import collections, left_over
 from leasekit_simulation.faults.mappers import WILFUL
-from leasekit_simulation.faults.scenario import ROGUE, Scenario
+from leasekit_simulation.faults.scenario import HOSTILE, ROGUE, Scenario
 from leasekit_simulation.faults.topology_book import TopologyChecker
 from leasekit_simulation.faults.twins import RedoneChecker, check_twin
 from leasekit_simulation.faults.workload import Workload
@@ -230,6 +232,20 @@ class Run:
             self._check_broker(broker)
         for site in self.scenario.sites:
             self._check_site(site)
+            self._check_evidence(site)
+
+    def _check_evidence(self, site: str) -> None:
+        """What a site keeps as evidence proves to anyone what it says, against somebody who is guilty."""
+        world = self.world
+        for row in world.query(site, "evidence"):
+            (kept,) = world.query(site, "evidence", id=row["id"])
+            try:
+                verdict = verify_evidence(world.scheme, decode_evidence(kept["file"]), site=world.key(site))
+            except TicketError as error:
+                raise Violated(f"{site}: evidence {row['id']} proves nothing: {error}") from error
+            must(verdict.guilty.hex() == row["guilty"], f"{site}: evidence {row['id']} is against somebody else")
+            must(verdict.guilty in (world.key(ROGUE), world.key(HOSTILE)), f"{site} blames the honest: {row['words']}")
+            world.mark("evidence verified")
 
     def _check_broker(self, broker: str) -> None:
         """All that a broker has not given to brokers below it is free again."""
@@ -285,7 +301,8 @@ class Run:
             free = sum(unit["state"] == "free" for unit in rows if unit["type"] == share.type)
             alone = alone and not world.actor(share.site).issued.wishes
             known = share.site in world.actor(guest).peers  # else a broker makes it known with the first ticket
-            if not (whole and held and alone and free and known) or share.length < 100 * HOUR:
+            limited = self.scenario.mappers.get(share.broker) == "quotas"
+            if not (whole and held and alone and free and known) or limited or share.length < 100 * HOUR:
                 continue
             term = [world.clock(guest) + 10 * SECOND, world.clock(guest) + HOUR]
             made = world.command(

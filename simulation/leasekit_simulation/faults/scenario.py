@@ -26,7 +26,7 @@ Do: TypeAlias = Literal[
     "crash", "cut_pair", "cut_side", "slow", "full", "step_within", "step_beyond", "operate",
     "reclaim", "delegate", "release", "resize", "maintain", "probe", "topology",
     "twice", "elsewhere", "stolen", "altered", "forged", "self_made", "meddle",
-    "returned", "nonsense", "overdelegate", "garbage", "flip", "replay",
+    "returned", "nonsense", "overdelegate", "beyond", "garbage", "flip", "replay", "slice_key", "extend_same",
 ]  # fmt: skip
 
 WORK: Final[Mapping[Do, int]] = {
@@ -160,6 +160,10 @@ class Scenario:
     """The ends of each link, by its resource type: there is a network authority that has one unit a granule."""
     suspends: bool = False
     """Whether sites save units, and leases say how long that takes."""
+    honours: tuple[str, ...] = ()
+    """Sites that honour what a guilty broker gave in order of arrival, up to what it had; others refuse the surplus."""
+    bans: tuple[str, ...] = ()
+    """Sites that refuse all later tickets of the guilty."""
     apart: tuple[str, ...] = ()
     """Actors whose mappers run apart from them: other things happen while they decide."""
 
@@ -179,6 +183,8 @@ class Scenario:
 
 
 BROKER_MAPPERS: Final = ("fcfs", "fcfs", "fcfs", "mischief", "slow", "preempting")
+STANDARD_MAPPERS: Final = ("backfill", "conservative", "priority", "fair_share", "quotas", "suspending")
+"""Other standard mappers of brokers: in some worlds, in place of "fcfs"."""
 SITE_MAPPERS: Final = ("first_fit", "first_fit", "first_fit", "slow_site", "wrong_site")
 POWER_MAPPERS: Final = ("energy", "switching")
 """Mappers of sites whose units can be switched on and off."""
@@ -228,7 +234,7 @@ def draw(seed: int) -> Scenario:
         suspends=Random(f"leasekit suspension {seed}").random() < 0.3,
         apart=tuple(name for name in everybody if Random(f"leasekit apart {seed} {name}").random() < 0.15),
     )
-    return _networked(_renewed(_live(scenario)))
+    return _governed(_networked(_renewed(_live(scenario))))
 
 
 def _live(scenario: Scenario) -> Scenario:
@@ -289,6 +295,32 @@ def _networked(scenario: Scenario) -> Scenario:
         mappers={**scenario.mappers, **planning, NETWORK: "first_fit"},
         deeds=tuple(sorted((*scenario.deeds, *deeds), key=lambda deed: deed.at)),
         links=links,
+    )
+
+
+def _governed(scenario: Scenario) -> Scenario:
+    """Sites and brokers have other policies, keys of slices change, leases are extended as they are, and a rogue broker
+    gives what it never had. From a stream of its own: all else of a seed is as it was.
+    """
+    rng = Random(f"leasekit policies {scenario.seed}")
+    honours, bans = (tuple(site for site in scenario.sites if rng.random() < 0.3) for _ in range(2))
+    plain = [name for name in scenario.brokers if scenario.mappers[name] == "fcfs"]
+    mappers = {name: rng.choice(STANDARD_MAPPERS) for name in plain if rng.random() < 0.25}
+    kinds: list[Do] = ["slice_key", "extend_same"] if rng.random() < 0.3 else []
+    if scenario.rogue:
+        kinds.append("beyond")
+    last = max(scenario.workload_end, 3 * SECOND)
+    deeds = [
+        Deed(at=rng.randint(2 * SECOND, last), do=do, pick=rng.getrandbits(32), who=rng.choice(scenario.guests))
+        for do in kinds
+        for _ in range(rng.randint(2, 8))
+    ]
+    return attrs.evolve(
+        scenario,
+        honours=honours,
+        bans=bans,
+        mappers={**scenario.mappers, **mappers},
+        deeds=tuple(sorted((*scenario.deeds, *deeds), key=lambda deed: deed.at)),
     )
 
 
@@ -490,7 +522,7 @@ def _check(path: Path, scenario: Scenario) -> None:
             raise ScenarioError(f"{path}: deeds: found {later.at} after {earlier.at}, expected them in order of time")
     allowed = {
         "guest": GUEST_MAPPERS,
-        "broker": (*BROKER_MAPPERS, "coallocation"),
+        "broker": (*BROKER_MAPPERS, *STANDARD_MAPPERS, "coallocation"),
         "authority": (*SITE_MAPPERS, *POWER_MAPPERS),
     }
     for name in scenario.actors:

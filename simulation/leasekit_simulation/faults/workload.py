@@ -11,6 +11,7 @@ from leasekit.core.leases import service_manager as sm
 from leasekit.core.leases.plans import ASKING
 from leasekit.core.steps import Reply
 from leasekit.core.time import HOUR, MINUTE, SECOND, Duration, Instant
+from leasekit_simulation.faults.checkers import must
 from leasekit_simulation.faults.hostile import HostileGuest
 from leasekit_simulation.faults.scenario import ROGUE, Deed, Do
 from leasekit_simulation.faults.topology_book import draw_topology
@@ -80,7 +81,8 @@ class Workload:
             "cut_pair": self._cut_pair, "cut_side": self._cut_side, "slow": self._slow, "full": self._full,
             "step_within": self._step_within, "step_beyond": self._step_beyond, "operate": self._operate,
             "reclaim": self._reclaim, "delegate": self._delegate, "release": self._release, "resize": self._resize,
-            "maintain": self._maintain, "probe": self._probe,
+            "maintain": self._maintain, "probe": self._probe, "slice_key": self._slice_key,
+            "extend_same": self._extend_same,
             "topology": self._topology, "garbage": self._garbage, "flip": self._flip, "replay": self._replay,
         }  # fmt: skip
 
@@ -301,6 +303,23 @@ class Workload:
                 if lease.slice == name:
                     self.hooks.may_close(lease.id)
             self._command(deed.who, "slice.close", None, name=name)
+
+    def _slice_key(self, deed: Deed, rng: Random) -> None:
+        """The users of a slice, or of leases without one, log in with another key."""
+        if self.world.is_up(deed.who) and (names := list(self.world.actor(deed.who).records.slices)):
+            self.world.mark("slice key")
+            self._command(deed.who, "slice.key", None, name=rng.choice(names), key=f"ssh-ed25519 {rng.getrandbits(64)}")
+
+    def _extend_same(self, deed: Deed, rng: Random) -> None:
+        """Extend a lease as it is: its operator says no number of units."""
+        lease = self._lease(deed.who, rng)
+        if lease is not None:
+            end = lease.following[-1].term.end if lease.following else lease.end
+            units = (lease.following[-1] if lease.following else lease.approved or lease.asked).units
+            made = self._command(deed.who, "lease.extend", None, lease=lease.id, end=end + MINUTE)
+            if made is not None:
+                self.world.mark("extended as it is")
+                must(lease.asked.units == units, f"{lease.id} of {units} units is extended for {lease.asked.units}")
 
     def _chain(self, deed: Deed, rng: Random) -> None:
         """Leases that follow each other."""
