@@ -44,7 +44,7 @@ def test_a_note_within_the_skew_is_no_guilt(world: DeployedWorld, behind: int) -
     lease = active(world)
     held = world.guest("batch").leases[lease].approved
     assert held is not None
-    taken = world.site().claims[held.digest].at
+    taken = world.site().claims.by_digest[held.digest].at
     note = state(world.guest("batch").signer, RELINQUISHMENT, held.digest, taken - behind, lease).encode()
     world.receive("site", "upper", Relinquish(lease, 7, held.ticket, note))
     world.pass_time(MINUTE)

@@ -33,6 +33,7 @@ from leasekit.actors.broker.preemption import Preemption
 from leasekit.actors.broker.returned import ReturnedTickets
 from leasekit.actors.broker.taken import TakenDelegations
 from leasekit.actors.guest.answers import BrokerAnswers, BrokerUpdates, SiteUpdates
+from leasekit.actors.guest.changes import LeaseChanges
 from leasekit.actors.guest.endings import Endings
 from leasekit.actors.guest.leases import Leases
 from leasekit.actors.guest.membership import Membership
@@ -40,6 +41,7 @@ from leasekit.actors.guest.operations import GuestOperations
 from leasekit.actors.guest.redeems import Redeems
 from leasekit.actors.guest.returns import Returns
 from leasekit.actors.guest.slices import Slices
+from leasekit.actors.guest.topologies import LeasedTopologies
 from leasekit.actors.guest.transitions import Predecessors, Transitions
 from leasekit.actors.kernel import Kernel
 from leasekit.actors.peering import Peering
@@ -148,9 +150,6 @@ BUGS: Final[dict[str, Bug]] = {
     "units are set up while the site is at fault": Bug(SiteOutages, "_waits", "return True", "return False"),
     "nobody looks whether the site is mended": Bug(
         SiteOutages, "_outage_due_at", "return outage.again if", "return None if"
-    ),
-    "a unit that shows that the site is mended helps no other": Bug(
-        SiteOutages, "_mended", "self.units.prepare(unit)", NOTHING
     ),
     # -- order of things
     "messages are sent before the commit": Bug(
@@ -357,6 +356,15 @@ BUGS: Final[dict[str, Bug]] = {
     "nobody gets known by an endorsement": Bug(
         Peering, "take_endorsement", "known = self._keyring.peers.get(name)",
         "return\n    known = self._keyring.peers.get(name)",
+    ),
+    "a site forgets in a restart that a lease lacks units": Bug(
+        SiteLeases, "restore_leases", "lease.pending == au.PRIMING and len(lease.units) != lease.wanted", "False"
+    ),
+    "an extend takes the units of a modify that was refused": Bug(
+        LeaseChanges, "extension", "wish.units, wish.victims", "wish.units or lease.asked.units, wish.victims"
+    ),
+    "a plan that is not wanted is not released": Bug(
+        LeasedTopologies, "_release", "if plan else ()", "if False else ()"
     ),
     # -- what is left when all is over
     "a group stays when its last member has left": Bug(Book, "leave_group", "if not group.members:", "if False:"),

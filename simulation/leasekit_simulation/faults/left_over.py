@@ -28,6 +28,7 @@ STAYS: Final[Mapping[str, str]] = {
     "given": "of delegations",
     "wishes": "of delegations",
     "waiting_lines": "of delegations",
+    "retried": "of delegations",
     "slices": "their guest's operator made them, and removes them",
     **dict.fromkeys(("sources", "tables", "lines", "tickets", "by_type"), "of delegations"),
     **dict.fromkeys(("peers", "by_key"), "peers that became known"),
