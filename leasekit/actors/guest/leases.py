@@ -32,7 +32,7 @@ class Leases:
         self.slices: dict[str, Slice] = {}
         self.named: dict[tuple[str, str], str] = {}
         """The id of the last lease of a name, by slice and name."""
-        self._dependents: dict[str, dict[str, GuestLease]] = {}
+        self._successors: dict[str, dict[str, GuestLease]] = {}
         kernel.register(Slice)
 
     def restore(self, slices: Iterable[Row], leases: Iterable[Row]) -> None:
@@ -50,7 +50,7 @@ class Leases:
         if lease.name:
             self.named[lease.slice, lease.name] = lease.id
         for predecessor in _predecessors(lease):
-            self._dependents.setdefault(predecessor, {})[lease.id] = lease
+            self._successors.setdefault(predecessor, {})[lease.id] = lease
         if lease.state in OPEN:
             self.open[lease.id] = lease
 
@@ -58,10 +58,10 @@ class Leases:
         """Forget a lease that has been over for long enough; its row stays as history, or goes if none is wanted."""
         del self.by_id[lease.id]
         for predecessor in _predecessors(lease):
-            others = self._dependents[predecessor]
+            others = self._successors[predecessor]
             del others[lease.id]
             if not others:
-                del self._dependents[predecessor]
+                del self._successors[predecessor]
         if self.named.get((lease.slice, lease.name)) == lease.id:
             del self.named[lease.slice, lease.name]
         for peer in (lease.broker, lease.site):
@@ -73,7 +73,7 @@ class Leases:
 
     def dependents(self, lease: GuestLease) -> list[GuestLease]:
         """The leases that have ``lease`` as a predecessor."""
-        return list(self._dependents.get(lease.id, {}).values())
+        return list(self._successors.get(lease.id, {}).values())
 
     def of_slice(self, name: str) -> list[GuestLease]:
         """The leases of a slice, those that are over included."""
