@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar
 
 from leasekit.actors.base import Actor
 from leasekit.actors.dispatch import query
-from leasekit.actors.issued import Issued, Issuer
+from leasekit.actors.issued import Issued
 from leasekit.actors.notices import Notices
 from leasekit.actors.reports import Reports
 from leasekit.actors.served import Served, ServedLease
@@ -36,12 +36,6 @@ class Server(Actor, Generic[L]):
         self.dispatch.add(self.notices)
         self.refused.append(self.notices.refused)
         self.peering.changed.append(self.served.retag)
-
-    def _issue(self, issuer: Issuer) -> Issued:
-        """The part that delegates what ``issuer`` has."""
-        issued = Issued(self.kernel, self.keyring, issuer)
-        self._add_issued(issued)
-        return issued
 
     def _add_issued(self, issued: Issued) -> None:
         """Have the part that delegates take its messages, and hear of peers."""

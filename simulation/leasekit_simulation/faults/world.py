@@ -152,9 +152,7 @@ class FaultyWorld(Network):
         ready = actor.ready()
         if ready is not None and not self._carry_out(node, ready):
             return
-        wake = node.wake = actor.wake_at()
-        if wake is not None and (node.scheduled is None or wake < node.scheduled):
-            self._schedule_wake(node, wake)
+        self._wake(node)
 
     def _thinks(self, name: str, turn: int) -> Duration:
         """How long a mapper takes for its turn: no time, unless it runs apart from its actor."""
