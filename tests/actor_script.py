@@ -54,9 +54,11 @@ from leasekit.core.protocol.messages import (
     Withdraw,
     Withhold,
 )
+from leasekit.core.reasons import read, unmark
 from leasekit.core.schema import Row
 from leasekit.core.steps import Action, ActionDone
 from leasekit.core.time import Instant, format_duration, parse_duration
+from leasekit.core.words import words
 
 _SETTINGS: Mapping[str, type[Any]] = {"guest": GuestSettings, "broker": BrokerSettings, "site": AuthoritySettings}
 _NUMBERS = frozenset({"units", "hold"})
@@ -95,7 +97,7 @@ class _Script:
             if self._bench is None:
                 self._bench = self._world(())
             self._step(words)
-        return ["  " + self._named(line) for line in self._lines]
+        return ["  " + self._named(unmark(line, str)) for line in self._lines]
 
     def _world(self, words: Sequence[str]) -> Bench:
         """``units=4`` or ``units=vm:4,gpu:2``, ``sites=a,b``, ``guests=x,y``, ``clocks=site:2s``, ``mapper.site=NAME``,
@@ -241,10 +243,10 @@ class _Script:
 
     def committed(self, at: Instant, actor: str, rows: Sequence[Row]) -> None:
         """Transitions."""
-        for _, lease, event, before, after, why in rows:
+        for _, lease, event, before, after, reason in rows:
             step = f"{before} -> {after} " if before or after else ""
             subject = f"claim {self._claim(lease)}" if re.fullmatch(r"[0-9a-f]{64}", lease) else lease
-            why = re.sub(r"claim [0-9a-f]{16}", lambda found: f"claim {self._claim(found[0][6:])}", why)
+            why = re.sub(r"claim [0-9a-f]{16}", lambda found: f"claim {self._claim(found[0][6:])}", words(read(reason)))
             self._line(at, f"{actor:7} {subject} {event}: {step}{f'({why})' if why else ''}".rstrip())
 
     def sent(self, at: Instant, sender: str, receiver: str, message: Message, fate: str) -> None:
@@ -322,7 +324,7 @@ _MESSAGES: Mapping[type[Any], Callable[[Any], str]] = {
         f"update {m.update} for #{m.number} {m.status}"
         + (f" {_leaf(m.ticket)} at {m.site}" if m.ticket else "")
         + (f", {_said(m.truncation)}" if m.truncation else "")
-        + (f": {m.reason}" if m.reason else "")
+        + (f": {words(m.reason)}" if m.reason else "")
         + (f" (would fit at {_time(m.earliest)})" if m.earliest >= 0 else "")
     ),
     Redeem: lambda m: (
@@ -333,24 +335,24 @@ _MESSAGES: Mapping[type[Any], Callable[[Any], str]] = {
     ),
     CloseLease: lambda m: f"#{m.number}" + (f" {_said(m.relinquishment)}" if m.relinquishment else ""),
     Relinquish: lambda m: f"#{m.number} {_leaf(m.ticket)}, {_said(m.relinquishment)}",
-    Relinquished: lambda m: f"#{m.number} " + (_said(m.receipt) if m.receipt else f"refused: {m.reason}"),
+    Relinquished: lambda m: f"#{m.number} " + (_said(m.receipt) if m.receipt else f"refused: {words(m.reason)}"),
     LeaseUpdate: lambda m: (
         f"update {m.update} for #{m.number} {m.state} {_term(m.term)}"
         + (f" {', '.join(unit.unit for unit in m.units)}" if m.units else "")
         + (f", {_said(m.receipt)}" if m.receipt else "")
-        + (f": {m.reason}" if m.reason else "")
+        + (f": {words(m.reason)}" if m.reason else "")
     ),
     Accepted: lambda m: f"#{m.number}",
     Ack: lambda m: f"update {m.update}",
     Offer: lambda m: f"#{m.number} {_leaf(m.ticket)}",
-    OfferAnswer: lambda m: f"#{m.number} {m.reason or 'taken'}",
+    OfferAnswer: lambda m: f"#{m.number} {words(m.reason) or 'taken'}",
     LetGo: lambda m: f"#{m.number} until {m.until}",
-    ClaimReport: lambda m: f"#{m.number} {m.code} {m.reason}",
+    ClaimReport: lambda m: f"#{m.number} {m.reason.code} {words(m.reason)}",
     Reclaim: lambda m: f"#{m.number} {_leaf(m.ticket)}",
     Truncated: lambda m: f"#{m.number} from {decode_statement(m.truncation).at} on",
     Withhold: lambda m: f"#{m.number} {m.units} over {_term(m.term)}: {m.reason}",
     Introduce: lambda m: f"#{m.number} {decode_statement(m.endorsement).detail}",
-    ErrorReply: lambda m: f"#{m.number} {m.code}: {m.text}",
+    ErrorReply: lambda m: f"#{m.number} {m.reason.code}: {words(m.reason)}",
 }
 
 

@@ -48,6 +48,7 @@ from leasekit.core.protocol.messages import (
     Withdraw,
     Withhold,
 )
+from leasekit.core.reasons import Code, Reason
 from leasekit.core.time import INSTANT_MAX, Term
 
 
@@ -60,11 +61,18 @@ def texts(low: int, high: int) -> st.SearchStrategy[str]:
 ids = texts(1, fields.ID_MAX)
 names = texts(1, fields.NAME_MAX)
 names_or_none = texts(0, fields.NAME_MAX)
-reasons = texts(0, 200)
+texts_of_people = texts(0, 200)
 words = texts(1, fields.WORD_MAX)
 numbers = st.integers(0, fields.NUMBER_MAX) | st.integers(0, 20)
 units = st.integers(1, UNITS_MAX) | st.integers(1, 9)
 instants = st.integers(0, INSTANT_MAX)
+counts = st.integers(-1, 2**40)
+codes = st.sampled_from([str(code) for code in Code]) | texts(1, 64)
+plain_reasons = st.builds(
+    Reason, codes, texts(0, 40), texts(0, 40), counts, counts, counts, counts, counts, texts_of_people
+)
+causes = st.builds(lambda reason, behind: reason.because(*behind), plain_reasons, st.lists(plain_reasons, max_size=3))
+reasons = st.none() | causes
 tickets = st.binary(max_size=60) | st.just(b"t" * fields.TICKET_MAX)
 statements = st.binary(max_size=60)
 digests = st.just(b"") | st.binary(min_size=32, max_size=32)
@@ -119,10 +127,10 @@ BY_CLASS: Mapping[type[Any], st.SearchStrategy[Any]] = {
     LetGo: st.builds(LetGo, ids, numbers, st.binary(max_size=200), instants),
     Reclaim: st.builds(Reclaim, ids, numbers, tickets, statements),
     Introduce: st.builds(Introduce, ids, numbers, statements, instants),
-    ClaimReport: st.builds(ClaimReport, ids, numbers, words, reasons),
-    Administer: st.builds(Administer, words, numbers, reasons),
-    Administered: st.builds(Administered, words, numbers, reasons, reasons),
-    Withhold: st.builds(Withhold, ids, numbers, ids, st.integers(0, 9), terms(), reasons),
+    ClaimReport: st.builds(ClaimReport, ids, numbers, causes),
+    Administer: st.builds(Administer, words, numbers, texts_of_people),
+    Administered: st.builds(Administered, words, numbers, texts_of_people, texts_of_people),
+    Withhold: st.builds(Withhold, ids, numbers, ids, st.integers(0, 9), terms(), texts_of_people),
     Probe: st.builds(
         Probe, ids, numbers, names, units, terms(), names_or_none, properties, words, texts(0, fields.ID_MAX)
     ),
@@ -140,7 +148,7 @@ BY_CLASS: Mapping[type[Any], st.SearchStrategy[Any]] = {
     HoldParts: st.builds(HoldParts, ids, numbers, digests, terms(), plan_parts, instants),
     PartsHeld: st.builds(PartsHeld, ids, numbers, reasons),
     ReleaseParts: st.builds(ReleaseParts, ids, numbers),
-    ErrorReply: st.builds(ErrorReply, texts(0, fields.ID_MAX), numbers, words, reasons),
+    ErrorReply: st.builds(ErrorReply, texts(0, fields.ID_MAX), numbers, causes),
 }  # fmt: skip
 """A strategy for each class of message."""
 

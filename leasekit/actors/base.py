@@ -19,8 +19,8 @@ from leasekit.actors.settings import ActorSettings, Peer
 from leasekit.actors.turns import MapperTurns
 from leasekit.core.claims.keys import Scheme, Signer
 from leasekit.core.errors import LeasekitError, RemoteError
-from leasekit.core.protocol.codec import clip
 from leasekit.core.protocol.messages import ErrorReply, Message
+from leasekit.core.reasons import Code
 from leasekit.core.schema import Row
 from leasekit.core.steps import (
     ActionDone,
@@ -168,7 +168,7 @@ class Actor:
         handler = self.dispatch.messages.get(type(message))
         try:
             if handler is None:
-                raise RemoteError("unexpected", f"{with_article(self.role)} does not take {type(message).__name__}")
+                raise RemoteError(Code.UNEXPECTED, f"{with_article(self.role)} does not take {type(message).__name__}")
             need = self.dispatch.needs.get(type(message))
             if need is not None:
                 self.keyring.check_may(peer, need)
@@ -181,7 +181,7 @@ class Actor:
         if not isinstance(message, ErrorReply):
             subject = next((getattr(message, field) for field in _SUBJECTS if hasattr(message, field)), "")
             number = getattr(message, "number", 0)
-            self.kernel.send(peer, ErrorReply(subject, number, error.code, clip(error.text)))
+            self.kernel.send(peer, ErrorReply(subject, number, error.reason))
 
     def _command(self, command: Command) -> None:
         deferred = self.dispatch.deferred.get(command.name)

@@ -16,12 +16,13 @@ from leasekit.actors.kernel import Kernel
 from leasekit.actors.keyring import Keyring
 from leasekit.actors.settings import ADMINISTER
 from leasekit.core.errors import CommandError, LeasekitError
-from leasekit.core.protocol.codec import clip
 from leasekit.core.protocol.fields import TEXT_MAX, WORD_MAX
 from leasekit.core.protocol.messages import Administer, Administered, ErrorReply, Message
+from leasekit.core.reasons import clip, said
 from leasekit.core.schema import Change
 from leasekit.core.steps import Command, Reply
 from leasekit.core.time import SECOND, Duration, Instant
+from leasekit.core.words import words
 
 ADMINISTER_TIMEOUT: Final[Duration] = 30 * SECOND
 """How long the answer to a command for another actor is waited for."""
@@ -97,7 +98,7 @@ class Calls:
         result, error = "", ""
         try:
             carry_out = self._dispatch.prepare(message.command, _object(message.arguments))
-            self._kernel.note("", "administer", "", "", f"{peer}: {message.command} {message.arguments}")
+            self._kernel.note("", "administer", "", "", said(f"{peer}: {message.command} {message.arguments}"))
             result = json.dumps(carry_out())
         except LeasekitError as wrong:
             error = str(wrong)
@@ -121,7 +122,7 @@ class Calls:
         call = self.answered(peer, message.lease, message.number)
         if call is None:
             return False
-        self.end(call, Reply(call.command, error=f"{peer}: {message.text}"))
+        self.end(call, Reply(call.command, error=f"{peer}: {words(message.reason)}"))
         return True
 
     def end(self, call: PendingCall, reply: Reply) -> None:

@@ -8,7 +8,9 @@ from typing import Any, Final
 from leasekit.actors.settings import DelegationSpec
 from leasekit.core.leases import delegation as deleg
 from leasekit.core.leases.relations import Delegation, DelegationWish
+from leasekit.core.reasons import Reason
 from leasekit.core.time import Instant
+from leasekit.core.words import view
 
 OFFERED: Final = "offered"
 """Its taker has not answered yet."""
@@ -51,7 +53,7 @@ def differences(
                 {
                     "line": line, "broker": broker, "type": type_, "code": code, "held": units,
                     "wanted": spec.units if spec is not None else 0, "file": file.units if file is not None else 0,
-                    "until": until, "reason": reason,
+                    "until": until, **view(reason),
                 }
             )  # fmt: skip
     return rows
@@ -64,24 +66,24 @@ def _why(
     stretches: list[Delegation],
     held: int,
     now: Instant,
-) -> tuple[str, str, Instant]:
+) -> tuple[str, Reason | None, Instant]:
     """The code, the reason, and the instant until which it is so (-1: not known)."""
     last = stretches[-1] if stretches else None
     if last is not None and last.state == deleg.OFFERING:
-        return OFFERED, "", last.term.end
+        return OFFERED, None, last.term.end
     if last is not None and last.state == deleg.REFUSED:
         return REFUSED, last.reason, -1
     if spec is None:
         ends = [one.term.end for one in stretches if one.state == deleg.HELD]
-        return (UNLISTED, "", max(ends)) if ends else ("", "", -1)
+        return (UNLISTED, None, max(ends)) if ends else ("", None, -1)
     if not held and last is not None and last.statement and wish is None:
         return RECLAIMED, last.reason, -1
     over = 0 <= spec.until <= now
     if held != spec.units and not over:
-        return WAITS, "", -1
+        return WAITS, None, -1
     beyond = max((one.beyond for one in stretches if one.state == deleg.HELD), default=-1)
     if beyond > now:
-        return IN_USE, "", beyond
+        return IN_USE, None, beyond
     if wish is not None and (file is None or (wish.units or file.units, wish.until) != (file.units, -1)):
-        return WISHED, "", spec.until
-    return "", "", -1
+        return WISHED, None, spec.until
+    return "", None, -1

@@ -42,8 +42,10 @@ from leasekit.core.protocol.messages import (
     OfferAnswer,
     Reclaim,
 )
+from leasekit.core.reasons import Code, Reason, mark, said
 from leasekit.core.schema import Change, Row
 from leasekit.core.time import Instant
+from leasekit.core.words import view
 
 RETRIES_MAX: Final = 10
 """How often an offer that was refused is made again when its taker connects: each claim that nobody takes is one that a
@@ -75,9 +77,9 @@ def replaced_by(fresh: Delegation, others: Iterable[Delegation]) -> list[Delegat
     ]  # fmt: skip
 
 
-def taken_back(giver: str, taker: str) -> str:
+def taken_back(giver: str, taker: str) -> Reason:
     """Why what comes of a delegation ends early."""
-    return f"{giver} takes back what it gave to {taker}"
+    return Reason(Code.TAKES_BACK, giver, taker)
 
 
 class Issuer(Protocol):
@@ -186,7 +188,7 @@ class Issued:
         if not live:
             return self._is_missing(line, spec, stretches) and self._made(line, self._issuer.delegate(name, spec, None))
         if 0 <= spec.until <= self._kernel.now:  # its taker was away, and holds more than it was to have by now
-            self.take_back(live[0], self._kernel.now, -1, f"it was to end at {spec.until}")
+            self.take_back(live[0], self._kernel.now, -1, Reason(Code.PLANNED_END, at=spec.until))
             return False
         for one in live:
             other = self._is_other(one, spec, one is live[-1])
@@ -276,7 +278,7 @@ class Issued:
         self._forget_stretches(record)
         self.given[id_] = record
         self._kernel.note(
-            id_, "delegate", "", deleg.OFFERING, f"{leaf.units} {leaf.type} to {peer} until {leaf.term.end}"
+            id_, "delegate", "", deleg.OFFERING, said(f"{leaf.units} {leaf.type} to {peer} until {mark(leaf.term.end)}")
         )
         self._kernel.touch(record)
         self._send_given(record)
@@ -334,7 +336,7 @@ class Issued:
         fresh.beyond = beyond
         for record in replaced_by(fresh, self.given.values()):
             record.replaced = fresh.term.start
-            self._kernel.fire(deleg.MACHINE, record, "replace", f"{fresh.id} is in its place, with {fresh.units}")
+            self._kernel.fire(deleg.MACHINE, record, "replace", Reason(Code.IN_ITS_PLACE, fresh.id, units=fresh.units))
             if record.state == deleg.REPLACED:
                 self._issuer.let_go(record, until)
 
@@ -352,7 +354,7 @@ class Issued:
             ):
                 found.append((one, ticket))
         if found:
-            offered.reason = "forgotten: its taker holds what was given before"
+            offered.reason = Reason(Code.FORGOTTEN)
             self._kernel.fire(deleg.MACHINE, offered, "refused", offered.reason)
             self._issuer.offer_refused(offered)
         for one, ticket in found:
@@ -369,14 +371,16 @@ class Issued:
             self._kernel.next("serial"), offered.site, leaf.digest, given=True,
             line="" if id_ == offered.base else offered.base,
         )  # fmt: skip
-        self._kernel.note(id_, "delegate", "", deleg.OFFERING, f"{leaf.units} {leaf.type}: {offered.peer} holds it")
+        self._kernel.note(
+            id_, "delegate", "", deleg.OFFERING, said(f"{leaf.units} {leaf.type}: {offered.peer} holds it")
+        )
         self._kernel.fire(deleg.MACHINE, record, "taken")
         if held.state == deleg.REPLACED:
             record.replaced = record.freed = max(held.at, leaf.term.start)
-            self._kernel.fire(deleg.MACHINE, record, "replace", f"{offered.peer} says so")
+            self._kernel.fire(deleg.MACHINE, record, "replace", Reason(Code.HOLDER_SAYS, offered.peer))
         elif held.state == deleg.RECLAIMED:
             record.reclaimed = max(held.at, leaf.term.start)
-            self._kernel.fire(deleg.MACHINE, record, "let_go", f"{offered.peer} has let go of it")
+            self._kernel.fire(deleg.MACHINE, record, "let_go", Reason(Code.LET_GO, offered.peer))
         self._kernel.touch(record)
 
     @takes(LetGo)
@@ -389,18 +393,18 @@ class Issued:
                 self._kernel.fire(deleg.MACHINE, record, "taken")
             if deleg.MACHINE.allows((record.state, record.pending), "let_go"):
                 if record.reclaimed < 0:
-                    record.reclaimed, record.reason = self._kernel.now, f"{peer} has let go of it"
-                self._kernel.fire(deleg.MACHINE, record, "let_go", f"{peer} has let go of it")
+                    record.reclaimed, record.reason = self._kernel.now, Reason(Code.LET_GO, peer)
+                self._kernel.fire(deleg.MACHINE, record, "let_go", Reason(Code.LET_GO, peer))
                 self._issuer.let_go(record, message.until)
                 self._kernel.owe_no_more(record, peer)
                 self._renew(record)
         self._kernel.send(peer, Accepted(message.delegation, message.number))
 
-    def _not_taken(self, record: Delegation, reason: str) -> None:
+    def _not_taken(self, record: Delegation, reason: Reason) -> None:
         record.reason = reason
         self._kernel.fire(deleg.MACHINE, record, "refused", reason)
         again = "it is offered again when something has changed"
-        self._kernel.complain(f"{record.peer} refuses {record.id}: {reason}; {again}")
+        self._kernel.complain(f"{record.peer} refuses {record.id}; {again}", because=reason)
         self._issuer.offer_refused(record)
 
     def refused(self, peer: str, message: ErrorReply) -> bool:
@@ -411,10 +415,10 @@ class Issued:
         if record is None or (record.peer, record.number) != (peer, message.number) or not message.number:
             return False
         if record.state == deleg.OFFERING:
-            self._not_taken(record, message.text or message.code)
+            self._not_taken(record, message.reason)
             self._kernel.owe_no_more(record, peer)
         elif record.state == deleg.RECLAIMING:
-            self._kernel.fire(deleg.MACHINE, record, "let_go", f"{peer} does not hear of it: {message.text}")
+            self._kernel.fire(deleg.MACHINE, record, "let_go", Reason(Code.NOT_HEARD_OF, peer).because(message.reason))
             self._issuer.let_go(record, record.term.end if record.deadline < 0 else record.deadline)
             self._renew(record)
             self._kernel.owe_no_more(record, peer)
@@ -449,7 +453,7 @@ class Issued:
             raise CommandError(f"units: found {units!r:.40}, expected a number from 1 to {UNITS_MAX}")
         if until is not None and until <= self._kernel.now:
             raise CommandError(
-                f"until: found {until}, it is {self._kernel.now} already: `reclaim` takes a delegation back"
+                f"until: found {mark(until)}, it is {mark(self._kernel.now)} already: `reclaim` takes a delegation back"
             )
         peer = self._keyring.peers.get(broker)
         if peer is None or peer.role != "broker":
@@ -472,7 +476,11 @@ class Issued:
             raise
         self._kernel.touch(self.wishes[line])
         self._kernel.note(
-            line, "wish", "", "", f"{units or 'all'} {type_} for {broker}" + (f" until {until}" if until else "")
+            line,
+            "wish",
+            "",
+            "",
+            said(f"{units or 'all'} {type_} for {broker}{f' until {mark(until)}' if until else ''}"),
         )
         self.give([line], again=True)
         return {"line": line, "difference": next((one for one in self.differences() if one["line"] == line), None)}
@@ -487,7 +495,9 @@ class Issued:
         held = [one for one in self.given.values() if one.base == line and one.state in _CURRENT]
         last = max(held, key=_order, default=None)
         if last is not None and until is not None and until <= last.term.start:
-            raise CommandError(f"until: found {until}, {last.id} begins at {last.term.start}: reclaim it first")
+            raise CommandError(
+                f"until: found {mark(until)}, {last.id} begins at {mark(last.term.start)}: reclaim it first"
+            )
 
     def give_again(self, record: Delegation) -> None:
         """It is taken back, but not as the operator wants it: as soon as it can be given again, it is."""
@@ -517,12 +527,14 @@ class Issued:
         if not _can_go_back(record):
             raise CommandError(f"delegation {record.id} is {record.state}: it can't be taken back")
         if deadline is not None and deadline < at:
-            raise CommandError(f"deadline: found {deadline}, it can't be before {at}, when nothing new may begin")
+            raise CommandError(
+                f"deadline: found {mark(deadline)}, it can't be before {mark(at)}, when nothing new may begin"
+            )
         self._forget_wish(record.base)
-        self.take_back(record, at, -1 if deadline is None else deadline, "taken back by the operator")
+        self.take_back(record, at, -1 if deadline is None else deadline, Reason(Code.OPERATOR_TAKES_BACK))
         return {"delegation": record.id, "at": at, "deadline": record.deadline, "state": record.state}
 
-    def take_back(self, record: Delegation, at: Instant, deadline: Instant, why: str) -> None:
+    def take_back(self, record: Delegation, at: Instant, deadline: Instant, why: Reason) -> None:
         """Nothing new goes on under ``record`` from ``at`` on; leases that exist are over by ``deadline`` (-1: they
         run out).
         """
@@ -569,7 +581,7 @@ class Issued:
         over = record.term.end <= self._kernel.now
         if not over and not (record.state == deleg.REPLACED and 0 <= record.freed <= self._kernel.now):
             return False
-        self._kernel.fire(deleg.MACHINE, record, "end", "its term is over" if over else "unused")
+        self._kernel.fire(deleg.MACHINE, record, "end", Reason(Code.TERM_OVER) if over else None)
         self.give()
         return True
 
@@ -609,7 +621,7 @@ class Issued:
                 "reclaimed": d.reclaimed,
                 "deadline": d.deadline,
                 "freed": d.freed,
-                "reason": d.reason,
+                **view(d.reason),
             }
             for d in self.given.values()
         ]

@@ -17,9 +17,11 @@ import attrs
 from leasekit.actors.settings import ActorSettings
 from leasekit.core.leases.machine import Machine
 from leasekit.core.protocol.messages import Message
+from leasekit.core.reasons import Reason, said, to_text
 from leasekit.core.schema import LOG, Change, Row
 from leasekit.core.steps import Action, Outgoing, PeerChange, Ready, Reply
 from leasekit.core.time import Duration, Instant
+from leasekit.core.words import words
 
 CLOCK: Final = "clock"
 COUNTERS: Final = ("lease", "serial", "action", "turn", "slice")
@@ -164,25 +166,26 @@ class Kernel:
         self.forget(record)
         self.changes.append(Change(record.table, record.id, None))
 
-    def fire(self, machine: Machine, record: Any, event: str, why: str = "") -> None:
+    def fire(self, machine: Machine, record: Any, event: str, why: Reason | None = None) -> None:
         """Move ``record`` by ``event`` and write the log. Raises ``ProtocolError``, and changes nothing, if the table
         has no such row.
         """
         before = (record.state, record.pending)
         after = machine.next(before, event)
         record.state, record.pending = after
-        row = (self.now, record.id, event, f"{before[0]}/{before[1]}", f"{after[0]}/{after[1]}", why)
+        row = (self.now, record.id, event, f"{before[0]}/{before[1]}", f"{after[0]}/{after[1]}", to_text(why))
         self.changes.append(_new(Change, (LOG, "", row)))
         self.dirty[id(record)] = record
 
-    def note(self, subject: str, event: str, before: str, after: str, why: str) -> None:
+    def note(self, subject: str, event: str, before: str, after: str, why: Reason | None) -> None:
         """Write a line of the transition log."""
-        self.changes.append(_new(Change, (LOG, "", (self.now, subject, event, before, after, why))))
+        self.changes.append(_new(Change, (LOG, "", (self.now, subject, event, before, after, to_text(why)))))
 
-    def complain(self, text: str, event: str = "complaint", kind: str = "") -> None:
+    def complain(self, text: str, event: str = "complaint", kind: str = "", *, because: Reason | None = None) -> None:
         """Tell the operator what is wrong."""
-        self.errors = [*self.errors[-19:], text]
-        self.note("", event, "", kind, text)
+        what = said(text).because(because)
+        self.errors = [*self.errors[-19:], words(what)]
+        self.note("", event, "", kind, what)
 
     def next(self, counter: str) -> int:
         """The next number of a counter, one of :data:`COUNTERS`."""

@@ -12,6 +12,7 @@ from leasekit.core.claims.statements import decode_statement
 from leasekit.core.claims.ticket import Ticket
 from leasekit.core.claims.verify import TicketVerifier
 from leasekit.core.errors import RemoteError
+from leasekit.core.reasons import Code
 from leasekit.core.time import Instant
 
 
@@ -34,13 +35,13 @@ class Keyring:
         """Raises ``RemoteError`` unless ``peer`` has the permission ``need`` here."""
         known = self.peers.get(peer)
         if known is None or need not in known.may:
-            raise RemoteError("forbidden", f"{peer} may not {need} at {self.name}")
+            raise RemoteError(Code.FORBIDDEN, f"{peer} may not {need} at {self.name}")
 
     def known(self, name: str) -> Peer:
         """The peer of that name. Raises ``RemoteError``."""
         peer = self.peers.get(name)
         if peer is None:
-            raise RemoteError("unknown_peer", f"{self.name} knows no peer named {name!r}")
+            raise RemoteError(Code.UNKNOWN_PEER, f"{self.name} knows no peer named {name!r}")
         return peer
 
     def key_of(self, name: str) -> bytes:

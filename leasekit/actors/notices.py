@@ -15,6 +15,7 @@ from leasekit.core.protocol.codec import encode_message
 from leasekit.core.protocol.messages import Accepted, ErrorReply, Message
 from leasekit.core.schema import Row
 from leasekit.core.time import Instant
+from leasekit.core.words import words
 
 
 class Notices:
@@ -63,7 +64,7 @@ class Notices:
         """A peer that can't take a notice has had it; one that can't take an update is sent it again."""
         for notice in self._waiting_for(peer, message.lease, message.number) if message.number else ():
             self._end(notice)
-            self._kernel.complain(f"{peer} refused a notice about {message.lease}: {message.text}")
+            self._kernel.complain(f"{peer} refused a notice about {message.lease}: {words(message.reason)}")
         return True
 
     def _waiting_for(self, peer: str, subject: str, number: int) -> list[Notice]:

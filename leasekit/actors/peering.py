@@ -24,6 +24,7 @@ from leasekit.core.claims.succession import check_succession
 from leasekit.core.errors import CommandError, RemoteError, TicketError
 from leasekit.core.leases.relations import PeerRecord
 from leasekit.core.protocol.messages import Accepted, Introduce
+from leasekit.core.reasons import Code, mark, said
 from leasekit.core.schema import Change, Row
 from leasekit.core.steps import PeerChange
 from leasekit.core.time import HOUR, Duration, Instant
@@ -112,13 +113,13 @@ class Peering:
             raise CommandError(f"succession of {name}: {error}") from error
         if found.at > self._kernel.now + self._kernel.settings.clock_skew:
             raise CommandError(
-                f"succession of {name}: it begins at {found.at}, it is {self._kernel.now}: come back then"
+                f"succession of {name}: it begins at {mark(found.at)}, it is {mark(self._kernel.now)}: come back then"
             )
         self._check_new(name, found.new)
         former = ((found.old, found.until), *(one for one in known.former if one[1] > self._kernel.now))
         self._make_known(attrs.evolve(known, key=found.new, former=former[:FORMER_MAX]), removed=False)
         self._kernel.note(
-            "", "succeeded", "", "", f"{name}: {fingerprint(found.old)} is followed by {fingerprint(found.new)}"
+            "", "succeeded", "", "", said(f"{name}: {fingerprint(found.old)} is followed by {fingerprint(found.new)}")
         )
         return {"peer": name, "key": found.new.hex(), "former_until": found.until}
 
@@ -218,11 +219,14 @@ class Peering:
         note = check_statement(self._keyring.scheme, data, ENDORSEMENT, signer=self._keyring.key_of(broker))
         _, name, role, address = endorsed(note)
         if not NAME.fullmatch(name) or len(address) > ADDRESS_MAX:
-            raise RemoteError("bad_endorsement", f"endorsement: found the name {name!r:.80}, expected {NAME_ALLOWED}")
+            raise RemoteError(
+                Code.BAD_ENDORSEMENT, f"endorsement: found the name {name!r:.80}, expected {NAME_ALLOWED}"
+            )
         role = "authority" if role == "site" else role
         if role != self._endorsable:
             raise RemoteError(
-                "bad_endorsement", f"{broker} endorses the {role} {name}: {with_article(self._role)} takes no such word"
+                Code.BAD_ENDORSEMENT,
+                f"{broker} endorses the {role} {name}: {with_article(self._role)} takes no such word",
             )
         known = self._keyring.peers.get(name)
         if (known is not None and known.key == note.subject) or note.subject == self._keyring.signer.public:
@@ -230,19 +234,19 @@ class Peering:
             return
         record = self._made_known.get(name)
         if known is not None or (record is not None and record.removed):
-            raise RemoteError("name_taken", f"{broker} endorses another key as {name!r} than the one known here")
+            raise RemoteError(Code.NAME_TAKEN, f"{broker} endorses another key as {name!r} than the one known here")
         if self._endorsed[broker] >= self._kernel.settings.introductions_max:
             self._turned_away[broker] += 1
             known_from = f"{self._keyring.name} knows {self._endorsed[broker]} peers from {broker}"
-            raise RemoteError("busy", f"{known_from}, its limit (introductions_max)")
+            raise RemoteError(Code.BUSY, f"{known_from}, its limit (introductions_max)")
         try:
             self._check_new(name, note.subject)
         except CommandError as error:
-            raise RemoteError("name_taken", f"{broker} endorses {name!r}: {error}") from error
+            raise RemoteError(Code.NAME_TAKEN, f"{broker} endorses {name!r}: {error}") from error
         self._make_known(Peer(name=name, key=note.subject, role=role, address=address, origin=broker), removed=False)
         self._of_use(name, until)
         self._kernel.note(
-            "", "endorsed", "", "", f"{broker} endorses {role} {name} with key {fingerprint(note.subject)}"
+            "", "endorsed", "", "", said(f"{broker} endorses {role} {name} with key {fingerprint(note.subject)}")
         )
 
     def _of_use(self, name: str, until: Instant = 0) -> None:
@@ -258,7 +262,7 @@ class Peering:
             record.used = self._kernel.now
             return
         self._kernel.note(
-            "", "unused", "", "", f"{record.id}, introduced by {record.origin}, was not of use: it is forgotten"
+            "", "unused", "", "", said(f"{record.id}, introduced by {record.origin}, was not of use: it is forgotten")
         )
         self._forget_peer(record.id)
 

@@ -10,7 +10,9 @@ from typing import Any, Final
 
 from leasekit.actors.kernel import Kernel
 from leasekit.core.leases.relations import Report
+from leasekit.core.reasons import Code, Reason
 from leasekit.core.schema import Row
+from leasekit.core.words import words
 
 REPORTS_KEPT: Final = 20
 REPORTS_SHOWN: Final = 5
@@ -27,20 +29,20 @@ class Reports:
         self._reports: dict[str, Report] = {}
         kernel.register(Report)
 
-    def keep(self, code: str, subject: str, words: str, peer: str = "", *, event: str = REPORT) -> None:
-        """Keep that ``code`` was found about ``subject``, a claim or evidence, here or by ``peer``; what says the same
-        as before changes nothing. ``event`` is what the log calls it.
+    def keep(self, subject: str, reason: Reason, peer: str = "", *, event: str = REPORT) -> None:
+        """Keep what was found about ``subject``, a claim or evidence, here or by ``peer``; what says the same as before
+        changes nothing. ``event`` is what the log calls it.
         """
-        id_ = f"{code}:{subject}@{peer}"
+        id_ = f"{reason.code}:{subject}@{peer}"
         known = self._reports.pop(id_, None)
-        if known is not None and known.words == words:
+        if known is not None and known.reason == reason:
             self._reports[id_] = known
             return
         while len(self._reports) >= REPORTS_KEPT:
             self._forget(next(iter(self._reports.values())))
-        report = self._reports[id_] = Report(id_, self._kernel.now, peer, code, subject, words)
+        report = self._reports[id_] = Report(id_, self._kernel.now, peer, subject, reason)
         self._kernel.touch(report)
-        self._kernel.note("", event, "", "", f"{peer} reports: {words}" if peer else words)
+        self._kernel.note("", event, "", "", Reason(Code.REPORTED, peer).because(reason) if peer else reason)
 
     def _forget(self, report: Report) -> None:
         del self._reports[report.id]
@@ -50,7 +52,13 @@ class Reports:
         """The latest as plain data, the last one at the end."""
         latest = [*self._reports.values()][-REPORTS_SHOWN:]
         return [
-            {"at": one.at, "from": one.peer or self._name, "code": one.code, "about": one.subject, "words": one.words}
+            {
+                "at": one.at,
+                "from": one.peer or self._name,
+                "code": one.reason.code,
+                "about": one.subject,
+                "words": words(one.reason),
+            }
             for one in latest
         ]
 

@@ -17,6 +17,7 @@ from leasekit.core.errors import RemoteError
 from leasekit.core.leases.records import Update
 from leasekit.core.properties import is_plain
 from leasekit.core.protocol.messages import Accepted, Ack, LeaseUpdate, Message, TicketUpdate, acknowledge
+from leasekit.core.reasons import Code
 from leasekit.core.schema import Change
 from leasekit.core.time import Instant
 
@@ -75,7 +76,7 @@ class Served(Generic[L]):
     def freshness(self, lease: ServedLease | None, peer: str, number: int) -> str:
         """Whether a request is new, a repeat or old. Raises ``RemoteError`` if the lease is another holder's."""
         if number <= 0:
-            raise RemoteError("bad_number", f"request number is {number}, it must be positive")
+            raise RemoteError(Code.BAD_NUMBER, f"request number is {number}, it must be positive")
         if lease is None:
             return FRESH
         self.check_holder(lease, peer)
@@ -98,7 +99,9 @@ class Served(Generic[L]):
     def _check_heard(self, lease: ServedLease | None) -> None:
         """Who takes no answers gets no more of them: they are kept until then. Raises ``RemoteError``."""
         if lease is not None and len(lease.unacked) >= UNACKED_MAX:
-            raise RemoteError("busy", f"lease {lease.id} has {len(lease.unacked)} updates that wait to be acknowledged")
+            raise RemoteError(
+                Code.BUSY, f"lease {lease.id} has {len(lease.unacked)} updates that wait to be acknowledged"
+            )
 
     def is_holders(self, lease: ServedLease, peer: str) -> bool:
         """Whether a lease is that of ``peer``: of its name, and the key that first asked for it, or its successor."""
@@ -116,7 +119,8 @@ class Served(Generic[L]):
         if not self.is_holders(lease, peer):
             other = lease.holder == peer
             raise RemoteError(
-                "not_yours", f"lease {lease.id} is not held by {peer}{', whose key was another then' if other else ''}"
+                Code.NOT_YOURS,
+                f"lease {lease.id} is not held by {peer}{', whose key was another then' if other else ''}",
             )
 
     def check_id(self, id_: str, peer: str, what: str = "lease") -> None:
@@ -124,16 +128,16 @@ class Served(Generic[L]):
         the same ids, they are those of the peer that was known first. Raises ``RemoteError``.
         """
         if not is_plain(id_):
-            raise RemoteError("bad_id", f"{what}: found {id_!r}, ids have no control characters")
+            raise RemoteError(Code.BAD_ID, f"{what}: found {id_!r}, ids have no control characters")
         tags = [key_tag(key) for key in self._keyring.keys_of(peer)]
         tag = next((tag for tag in tags if id_.startswith(f"{tag}-")), None)
         if tag is None:
-            raise RemoteError("bad_id", f"{what}: found {id_!r}, ids of {peer}'s {what}s begin with {tags[0]}-")
+            raise RemoteError(Code.BAD_ID, f"{what}: found {id_!r}, ids of {peer}'s {what}s begin with {tags[0]}-")
         owner = self._tags.get(tag, peer)
         if owner != peer:
             theirs = f"{what}: ids that begin with {tag}- are those of {owner} at {self._keyring.name}"
             raise RemoteError(
-                "bad_id", f"{theirs}; {peer} has another key that gives the same ones: make a new one with "
+                Code.BAD_ID, f"{theirs}; {peer} has another key that gives the same ones: make a new one with "
                 "`leasekit keys rotate`"
             )  # fmt: skip
 

@@ -69,7 +69,7 @@ def verify(place: DeployPlace, source: Path, against: tuple[Path, ...], site: st
         found = decode_evidence(_text(source))
         verdict = verify_evidence(ED25519, found, against=answers, site=key, names=names)
     except TicketError as error:
-        reason, problem = error.code, error.text
+        reason, problem = error.code, str(error)
     if as_json:
         guilty = verdict.guilty if verdict is not None else b""
         print_json(

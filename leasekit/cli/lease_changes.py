@@ -227,9 +227,7 @@ def _answer(answer: Mapping[str, Any], *, as_json: bool, latest: Instant | None 
         reason = answer["reason"] or "it gave no reason"
         click.echo(dated(clean(f"{answer['broker']} would let it wait{until}: {reason}")))
     if answer["status"] == "refused":
-        fits, reason = answer["earliest"], answer["reason"]
-        also = "" if fits is None or str(fits) in reason else f"; it would fit at {shown(fits)}"
-        raise LeasekitError(f"{answer['broker']} would refuse it: {reason}{also}")
+        raise LeasekitError(f"{answer['broker']} would refuse it: {answer['reason']}")
     return 0
 
 

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from leasekit.config.instants import dated
+from leasekit.config.instants import dated, shown
 
 WIDTH_UNKNOWN: Final = 240
 """The width of tables that don't go to a terminal: nothing is cut there."""
@@ -41,9 +41,7 @@ STYLES: Final[Mapping[str, str]] = {
 }
 """Colours of the words that say how something is."""
 
-PROSE: Final = frozenset(
-    {"detail", "reason", "requested", "approved", "goes on", "granted", "next", "problem", "refused", "why", "words"}
-)
+PROSE: Final = frozenset({"detail", "reason", "problem", "refused", "why", "words"})
 """Columns and fields in which actors speak: instants in them are shown as dates."""
 
 json_option: Callable[[F], F] = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
@@ -71,12 +69,12 @@ def styled(value: Any, name: str = "") -> Text:
 
 def print_json(value: Any) -> None:
     """One JSON document; bytes become hex."""
-    click.echo(json.dumps(value, indent=2, default=_plain))
+    click.echo(dated(json.dumps(value, indent=2, default=_plain)))
 
 
 def print_json_line(value: Any) -> None:
     """One JSON document on a line of its own, of a stream of them."""
-    click.echo(json.dumps(value, default=_plain))
+    click.echo(dated(json.dumps(value, default=_plain)))
 
 
 def _plain(value: Any) -> Any:
@@ -162,8 +160,11 @@ def properties_of(thing: Mapping[str, Any]) -> str:
 
 
 def pairs(properties: Mapping[str, Any]) -> str:
-    """Properties in one line."""
-    return " ".join(f"{key}={value}" for key, value in properties.items())
+    """Properties in one line; the instant among them as a date."""
+    return " ".join(
+        f"{key}={shown(int(value)) if key == 'latest_start' and str(value).isdecimal() else value}"
+        for key, value in properties.items()
+    )
 
 
 def example(*lines: str) -> str:

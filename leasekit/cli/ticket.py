@@ -116,7 +116,7 @@ def verify_(source: str, site: str, holder: str, at: Instant | None, depth: int,
             found, root=root, holder=held_by or leaf.holder, now=leaf.term.start if at is None else at, skew=0
         )
     except TicketError as error:
-        reason, problem = error.code, error.text
+        reason, problem = error.code, str(error)
     if as_json:
         print_json({"ok": not reason, "reason": reason, "problem": problem, **(_short(found) if found else {})})
     elif reason or found is None:
@@ -160,7 +160,7 @@ def verify(found: Ticket) -> str:
             found, root=None, holder=leaf.holder, now=leaf.term.start, skew=0
         )
     except TicketError as error:
-        return error.text
+        return str(error)
     return ""
 
 
@@ -213,7 +213,7 @@ def _decoded(data: bytes, source: str) -> Ticket:
     try:
         return decode_ticket(data)
     except TicketError as error:
-        found = error.text if data else "it is empty"
+        found = str(error) if data else "it is empty"
         raise TicketError(
             error.code, f"{source}: expected a ticket as it travels, in hex, or in base64: {found}"
         ) from error

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -36,7 +34,6 @@ GUEST: Final = "guest"
 PLANNED: Final = "planned"
 COMMITTED: Final = "committed"
 OVER: Final = ("failed", "closed")
-INSTANT: Final = re.compile(r"(?<![\w.])1\d{12}(?![\w.])")
 """Milliseconds between the years 2001 and 2033."""
 PAUSE_FIRST, PAUSE_MOST = 0.05, 0.5
 """Seconds between looks at a topology that is on its way."""
@@ -48,16 +45,15 @@ def request_topology(
     """Ask for what a topology file says, or only for a plan of it; follow it until it is committed, or with ``wait``
     until its leases are in force; show it. Returns the exit status. Raises ``LeasekitError``.
     """
-    with _readable():
-        request = read_topology_file(file, now()).to_dict()
-    with place.connect(GUEST) as client, _readable():
+    request = read_topology_file(file, now()).to_dict()
+    with place.connect(GUEST) as client:
         if dry_run:
             return _show_dry_run(client.command("topology.plan", request=request, broker=broker), as_json)
         name = client.command("topology.request", request=request, broker=broker, tries=tries)["topology"]
         found = _follow(client, name, wait=wait)
     report(found, show_topology, as_json=as_json)
     if found["state"] in OVER:
-        raise LeasekitError(f"topology {name} was not leased: {_why(found)}")
+        raise LeasekitError(f"topology {name} was not leased: {found['reason'] or 'no reason was given'}")
     failed = [part for part in found["parts"] if part["state"] == sm.FAILED]
     if failed:
         raise LeasekitError(f"topology {name}: lease {failed[0]['lease']} of {failed[0]['part']} has failed")
@@ -71,33 +67,8 @@ def _show_dry_run(plan: Mapping[str, Any], as_json: bool) -> int:
         print_fields(_plan_fields(plan))
         _print_parts(plan["parts"])
     if plan["status"] != PLANNED:
-        raise LeasekitError(f"{plan['broker']} would refuse it: {_why(plan)}")
+        raise LeasekitError(f"{plan['broker']} would refuse it: {plan['reason'] or 'no reason was given'}")
     return 0
-
-
-def _why(found: Mapping[str, Any]) -> str:
-    """The reason, with the start that would fit where the reason does not name it."""
-    earliest, reason = found.get("earliest"), found["reason"] or "no reason was given"
-    if earliest is None or str(earliest) in reason:
-        return dated(reason)
-    return f"{dated(reason)}; it would fit at {to_second(earliest)}"
-
-
-def dated(reason: str) -> str:
-    """A planner's words with instants, which it has in milliseconds, as a person reads them."""
-    return INSTANT.sub(lambda found: to_second(int(found[0])), reason)
-
-
-@contextmanager
-def _readable() -> Iterator[None]:
-    """What is wrong with a request, with its instants as a person reads them."""
-    try:
-        yield
-    except LeasekitError as error:
-        said = dated(str(error))
-        if said != str(error):
-            raise LeasekitError(said) from None
-        raise
 
 
 def _follow(client: ControlClient, name: str, *, wait: bool) -> Mapping[str, Any]:
@@ -121,7 +92,7 @@ def _progress(found: Mapping[str, Any]) -> str:
     done = sum(1 for part in parts if part["state"] == sm.ACTIVE)
     if state == COMMITTED and parts:
         return f"{found['topology']}: committed, {done} of {len(parts)} leases active"
-    why = f": {dated(found['reason'])}" if found["reason"] else ""
+    why = f": {found['reason']}" if found["reason"] else ""
     return f"{found['topology']}: {state}{why}"
 
 
@@ -138,7 +109,7 @@ def _is_under_way(parts: Sequence[Mapping[str, Any]]) -> bool:
 def show_topology(found: Mapping[str, Any]) -> None:
     """One topology: how it is, its plan, its leases."""
     head = [(key, found[key]) for key in ("topology", "slice", "state")]
-    print_fields([*head, ("reason", dated(found["reason"])), *_plan_fields(found)])
+    print_fields([*head, ("reason", found["reason"]), *_plan_fields(found)])
     if found["parts"]:
         _print_parts(found["parts"])
 
@@ -194,7 +165,7 @@ def _state(part: Mapping[str, Any]) -> str:
 TOPOLOGIES: Final = listing(
     "topology", "slice", "broker", "state",
     *term_columns(lambda found: found.get("term")),
-    ("reason", lambda found: dated(found["reason"])), empty="no topologies",
+    ("reason", lambda found: found["reason"]), empty="no topologies",
 )  # fmt: skip
 
 

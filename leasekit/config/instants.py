@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from leasekit.core.reasons import unmark
 from leasekit.core.time import INSTANT_MAX, SECOND, Instant
 
 CALENDAR_END: Final[Instant] = 253_402_300_799_999
-_INSTANTS: Final = re.compile(r"(?<![\w.-])[1-9]\d{12}(?![\w-]|\.\d)")
-"""What is an instant in prose: 13 digits, which are Unix milliseconds from 2001 to 2286."""
 
 
 def parse_instant(text: str | int | datetime) -> Instant:
@@ -56,5 +54,5 @@ def shown(instant: Instant) -> str:
 
 
 def dated(text: str) -> str:
-    """Prose of actors with its instants, which are milliseconds, as dates: exactly, since they are typed in again."""
-    return _INSTANTS.sub(lambda found: shown(int(found[0])), text)
+    """Words of actors with the instants that are marked in them as dates: exactly, since they are typed in again."""
+    return unmark(text, shown)

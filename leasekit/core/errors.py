@@ -7,25 +7,34 @@ stops an actor. Anything else that escapes the core is a bug of ours.
 
 from __future__ import annotations
 
+from typing import Any
+
+from leasekit.core.reasons import DETAIL_MAX, Code, Reason, clip, said
+from leasekit.core.words import words
+
 
 class LeasekitError(Exception):
     """The root of every error that leasekit raises on purpose; its text is fit for a user's eyes."""
 
 
 class RemoteError(LeasekitError):
-    """A peer sent something that can't be obeyed. ``code`` is stable and short, the text says the rest."""
+    """A peer sent something that can't be obeyed, for ``reason``: a code with values, or with words."""
 
-    def __init__(self, code: str, text: str) -> None:
-        super().__init__(text)
-        self.code = code
-        self.text = text
+    def __init__(self, code: str, text: str = "", because: Reason | None = None, **values: Any) -> None:
+        self.reason = Reason(code, detail=clip(text, DETAIL_MAX), **values).because(because)
+        super().__init__(words(self.reason))
+
+    @property
+    def code(self) -> str:
+        """The reason's code."""
+        return self.reason.code
 
 
 class WireError(RemoteError):
     """Bytes that are not a message: too large, too deep, malformed, or a field outside its limits."""
 
     def __init__(self, text: str) -> None:
-        super().__init__("malformed", text)
+        super().__init__(Code.MALFORMED, text)
 
 
 class TicketError(RemoteError):
@@ -36,8 +45,12 @@ class ProtocolError(RemoteError):
     """A message that the lease's state table has no row for."""
 
     def __init__(self, text: str) -> None:
-        super().__init__("out_of_turn", text)
+        super().__init__(Code.OUT_OF_TURN, text)
 
 
 class CommandError(LeasekitError):
-    """A command of the local operator, or a decision of a mapper, that can't be carried out."""
+    """A command of the local operator, or a decision of a mapper, that can't be carried out, for ``reason``."""
+
+    def __init__(self, why: str | Reason) -> None:
+        self.reason = why if isinstance(why, Reason) else said(why)
+        super().__init__(words(self.reason))

@@ -33,6 +33,7 @@ import attrs
 from leasekit.core.claims.claim import UNITS_MAX
 from leasekit.core.filters import FilterError, parse_filter
 from leasekit.core.properties import EMPTY, Properties, check_properties
+from leasekit.core.reasons import mark
 from leasekit.core.settings import DurationSetting, SettingsError, expect_one_of, structure
 from leasekit.core.time import INSTANT_MAX, Instant, Term
 
@@ -235,8 +236,9 @@ def _window_faults(request: TopologyRequest) -> Iterator[str]:
         yield f"duration: found {request.duration}, expected at least 1 ms, and an end before {INSTANT_MAX}"
     if request.lst < request.est:
         yield (
-            f"lst: found {request.lst}, before est ({request.est}): the window is shorter than the duration, "
-            f"expected a latest start of at least {request.est}"
+            f"lst: found {mark(request.lst)}, before est ({mark(request.est)}): the window is shorter than the "
+            f"duration, "
+            f"expected a latest start of at least {mark(request.est)}"
         )
     options = request.options
     if not 0 <= options.pmax <= NAMES_MAX:

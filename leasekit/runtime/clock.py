@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from leasekit.core.errors import CommandError
+from leasekit.core.reasons import mark
 from leasekit.core.time import SECOND, Duration, Instant, format_duration
 
 LAST_KEY: Final = "clock"
@@ -178,7 +179,8 @@ class RealClock:
                 "the clock is where its time was"
             )
         return (
-            f"this machine's clock was set {how} at {self._held_since}: time goes on at the old pace, and nothing ends "
+            f"this machine's clock was set {how} at {mark(self._held_since or 0)}: time goes on at the old pace, and "
+            f"nothing ends "
             f"by it. Set the clock right; if it is right now, {remedy}"
         )
 

@@ -17,7 +17,9 @@ from typing import Any, Final
 import trio
 
 from leasekit.core.errors import CommandError, LeasekitError
+from leasekit.core.reasons import read
 from leasekit.core.schema import TABLES, LogRow
+from leasekit.core.words import view
 from leasekit.runtime.control_wire import KINDS, LENGTH, REQUEST_MAX, FrameError, length, pack, unpack
 from leasekit.runtime.feed import WATCH_MAX, Feed, Watcher
 from leasekit.runtime.shell import ActorShell
@@ -153,12 +155,12 @@ class Control:
         return {**result, **self._describe()} if name == "status" else result
 
     async def _history(self, lease: str, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
-        return [row._asdict() for row in await self._shell.history(lease)]
+        return [_transition(row) for row in await self._shell.history(lease)]
 
     async def _log(self, name: str, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
         after = _whole(arguments, "after", 0, 2**63 - 1)
         limit = _whole(arguments, "limit", 1_000, LOG_LIMIT_MAX)
-        return [row._asdict() for row in await self._shell.log(after, limit)]
+        return [_transition(row) for row in await self._shell.log(after, limit)]
 
     async def _archived(self, table: str, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
         columns = list(TABLES[table].columns) if table in TABLES else []
@@ -185,7 +187,7 @@ class Control:
     async def _watch(self, connection: _Connection, id_: int, lease: str) -> None:
         with self._shell.transitions.watch(lambda row: not lease or row.lease == lease) as watcher:
             await connection.answer(id_, None)
-            await connection.stream(id_, watcher, _transition)
+            await connection.stream(id_, watcher, _transitions)
 
     async def _unit_log(self, unit: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         lines = _whole(arguments, "lines", 200, TAIL_MAX)
@@ -270,8 +272,14 @@ class _Connection:
         scope.cancel()
 
 
-def _transition(rows: list[LogRow]) -> list[dict[str, Any]]:
-    return [{key: value for key, value in row._asdict().items() if key != "seq"} for row in rows]
+def _transition(row: LogRow) -> dict[str, Any]:
+    why = view(read(row.why))
+    return {**row._asdict(), "why": why["reason"], "because": why["because"]}
+
+
+def _transitions(rows: list[LogRow]) -> list[dict[str, Any]]:
+    """Transitions that are told as they come have no number yet."""
+    return [{key: value for key, value in _transition(row).items() if key != "seq"} for row in rows]
 
 
 def _check(request: Mapping[str, Any]) -> tuple[int, str, str, Mapping[str, Any]]:

@@ -172,7 +172,7 @@ class Traffic:
         """Act on ``events``; whether the connection goes on."""
         for event in events:
             if isinstance(event, Closed):
-                link.fail(event.error.text)
+                link.fail(str(event.error))
                 return False
             if isinstance(event, Established):
                 raise AssertionError("a channel is established once")
@@ -201,8 +201,8 @@ class Traffic:
         try:
             batch = codec.decode_batch(payload)
         except WireError as error:
-            self._complain(peer, f"a batch of {peer.name} is malformed: {error.text}")
-            self._send(peer.name, [ErrorReply("", 0, error.code, codec.clip(error.text))])
+            self._complain(peer, f"a batch of {peer.name} is malformed: {error}")
+            self._send(peer.name, [ErrorReply("", 0, error.reason)])
             return 0
         known: list[Message] = []
         for message in batch:

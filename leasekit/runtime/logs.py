@@ -20,8 +20,10 @@ from pathlib import Path
 from typing import Any, Final, TextIO
 
 from leasekit.config.instants import dated
+from leasekit.core.reasons import read
 from leasekit.core.schema import Row
 from leasekit.core.time import SECOND
+from leasekit.core.words import words
 from leasekit.drivers.files import make_private
 from leasekit.runtime.unit_logs import stamp
 
@@ -170,7 +172,8 @@ class TransitionLog:
         """Log rows of the transition log: (at, lease, event, from, to, why)."""
         debug = self._log.isEnabledFor(logging.DEBUG)
         show = debug or (self._watched and self._log.isEnabledFor(logging.INFO))
-        for _, lease, event, before, after, why in rows:
+        for _, lease, event, before, after, reason in rows:
+            why = words(read(reason)) if reason else ""
             if event in TROUBLE and not lease:
                 self._log.warning("%s", why)
             elif after.startswith("failed") or after == "out":

@@ -25,6 +25,7 @@ from leasekit.config.build import BoundDriver
 from leasekit.config.shell import ShellSettings
 from leasekit.core.errors import CommandError, LeasekitError
 from leasekit.core.protocol.messages import Message
+from leasekit.core.reasons import mark, said
 from leasekit.core.schema import LOG, Change, LogRow, Row, Store, StoreError
 from leasekit.core.steps import (
     ActionDone,
@@ -297,7 +298,8 @@ class ActorShell:
         if ahead > self.clock.skew:
             at, span = kept[LAST_KEY], format_duration(ahead)
             raise ActorStoppedError(
-                f"the store was last written at {at}, which is {span} ahead of this machine's clock. Set the clock "
+                f"the store was last written at {mark(at)}, which is {span} ahead of this machine's clock. Set "
+                f"the clock "
                 "right; if it is right now, start again when it shows that time",
                 EXIT_CLOCK,
             )
@@ -327,8 +329,8 @@ class ActorShell:
 
     def _note_accepted(self, by: str, at: Instant, step: Duration) -> None:
         how = f"{format_duration(abs(step))} {'ahead' if step > 0 else 'behind'}"
-        words = f"this machine's clock, which was {how}, is accepted by {by}"
-        self._own_changes.append(Change(LOG, "", (at, "", "clock_accepted", "", "", words)))
+        why = said(f"this machine's clock, which was {how}, is accepted by {by}")
+        self._own_changes.append(Change(LOG, "", (at, "", "clock_accepted", "", "", why.text())))
 
     def _with_clock(self, changes: Sequence[Change]) -> list[Change]:
         """``changes``, and before them what the shell itself has to write."""

@@ -356,7 +356,7 @@ class Transport:
                     return events[1:], ""
                 if events and isinstance(events[0], Closed):
                     await wire.send(channel.bytes_to_send())
-                    return [], events[0].error.text
+                    return [], str(events[0].error)
                 if channel.peer:
                     advance(SPEAKS)
         except trio.BrokenResourceError as error:

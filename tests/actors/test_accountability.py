@@ -19,7 +19,9 @@ from leasekit.core.claims.statements import CONTRACT, RELINQUISHMENT, state
 from leasekit.core.claims.ticket import Ticket
 from leasekit.core.leases.relations import Delegation
 from leasekit.core.protocol.messages import ClaimReport, Redeem, Relinquish
+from leasekit.core.reasons import Reason, read
 from leasekit.core.time import HOUR, MINUTE, SECOND
+from leasekit.core.words import words
 from leasekit.emulation.world import Outcome
 
 
@@ -71,15 +73,15 @@ def test_a_broker_deep_in_the_chain(tmp_path: Path, signed: bool) -> None:
         assert verdict_of(world) == key
     assert [incident["guilty"] for incident in world.query("site", "evidence")] == [key.hex()]
     reports = world.letters(ClaimReport, "site")
-    assert reports and {report.code for report in reports} == {"overdelegated"}
+    assert reports and {report.reason.code for report in reports} == {"overdelegated"}
     (to_guilty,), (to_upper,) = (
         {report.number for report in world.letters(ClaimReport, "site", name)} for name in ("lower", "upper")
     )
     assert to_guilty < to_upper, "in this order in every process"
-    words = f"lower ({fingerprint(key)}) held 4 units of 'vm' from upper ("
+    told = f"lower ({fingerprint(key)}) held 4 units of 'vm' from upper ("
     for name, who in (("upper", "site"), ("lower", "site"), ("site", "site")):
         (report,) = world.query(name, "status")["reports"]
-        assert report["from"] == who and report["words"].startswith(words), "the guilty, and who trusted it, hear of it"
+        assert report["from"] == who and report["words"].startswith(told), "the guilty, and who trusted it, hear of it"
 
 
 def test_reports_are_bounded_and_outlive_a_restart(tmp_path: Path) -> None:
@@ -88,10 +90,10 @@ def test_reports_are_bounded_and_outlive_a_restart(tmp_path: Path) -> None:
     node = world.nodes["upper"]
     for number in range(REPORTS_KEPT + 3):
         for _ in range(2):
-            report = ClaimReport(f"{number:064x}", number + 1, "overdelegated", f"number {number}")
+            report = ClaimReport(f"{number:064x}", number + 1, Reason("overdelegated", detail=f"number {number}"))
             world.receive("upper", "site", report)
             world.pass_time(SECOND)
-    logged = [row.why for row in node.store.log() if row.event == "report"]
+    logged = [words(read(row.why)) for row in node.store.log() if row.event == "report"]
     assert logged == [f"site reports: number {number}" for number in range(REPORTS_KEPT + 3)]
     shown = world.query("upper", "status")["reports"]
     assert [one["words"] for one in shown] == [f"number {n}" for n in range(REPORTS_KEPT - 2, REPORTS_KEPT + 3)]

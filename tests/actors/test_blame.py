@@ -16,6 +16,7 @@ from leasekit.core.protocol.messages import EXTEND, MODIFY, NEW, ErrorReply, Lea
 from leasekit.core.schema import Row
 from leasekit.core.steps import Action, ActionDone
 from leasekit.core.time import HOUR, SECOND, Instant
+from leasekit.core.words import words
 
 
 class Heard:
@@ -29,7 +30,7 @@ class Heard:
 
     def sent(self, at: Instant, sender: str, receiver: str, message: Message, fate: str) -> None:
         if isinstance(message, ErrorReply):
-            self.errors.append((message.code, message.text))
+            self.errors.append((message.reason.code, words(message.reason)))
         elif isinstance(message, LeaseUpdate) and message.state == "refused":
             self.refused.append(message)
 
@@ -136,7 +137,7 @@ def test_control_characters_are_refused_at_redeem(op: str, changes: dict[str, An
             bench.query("site", "lease", lease=id_)
     else:
         (refused,) = heard.refused
-        assert refused.number == 99 and "control character" in refused.reason
+        assert refused.number == 99 and "control character" in words(refused.reason)
         assert bench.query("site", "lease", lease=lease)["pending"] == "-"
 
 

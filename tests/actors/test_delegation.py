@@ -14,8 +14,10 @@ from leasekit.actors.site.authority import Authority
 from leasekit.core.claims.keys import UNSIGNED, UnsignedIdentity
 from leasekit.core.claims.ticket import decode_ticket
 from leasekit.core.protocol.messages import Offer, OfferAnswer, Reclaim, Truncated
+from leasekit.core.reasons import said
 from leasekit.core.steps import Connected, Input, Message, Outgoing, Received, Tick
 from leasekit.core.time import HOUR, MINUTE, SECOND
+from leasekit.core.words import words
 from leasekit.policies.authority.first_fit import FirstFit
 from leasekit.policies.broker.fcfs import Fcfs
 from leasekit.stores.memory import MemoryStore
@@ -130,7 +132,7 @@ def _refusing(name: str, actor):  # type: ignore[no-untyped-def]
         actor.dispatch.messages[Truncated] = lambda peer, message: None
     if name == "lower":
         actor.dispatch.messages[Offer] = lambda peer, offer: actor.kernel.messages.append(
-            Outgoing(peer, OfferAnswer(offer.delegation, offer.number, "it has enough"))
+            Outgoing(peer, OfferAnswer(offer.delegation, offer.number, said("it has enough")))
         )
     return actor
 
@@ -370,7 +372,7 @@ def test_a_refused_offer_that_comes_again_is_refused_again() -> None:
     offer = says(giver, Tick(100 * SECOND))[-1]
     (refused,) = says(broker, Tick(99 * SECOND), Received("site", offer))
     assert isinstance(refused, OfferAnswer)
-    assert "holds another claim" in refused.reason
+    assert refused.reason is not None and "holds another claim" in words(refused.reason)
     (again,) = says(broker, Tick(101 * SECOND), Received("site", offer))
     assert isinstance(again, OfferAnswer)
     assert again.reason == refused.reason
@@ -378,4 +380,4 @@ def test_a_refused_offer_that_comes_again_is_refused_again() -> None:
     fresh = [one for one in says(giver, Received("broker", refused), Connected("broker")) if isinstance(one, Offer)]
     (taken,) = says(broker, Received("site", fresh[-1]))
     assert isinstance(taken, OfferAnswer)
-    assert taken.reason == ""
+    assert taken.reason is None

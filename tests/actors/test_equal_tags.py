@@ -15,6 +15,7 @@ from leasekit.core.claims import keys
 from leasekit.core.claims.keys import Keypair, key_tag
 from leasekit.core.protocol.messages import Ack, CloseLease, ErrorReply, Redeem, RequestTicket
 from leasekit.core.time import HOUR, MINUTE, SECOND, Term
+from leasekit.core.words import words
 
 
 @pytest.fixture
@@ -62,24 +63,28 @@ def test_two_keys_of_one_tag(tmp_path: Path) -> None:
     request = RequestTicket(f"{web.keyring.tag}-1", 1, "new", "s", "vm", 1, Term(10 * SECOND, HOUR), "", {}, b"")
     world.receive("lower", "twin", request)
     error = last_error(world, "lower")
-    assert error.code == "bad_id" and "are those of web" in error.text and "keys rotate" in error.text
+    assert (
+        error.reason.code == "bad_id"
+        and "are those of web" in words(error.reason)
+        and "keys rotate" in words(error.reason)
+    )
     world.receive("site", "twin", CloseLease(f"{web.keyring.tag}-1", 1, b""))
-    assert last_error(world, "site").code == "bad_id"
+    assert last_error(world, "site").reason.code == "bad_id"
     lease = world.request("web", 2, 10 * SECOND, HOUR)
     world.pass_time(MINUTE)
     assert lease == f"{web.keyring.tag}-1" and world.lease("web", lease)["state"] == "active"
     redeem: Any = world.letters(Redeem, "web")[-1]
     for message in (replace(redeem, number=9), CloseLease(lease, 9, b""), Ack(lease, 1)):
         world.receive("site", "twin", message)
-    assert last_error(world, "site").code == "not_yours"
+    assert last_error(world, "site").reason.code == "not_yours"
     world.receive("lower", "twin", replace(request, number=7))
-    assert last_error(world, "lower").code == "not_yours"
+    assert last_error(world, "lower").reason.code == "not_yours"
     world.pass_time(MINUTE)
     assert world.lease("site", lease)["state"] == "active"
     for actor in ("lower", "site"):
         world.restart(actor)
     world.receive("lower", "twin", replace(request, lease=f"{web.keyring.tag}-2"))
-    assert last_error(world, "lower").code == "bad_id", "also after a restart"
+    assert last_error(world, "lower").reason.code == "bad_id", "also after a restart"
 
 
 @pytest.mark.parametrize("actor", ["lower", "site"])
@@ -104,7 +109,7 @@ def test_a_name_with_another_key(tmp_path: Path, actor: str) -> None:
             )
         world.receive(actor, "web", message)
         (error,) = world.letters(ErrorReply, actor)[before:]
-        assert error.code == "not_yours" and "key was another" in error.text
+        assert error.reason.code == "not_yours" and "key was another" in words(error.reason)
         world.restart(actor)
         node = world.nodes[actor].actor
     sent = len(world.sent)

@@ -19,6 +19,7 @@ from leasekit.core.mappers import AuthorityCycle, AuthorityDecision
 from leasekit.core.protocol.messages import NEW, Offer, OfferAnswer, Redeem
 from leasekit.core.steps import Received, Tick
 from leasekit.core.time import Term
+from leasekit.core.words import words
 from leasekit.policies.authority.first_fit import FirstFit
 
 SITE, BROKER, GUEST = UnsignedIdentity("site"), UnsignedIdentity("broker"), UnsignedIdentity("guest")
@@ -50,7 +51,7 @@ class Desk:
         ready = self.site.ready()
         assert ready is not None
         (self._offer,) = [one.message for one in ready.messages if isinstance(one.message, Offer)]
-        self.site.step(Received("broker", OfferAnswer(self._offer.delegation, self._offer.number, "")))
+        self.site.step(Received("broker", OfferAnswer(self._offer.delegation, self._offer.number, None)))
 
     def redeem(self, number: int, properties: Mapping[str, str]) -> str:
         """A guest redeems a ticket for a unit; the lease's id."""
@@ -74,7 +75,7 @@ class Desk:
         return dict(self.site.query("status", {})["filters"])
 
     def reasons(self, leases: Sequence[str]) -> list[str]:
-        return [self.site.leases[lease].reason for lease in leases]
+        return [words(self.site.leases[lease].reason) for lease in leases]
 
 
 def test_a_filter_is_asked_once_for_each_kind_of_units() -> None:
@@ -114,7 +115,7 @@ def test_the_dearest_filter_makes_way() -> None:
     slices = 0
     while (turn := desk.site.turn()) is not None and turn.yields:
         slices += 1
-        assert desk.site.wake_at() == 0 and desk.site.leases[lease].reason == ""
+        assert desk.site.wake_at() == 0 and desk.site.leases[lease].reason is None
         desk.site.step(turn.run())
         other = desk.redeem(1 + slices, {})
     assert slices >= 200 * cost // SLICE

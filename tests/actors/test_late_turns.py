@@ -45,7 +45,7 @@ class Desk:
         self.actions: dict[str, int] = {}
         (offer,) = [one for one in self.feed(Tick(0)) if isinstance(one, Offer)]
         self._offer = offer
-        self.feed(Received("broker", OfferAnswer(offer.delegation, offer.number, "")))
+        self.feed(Received("broker", OfferAnswer(offer.delegation, offer.number, None)))
 
     def feed(self, *inputs: Input) -> Sequence[Message]:
         """Step on; what is sent then. Keeps the number of each unit's action."""
@@ -86,7 +86,7 @@ def test_a_unit_fails_while_the_mapper_replaces_another() -> None:
     for unit in "cd":
         desk.ends(unit, ok=True)
     (update,) = [one for one in desk.ends("e", ok=True) if isinstance(one, LeaseUpdate)]
-    assert (update.state, [unit.unit for unit in update.units], update.reason) == ("active", ["c", "d", "e"], "")
+    assert (update.state, [unit.unit for unit in update.units], update.reason) == ("active", ["c", "d", "e"], None)
     assert desk.site.turn() is None
 
 

@@ -10,6 +10,7 @@ from deployed_world import CHAIN, DeployedWorld, failed
 
 from leasekit.config.load import load
 from leasekit.core.protocol.messages import HeldClaim, Offer, OfferAnswer
+from leasekit.core.reasons import said
 from leasekit.core.steps import Connected
 from leasekit.core.time import DAY, HOUR, MINUTE, SECOND
 from leasekit.stores.memory import MemoryStore
@@ -330,14 +331,14 @@ def test_a_broker_shows_no_claim_that_the_site_did_not_forget(world: DeployedWor
     (below,) = world.letters(Offer, "upper", "lower")
     mine = HeldClaim(LINE, first.ticket, "held", -1)
     before = [row["state"] for row in world.query("site", "delegations")]
-    world.receive("site", "upper", OfferAnswer(LINE, first.number, "no", 0, (mine,)))
+    world.receive("site", "upper", OfferAnswer(LINE, first.number, said("no"), 0, (mine,)))
     assert [row["state"] for row in world.query("site", "delegations")] == before == ["held"]
     world.lost.add(("upper", "site", "OfferAnswer"))
     lose_store(world, "site")
     for name, ticket in ((LINE, below.ticket), (f"{LINE}#2", below.ticket), ("elsewhere", first.ticket)):
         number = world.letters(Offer, "site", "upper")[-1].number
         held = HeldClaim(name, ticket, "held", -1)
-        world.receive("site", "upper", OfferAnswer(LINE, number, "no", 0, (held,)))
+        world.receive("site", "upper", OfferAnswer(LINE, number, said("no"), 0, (held,)))
         assert "held" not in {row["state"] for row in world.query("site", "delegations")}
         world.restart("site")
 

@@ -68,6 +68,7 @@ from leasekit.core.protocol.messages import (
     UnitState,
     acknowledge,
 )
+from leasekit.core.reasons import Code, Reason, said
 from leasekit.core.requests import parse_options
 from leasekit.core.schema import Row
 from leasekit.core.steps import ActionDone, Command, TurnDone
@@ -265,7 +266,7 @@ def test_calls_wait_for_their_peer(kernel: Kernel, keyring: Keyring) -> None:
     assert ready is not None
     assert [(reply.id, reply.result) for reply in ready.replies] == [(1, {"done": True}), (2, None)]
     assert "did not answer within 30 s" in ready.replies[1].error
-    assert not calls.refused("site", ErrorReply("unit.enable", 2, "busy", "later"))
+    assert not calls.refused("site", ErrorReply("unit.enable", 2, Reason("busy", detail="later")))
     calls._on_administer("site", Administer("desk.open", 9, '{"x": 2}'))
     assert sent(kernel) == [("site", Administered("desk.open", 9, '["opened", {"x": 2}]', ""))]
 
@@ -288,7 +289,7 @@ def test_served_numbers_updates_and_keeps_them_until_they_are_acknowledged(kerne
         served.accept(lease, number)
     served.before_ready()
     assert sent(kernel) == [("web", Accepted("w-1", 3))]
-    update = TicketUpdate("w-1", 1, 3, "refused", b"", "", {}, b"", "no", -1)
+    update = TicketUpdate("w-1", 1, 3, "refused", b"", "", {}, b"", said("no"), -1)
     served.publish(lease, update)
     assert sent(kernel) == [("web", update)]
     kernel.connected("web")
@@ -352,11 +353,11 @@ def test_holds_are_booked_until_they_are_released_or_expire(kernel: Kernel, keyr
     with pytest.raises(RemoteError, match="web is no broker"):
         holds._on_hold("web", HoldParts(plans[0], 1, WEB.public, term, (part,), 3 * HOUR))
     holds._on_hold("other", HoldParts(plans[0], 1, WEB.public, term, (part,), 3 * HOUR))
-    assert sent(kernel) == [("other", PartsHeld(plans[0], 1, ""))] and free(term) == 1
+    assert sent(kernel) == [("other", PartsHeld(plans[0], 1, None))] and free(term) == 1
     holds._on_hold("other", HoldParts(plans[1], 2, WEB.public, term, (part,), 3 * HOUR))
-    assert sent(kernel) == [("other", PartsHeld(plans[1], 2, "hub holds 1 plans for other, its limit"))]
+    assert sent(kernel) == [("other", PartsHeld(plans[1], 2, Reason(Code.PLANS_MAX, "hub", "other", 1)))]
     kernel.tick(HOUR + 60 * SECOND)
-    assert dropped == [(plans[0], f"it was held until {kernel.now}")] and free(term) == 4 and not holds.held
+    assert dropped == [(plans[0], Reason(Code.HELD_UNTIL, at=kernel.now))] and free(term) == 4 and not holds.held
 
 
 class Yes:
@@ -431,7 +432,7 @@ def test_answers_settle_a_request_and_refuse_its_group(kernel: Kernel, keyring: 
         served.leases[lease.id] = lease
         queue.add(lease, parse_options({}, Term(HOUR, 2 * HOUR)))
         book.join_group("web", "g", lease.id, 2)
-    answers.reject(leases[0], "no room", fits=2 * HOUR)
+    answers.reject(leases[0], said("no room"), fits=2 * HOUR)
     updates = [message for _, message in sent(kernel) if isinstance(message, TicketUpdate)]
     assert [(one.lease, one.status, one.earliest) for one in updates] == [
         ("w-0", "refused", 2 * HOUR),
@@ -439,7 +440,7 @@ def test_answers_settle_a_request_and_refuse_its_group(kernel: Kernel, keyring: 
     ]
     assert not len(queue) and {lease.state for lease in leases} == {br.FAILED}
     with pytest.raises(LeasekitError):
-        answers.reject(leases[0], "again")
+        answers.reject(leases[0], said("again"))
 
 
 def test_a_planner_asks_other_brokers_and_holds_what_its_mapper_plans(kernel: Kernel, keyring: Keyring) -> None:
@@ -461,7 +462,7 @@ def test_a_planner_asks_other_brokers_and_holds_what_its_mapper_plans(kernel: Ke
         planner._on_plan("web", Plan(f"q{number}", number, "hold", request.to_bytes()))
         ((peer, question),) = sent(kernel)
         assert peer == "other" and isinstance(question, Quote) and not planner.is_due()
-        assert planner.refused("other", ErrorReply(question.query, question.number, "busy", "not now"))
+        assert planner.refused("other", ErrorReply(question.query, question.number, Reason("busy", detail="not now")))
         call = planner.next_call(snapshot=False)
         assert call is not None and call() == [] and planner.in_turn is not None
         made = TopologyPlan(HOUR, (PlannedPart("a", "a", 0, "site/vm@hub", units),))
@@ -502,9 +503,9 @@ def test_reports_keep_the_latest(kernel: Kernel) -> None:
     """What says the same again changes nothing."""
     reports = Reports(kernel, "hub")
     for number in range(REPORTS_KEPT + 2):
-        reports.keep("overdelegated", f"claim-{number:02}", "too much")
+        reports.keep(f"claim-{number:02}", Reason(Code.OVERDELEGATED, detail="too much"))
     ready = kernel.take()
-    reports.keep("overdelegated", f"claim-{number:02}", "too much")
+    reports.keep(f"claim-{number:02}", Reason(Code.OVERDELEGATED, detail="too much"))
     assert ready is not None and kernel.take() is None
     assert [one["about"] for one in reports.latest()][-1] == f"claim-{number:02}"
     rows = {c.key: c.row for c in ready.changes if c.table == "reports" and c.row is not None}
@@ -519,15 +520,15 @@ def test_returns_go_by_their_site_to_their_broker(kernel: Kernel, keyring: Keyri
     returns = Returns(kernel, keyring, {}, {SITE.public: "site"}.get)
     root = delegate_root(SITE, holder=WEB.public, type="vm", units=3, term=Term(0, DAY), serial=1)
     ticket = delegate(root, WEB, holder=ME.public, units=1, term=Term(0, 2 * HOUR), serial=2)
-    update = TicketUpdate("w-1", 1, 1, "granted", ticket.encode(), "site", {}, b"", "", -1)
+    update = TicketUpdate("w-1", 1, 1, "granted", ticket.encode(), "site", {}, b"", None, -1)
     for _ in range(2):
         returns.give_back_unknown("hub", update)
     ((peer, asked),) = sent(kernel)
     assert (peer, type(asked), len(returns)) == ("site", Relinquish, 1)
     (giving,) = returns
-    returns._on_relinquished("hub", Relinquished("w-1", giving.number, b"receipt", ""))
+    returns._on_relinquished("hub", Relinquished("w-1", giving.number, b"receipt", None))
     assert sent(kernel) == []
-    returns._on_relinquished("site", Relinquished("w-1", giving.number, b"receipt", ""))
+    returns._on_relinquished("site", Relinquished("w-1", giving.number, b"receipt", None))
     assert sent(kernel) == [("hub", ReturnTicket("w-1", giving.number, b"receipt"))]
     assert returns.owes(giving, "hub") and not returns.owes(giving, "site")
     kernel.tick(2 * HOUR)
@@ -542,7 +543,7 @@ def test_membership_tells_when_all_have_joined_and_left(kernel: Kernel) -> None:
     membership = Membership(kernel, {"w-1": lease})
     membership.all_joined.append(lambda lease: told.append("joined"))
     membership.all_left.append(lambda lease: told.append("left"))
-    membership.take(lease, [UnitState(name, "active", {"host": name}, "") for name in ("a", "b")])
+    membership.take(lease, [UnitState(name, "active", {"host": name}, None) for name in ("a", "b")])
     membership.join(lease)
     first, second = kernel.actions
     assert [(one.op, one.properties["unit.name"]) for one in (first, second)] == [("join", "a"), ("join", "b")]
@@ -550,7 +551,7 @@ def test_membership_tells_when_all_have_joined_and_left(kernel: Kernel) -> None:
     membership.done(ActionDone(first.number, second.unit, True))
     assert told == []
     membership.done(ActionDone(second.number, second.unit, False, reason="no route"))
-    assert (told, lease.units["b"].reason) == (["joined"], "join failed: no route")
+    assert (told, lease.units["b"].reason) == (["joined"], Reason(Code.JOIN_FAILED, detail="no route"))
     lease.join = mb.LEAVING
     membership.leave(lease, ["a", "b"])
     rows = [change.row for change in kernel.take().changes if change.table == "units"]  # type: ignore[union-attr]
@@ -622,16 +623,16 @@ def test_issued_delegations_are_offered_held_and_taken_back(kernel: Kernel, keyr
     assert list(offers(sent(kernel))) == [offer], "sent again"
     record = issued.given[offer.delegation]
     assert (record.id, record.units, record.state) == ("hub/vm@web", 10, deleg.OFFERING), "no more than there is"
-    issued._on_offer_answer("web", OfferAnswer(record.id, offer.number, "no room", 0))
+    issued._on_offer_answer("web", OfferAnswer(record.id, offer.number, said("no room"), 0))
     assert (record.state, issuer.heard) == (deleg.REFUSED, [("refused", record.id)])
     issued.give()
     assert not list(offers(sent(kernel)))
     issued.give(again=True)
     (offer,) = offers(sent(kernel))
-    issued._on_offer_answer("web", OfferAnswer(offer.delegation, offer.number, "", 0))
+    issued._on_offer_answer("web", OfferAnswer(offer.delegation, offer.number, None, 0))
     fresh = issued.given[offer.delegation]
-    issued.take_back(fresh, kernel.now, -1, "wanted back")
+    issued.take_back(fresh, kernel.now, -1, said("wanted back"))
     (reclaim,) = offers(sent(kernel))
-    issued._on_offer_answer("web", OfferAnswer(fresh.id, reclaim.number, "", 3 * HOUR))
+    issued._on_offer_answer("web", OfferAnswer(fresh.id, reclaim.number, None, 3 * HOUR))
     assert fresh.state == deleg.RECLAIMED
     assert [what for what, _ in issuer.heard] == ["refused", "taken", "taken back", "let go"]

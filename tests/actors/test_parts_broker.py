@@ -57,6 +57,7 @@ from leasekit.core.protocol.messages import (
     Withdraw,
     Withhold,
 )
+from leasekit.core.reasons import Code, Reason, said
 from leasekit.core.time import HOUR, MINUTE, Term
 
 ME, WEB, SITE, LOW = (Keypair(letter * 32) for letter in (b"m", b"w", b"s", b"l"))
@@ -155,7 +156,7 @@ def test_what_a_modify_leaves_is_booked_until_the_site_has_taken_the_modify() ->
     modify()
     assert parts.free(rest) == 1 and parts.granted.with_cut_off(whole.digest.hex()) is lease
     reports = ReportsOfSites(parts.kernel, parts.keyring, parts.granted, parts.statements, Reports(parts.kernel, "hub"))
-    report = ClaimReport(whole.digest.hex(), 9, "replaced", "", receipt(whole, half, used="w-1"))
+    report = ClaimReport(whole.digest.hex(), 9, Reason("replaced", detail=""), receipt(whole, half, used="w-1"))
     with pytest.raises(RemoteError, match="web is no site"):
         reports._on_claim_report("web", report)
     reports._on_claim_report("site", report)
@@ -173,12 +174,12 @@ def test_a_lease_is_ended_early_when_its_site_agrees() -> None:
     preemption = Preemption(parts.kernel, parts.granted, parts.statements, parts.notices, answers)
     firm = parts.lease(1)
     with pytest.raises(CommandError, match="w-1 is not preemptible"):
-        preemption.preempt(firm.id, HOUR + MINUTE, "others need it")
+        preemption.preempt(firm.id, HOUR + MINUTE, said("others need it"))
     parts.sent()
     lease = parts.lease(3, preemptible=True)
     with pytest.raises(CommandError, match="its site saves no 'vm'"):
-        preemption.preempt(lease.id, HOUR + MINUTE, "others need it", suspend=True)
-    preemption.preempt(lease.id, HOUR + MINUTE, "others need it")
+        preemption.preempt(lease.id, HOUR + MINUTE, said("others need it"), suspend=True)
+    preemption.preempt(lease.id, HOUR + MINUTE, said("others need it"))
     messages = dict(parts.sent())
     told, heard = messages["site"], messages["web"]
     assert isinstance(told, Truncated) and isinstance(heard, TicketUpdate) and heard.status == "noticed"
@@ -204,7 +205,7 @@ class Delegations(Parts):
         """What is to be given is given, and ``low`` has it."""
         self.subdelegation.begin()
         (record,) = self.issued
-        self.issued._on_offer_answer("low", OfferAnswer(record.id, record.number, ""))
+        self.issued._on_offer_answer("low", OfferAnswer(record.id, record.number, None))
         return record
 
 
@@ -220,7 +221,7 @@ def test_what_is_given_is_reserved_and_ends_with_what_it_was_cut_from() -> None:
     assert released._release({"source": SOURCE}) == {"sources": [SOURCE]}
     told = {type(message): peer for peer, message in parts.sent()}
     assert told == {Reclaim: "low", LetGo: "site"} and record.state == deleg.RECLAIMING
-    parts.issued._on_offer_answer("low", OfferAnswer(record.id, record.number, "", 0))
+    parts.issued._on_offer_answer("low", OfferAnswer(record.id, record.number, None, 0))
     ((peer, message),) = parts.sent()
     assert peer == "site" and isinstance(message, Truncated)
     at = parts.kernel.now
@@ -241,7 +242,7 @@ def test_offers_are_taken_once_and_taken_back() -> None:
     for _ in range(2):
         parts.sources._on_offer("site", offer)
     answers = [message for _, message in parts.sent() if isinstance(message, OfferAnswer)]
-    assert [one.reason for one in answers] == ["", ""] and parts.book.table(offer.delegation).available(term) == 2
+    assert [one.reason for one in answers] == [None, None] and parts.book.table(offer.delegation).available(term) == 2
     statement = reclaim(SITE, ticket.leaf.digest, HOUR, None).encode()
     parts.sources._on_reclaim("site", Reclaim(offer.delegation, 6, ticket.encode(), statement))
     assert parts.book.table(offer.delegation).available(term) == 0
@@ -324,7 +325,7 @@ def test_a_request_that_nobody_grants_expires_and_a_term_ends() -> None:
     parts.requests._on_withdraw("web", Withdraw(gone.id, 4, 3))
     assert gone.state == br.CLOSED and list(parts.queue.leases) == [late.id]
     parts.kernel.tick(2 * HOUR)
-    assert (late.state, late.reason) == (br.FAILED, "not granted in time")
-    assert (lease.state, lease.reason) == (br.CLOSED, "its term is over")
+    assert (late.state, late.reason) == (br.FAILED, Reason(Code.NOT_GRANTED))
+    assert (lease.state, lease.reason) == (br.CLOSED, Reason(Code.TERM_OVER))
     with pytest.raises(RemoteError, match="term ends at"):
         parts.requests._on_request("web", RequestTicket(lease.id, 9, NEW, "s", "vm", 1, TERM, "", {}, b""))

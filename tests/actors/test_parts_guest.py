@@ -61,9 +61,11 @@ from leasekit.core.protocol.messages import (
     UnitState,
     Withdraw,
 )
+from leasekit.core.reasons import Code, Reason, said
 from leasekit.core.steps import ActionDone, Command
 from leasekit.core.time import HOUR, MINUTE, Term
 from leasekit.core.topology import LinkWish, PlanOptions, SiteWish, TopologyRequest
+from leasekit.core.words import words
 
 ME, HUB, SITE = (Keypair(letter * 32) for letter in (b"m", b"h", b"s"))
 TERM = Term(HOUR, 2 * HOUR)
@@ -126,7 +128,7 @@ def test_tickets_are_held_against_what_was_asked() -> None:
             properties=digest_properties({}),
         )  # fmt: skip
         ticket = delegate(root, HUB, holder=ME.public, units=units, term=TERM, serial=2)
-        return TicketUpdate("w-1", 1, 1, "granted", ticket.encode(), "site", {}, b"", "", -1)
+        return TicketUpdate("w-1", 1, 1, "granted", ticket.encode(), "site", {}, b"", None, -1)
 
     held, rest, site = tickets.check(lease(1), update())
     assert (held.units, held.term, rest, site) == (2, TERM, (), "site")
@@ -218,7 +220,7 @@ def ticket(units: int = 2, term: Term = TERM, extends: int = 0) -> Held:
 
 def grant(number: int, held: Held) -> TicketUpdate:
     """The hub grants a request of the lease ``w-1``."""
-    return TicketUpdate("w-1", number, number, "granted", held.ticket, "site", {}, b"", "", -1)
+    return TicketUpdate("w-1", number, number, "granted", held.ticket, "site", {}, b"", None, -1)
 
 
 def test_operations_are_sent_until_they_are_accepted() -> None:
@@ -247,7 +249,7 @@ def test_endings_let_units_leave_before_the_site_is_told() -> None:
     ended: list[str] = []
     guest.endings.ended.append(lambda lease: ended.append(lease.id))
     one = guest.lease(1, state=sm.ACTIVE, site="site", approved=ticket(), granted=TERM)
-    guest.membership.take(one, [UnitState("a", "active", {}, "")])
+    guest.membership.take(one, [UnitState("a", "active", {}, None)])
     guest.membership.join(one)
     guest.membership.done(ActionDone(one.units["a"].action, "w-1/a", True))
     guest.endings.close_early(CloseLeaseEarly("one"))
@@ -256,7 +258,7 @@ def test_endings_let_units_leave_before_the_site_is_told() -> None:
         guest.endings.close_early(CloseLeaseEarly("one"))
     guest.membership.done(ActionDone(one.units["a"].action, "w-1/a", True))
     assert [type(message) for message in guest.sent()] == [CloseLease]
-    guest.endings.over(one, "closed", "closed by its guest", b"receipt")
+    guest.endings.over(one, "closed", said("closed by its guest"), b"receipt")
     assert (one.state, ended, guest.records.open) == (sm.CLOSED, ["w-1"], {})
     assert [type(message) for message in guest.sent()] == [ReturnTicket], "what is left of its ticket"
     with pytest.raises(CommandError, match="w-1 is closed already"):
@@ -276,8 +278,10 @@ def test_redeems_go_on_by_the_tickets_in_hand() -> None:
     guest.redeems.go_on(one)
     (redeem,) = guest.sent()
     assert isinstance(redeem, Redeem) and (redeem.op, redeem.ticket) == (EXTEND, after.ticket)
-    units = [UnitState("a", "active", {}, "")]
-    guest.redeems.confirmed(one, LeaseUpdate("w-1", 1, one.operation.number, "active", after.term, units, "", b"", b""))
+    units = [UnitState("a", "active", {}, None)]
+    guest.redeems.confirmed(
+        one, LeaseUpdate("w-1", 1, one.operation.number, "active", after.term, units, None, b"", b"")
+    )
     assert (one.state, one.approved, one.granted) == (sm.ACTIVE, after, after.term)
     with pytest.raises(CommandError, match="no extension that could be undone"):
         guest.redeems.undo_extend(one)
@@ -302,7 +306,7 @@ def test_transitions_wait_for_predecessors() -> None:
     assert isinstance(redeem, Redeem) and redeem.properties == {"size": "2"}
     third = guest.lease(3, "three", state=sm.TICKETED, site="site", approved=ticket(), after=After("w-0"))
     transitions.advance(third)
-    assert (third.state, third.reason) == (sm.FAILED, "its redeem predecessor w-0 is over")
+    assert (third.state, third.reason) == (sm.FAILED, Reason(Code.REDEEM_PREDECESSOR, "w-0", "over"))
 
 
 def test_slices_hold_for_all() -> None:
@@ -317,12 +321,12 @@ def test_slices_hold_for_all() -> None:
         each.state, each.site, each.approved = sm.TICKETED, "site", ticket()
     slices.settle(two)
     assert guest.records.slices["s"].released and (one.pending, two.pending) == (sm.REDEEMING, NONE)
-    told: list[str] = []
+    told: list[Reason] = []
     slices.closing.append(lambda name, reason: told.append(reason))
     slices._set_key({"name": "s", "key": "ssh-ed25519 AAAA"})
     assert two.configuration == {"slice.key": "ssh-ed25519 AAAA"} and two.pending == sm.REDEEMING
     assert slices._close({"name": "s"}) == {"slice": "s", "closed": ["w-1", "w-2"]}
-    assert told == ["its slice was closed"]
+    assert told == [Reason(Code.SLICE_CLOSED)]
 
 
 def test_requests_are_checked_before_anything_happens() -> None:
@@ -367,11 +371,11 @@ def test_probes_and_trials_answer_a_command() -> None:
     probes._probe(Command(2, "lease.probe", wish))
     (probe,) = guest.sent()
     assert isinstance(probe, Probe)
-    probes._answered("hub", ProbeAnswer(probe.lease, probe.number, "refused", "", 0, TERM, "full", 3 * HOUR))
+    probes._answered("hub", ProbeAnswer(probe.lease, probe.number, "refused", "", 0, TERM, said("full"), 3 * HOUR))
     ready = guest.kernel.take()
     assert ready is not None and ready.replies[0][:2] == (2, {
         "broker": "hub", "status": "refused", "site": "", "units": 0, "term": [*TERM], "reason": "full",
-        "earliest": 3 * HOUR,
+        "because": {"code": "said", "detail": "full"}, "earliest": 3 * HOUR,
     })  # fmt: skip
     topologies = LeasedTopologies(guest.kernel, guest.keyring, guest.records, guest.requests, guest.endings)
     trials = PlanTrials(guest.kernel, guest.keyring, guest.calls, guest.requests, topologies)
@@ -393,14 +397,16 @@ def test_topologies_are_leased_at_once() -> None:
     (asked,) = guest.sent()
     assert isinstance(asked, Plan)
     parts = [PlanPart(name, name, 0, "hub", "line", "site", "vm", 1) for name in ("a", "b")]
-    topologies.planned("hub", Planned(asked.query, asked.number, "held", "p-1", TERM, parts, "", "", 2 * HOUR, "", -1))
+    topologies.planned(
+        "hub", Planned(asked.query, asked.number, "held", "p-1", TERM, parts, "", "", 2 * HOUR, None, -1)
+    )
     one, two = guest.records.by_id.values()
     assert [type(message) for message in guest.sent()] == [RequestTicket] * 2
     assert topologies.is_undecided(one) and made.state == "committing"
-    one.state, one.pending, one.reason, one.ended = sm.FAILED, NONE, "full", guest.kernel.now
+    one.state, one.pending, one.reason, one.ended = sm.FAILED, NONE, said("full"), guest.kernel.now
     topologies.settle(one)
-    assert (made.state, made.left, made.reason) == ("asking", 0, "a: full")
-    assert two.close_reason == "its topology came to nothing: a: full"
+    assert (made.state, made.left, words(made.reason)) == ("asking", 0, "lease a is failed: full")
+    assert words(two.close_reason) == "its topology came to nothing: lease a is failed: full"
     assert {type(message) for message in guest.sent()} == {Plan, Withdraw, ReleaseParts}
 
 
@@ -418,12 +424,14 @@ def test_answers_of_brokers_and_sites_are_taken_once() -> None:
     assert one.state == sm.NASCENT, "an earlier one has yet to come"
     broker._on_update("hub", grant(1, ticket()))
     assert (one.state, one.pending, one.site) == (sm.TICKETED, sm.REDEEMING, "site")
-    said = LeaseUpdate("w-1", 1, one.operation.number, "refused", TERM, [], "no room", b"", b"")
+    update = LeaseUpdate("w-1", 1, one.operation.number, "refused", TERM, [], said("no room"), b"", b"")
     with pytest.raises(RemoteError, match="is at site, not at hub"):
-        site._on_update("hub", said)
-    site._on_update("site", said)
-    assert (one.state, one.reason) == (sm.FAILED, "no room")
-    assert not broker.refused("hub", ErrorReply("w-1", one.number, "busy", "later")), "it asks for nothing any more"
+        site._on_update("hub", update)
+    site._on_update("site", update)
+    assert (one.state, one.reason) == (sm.FAILED, said("no room"))
+    assert not broker.refused("hub", ErrorReply("w-1", one.number, Reason("busy", detail="later"))), (
+        "it asks for nothing any more"
+    )
 
 
 def test_timeouts_end_what_nobody_answers() -> None:
@@ -440,7 +448,7 @@ def test_timeouts_end_what_nobody_answers() -> None:
     timers = LeaseTimers(guest.kernel, guest.records, guest.operations, timeouts, transitions)
     guest.kernel.register(GuestLease, due_at=timers.due_at, on_due=timers.due)
     guest.kernel.tick(HOUR)
-    assert (one.state, one.reason) == (sm.FAILED, "no answer from broker hub in time")
+    assert (one.state, one.reason) == (sm.FAILED, Reason(Code.NO_TICKET, "hub"))
     guest.kernel.tick(HOUR + guest.settings.retention - 1)
     assert "w-1" in guest.records.by_id
     guest.kernel.tick(HOUR + guest.settings.retention)

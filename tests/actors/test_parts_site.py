@@ -14,6 +14,7 @@ from leasekit.core.errors import CommandError
 from leasekit.core.leases import authority as au
 from leasekit.core.leases.records import SiteLease, SiteUnit
 from leasekit.core.leases.relations import Window
+from leasekit.core.reasons import said
 from leasekit.core.time import HOUR, Term
 
 TERM = Term(HOUR, 2 * HOUR)
@@ -50,9 +51,9 @@ def test_units_tell_what_becomes_of_them() -> None:
     units.moved.append(lambda unit, event, before, why, done: moved.append((before, event)))
     units.give(units["a"], "lease")
     assert (begun, moved, units.holding) == ([("a", "setup")], [(au.FREE, "setup")], {"lease": 1})
-    assert units.retire("b", "broken").state == au.OUT
+    assert units.retire("b", said("broken")).state == au.OUT
     with pytest.raises(CommandError, match="out of service already"):
-        units.retire("b", "again")
+        units.retire("b", said("again"))
 
 
 def test_calendars_miss_units_over_a_window() -> None:

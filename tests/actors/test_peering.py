@@ -45,7 +45,7 @@ def forbidden(world: DeployedWorld, actor: str, peer: str, message: Any) -> bool
     world.receive(actor, peer, message)
     world.pass_time(SECOND)
     errors = world.letters(ErrorReply, actor, peer)[before:]
-    return [error.code for error in errors] == ["forbidden"]
+    return [error.reason.code for error in errors] == ["forbidden"]
 
 
 def test_what_a_role_may_do(world: DeployedWorld) -> None:
@@ -209,11 +209,11 @@ def test_endorsements_that_are_not_believed(world: DeployedWorld) -> None:
     for code, statement in said.items():
         world.receive("site", "upper", Introduce("new", 1, statement.encode()))
         world.pass_time(SECOND)
-        assert world.letters(ErrorReply, "site", "upper")[-1].code == code
+        assert world.letters(ErrorReply, "site", "upper")[-1].reason.code == code
     twin = endorse(upper.signer, world.guest("web").signer.public, 1, name="twin", role="guest")
     world.receive("site", "upper", Introduce("twin", 1, twin.encode()))
     world.pass_time(SECOND)
-    assert world.letters(ErrorReply, "site", "upper")[-1].code == "name_taken"
+    assert world.letters(ErrorReply, "site", "upper")[-1].reason.code == "name_taken"
     assert names(world, "site") == before
     world.command("site", "peer.remove", name="web")
     back = endorse(upper.signer, world.guest("web").signer.public, 1, name="web", role="guest")

@@ -15,8 +15,10 @@ from leasekit.actors.turns import run_turn
 from leasekit.core.claims.keys import key_tag
 from leasekit.core.mappers import BrokerCycle, Grant
 from leasekit.core.protocol.messages import ErrorReply, Probe, ProbeAnswer, RequestTicket
+from leasekit.core.reasons import Code, Reason
 from leasekit.core.steps import Command, Received, Reply, Tick, TurnDone
 from leasekit.core.time import HOUR, MINUTE, SECOND, Term
+from leasekit.core.words import words
 from leasekit.policies.registry import BUILT_IN, mapper_maker
 
 NOW = SECOND
@@ -203,8 +205,8 @@ def test_the_error_of_a_lease_is_not_taken_for_an_answer() -> None:
     world = bench()
     id_ = send(world, term=term(NOW + MINUTE, 1))
     for number in range(5):
-        world.receive("guest", "broker", ErrorReply("other-1", number, "busy", "no"))
-        world.receive("guest", "broker", ProbeAnswer("other", number, "granted", "x", 1, Term(1, 2), "", -1))
+        world.receive("guest", "broker", ErrorReply("other-1", number, Reason("busy", detail="no")))
+        world.receive("guest", "broker", ProbeAnswer("other", number, "granted", "x", 1, Term(1, 2), None, -1))
     assert id_ not in world.replies
     world.run_until(world.now + SECOND)
     assert world.replies[id_].result["site"] == "site"
@@ -262,7 +264,7 @@ def test_one_peer_can_not_fill_the_queue() -> None:
         turns += 1
     sent = [out.message for out in broker.ready().messages]
     assert turns == 1 + PEER_PROBES_MAX
-    assert [m.code for m in sent if isinstance(m, ErrorReply)] == ["busy"] * 3
+    assert [m.reason.code for m in sent if isinstance(m, ErrorReply)] == ["busy"] * 3
     answers = [m for m in sent if isinstance(m, ProbeAnswer)]
     assert [answer.status for answer in answers] == ["refused"] * PEER_PROBES_MAX, "the request took all four units"
 
@@ -278,7 +280,7 @@ def test_a_turn_that_is_given_up() -> None:
     broker.step(turn.run())
     (out,) = broker.ready().messages
     assert (out.message.number, out.message.status) == (4, "refused")
-    assert "has failed on it" in out.message.reason
+    assert out.message.reason.code == Code.MAPPER_FAILED
     assert broker.turn() is None and broker.wake_at() != broker.now
 
 
@@ -387,20 +389,20 @@ def test_what_can_not_be_asked_about_a_lease(command: str, wish: dict[str, Any],
 
 
 @pytest.mark.parametrize(
-    ("op", "of", "words"),
+    ("op", "of", "text"),
     [
         ("extend", "l-1", "has granted guest no lease l-1"),
         ("extend", "", "has granted guest no lease"),
         ("shrink", "", "op: found 'shrink', allowed are new, extend, modify"),
     ],
 )
-def test_a_broker_is_asked_about_leases_that_it_gave(op: str, of: str, words: str) -> None:
+def test_a_broker_is_asked_about_leases_that_it_gave(op: str, of: str, text: str) -> None:
     """A stranger's question about a lease that is not its own gets no answer but that."""
     world = bench()
     broker = world.actor("broker")
     broker._received(("guest", Probe("q", 1, "vm", 1, Term(HOUR, 2 * HOUR), "", {}, op, of)))
     (out,) = broker.ready().messages
-    assert out.message.status == "refused" and words in out.message.reason
+    assert out.message.status == "refused" and text in words(out.message.reason)
 
 
 def test_a_probe_after_a_restart_has_another_number() -> None:
@@ -429,4 +431,4 @@ def test_a_question_that_waited_for_too_long_is_refused() -> None:
     broker.step(Tick(4 * SECOND))
     assert broker.turn() is None
     (answer,) = [one.message for one in broker.ready().messages if isinstance(one.message, ProbeAnswer)]
-    assert (answer.status, answer.reason) == ("refused", "not granted in time")
+    assert (answer.status, answer.reason) == ("refused", Reason(Code.NOT_GRANTED))

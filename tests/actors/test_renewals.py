@@ -12,6 +12,7 @@ from deployed_world import CHAIN, DeployedWorld
 from leasekit.actors.base import Actor
 from leasekit.core.claims.ticket import decode_ticket
 from leasekit.core.protocol.messages import ErrorReply, Offer, OfferAnswer, Redeem, TicketUpdate
+from leasekit.core.reasons import Reason, said
 from leasekit.core.steps import Connected, Outgoing, Tick
 from leasekit.core.time import HOUR, MINUTE, SECOND, Term
 
@@ -204,9 +205,9 @@ class Refusing:
 
     def refuse(self, actor: Actor, peer: str, message: Offer) -> None:
         """Say no."""
-        answer: Any = OfferAnswer(message.delegation, message.number, "no room for more")
+        answer: Any = OfferAnswer(message.delegation, message.number, said("no room for more"))
         if self.how == "error":
-            answer = ErrorReply(message.delegation, message.number, "forbidden", "no room for more")
+            answer = ErrorReply(message.delegation, message.number, Reason("forbidden", detail="no room for more"))
         actor.kernel.messages.append(Outgoing(peer, answer))
 
 

@@ -21,6 +21,7 @@ from leasekit.core.protocol.messages import (
     TicketUpdate,
     acknowledge,
 )
+from leasekit.core.reasons import Reason, said
 from leasekit.core.steps import Connected
 from leasekit.core.time import HOUR, MINUTE, SECOND, Term
 
@@ -139,7 +140,7 @@ def test_an_old_answer_settles_no_return(world: LosingWorld) -> None:
     world.pass_time(12)
     assert world.query("batch", "returns")
     for number in range(1, 20):
-        world.receive("batch", "site", ErrorReply(lease, number, "returned", "the claim was given back"))
+        world.receive("batch", "site", ErrorReply(lease, number, Reason("returned", detail="the claim was given back")))
     world.pass_time(MINUTE)
     assert table.free_at(world.now) == 2
     assert not world.query("batch", "returns")
@@ -183,7 +184,7 @@ def test_an_acknowledgement_settles_only_what_it_names(world: LosingWorld) -> No
     world.receive("upper", "batch", asked)
     while lease not in broker.leases or not broker.leases[lease].unacked:
         world.pass_time(1)
-    broker.preemption.preempt(lease, 2 * HOUR, "others need it more")
+    broker.preemption.preempt(lease, 2 * HOUR, said("others need it more"))
     granted, noticed = (update.message for update in broker.leases[lease].unacked)
     assert (granted.status, noticed.status) == ("granted", "noticed")
     world.receive("upper", "batch", acknowledge(noticed))

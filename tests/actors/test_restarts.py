@@ -9,6 +9,7 @@ import pytest
 from actor_bench import Bench, Fault
 
 from leasekit.core.protocol.messages import ErrorReply
+from leasekit.core.reasons import Reason
 from leasekit.core.steps import Action, Received
 from leasekit.core.time import MINUTE, SECOND, Instant
 from leasekit.emulation.world import Node
@@ -136,7 +137,9 @@ def test_the_ticket_of_a_lease_whose_close_its_site_refuses_goes_back() -> None:
     bench.run_until(3 * SECOND)
     bench.faults.append(Fault("lose", "guest", "site", "CloseLease", 1))
     bench.command("guest", "lease.close", lease="web")
-    bench.feed("guest", [Received("site", ErrorReply(made.result["id"], 3, "busy", "come back tomorrow"))])
+    bench.feed(
+        "guest", [Received("site", ErrorReply(made.result["id"], 3, Reason("busy", detail="come back tomorrow")))]
+    )
     lease = bench.query("guest", "lease", lease="web")
     assert (lease["state"], lease["reason"]) == ("closed", "site: come back tomorrow")
     bench.run_until(10 * SECOND)

@@ -43,6 +43,7 @@ from leasekit.core.protocol.messages import (
     Withdraw,
     Withhold,
 )
+from leasekit.core.reasons import Reason, said
 from leasekit.core.steps import Command
 from leasekit.core.time import DAY, HOUR, MINUTE, SECOND, Term
 
@@ -156,21 +157,22 @@ class Pool:
         made: Message = draw(
             st.sampled_from(
                 (
-                    Offer(delegation, number, ticket, {}, "elsewhere"), OfferAnswer(delegation, number, "", at),
-                    OfferAnswer(delegation, number, "no"), Reclaim(delegation, number, ticket, note),
+                    Offer(delegation, number, ticket, {}, "elsewhere"), OfferAnswer(delegation, number, None, at),
+                    OfferAnswer(delegation, number, said("no")), Reclaim(delegation, number, ticket, note),
                     Withhold(delegation, number, f"window-{units}", units, term, "why"),
                     Truncated(lease, number, ticket, note), Relinquish(lease, number, ticket, note),
-                    Relinquished(lease, number, note, "why"), ReturnTicket(lease, number, note),
+                    Relinquished(lease, number, note, said("why")), ReturnTicket(lease, number, note),
                     Introduce("new", number, self.endorsement(draw)), CloseLease(lease, number, note),
-                    ClaimReport(claim.hex() or "x", number, code, "why"),
+                    ClaimReport(claim.hex() or "x", number, Reason(code, detail="why")),
                     Administer(command, number, arguments), Administered("unit.disable", number, arguments, ""),
                     Accepted(lease, number), Accepted(delegation, number), Ack(lease, number),
                     Withdraw(lease, number, 1),
-                    ErrorReply(lease, number, "unknown_lease", "why"), ErrorReply(delegation, number, "busy", "why"),
+                    ErrorReply(lease, number, Reason("unknown_lease", detail="why")),
+                    ErrorReply(delegation, number, Reason("busy", detail="why")),
                     TicketUpdate(
-                        lease, number, units, status, ticket, "site", {}, note, "why", at, self.endorsement(draw)
+                        lease, number, units, status, ticket, "site", {}, note, said("why"), at, self.endorsement(draw)
                     ),
-                    LeaseUpdate(lease, number, units, status, term, (), "why", note, note),
+                    LeaseUpdate(lease, number, units, status, term, (), said("why"), note, note),
                     Redeem(lease, number, op, "s", ticket, {}, {}, (), note),
                     RequestTicket(lease, number, op, "s", "vm", units or 1, term, "", {"preemptible": "true"}, claim),
                 )

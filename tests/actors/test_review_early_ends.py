@@ -15,8 +15,10 @@ from leasekit.actors.settings import DelegationSpec
 from leasekit.core.mappers import BrokerCycle, Defer, Preempt
 from leasekit.core.protocol.codec import decode_batch
 from leasekit.core.protocol.messages import EXTEND, Offer, OfferAnswer, ReturnTicket, TicketUpdate, Truncated
+from leasekit.core.reasons import said
 from leasekit.core.steps import TurnDone
 from leasekit.core.time import HOUR, MINUTE, SECOND
+from leasekit.core.words import words
 from leasekit.policies.broker.fcfs import Fcfs
 
 EARLY = CHAIN.replace('default_broker = "upper"', 'default_broker = "upper"\nsettings.extend_lead = "20m"').replace(
@@ -112,7 +114,7 @@ def test_asking_for_an_extend_is_no_way_out_of_a_preemption(tmp_path: Path) -> N
     assert decide(world, "upper", Preempt(lease, 5 * MINUTE, "go")) == []
     world.pass_time(SECOND)
     refused = [update for update in world.letters(TicketUpdate, "upper", "batch") if update.status == "refused"]
-    assert "preempted: go" in refused[-1].reason
+    assert words(refused[-1].reason) == "the lease is preempted: go"
     assert world.guest("batch").leases[lease].noticed == 5 * MINUTE
     world.run_until(6 * MINUTE)
     assert states(world, lease, "batch", "site") == ["closed", "closed"]
@@ -241,7 +243,7 @@ def test_a_taker_does_not_put_the_deadline_off(world: DeployedWorld) -> None:
     world.lost.add(("upper", "lower", "Reclaim"))
     world.command("upper", "delegation.reclaim", delegation="upper/vm@lower", deadline=10 * MINUTE)
     number = world.broker("upper").issued.given["upper/vm@lower"].number
-    world.receive("upper", "lower", OfferAnswer("upper/vm@lower", number, "", 11 * HOUR))
+    world.receive("upper", "lower", OfferAnswer("upper/vm@lower", number, None, 11 * HOUR))
     world.pass_time(MINUTE)
     table = world.broker("upper").book.table("site/vm@upper")
     assert (table.free_at(10 * MINUTE - 1), table.free_at(10 * MINUTE)) == (2, 6)
@@ -314,7 +316,7 @@ def test_leases_that_end_when_the_calendar_is_tidied(world: DeployedWorld) -> No
     world.pass_time(MINUTE)
     world.site().calendars.of("vm").forget_before(world.now)
     site = world.site()
-    site.close_lease(site.leases[lease], "close", "now")
+    site.close_lease(site.leases[lease], "close", said("now"))
     world.feed("site", [])
     world.pass_time(MINUTE)
     assert site.calendars.of("vm").free_at(world.now) == 6 and all_free(world)

@@ -40,6 +40,7 @@ from leasekit.core.protocol.messages import (
     Truncated,
     Withhold,
 )
+from leasekit.core.reasons import Code, Reason
 from leasekit.core.time import DAY, HOUR, MINUTE, SECOND, Term
 
 
@@ -63,7 +64,7 @@ def source_of(world: DeployedWorld, broker: str) -> Ticket:
 
 def errors(world: DeployedWorld, sender: str, receiver: str) -> list[str]:
     """The codes of all errors that an actor has sent another."""
-    return [error.code for error in world.letters(ErrorReply, sender, receiver)]
+    return [error.reason.code for error in world.letters(ErrorReply, sender, receiver)]
 
 
 def truncated(world: DeployedWorld, broker: str, ticket: Ticket, at: int, subject: bytes | None = None) -> Truncated:
@@ -126,7 +127,7 @@ def test_delegations_are_bounded(world: DeployedWorld, monkeypatch: pytest.Monke
         world.receive("upper", "site", Offer(f"site/vm@upper/{serial}", 1, ticket.encode(), {}))
     assert len(upper.book) == 5
     world.pass_time(SECOND)
-    assert "limit" in world.letters(OfferAnswer, "upper", "site")[-1].reason
+    assert world.letters(OfferAnswer, "upper", "site")[-1].reason.code == Code.BUSY
 
 
 def test_a_withhold_that_comes_late_changes_nothing(world: DeployedWorld) -> None:
@@ -256,7 +257,7 @@ def test_the_same_at_a_broker(world: DeployedWorld) -> None:
 
 
 def _update(lease: str, number: int) -> Update:
-    return Update(number, TicketUpdate(lease, number, 0, "refused", b"", "", {}, b"", "", -1))
+    return Update(number, TicketUpdate(lease, number, 0, "refused", b"", "", {}, b"", None, -1))
 
 
 def test_closes_of_leases_that_never_were_leave_no_history(world: DeployedWorld) -> None:
@@ -297,7 +298,7 @@ def test_tickets_for_leases_that_never_were_are_bounded(world: DeployedWorld, mo
             parent, upper.signer, holder=batch.signer.public, units=1, term=Term(MINUTE, HOUR), serial=500 + serial
         )  # fmt: skip
         update = TicketUpdate(
-            f"{batch.keyring.tag}-{900 + serial}", 1, 1, "granted", ticket.encode(), "site", {}, b"", "", -1
+            f"{batch.keyring.tag}-{900 + serial}", 1, 1, "granted", ticket.encode(), "site", {}, b"", None, -1
         )  # fmt: skip
         world.receive("batch", "upper", update)
     assert len(batch.returns) == 5
@@ -307,7 +308,7 @@ def test_tickets_for_leases_that_never_were_are_bounded(world: DeployedWorld, mo
 
 def test_reports_are_taken_from_sites(world: DeployedWorld) -> None:
     """Another broker can't write reports into a broker's log."""
-    world.receive("upper", "lower", ClaimReport("ab" * 32, 1, "overdelegated", "you are bad"))
+    world.receive("upper", "lower", ClaimReport("ab" * 32, 1, Reason("overdelegated", detail="you are bad")))
     assert world.query("upper", "status")["reports"] == []
 
 

@@ -23,6 +23,7 @@ from leasekit.core.protocol.messages import (
     TicketUpdate,
     Withdraw,
 )
+from leasekit.core.reasons import Code
 from leasekit.core.time import DAY, HOUR, INSTANT_MAX, MINUTE, SECOND, Term
 from leasekit.core.topology import read_topology
 from leasekit.policies.broker.coallocation.search import Search
@@ -61,7 +62,7 @@ def test_a_guest_holds_nothing_past_the_mapper(tmp_path: Path) -> None:
     made.receive("b", "g", Quote("q", 2, Term(HOUR, 2 * HOUR), ("vm",)))
     made.pass_time(SECOND)
     assert held(made) == []
-    assert [one.code for one in made.letters(ErrorReply)] == ["forbidden", "forbidden"]
+    assert [one.reason.code for one in made.letters(ErrorReply)] == ["forbidden", "forbidden"]
 
 
 def test_far_ends_are_refused_before_others_are_asked(tmp_path: Path) -> None:
@@ -72,7 +73,7 @@ def test_far_ends_are_refused_before_others_are_asked(tmp_path: Path) -> None:
     made.receive("b", "g", Plan("g-query", 1, "hold", request.to_bytes()))
     made.pass_time(5 * SECOND)
     (answer,) = made.letters(Planned)
-    assert answer.status == "refused" and "past" in answer.reason
+    assert answer.status == "refused" and answer.reason.code == Code.START_PAST
     assert not made.letters(Quote)
 
 

@@ -287,7 +287,7 @@ def test_a_unit_that_does_not_go_off_is_unknown() -> None:
     id_ = bench.lease()
     bench.run_until(bench.now + BOOT + 10 * SECOND)
     assert bench.site_lease(id_).state == "active"
-    assert bench.unit("vm-0").reason == ""
+    assert bench.unit("vm-0").reason is None
 
 
 def test_a_lease_that_ends_while_it_waits_gives_its_unit_back() -> None:
@@ -506,7 +506,7 @@ def test_what_a_meter_read_stays_until_it_is_read_again() -> None:
     bench.tell(Power("vm-0", "off"))
     bench.run_until(bench.now + MINUTE)
     for event, said in (("on", {"watts": "300", "idle_watts": "90", "power": "on"}), ("off", {"power": "off"})):
-        units.switch(unit, event, "")
+        units.switch(unit, event, None)
         units.done(ActionDone(unit.action, unit.id, True, said))
         assert unit.metered == {"watts": "300", "idle_watts": "90"}
     assert "power" not in units.view("vm-0").properties

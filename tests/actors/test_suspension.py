@@ -311,7 +311,7 @@ def test_what_is_gone_from_the_driver(world: SavingWorld) -> None:
     world.run_until(END + MINUTE)
     rest = world.named("batch", "work")
     (unit,) = rest["units"]
-    assert rest["reason"] == f"unit {unit['unit']} was set up anew: it is gone"
+    assert rest["reason"] == f"unit {unit['unit']}: set up anew: it is gone"
     assert NOT_RESUMED not in unit["properties"]
     assert world.kept() == []
 

@@ -11,7 +11,9 @@ from msgspec.structs import replace
 from topology_worlds import HEAD, STAR, TopologyWorld, ask, broker, guest, held, network, pair, show, site, where, world
 
 from leasekit.core.protocol.messages import Plan, Planned, Redeem, RequestTicket, TicketUpdate, Withhold
+from leasekit.core.reasons import mark
 from leasekit.core.time import HOUR, MINUTE, SECOND, Term
+from leasekit.core.words import words
 
 
 def planned(made: TopologyWorld, request: dict[str, Any], guest_: str = "g") -> dict[str, Any]:
@@ -76,7 +78,7 @@ def test_refusal_says_what_is_short_and_what_would_fit(tmp_path: Path) -> None:
     shown = planned(made, pair(units=8))
     assert shown["state"] == "failed" and shown["earliest"] == 2 * HOUR
     assert "only 1 site has 8 units free: N0" in shown["reason"]
-    assert f"it would fit from {2 * HOUR} on" in shown["reason"]
+    assert f"it would fit from {mark(2 * HOUR)} on" in shown["reason"]
     assert not held(made) and not shown["parts"]
 
 
@@ -410,7 +412,7 @@ def test_what_went_out_of_service_is_not_granted(tmp_path: Path) -> None:
     shown = show(made, topology)
     assert shown["state"] == "committed" and shown["left"] == 1
     assert set(where(shown).values()) == {"N1", "N2", "n1x", "n2x"}
-    refused = [one.reason for one in made.letters(TicketUpdate) if one.status == "refused"]
+    refused = [words(one.reason) for one in made.letters(TicketUpdate) if one.status == "refused"]
     assert any("out of service" in reason for reason in refused)
 
 

@@ -348,10 +348,11 @@ def test_watch_of_what_will_never_happen(cli: Cli) -> None:
 
 
 def test_reasons_are_read_by_people(cli: Cli) -> None:
-    """Tables and fields show instants as dates, in reasons and properties too; JSON has them in milliseconds."""
+    """Instants in reasons are dates, in tables, fields and JSON; what is for programs has them in milliseconds."""
     cli("lease request vm 8 --for 2h --name all --wait")
     id_ = cli.json("lease request vm 3 --for 1h --start +1h --name more --wait", 1)["id"]
-    assert re.search(r"\d{13}", cli.json(f"lease show {id_}")["reason"]) is not None
+    because = cli.json(f"lease show {id_}")["because"]
+    assert (because["code"], len(str(because["at"]))) == ("mapper", 13)
     for line in (f"lease show {id_}", "lease show all", "lease list --all", "lease history all", "broker requests"):
         out, err = cli(line)
         assert re.search(r"(?<![\w-])\d{13}", out + err) is None, line

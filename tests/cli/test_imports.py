@@ -37,6 +37,7 @@ TO_LIST_LEASES = {
     "leasekit.core.errors",
     "leasekit.core.leases.machine",
     "leasekit.core.time",
+    "leasekit.core.reasons",
     "leasekit.core.words",
     "leasekit.runtime.client",
     "leasekit.runtime.control_wire",

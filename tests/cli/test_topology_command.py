@@ -14,7 +14,7 @@ import pytest
 from cli_daemons import Cli
 
 from leasekit.cli import main
-from leasekit.cli.times import to_second
+from leasekit.config.instants import shown
 from leasekit.config.load import load
 from leasekit.runtime.client import ControlClient
 
@@ -139,7 +139,7 @@ def test_a_window_finds_the_first_start_and_a_refusal_names_it(cli: Topologies) 
     assert later["term"][0] == first["term"][1]
     _, err = cli(cli.topology(links=links) + " --dry-run", main.EXIT_ERROR)
     assert re.search(r"link \S+ has 50 free .* 150 wanted", err)
-    assert to_second(first["term"][1]) in err
+    assert shown(first["term"][1]) in err
     assert str(first["term"][1]) not in err
 
 

@@ -12,6 +12,7 @@ import msgpack
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import to_builtins
 from msgspec.structs import asdict, astuple, replace
 from wire_strategies import BY_CLASS, messages, packable
 
@@ -29,21 +30,26 @@ from leasekit.core.protocol.messages import (
     RequestTicket,
     UnitState,
 )
+from leasekit.core.reasons import TEXT_MAX, Reason, clip, said
 from leasekit.core.time import INSTANT_MAX, Term
 
 REQUEST = RequestTicket("L1", 7, "new", "web", "vm", 4, Term(10, 20), "", {"elastic": "true"}, b"")
 UPDATE = LeaseUpdate(
-    "L1", 1, 7, "active", Term(10, 20), (UnitState("u1", "active", {"ip": "10.0.0.1"}, ""),), "", b"", b""
+    "L1", 1, 7, "active", Term(10, 20), (UnitState("u1", "active", {"ip": "10.0.0.1"}, None),), None, b"", b""
 )
 
 REDEEM = Redeem("L", 1, "new", "s", b"", {}, {}, (), b"")
+
+
+def _plain(value: Any) -> Any:
+    return to_builtins(value) if isinstance(value, Reason) else astuple(value)
 
 
 def raw(message: Message, **changes: Any) -> bytes:
     """The bytes of ``message`` with some fields replaced by whatever is given."""
     packed: bytes = msgpack.packb(
         [message.__struct_config__.tag, *({**asdict(message), **changes}).values()],
-        default=astuple, unicode_errors="surrogatepass",
+        default=_plain, unicode_errors="surrogatepass",
     )  # fmt: skip
     return packed
 
@@ -53,7 +59,7 @@ def fault(data: bytes) -> str:
     with pytest.raises(WireError) as caught:
         decode_message(data)
     assert caught.value.code == "malformed"
-    return caught.value.text
+    return str(caught.value)
 
 
 def nested(depth: int) -> list[Any]:
@@ -143,16 +149,18 @@ def test_what_is_no_message_is_not_encoded() -> None:
     with pytest.raises(OverflowError, match="can't serialize ints"):
         encode_message(Ack("L", 2**64))
     with pytest.raises(UnicodeEncodeError):
-        encode_message(OfferAnswer("d", 1, "\ud800"))
+        encode_message(OfferAnswer("d", 1, Reason("x", detail="\ud800")))
     assert decode_message(encode_message(Ack("L", 1))) == Ack("L", 1)
 
 
-@given(st.text(max_size=30) | st.text(min_size=fields.TEXT_MAX, max_size=fields.TEXT_MAX + 9))
+@given(st.text(max_size=30) | st.text(min_size=TEXT_MAX, max_size=TEXT_MAX + 9))
 def test_clip_makes_any_text_fit(text: str) -> None:
     """Whatever a driver printed can travel as a reason once it is clipped; what fits is not changed."""
-    clipped = codec.clip(text)
-    assert decode_message(encode_message(OfferAnswer("d", 1, clipped))) == OfferAnswer("d", 1, clipped)
-    if len(text) <= fields.TEXT_MAX and not any("\ud800" <= char <= "\udfff" for char in text):
+    clipped = clip(text)
+    assert decode_message(encode_message(OfferAnswer("d", 1, said(text)))) == OfferAnswer(
+        "d", 1, Reason("said", detail=clipped)
+    )
+    if len(text) <= TEXT_MAX and not any("\ud800" <= char <= "\udfff" for char in text):
         assert clipped == text
 
 
@@ -286,8 +294,8 @@ def test_unknown_kinds_do_not_stop_the_batch() -> None:
     assert unknown == UnknownKind(999, "L9", 4)
     answer = unknown.answer()
     assert decode_message(encode_message(answer)) == answer
-    assert (answer.lease, answer.number, answer.code) == ("L9", 4, "unknown_kind")
-    assert "999" in answer.text
+    assert (answer.lease, answer.number, answer.reason.code) == ("L9", 4, "unknown_kind")
+    assert "999" in answer.reason.detail
 
 
 @pytest.mark.parametrize("fields", [[], [5], [b"L", -1], ["x" * 81, -1], ["x" * 81, True], [None, "n"]])
@@ -324,7 +332,7 @@ def test_lists_have_a_limit() -> None:
     assert decode_message(encode_message(redeem)) == redeem
     text = fault(raw(redeem, victims=["u"] * (fields.LIST_MAX + 1)))
     assert text == "message, Redeem: victims: found an array of 12001, allowed is an array of length <= 12000"
-    units = tuple(UnitState(f"u{n}", "active", {"ip": "10.0.0.1"}, "") for n in range(fields.LIST_MAX))
+    units = tuple(UnitState(f"u{n}", "active", {"ip": "10.0.0.1"}, None) for n in range(fields.LIST_MAX))
     update = replace(UPDATE, units=units)
     assert decode_batch(encode_batch([update, Ack("L", 1)])) == [update, Ack("L", 1)]
 
@@ -332,7 +340,7 @@ def test_lists_have_a_limit() -> None:
 def test_a_large_lease_fits() -> None:
     """The update of a lease of 2,000 units with 20 properties each is within all limits."""
     properties = {f"property-{n}": f"value of property {n}" for n in range(20)}
-    units = tuple(UnitState(f"unit-{n}.site.example.org", "active", properties, "") for n in range(2000))
+    units = tuple(UnitState(f"unit-{n}.site.example.org", "active", properties, None) for n in range(2000))
     update = replace(UPDATE, units=units)
     data = encode_batch([update])
     assert len(data) < FRAME_MAX - ENVELOPE_OVERHEAD
@@ -381,20 +389,26 @@ def test_a_full_frame_of_any_text_costs_little(text: str) -> None:
     assert decode_batch(data)
 
 
-@pytest.mark.parametrize("kind", ["units", "tiny units", "pairs", "victims", "parts", "steps", "acks"])
+@pytest.mark.parametrize(
+    "kind", ["units", "tiny units", "pairs", "victims", "parts", "steps", "acks", "reasons", "causes"]
+)
 def test_a_full_frame_of_small_values_costs_little(kind: str) -> None:
     """Whatever small values a frame is full of, they take at most 24 times its length: so much do units without
     properties take, which are smallest on the wire for what they are in memory.
     """
-    pack, units = msgpack.packb, [[f"u{n}", "a", {}, ""] for n in range(12_000)]
+    pack, units = msgpack.packb, [[f"u{n}", "a", {}, None] for n in range(12_000)]
     one = {
-        "units": lambda: pack([9, "L", 1, 1, "a", [1, 2], units, "", b"", b""]),
-        "tiny units": lambda: pack([9, "L", 1, 1, "a", [1, 2], [["u", "a", {}, ""]] * 12_000, "", b"", b""]),
+        "units": lambda: pack([9, "L", 1, 1, "a", [1, 2], units, None, b"", b""]),
+        "tiny units": lambda: pack([9, "L", 1, 1, "a", [1, 2], [["u", "a", {}, None]] * 12_000, None, b"", b""]),
         "pairs": lambda: pack([5, "L", 1, "n", "s", b"", {f"{n:02x}": "a" for n in range(256)}, {}, [], b""]),
         "victims": lambda: pack([5, "L", 1, "n", "s", b"", {}, {}, [f"{n:x}" for n in range(12_000)], b""]),
         "parts": lambda: pack([28, "q", 1, b"", [1, 2], [["p", "m", 0, "b", "s", "t", "u", 1]] * 500, 5]),
         "steps": lambda: pack([27, "q", 1, [["s", "t", "u", 1, [1, 2], {}, list(range(200))]] * 1000]),
         "acks": lambda: pack([12, "L", 1]),
+        "reasons": lambda: pack([15, "", 1, {"code": "x"}]),
+        "causes": lambda: pack(
+            [15, "", 1, {"code": "x", "causes": [{"code": "x", "causes": [{"code": "x"}] * 6}] * 8}]
+        ),
     }[kind]()
     data = codec.join_batch([one] * min(fields.BATCH_MAX, (FRAME_MAX - ENVELOPE_OVERHEAD) // len(one)))
     assert peak_of(lambda: decode_batch(data)) <= 24 * len(data)
@@ -442,6 +456,6 @@ def test_any_value_in_any_field_is_refused_or_kept(message: Message, value: Any,
     try:
         back = decode_message(packed)
     except WireError as error:
-        assert f"{type(message).__name__}: {field}" in error.text
+        assert f"{type(message).__name__}: {field}" in str(error)
     else:
         assert decode_message(encode_message(back)) == back  # type: ignore[arg-type]

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from wire_strategies import (
     BY_CLASS,
+    causes,
     digests,
     instants,
     names,
@@ -21,6 +22,7 @@ from wire_strategies import (
     statements,
     terms,
     texts,
+    texts_of_people,
     units,
 )
 
@@ -110,9 +112,9 @@ RECORDS: dict[type[Any], st.SearchStrategy[Any]] = {
         maybe, instants, st.builds(Operation, names, numbers, properties, instants), maybe, numbers, numbers,
         st.none() | held, st.none() | held, statements, st.none() | terms(), statements, properties,
         st.none() | properties, properties, st.lists(names).map(tuple), st.builds(After, names, names, maybe), maybe,
-        reasons, endings, endings, reasons, resumes=st.none() | st.builds(Resumed, names, instants),
+        reasons, endings, endings, texts_of_people, resumes=st.none() | st.builds(Resumed, names, instants),
     ),
-    Slice: st.builds(Slice, names, st.integers(0, 9), maybe, reasons, maybe, reasons),
+    Slice: st.builds(Slice, names, st.integers(0, 9), maybe, reasons, maybe, texts_of_people),
     Return: st.builds(Return, names, names, names, names, held, numbers, instants, names, receipt=statements),
     BrokerLease: st.builds(
         BrokerLease, names, names, names, names, names, names, asked, numbers, numbers, instants, instants, reasons,
@@ -133,7 +135,7 @@ RECORDS: dict[type[Any], st.SearchStrategy[Any]] = {
     Delegation: st.builds(
         Delegation, names, names, names, units, terms(), statements, properties, numbers, texts(1, 20),
         st.binary(min_size=32, max_size=32), names, st.just(NONE), reasons, maybe, names, endings, endings, statements,
-        st.lists(st.builds(Withheld, names, units, terms(), reasons, numbers), max_size=3).map(tuple), endings,
+        st.lists(st.builds(Withheld, names, units, terms(), texts_of_people, numbers), max_size=3).map(tuple), endings,
         names, endings, endings,
     ),
     Notice: st.builds(Notice, names, names, names, numbers, instants, statements, names),
@@ -141,10 +143,10 @@ RECORDS: dict[type[Any], st.SearchStrategy[Any]] = {
         PeerRecord, names, names, st.binary(min_size=32, max_size=32), names, names, st.lists(names).map(tuple), units,
         maybe, st.lists(st.tuples(digests, instants), max_size=2).map(tuple), instants,
     ),
-    Window: st.builds(Window, names, instants, instants, st.lists(names).map(tuple), reasons, maybe, maybe),
+    Window: st.builds(Window, names, instants, instants, st.lists(names).map(tuple), texts_of_people, maybe, maybe),
     DelegationWish: st.builds(DelegationWish, names, names, names, numbers, endings, names),
-    Report: st.builds(Report, names, instants, names, names, names, reasons),
-    Incident: st.builds(Incident, names, instants, names, names, reasons, statements, names),
+    Report: st.builds(Report, names, instants, names, names, causes),
+    Incident: st.builds(Incident, names, instants, names, names, texts_of_people, statements, names),
 }  # fmt: skip
 
 any_record = st.one_of(*RECORDS.values())

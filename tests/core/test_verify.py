@@ -104,7 +104,7 @@ def test_skew_of_the_clock() -> None:
     """A claim is expired when it has been over for as long as clocks may differ."""
     verifier = TicketVerifier(ED25519)
     assert check(verifier, ticket(), now=3099).units == 2
-    with pytest.raises(TicketError, match="claim ended at 3000, it is 3100 here"):
+    with pytest.raises(TicketError, match=r"claim ended at @\{3000\}, it is @\{3100\} here"):
         check(verifier, ticket(), now=3100)
 
 
@@ -374,7 +374,7 @@ def test_terms_ahead() -> None:
     """With a bound on how far ahead a term may start, a ticket at the bound is believed and one beyond it is not."""
     verifier = TicketVerifier(ED25519)
     assert check(verifier, ticket(), now=1500, ahead=500).units == 2
-    with pytest.raises(TicketError, match="claim starts at 2000, more than 499 ms after 1500"):
+    with pytest.raises(TicketError, match=r"claim starts at @\{2000\}, more than 499 ms after @\{1500\}"):
         check(verifier, ticket(), now=1500, ahead=499)
 
 

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from leasekit.core.mappers import BrokerCycle, BrokerDecision
 from leasekit.core.protocol.messages import ErrorReply, LeaseUpdate, Message, UnitState
+from leasekit.core.reasons import Reason
 from leasekit.core.schema import LOG, Change, Row, StoreError
 from leasekit.core.steps import Action, ActionDone, Command, Input, Outgoing, Ready, Received, Reply, Tick, Turn
 from leasekit.core.steps import TurnDone as Done
@@ -96,7 +97,7 @@ def world(*actors: Scripted, **settings: Any) -> World:
 
 def note(text: str) -> ErrorReply:
     """A message."""
-    return ErrorReply(text, 1, "test", "")
+    return ErrorReply(text, 1, Reason("test", detail=""))
 
 
 def seen_notes(log: Log) -> list[tuple[Instant, str, str]]:
@@ -250,7 +251,7 @@ def test_messages_are_copied() -> None:
     """Sender and receiver share nothing that can be changed: each receiver has its own copy of what was sent."""
     log: Log = []
     given_to_unit = {"host": "n1"}
-    update = LeaseUpdate("l", 1, 1, "active", Term(0, 9), (UnitState("u", "up", given_to_unit, ""),), "", b"", b"")
+    update = LeaseUpdate("l", 1, 1, "active", Term(0, 9), (UnitState("u", "up", given_to_unit, None),), None, b"", b"")
 
     def send(me: Scripted, seen: Any) -> None:
         me.send("one", update)
@@ -263,7 +264,7 @@ def test_messages_are_copied() -> None:
     given_to_unit["host"] = "changed under way"
     made.run_until(20)
     one, other = (seen.message for _, _, seen in log if isinstance(seen, Received))
-    assert one == other == replace(update, units=(UnitState("u", "up", {"host": "n1"}, ""),))
+    assert one == other == replace(update, units=(UnitState("u", "up", {"host": "n1"}, None),))
     assert one is not other
     assert one.units[0].properties is not other.units[0].properties
 

@@ -69,8 +69,8 @@ def test_refusal_names_type_site_free_and_earliest() -> None:
     assert isinstance(refused, Reject)
     assert refused.earliest == 50
     assert refused.reason == (
-        "insufficient resources: 2 units of 'vm' wanted over [0, 20), 1 free at a, 0 free at b; "
-        "the earliest fit is at 50 at b"
+        "insufficient resources: 2 units of 'vm' wanted over [@{0}, @{20}), 1 free at a, 0 free at b; "
+        "the earliest fit is at @{50} at b"
     )
 
 
@@ -93,14 +93,18 @@ def test_earliest_counts_what_was_granted_in_between() -> None:
         ({"site": "a", "exclude_sites": frozenset("a")}, "site 'a' is both asked for and excluded"),
         ({"units": 9, "min_units": 9}, "9 units of 'vm' are more than any site here has, which is 4 at most"),
         ({"units": 4, "min_units": 4, "site": "b"}, "4 units of 'vm' are more than site 'b' has, which is 3 at most"),
-        ({"term": Term(50, 101), "latest_start": 50}, "no delegation of 'vm' covers [50, 101): a [0, 100), b [0, 100)"),
+        (
+            {"term": Term(50, 101), "latest_start": 50},
+            "no delegation of 'vm' covers [@{50}, @{101}): a [@{0}, @{100}), b [@{0}, @{100})",
+        ),
         (
             {"term": Term(50, 60), "latest_start": 70, "units": 9, "min_units": 9},
             "9 units of 'vm' are more than any site here has, which is 4 at most",
         ),
         (
             {"term": Term(0, 101), "latest_start": 70},
-            "no delegation of 'vm' covers [0, 101), nor with a start up to 70: a [0, 100), b [0, 100)",
+            "no delegation of 'vm' covers [@{0}, @{101}), nor with a start up to @{70}: a [@{0}, @{100}), b "
+            "[@{0}, @{100})",
         ),
     ],
 )
@@ -128,7 +132,7 @@ def test_deferrable_gets_its_earliest_start() -> None:
     (deferred,) = mapper().allocate(books.cycle(later._replace(latest_start=29)))
     assert isinstance(deferred, Defer)
     assert deferred.reason.endswith(
-        "2 free at a, 2 free at b; nothing up to its latest start, 29; the earliest fit is at 30 at b"
+        "2 free at a, 2 free at b; nothing up to its latest start, @{29}; the earliest fit is at @{30} at b"
     )
 
 
@@ -140,8 +144,8 @@ def test_who_cannot_start_in_time_is_told_when_it_would_fit() -> None:
     reasons = {
         decision.lease: decision.reason for decision in mapper().allocate(books.cycle(near, never)._replace(now=5))
     }
-    assert reasons["near"].endswith("nothing up to its latest start, 29; the earliest fit is at 40 at a")
-    assert reasons["never"].endswith("nothing up to its latest start, 29; it fits at no later start either")
+    assert reasons["near"].endswith("nothing up to its latest start, @{29}; the earliest fit is at @{40} at a")
+    assert reasons["never"].endswith("nothing up to its latest start, @{29}; it fits at no later start either")
 
 
 def test_only_a_few_of_many_are_told_when_they_would_fit() -> None:
@@ -151,7 +155,7 @@ def test_only_a_few_of_many_are_told_when_they_would_fit() -> None:
     wishes = [request(f"l{n}", 3, 0, 10 + n, latest_start=29) for n in range(3 * turn.EXPLAINED_MAX)]
     decisions = mapper().allocate(books.cycle(*wishes))
     assert [decision.lease for decision in decisions if isinstance(decision, Defer)] == [one.lease for one in wishes]
-    told = ["the earliest fit is at 40 at a" in decision.reason for decision in decisions]
+    told = ["the earliest fit is at @{40} at a" in decision.reason for decision in decisions]
     assert told == [True] * turn.EXPLAINED_MAX + [False] * 2 * turn.EXPLAINED_MAX
 
 
@@ -225,7 +229,7 @@ def test_extend_continues_at_its_source() -> None:
     assert mapper().allocate(books.cycle(extend("l", 3))) == [Grant("l", "a/vm", 3, Term(10, 20))]
     books.book("a", "other", 2, 15, 30)
     (refused,) = mapper().allocate(books.cycle(extend("l", 3)))
-    assert refused == Reject("l", "insufficient resources: 3 units of 'vm' wanted over [10, 20), 2 free at a")
+    assert refused == Reject("l", "insufficient resources: 3 units of 'vm' wanted over [@{10}, @{20}), 2 free at a")
     elastic = extend("l", 3, min_units=1)
     assert [grant.units for grant in grants(mapper().allocate(books.cycle(elastic)))] == [2]
 
@@ -234,7 +238,7 @@ def test_extend_beyond_its_delegation_says_so() -> None:
     """Where the delegation ends first, or is over, or the site is excluded, that is the reason."""
     books = Books({"a": 4}, end=15)
     (short,) = mapper().allocate(books.cycle(extend("l", 1)))
-    assert short == Reject("l", "no delegation of 'vm' covers [10, 20): a [0, 15)")
+    assert short == Reject("l", "no delegation of 'vm' covers [@{10}, @{20}): a [@{0}, @{15})")
     (over,) = mapper().allocate(books.cycle(extend("l", 1)._replace(source="z/vm")))
     assert over == Reject("l", "the delegation 'z/vm' that the lease is from is over")
     (barred,) = mapper().allocate(books.cycle(extend("l", 1, exclude_sites=frozenset("a"))))
@@ -251,7 +255,7 @@ def test_modify_counts_what_the_lease_holds() -> None:
     longer = grow._replace(units=3, min_units=3, term=Term(5, 14))
     (refused,) = mapper().allocate(books.cycle(longer))
     assert isinstance(refused, Reject)
-    assert "2 to be had at a with the 3 that the lease holds there until 10" in refused.reason
+    assert "2 to be had at a with the 3 that the lease holds there until @{10}" in refused.reason
     assert [g.units for g in grants(mapper().allocate(books.cycle(longer._replace(min_units=1))))] == [2]
 
 
@@ -330,7 +334,9 @@ def test_group_without_a_common_start_waits_or_is_refused() -> None:
     assert [type(decision) for decision in waiting] == [Defer, Defer]
     apart = (*group(1), request("g1", 1, 200, 210, group="g", latest_start=300))
     (refused,) = mapper().allocate(books.cycle(groups=[apart]))
-    assert refused == Reject("g0", "no start suits all requests of group 'g': one starts at 200 or later, one by 100")
+    assert refused == Reject(
+        "g0", "no start suits all requests of group 'g': one starts at @{200} or later, one by @{100}"
+    )
     uneven = (*group(1), request("g1", 1, 0, 12, group="g", latest_start=100))
     (refused,) = mapper().allocate(books.cycle(groups=[uneven]))
     assert refused == Reject("g0", "the requests of group 'g' get one term, but ask for 10 ms and 12 ms")

@@ -38,7 +38,7 @@ def test_units_at_once() -> None:
     decisions = mapper.allocate(books.cycle(*wishes))
     assert [grant.lease for grant in grants(decisions)] == ["l", "n", "o"]
     assert reasons(decisions) == [
-        "guest's quota of 'vm' is 4 units at once: 3 are held within [0, 10), 2 more were wanted"
+        "guest's quota of 'vm' is 4 units at once: 3 are held within [@{0}, @{10}), 2 more were wanted"
     ]
 
 
@@ -61,7 +61,9 @@ def test_unit_hours_in_a_period() -> None:
     again = request("n", 2, 12 * HOUR, 13 * HOUR)
     decisions = mapper.allocate(books.cycle(first, over, again))
     assert [grant.lease for grant in grants(decisions)] == ["l", "n"]
-    assert reasons(decisions) == ["guest's quota of 'vm' is 10 unit-hours in 1d: 2 are left from 0 on, 4 were wanted"]
+    assert reasons(decisions) == [
+        "guest's quota of 'vm' is 10 unit-hours in 1d: 2 are left from @{0} on, 4 were wanted"
+    ]
 
 
 def test_longest_term_and_how_far_ahead() -> None:
@@ -77,7 +79,7 @@ def test_longest_term_and_how_far_ahead() -> None:
         decisions = mapper.allocate(books.cycle(*wishes))
         assert [grant.lease for grant in grants(decisions)] == ["fine"]
         assert sorted(reasons(decisions)) == [
-            "guest's quota of 'vm': a term starts at most 1d ahead, by 86400000 for now",
+            "guest's quota of 'vm': a term starts at most 1d ahead, by @{86400000} for now",
             "guest's quota of 'vm': the longest term is 1h, this one is 2h",
         ]
 
@@ -240,7 +242,7 @@ def test_a_refusal_says_which_sites_the_filter_left_out() -> None:
     _, refused = Fcfs().allocate(varied(wish._replace(lease="k"), wish))
     assert isinstance(refused, Reject)
     assert refused.reason.endswith(
-        "the earliest fit is at 10 at b; the filter leaves out a: memory_mb is 8192, wanted >= 16000, "
+        "the earliest fit is at @{10} at b; the filter leaves out a: memory_mb is 8192, wanted >= 16000, "
         "c: memory_mb is 10240, wanted >= 16000"
     )
 
@@ -299,7 +301,7 @@ def test_preparation_is_reserved_before_the_term() -> None:
 def test_a_start_that_is_too_near_to_be_ready_is_refused() -> None:
     """It says how long making ready takes, not that there are too few units."""
     (refused,) = Fcfs().allocate(Books({"a": 1}).cycle(request("l", 1, 5, 20, properties={"prepare": "10ms"})))
-    assert refused == Reject("l", "the units need 10ms to be made ready, and the latest start, 5, is 5ms away")
+    assert refused == Reject("l", "the units need 10ms to be made ready, and the latest start, @{5}, is 5ms away")
     (wrong,) = Fcfs().allocate(Books({"a": 1}).cycle(request("l", 1, 5, 20, properties={"prepare": "soon"})))
     assert isinstance(wrong, Reject)
     assert wrong.reason.startswith("properties.prepare: 'soon' is not a duration")

@@ -61,10 +61,10 @@ def test_who_waits_is_told_when_it_would_fit(mode: Any) -> None:
     """And how many others wait: it isn't one of them itself. After its latest start it is told that, too."""
     (alone,) = waits(*line(("l", 5, 50)), mode=mode)
     assert "4 free at a; " in alone
-    assert "the earliest fit is at 100 at a" in alone or "its place is at 100" in alone
+    assert "the earliest fit is at @{100} at a" in alone or "its place is at @{100}" in alone
     assert "others wait" not in alone or "no others wait" in alone
     (late,) = waits(line(("l", 5, 50))[0]._replace(latest_start=60), mode=mode)
-    assert "nothing up to its latest start, 60; the earliest fit is at 100 at a" in late
+    assert "nothing up to its latest start, @{60}; the earliest fit is at @{100} at a" in late
     two = waits(*line(("l", 5, 50), ("m", 6, 50)), mode="strict")
     assert len(two) == 2 and all("; 1 other waits, it may start" in told for told in two)
 
@@ -113,7 +113,9 @@ def test_what_waits_is_told_why_and_asks_to_be_called() -> None:
     decisions = backfill().allocate(busy().cycle(*line(("big", 8, 50))))
     assert decisions[-1] == Wake(100)
     (deferred,) = [decision for decision in decisions if isinstance(decision, Defer)]
-    assert deferred.reason.startswith("insufficient resources: 8 units of 'vm' wanted over [0, 50), 4 free at a; ")
+    assert deferred.reason.startswith(
+        "insufficient resources: 8 units of 'vm' wanted over [@{0}, @{50}), 4 free at a; "
+    )
 
 
 def test_the_mapper_wakes_before_a_reservation_takes_units_away() -> None:

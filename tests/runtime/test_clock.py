@@ -15,8 +15,10 @@ from runtime_world import make_shell, running, until
 
 from leasekit.config.instants import dated
 from leasekit.core.errors import CommandError
+from leasekit.core.reasons import mark, read
 from leasekit.core.schema import Change
 from leasekit.core.time import DAY, HOUR, MINUTE, SECOND, Duration, Instant, format_duration
+from leasekit.core.words import words
 from leasekit.runtime import clock as clocks
 from leasekit.runtime.clock import ANCHOR_KEY, BOOT_KEY, LAST_KEY, RealClock
 from leasekit.runtime.shell import ActorShell, ActorStoppedError
@@ -342,7 +344,7 @@ async def test_what_an_operator_accepts_ends_leases_and_is_history(
         told = await shell.command("clock.accept", {"by": "ann"})
         assert told["accepted"] and told["ahead"] == 2 * HOUR == told["now"] - told["before"]
         (row,) = [row for row in store.history("") if row.event == "clock_accepted"]
-        assert row.why == "this machine's clock, which was 2h ahead, is accepted by ann"
+        assert words(read(row.why)) == "this machine's clock, which was 2h ahead, is accepted by ann"
         await until(shell, lambda: shell.actor.leases[lease].state == "failed")
         assert (await shell.command("clock.accept", {}))["accepted"] is False
         assert (await shell.query("status", {}))["shell"]["clock"]["state"] == "agrees"
@@ -375,7 +377,7 @@ async def test_a_store_that_is_ahead_is_refused(
     with pytest.raises(ActorStoppedError) as refused:
         await shell_on(virtual, tmp_path, store_written_at(future), accept_clock=accept_clock).run()
     assert refused.value.status == 1
-    assert f"last written at {future}, which is 2s1ms ahead of this machine's clock" in str(refused.value)
+    assert f"last written at {mark(future)}, which is 2s1ms ahead of this machine's clock" in str(refused.value)
     assert "start again when it shows that time" in str(refused.value)
 
 
@@ -396,7 +398,7 @@ async def test_a_clock_that_is_behind_is_accepted_at_a_start(
         assert shell.clock.describe()["state"] == "agrees"
         assert shell.clock.now() == virtual.system
     (row,) = [row for row in store.history("") if row.event == "clock_accepted"]
-    assert row.why == "this machine's clock, which was 2h behind, is accepted by up --accept-clock"
+    assert words(read(row.why)) == "this machine's clock, which was 2h behind, is accepted by up --accept-clock"
     async with running(shell := shell_on(virtual, tmp_path, store)):
         assert shell.clock.describe()["state"] == "agrees"
 

@@ -15,6 +15,7 @@ from transport_nodes import KEYS, NOW, TCP, Node, Raw, couple, poll, unix
 from leasekit.config.transport import TransportSettings
 from leasekit.core.protocol import codec
 from leasekit.core.protocol.messages import Ack, OfferAnswer
+from leasekit.core.reasons import said
 from leasekit.runtime.frames import Endpoint
 from leasekit.runtime.limits import CERTIFIED, SILENT, SPEAKS, Allowance, Bucket, Stranger, Strangers
 from leasekit.runtime.tls import Tls
@@ -152,7 +153,7 @@ async def test_a_peer_without_end_is_held_back_and_reported(nursery: trio.Nurser
 
     async def flood() -> None:
         while not over.is_set():
-            alice.transport.send("bob", [OfferAnswer("d", 1, "x" * 1000)] * 20)
+            alice.transport.send("bob", [OfferAnswer("d", 1, said("x" * 1000))] * 20)
             await trio.sleep(0)
 
     nursery.start_soon(flood)
@@ -187,7 +188,7 @@ async def test_a_busy_peer_does_not_starve_others(nursery: trio.Nursery, tmp_pat
 async def test_bytes_are_limited_as_well(nursery: trio.Nursery, tmp_path: Path) -> None:
     """A few messages that are very long are held back like many short ones."""
     alice, bob = await couple(nursery, tmp_path, bytes_per_second=100_000, bytes_burst=1000, flood_after=0)
-    alice.transport.send("bob", [OfferAnswer("d", number, "x" * 2000) for number in range(4)])
+    alice.transport.send("bob", [OfferAnswer("d", number, said("x" * 2000)) for number in range(4)])
     await bob.until(lambda: len(bob.heard) == 4 and bob.floods == ["alice"])
 
 
@@ -253,7 +254,7 @@ async def test_a_peer_that_takes_single_bytes_is_dropped(nursery: trio.Nursery, 
             pass  # hung up on
 
     nursery.start_soon(sip)
-    bob.transport.send("alice", [OfferAnswer("d", 1, "x" * 2000)] * 2000)
+    bob.transport.send("alice", [OfferAnswer("d", 1, said("x" * 2000))] * 2000)
     await bob.until(lambda: bob.losses == [("alice", "it took nothing for 300 ms")])
     assert bob.transport.status()[0].queued_bytes == 0
 

@@ -11,14 +11,15 @@ from typing import Any
 
 import pytest
 
+from leasekit.core.reasons import marked, said
 from leasekit.runtime.logs import ACTOR, TRANSITIONS_PER_SECOND, TransitionLog, log_to_file, log_to_stream
 
-ROW = (1, "lease-1", "ticket", "nascent/ticketing", "ticketed/-", "2 units at site")
-FAILED = (1, "lease-1", "ticket_refused", "nascent/ticketing", "failed/-", "no room")
-REPORT = (1, "", "report", "", "", "site reports: low (6517b379) held 4 units")
-RETURNED = (1, "lease-1", "returned", "ticketed/-", "closed/-", "4 units from 5 on")
-GUILT = (1, "", "returned", "", "", "web (6517b379) gave back 4 units")
-MAPPER = (1, "", "mapper", "", "", "broker mapper: KeyError: 'x'")
+ROW = (1, "lease-1", "ticket", "nascent/ticketing", "ticketed/-", said("2 units at site").text())
+FAILED = (1, "lease-1", "ticket_refused", "nascent/ticketing", "failed/-", said("no room").text())
+REPORT = (1, "", "report", "", "", said("site reports: low (6517b379) held 4 units").text())
+RETURNED = (1, "lease-1", "returned", "ticketed/-", "closed/-", said("4 units from 5 on").text())
+GUILT = (1, "", "returned", "", "", said("web (6517b379) gave back 4 units").text())
+MAPPER = (1, "", "mapper", "", "", said("broker mapper: KeyError: 'x'").text())
 
 
 @pytest.fixture
@@ -69,7 +70,7 @@ def test_instants_are_dates_for_people(logger: logging.Logger) -> None:
     out = io.StringIO()
     end = log_to_stream("human", "info", out)
     try:
-        logger.info("grant: 2 units of site over [1763776098000, 1763779698500)")
+        logger.info("grant: 2 units of site over %s", marked((1763776098000, 1763779698500)))
     finally:
         end()
     assert "of site over [2025-11-22T01:48:18Z, 2025-11-22T02:48:18.500Z)" in out.getvalue()

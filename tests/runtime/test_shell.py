@@ -525,7 +525,7 @@ async def test_a_hostile_message_does_not_stop_the_actor(tmp_path: Path) -> None
             while not sent:
                 await trio.sleep(0.001)
         assert (await broker.query("status", {}))["shell"]["bugs"] == 0
-    assert "op: found 'steal'" in sent[0].text
+    assert "op: found 'steal'" in sent[0].reason.detail
 
 
 # -- stopping ------------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from leasekit.core.protocol import codec
 from leasekit.core.protocol.channel import Heartbeat
 from leasekit.core.protocol.fields import BATCH_MAX
 from leasekit.core.protocol.messages import Accepted, Ack, ErrorReply, Message, OfferAnswer
+from leasekit.core.reasons import Code, Reason, said
 from leasekit.runtime.peers import ENVELOPE_FULL
 from leasekit.runtime.stalls import Stalls
 from leasekit.runtime.transport import (
@@ -130,7 +131,7 @@ async def test_what_is_queued_goes_in_one_envelope(nursery: trio.Nursery, tmp_pa
 async def test_long_queues_are_split(nursery: trio.Nursery, tmp_path: Path) -> None:
     """Batches stay within their limits, in bytes and in messages; none is lost between them."""
     alice, bob = await couple(nursery, tmp_path)
-    wide: list[Message] = [OfferAnswer("d", number, "x" * 2000) for number in range(300)]
+    wide: list[Message] = [OfferAnswer("d", number, said("x" * 2000)) for number in range(300)]
     many: list[Message] = [Ack("L", number) for number in range(BATCH_MAX + 1)]
     alice.transport.send("bob", wide + many)
     await bob.until(lambda: len(bob.heard) == 301 + BATCH_MAX)
@@ -197,7 +198,11 @@ async def test_messages_to_nobody_are_dropped(nursery: trio.Nursery, tmp_path: P
 async def test_what_can_not_be_sent_is_dropped_alone(nursery: trio.Nursery, tmp_path: Path, caplog: Any) -> None:
     """A text that is not Unicode, a number too large, a message too long: the others go."""
     alice, bob = await couple(nursery, tmp_path, frame_max=8000)
-    bad: list[Message] = [OfferAnswer("d", 1, "\ud800"), Ack("L", 2**64), OfferAnswer("d", 1, "x" * 9000)]
+    bad: list[Message] = [
+        OfferAnswer("d", 1, Reason(Code.SAID, detail="\ud800")),
+        Ack("L", 2**64),
+        OfferAnswer("d", 1, Reason(Code.SAID, detail="x" * 9000)),
+    ]
     alice.transport.send("bob", [*bad, Ack("L", 1)])
     await bob.until(lambda: bob.heard == [Ack("L", 1)])
     assert alice.transport.status()[0].dropped == 3
@@ -209,7 +214,7 @@ async def test_backpressure(nursery: trio.Nursery, tmp_path: Path, caplog: Any) 
     """A peer that does not read fills its own queue up to the limit, and gets on when it reads again."""
     alice, bob = await couple(nursery, tmp_path, queue_max=100_000)
     bob.gate = trio.Event()
-    message = OfferAnswer("d", 1, "x" * 2000)
+    message = OfferAnswer("d", 1, said("x" * 2000))
     while alice.transport.status()[0].dropped == 0:
         alice.transport.send("bob", [message] * 20)
         await trio.sleep(0)
@@ -312,7 +317,7 @@ async def test_what_its_sender_could_not_get_rid_of_is_no_skew(nursery: trio.Nur
 async def test_a_long_way_of_a_long_frame_is_no_skew(nursery: trio.Nursery, tmp_path: Path) -> None:
     """The age of an envelope counts from its first byte."""
     bob, raw = await listening(nursery, tmp_path)
-    raw.channel.send_batch(codec.encode_batch([OfferAnswer("d", 1, "x" * 2000)]), NOW)
+    raw.channel.send_batch(codec.encode_batch([OfferAnswer("d", 1, said("x" * 2000))]), NOW)
     data = raw.channel.bytes_to_send()
     await raw.stream.send_all(data[:1000])
     await trio.testing.wait_all_tasks_blocked()
@@ -370,7 +375,7 @@ async def test_a_peer_that_reads_nothing_is_dropped(nursery: trio.Nursery, tmp_p
             await trio.sleep(0.02)
 
     nursery.start_soon(beat)
-    bob.transport.send("alice", [OfferAnswer("d", 1, "x" * 2000)] * 3000)
+    bob.transport.send("alice", [OfferAnswer("d", 1, said("x" * 2000))] * 3000)
     await bob.until(lambda: bob.losses == [("alice", "it took nothing for 200 ms")])
     status = bob.transport.status()[0]
     assert (status.connected, status.queued_bytes) == (False, 0)
@@ -440,7 +445,9 @@ async def test_unknown_kinds_are_answered(nursery: trio.Nursery, tmp_path: Path)
     await raw.send(codec.join_batch([codec.encode_message(Ack("L", 1)), msgpack.packb([99, "L", 2])]))
     await bob.until(lambda: bob.heard == [Ack("L", 1)])
     known = f"this peer knows kinds 1 to {max(codec.KINDS)}"
-    assert await answer(raw) == ErrorReply("L", 2, "unknown_kind", f"message kind 99 is not known: {known}")
+    assert await answer(raw) == ErrorReply(
+        "L", 2, Reason("unknown_kind", detail=f"message kind 99 is not known: {known}")
+    )
 
 
 async def test_a_malformed_batch_is_answered(nursery: trio.Nursery, tmp_path: Path) -> None:
@@ -450,8 +457,8 @@ async def test_a_malformed_batch_is_answered(nursery: trio.Nursery, tmp_path: Pa
     await raw.send(msgpack.packb([[12, "L", -1]]))
     found = await answer(raw)
     assert isinstance(found, ErrorReply)
-    assert (found.lease, found.number, found.code) == ("", 0, "malformed")
-    assert found.text.startswith("message 1 of 1, Ack: update: found -1")
+    assert (found.lease, found.number, found.reason.code) == ("", 0, "malformed")
+    assert found.reason.detail.startswith("message 1 of 1, Ack: update: found -1")
     await raw.send(codec.encode_batch([Ack("L", 1)]))
     await bob.until(lambda: bob.heard == [Ack("L", 1)])
 

@@ -165,7 +165,7 @@ class Raw:
                 self.events += self.channel.receive_bytes(data)
         last = self.events[-1]
         assert isinstance(last, Closed)
-        return last.error.text
+        return str(last.error)
 
 
 def unix(path: Path) -> Endpoint:

@@ -145,7 +145,7 @@ BUGS: Final[dict[str, Bug]] = {
     ),
     # -- whose fault it is
     "what is the lease's fault, or the site's, is held against the unit": Bug(
-        Units, "_ended", "{done.reason}\", done.blame)", "{done.reason}\")"
+        Units, "_ended", "detail=done.reason), done.blame)", "detail=done.reason))"
     ),
     "units are set up while the site is at fault": Bug(SiteOutages, "_waits", "return True", "return False"),
     "nobody looks whether the site is mended": Bug(
@@ -192,7 +192,7 @@ BUGS: Final[dict[str, Bug]] = {
         SiteLeases, "_check_down", "and not self.units.holding.get(lease.id)", ""
     ),
     "a unit that can't be torn down is used again": Bug(
-        Units, "_went_down", "unit.left, unit.retire = lease, f\"teardown failed: {done.reason}\"", NOTHING
+        Units, "_went_down", "unit.left, unit.retire = lease, Reason(Code.TEARDOWN_FAILED, detail=done.reason)", NOTHING
     ),
     "the late end of an older action counts": Bug(
         Units, "done", "unit.action != done.number or done.number == 0", "not unit.action"
@@ -272,12 +272,12 @@ BUGS: Final[dict[str, Bug]] = {
     # -- reasons
     "good tickets are refused as expired": Bug(
         TicketChecks, "check", "if leaf.term.end <= self._kernel.now:",
-        "if leaf.term.end <= self.kernel.now or leaf.serial % 4 == 0:",
+        "if leaf.term.end <= self._kernel.now or leaf.serial % 4 == 0:",
     ),
     "good tickets are refused as given back": Bug(
         ClaimHistory, "check", "if known is not None and known.state == VOID:",
         "if leaf.serial % 4 == 0:\n"
-        '        raise TicketError("returned", "the claim was given back")\n'
+        '        raise TicketError(Code.RETURNED, "the claim was given back")\n'
         "    if known is not None and known.state == VOID:",
     ),
     "an extend is refused for a notice that there was not": Bug(

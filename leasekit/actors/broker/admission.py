@@ -11,6 +11,7 @@ from leasekit.actors.settings import BrokerSettings
 from leasekit.core.errors import RemoteError
 from leasekit.core.leases.records import BrokerLease
 from leasekit.core.protocol.messages import EXTEND, NEW, Probe, RequestTicket
+from leasekit.core.reasons import Code, mark
 from leasekit.core.requests import Options, parse_options
 from leasekit.core.time import INSTANT_MAX, Instant, Term
 
@@ -64,25 +65,28 @@ class Admission:
         self._queue.check_room(peer)
         if message.term.end <= self._kernel.now:
             raise RemoteError(
-                "past", f"term ends at {message.term.end}, it is {self._kernel.now} at {self._served.name}"
+                Code.PAST,
+                f"term ends at {mark(message.term.end)}, it is {mark(self._kernel.now)} at {self._served.name}",
             )
         sources = self._book.of_type(message.type)
         if not sources and not self._book.types() and options.deferrable:
             return  # just started: the sites' offers are on their way, and this request can wait for them
         if not sources:
             known = ", ".join(self._book.types()) or "(none yet)"
-            raise RemoteError("unknown_type", f"type: found {message.type!r}, {self._served.name} has {known}")
+            raise RemoteError(Code.UNKNOWN_TYPE, f"type: found {message.type!r}, {self._served.name} has {known}")
         if message.site:
             sources = [source for source in sources if source.site == message.site]
             if not sources:
                 known = ", ".join(sorted({source.site for source in self._book.of_type(message.type)}))
-                raise RemoteError("unknown_site", f"site: {message.site!r} offers no {message.type!r} here; {known} do")
+                raise RemoteError(
+                    Code.UNKNOWN_SITE, f"site: {message.site!r} offers no {message.type!r} here; {known} do"
+                )
 
     def check_size(self, type_: str, units: int, options: Options) -> None:
         """Raises ``RemoteError`` for more units than any site has, unless fewer will do."""
         most = max((source.units for source in self._book.of_type(type_)), default=units)
         if units > most and not options.elastic:
-            raise RemoteError("too_large", f"units: found {units}, no site here has more than {most} of {type_!r}")
+            raise RemoteError(Code.TOO_LARGE, f"units: found {units}, no site here has more than {most} of {type_!r}")
 
     def deadline(self, options: Options, end: Instant, *, whole: bool) -> Instant:
         """Until when a request for a term that ends at ``end`` waits.
@@ -104,19 +108,22 @@ class Admission:
         """Until when an extend or modify of a lease waits. Raises ``RemoteError`` where it can't be asked for."""
         last, claim = lease.claims[-1], lease.claims[place_of(lease, op, term)]
         if lease.cut >= 0:
-            raise RemoteError("preempted", f"lease {lease.id} was preempted, it ends at {lease.cut}")
+            raise RemoteError(Code.PREEMPTED, f"lease {lease.id} was preempted, it ends at {lease.cut}")
         if last.saving:
-            raise RemoteError("suspended", f"lease {lease.id} is suspended by {last.until}: extend what resumes it")
+            raise RemoteError(Code.SUSPENDED, f"lease {lease.id} is suspended by {last.until}: extend what resumes it")
         if last.until <= self._kernel.now:
-            raise RemoteError("past", f"lease {lease.id} ended at {last.until}")
+            raise RemoteError(Code.PAST, f"lease {lease.id} ended at {last.until}")
         if op == EXTEND and term.start != last.until:
-            raise RemoteError("wrong_term", f"an extend starts where the lease ends: at {last.until}, not {term.start}")
+            raise RemoteError(
+                Code.WRONG_TERM, f"an extend starts where the lease ends: at {mark(last.until)}, not {mark(term.start)}"
+            )
         if op == EXTEND:
             return last.until
         if not claim.term.start <= term.start < claim.until:
-            raise RemoteError("wrong_term", f"a modify starts within the term, before {claim.until}")
+            raise RemoteError(Code.WRONG_TERM, f"a modify starts within the term, before {claim.until}")
         if claim is not last and term.end != claim.until:
             raise RemoteError(
-                "wrong_term", f"the lease goes on from {claim.until}: a modify ends there, not {term.end}"
+                Code.WRONG_TERM,
+                f"the lease goes on from {mark(claim.until)}: a modify ends there, not {mark(term.end)}",
             )
         return min(claim.until, term.end, self._kernel.now + self._settings.request_timeout)

@@ -13,6 +13,7 @@ from leasekit.core.leases.records import BrokerLease
 from leasekit.core.leases.relations import Delegation
 from leasekit.core.properties import EMPTY
 from leasekit.core.protocol.messages import TicketUpdate
+from leasekit.core.reasons import Code, Reason
 from leasekit.core.time import Instant
 
 
@@ -37,7 +38,7 @@ class Answers:
         self,
         lease: BrokerLease,
         status: str,
-        reason: str,
+        reason: Reason | None,
         *,
         ticket: bytes = b"",
         source: Delegation | None = None,
@@ -46,7 +47,7 @@ class Answers:
         further: bytes = b"",
     ) -> None:
         """The request of ``lease`` is over, as ``status`` says: its guest is told until it acknowledges that."""
-        number, lease.defer_reason = lease.request, ""
+        number, lease.defer_reason = lease.request, None
         lease.request = 0
         self._queue.remove(lease)
         if status == "granted":
@@ -65,22 +66,22 @@ class Answers:
             ),
         )  # fmt: skip
 
-    def reject(self, lease: BrokerLease, reason: str, fits: Instant | None = None, event: str = "refuse") -> None:
+    def reject(self, lease: BrokerLease, reason: Reason, fits: Instant | None = None, event: str = "refuse") -> None:
         """Refuse the request of ``lease``, and those of its group."""
         self._kernel.fire(br.MACHINE, lease, event, reason)
         lease.reason = reason
         self.settle(lease, "refused", reason, fits=fits)
-        self.refuse_group(lease, f"a member of its group was refused: {reason}")
+        self.refuse_group(lease, Reason(Code.GROUP_REFUSED).because(reason))
 
-    def hold_dropped(self, hold: PlanHold, why: str) -> None:
+    def hold_dropped(self, hold: PlanHold, why: Reason) -> None:
         """Refuse what waits for a part of a hold."""
         self._book.note_news()
         mine = f"{hold.id}/"
         for lease in list(self._queue.leases.values()):
             if lease.asked.properties.get(HOLD, "").startswith(mine) and lease.id in self._queue:
-                self.reject(lease, f"hold expired: {why}")
+                self.reject(lease, Reason(Code.HOLD_EXPIRED).because(why))
 
-    def refuse_group(self, lease: BrokerLease, reason: str) -> None:
+    def refuse_group(self, lease: BrokerLease, reason: Reason) -> None:
         """Refuse what waits of the group of ``lease`` beside it."""
         for member in self._book.dissolve_group(lease.id):
             other = self._queue.leases.get(member)

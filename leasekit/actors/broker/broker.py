@@ -47,13 +47,11 @@ from leasekit.core.mappers import (
     Preempt,
     Reject,
 )
-from leasekit.core.protocol.codec import clip
+from leasekit.core.reasons import of_mapper
 from leasekit.core.schema import Row
 from leasekit.core.steps import Tick, Turn, TurnDone
 from leasekit.core.time import Instant
-
-REASON_MAX = 1000
-"""The longest reason that is taken from a mapper, in characters: messages hold twice as much."""
+from leasekit.core.words import view
 
 
 class Broker(Server[BrokerLease]):
@@ -168,11 +166,11 @@ class Broker(Server[BrokerLease]):
             self.grants.grant(decision.grants)
         elif isinstance(decision, Reject):
             fits = decision.earliest if decision.earliest is None or decision.earliest >= 0 else None
-            self.answers.reject(self.queue.waiting(decision.lease), clip(decision.reason, REASON_MAX), fits)
+            self.answers.reject(self.queue.waiting(decision.lease), of_mapper(decision.reason, fits), fits)
         elif isinstance(decision, Defer):
-            self.queue.waiting(decision.lease).defer_reason = clip(decision.reason, REASON_MAX)
+            self.queue.waiting(decision.lease).defer_reason = of_mapper(decision.reason) if decision.reason else None
         elif isinstance(decision, Preempt):
-            reason = clip(decision.reason, REASON_MAX)
+            reason = of_mapper(decision.reason)
             self.preemption.preempt(decision.lease, decision.at, reason, suspend=decision.suspend)
 
     # -- time and state ----------------------------------------------------------------------------------------
@@ -212,7 +210,7 @@ class Broker(Server[BrokerLease]):
                 {"claim": c.digest.hex(), "source": c.source, "units": c.units, "term": [c.term.start, self._until(c)]}
                 for c in lease.claims
             ],
-            "reason": lease.defer_reason or lease.reason,
+            **view(lease.defer_reason or lease.reason),
         }
 
     def _until(self, claim: Granted) -> Instant:

@@ -19,6 +19,7 @@ from leasekit.core.drivers import saves
 from leasekit.core.errors import CommandError
 from leasekit.core.leases.records import BrokerLease, Granted
 from leasekit.core.protocol.messages import MODIFY, TicketUpdate
+from leasekit.core.reasons import Reason, mark
 from leasekit.core.schema import Row
 from leasekit.core.time import Duration, Instant, Term
 
@@ -177,7 +178,7 @@ class GrantedClaims:
         self._book.free_rest(claim)
         self._book.note_news()
 
-    def notice(self, lease: BrokerLease, claim: Granted, at: Instant, reason: str) -> None:
+    def notice(self, lease: BrokerLease, claim: Granted, at: Instant, reason: Reason) -> None:
         """Tell a guest that a claim of its lease, and what goes on from it, ends at ``at``."""
         statement = self._statements.early_end(lease, claim, at)
         update = TicketUpdate(lease.id, lease.update + 1, 0, "noticed", b"", "", {}, statement, reason, -1)
@@ -193,13 +194,13 @@ class GrantedClaims:
         begun = max(self._kernel.now, lease.claims[0].term.start)
         if at - lease.suspend < begun:
             raise CommandError(
-                f"lease {lease.id} can't be suspended by {at}: that takes {lease.suspend} from {begun} on"
+                f"lease {lease.id} can't be suspended by {mark(at)}: that takes {lease.suspend} from {mark(begun)} on"
             )
         return lease.suspend
 
     # -- a lease ends --------------------------------------------------------------------------------------------
 
-    def over(self, lease: BrokerLease, reason: str) -> None:
+    def over(self, lease: BrokerLease, reason: Reason) -> None:
         """The lease is over: nothing of it is booked, and it asks for nothing."""
         self.settle_cut(lease, len(lease.claims))
         lease.ended, lease.reason, lease.request = self._kernel.now, reason, 0

@@ -17,6 +17,7 @@ from leasekit.core.leases.plans import HOLD
 from leasekit.core.leases.records import BrokerLease
 from leasekit.core.mappers import BrokerCycle, GrantedLease, PendingRequest, Usage
 from leasekit.core.protocol.messages import EXTEND, MODIFY, NEW
+from leasekit.core.reasons import Code, Reason
 from leasekit.core.time import Instant, Term
 
 
@@ -117,10 +118,10 @@ class Cycles:
         members: dict[str, PendingRequest] = {}
         for lease in chain(self._queue.leases.values(), more):
             if lease.asked.op == NEW and HOLD in lease.asked.properties:
-                lease.defer_reason = "its plan's other parts are not asked for yet"
+                lease.defer_reason = Reason(Code.PARTS_UNASKED)
                 continue
             if not self._book.of_type(lease.type):
-                lease.defer_reason = f"no site offers {lease.type!r} here yet"
+                lease.defer_reason = Reason(Code.NOT_OFFERED, what=lease.type)
                 continue
             view = views[lease.id] = self._views.request(lease)
             if lease.group and lease.asked.op == NEW:

@@ -15,6 +15,7 @@ from leasekit.core.leases import broker as br
 from leasekit.core.leases import delegation as deleg
 from leasekit.core.leases.relations import Delegation
 from leasekit.core.mappers import Grant
+from leasekit.core.reasons import Code, Reason
 from leasekit.core.time import Instant, Term
 from leasekit.core.timetable.profile import Profile
 
@@ -66,7 +67,7 @@ class SourceDependents:
         last = max((end for end in (*ends, source.grants_until) if end > self._kernel.now), default=0)
         return min(last, source.deadline) if source.deadline >= 0 else last
 
-    def let_go(self, source: Delegation, at: Instant, deadline: Instant, why: str) -> None:
+    def let_go(self, source: Delegation, at: Instant, deadline: Instant, why: Reason) -> None:
         """Nothing new goes on under ``source`` from ``at`` on; what was cut from it is over by ``deadline`` (-1: it
         runs out).
         """
@@ -82,7 +83,7 @@ class SourceDependents:
             if record.source == source.id and deleg.MACHINE.allows((record.state, record.pending), "reclaim"):
                 self._issued.give_again(record)
                 self._issued.take_back(
-                    record, source.reclaimed, source.deadline, f"{source.peer} took {source.id} back"
+                    record, source.reclaimed, source.deadline, Reason(Code.TOOK_BACK, source.peer, source.id)
                 )
         for lease in list(self._granted.leases.values()):
             for claim in lease.claims if lease.state == br.TICKETED else ():

@@ -25,8 +25,8 @@ from leasekit.core.leases import broker as br
 from leasekit.core.leases.records import Asked, BrokerLease
 from leasekit.core.leases.relations import Delegation
 from leasekit.core.mappers import BrokerCycle, BrokerMapper, Defer, Grant, Reject, Wake
-from leasekit.core.protocol.codec import clip
 from leasekit.core.protocol.messages import EXTEND, MODIFY, NEW, Probe, ProbeAnswer
+from leasekit.core.reasons import Code, Reason, of_mapper
 from leasekit.core.requests import Options, parse_options
 from leasekit.core.steps import TurnDone
 from leasekit.core.time import Instant, Term
@@ -35,7 +35,6 @@ PROBES_MAX: Final = 64
 """How many questions may wait at once."""
 PEER_PROBES_MAX: Final = 8
 """How many of them may be one peer's."""
-REASON_MAX: Final = 1000
 _PENDING: Final = {EXTEND: br.EXTENDING_TICKET, MODIFY: br.MODIFYING}
 GRANTED, WAITS, REFUSED = "granted", "waits", "refused"
 
@@ -87,23 +86,23 @@ class DryRuns:
     @takes(Probe, REQUEST)
     def _on_probe(self, peer: str, message: Probe) -> None:
         if self._fresh is None:
-            raise RemoteError("unavailable", f"{self._served.name} answers requests only")
+            raise RemoteError(Code.UNAVAILABLE, f"{self._served.name} answers requests only")
         theirs = sum(question.peer == peer for question in self._questions)
         if len(self._questions) >= PROBES_MAX or theirs >= PEER_PROBES_MAX:
             raise RemoteError(
-                "busy", f"{self._served.name} has {len(self._questions)} questions waiting: try again later"
+                Code.BUSY, f"{self._served.name} has {len(self._questions)} questions waiting: try again later"
             )
         try:
             options = parse_options(message.properties, message.term)
         except CommandError as error:
-            raise RemoteError("bad_properties", str(error)) from error
+            raise RemoteError(Code.BAD_PROPERTIES, str(error)) from error
         if options.group:
-            raise RemoteError("bad_properties", "group_id: a group is answered whole, one request can't be tried")
+            raise RemoteError(Code.BAD_PROPERTIES, "group_id: a group is answered whole, one request can't be tried")
         try:
             self._admission.admit(peer, message, options)
             lease = self._tried(peer, message, options)
         except RemoteError as error:
-            self._answer(peer, message, REFUSED, error.text)
+            self._answer(peer, message, REFUSED, error.reason)
             return
         self._admission.note(lease, options)
         self._questions.append(_Question(peer, message, lease, self._kernel.now))
@@ -121,10 +120,10 @@ class DryRuns:
                 self._admission.deadline(options, message.term.end, whole=False),
             )  # fmt: skip
         if message.op not in _PENDING:
-            raise RemoteError("bad_op", f"op: found {message.op!r}, allowed are {NEW}, {', '.join(_PENDING)}")
+            raise RemoteError(Code.BAD_OP, f"op: found {message.op!r}, allowed are {NEW}, {', '.join(_PENDING)}")
         lease = self._served.leases.get(message.of)
         if lease is None or not self._served.is_holders(lease, peer) or not lease.claims:
-            raise RemoteError("unknown_lease", f"{self._served.name} has granted {peer} no lease {message.of}")
+            raise RemoteError(Code.UNKNOWN_LEASE, f"{self._served.name} has granted {peer} no lease {message.of}")
         deadline = self._admission.goes_on_until(lease, message.op, message.term)
         return BrokerLease(
             id_, peer, lease.slice, lease.type, br.TICKETED, _PENDING[message.op], asked, 0, 0, self._kernel.now,
@@ -143,7 +142,7 @@ class DryRuns:
             self.in_turn = question = self._questions.popleft()
             at = max(self._kernel.now, question.at)
             if question.lease.deadline <= at:  # it waited for the mapper, as a request may
-                self._close(REFUSED, "not granted in time")
+                self._close(REFUSED, Reason(Code.NOT_GRANTED))
                 continue
             cycle = self._decider.show(question.lease)
             if not question.lease.defer_reason:
@@ -162,13 +161,13 @@ class DryRuns:
         assert question is not None, "its turn has ended"
         if done.error:
             self._complain(FAILED, done.error)
-            self._close(REFUSED, "the broker's mapper has failed on it")
+            self._close(REFUSED, Reason(Code.MAPPER_FAILED))
             return
         try:
             wake = self._judge(question.lease, done)
         except CommandError as error:
             self._complain(NOT_CARRIED_OUT, str(error))
-            self._close(REFUSED, f"the broker's mapper decided what can't be carried out: {error}")
+            self._close(REFUSED, Reason(Code.MAPPER_WRONG).because(error.reason))
             return
         if self.in_turn is None:
             return
@@ -178,7 +177,7 @@ class DryRuns:
             self._questions.appendleft(question)
             self.in_turn = None
         else:
-            self._close(WAITS, "the broker's mapper doesn't decide it now")
+            self._close(WAITS, Reason(Code.MAPPER_SILENT))
 
     def _complain(self, kind: str, why: str) -> None:
         self._kernel.complain(f"broker mapper, asked what it would do: {why}", "mapper", kind)
@@ -198,18 +197,18 @@ class DryRuns:
 
     def _close_by(self, lease: BrokerLease, decision: Grant | Reject | Defer) -> None:
         if isinstance(decision, Defer):
-            self._close(WAITS, decision.reason)
+            self._close(WAITS, of_mapper(decision.reason))
         elif isinstance(decision, Reject):
-            fits = decision.earliest if decision.earliest is not None else -1
-            self._close(REFUSED, decision.reason, earliest=max(fits, -1))
+            fits = -1 if decision.earliest is None else max(decision.earliest, -1)
+            self._close(REFUSED, of_mapper(decision.reason, fits), earliest=fits)
         else:
             source = self._decider.try_grant(lease, decision)
-            self._close(GRANTED, "", site=source.site, units=decision.units, term=decision.term)
+            self._close(GRANTED, None, site=source.site, units=decision.units, term=decision.term)
 
     def _close(
         self,
         status: str,
-        reason: str,
+        reason: Reason | None,
         *,
         site: str = "",
         units: int = 0,
@@ -227,14 +226,14 @@ class DryRuns:
         peer: str,
         message: Probe,
         status: str,
-        reason: str,
+        reason: Reason | None,
         site: str = "",
         units: int = 0,
         term: Term | None = None,
         earliest: Instant = -1,
     ) -> None:
         answer = ProbeAnswer(
-            message.lease, message.number, status, site, units, term or message.term, clip(reason, REASON_MAX),
+            message.lease, message.number, status, site, units, term or message.term, reason,
             earliest,
         )  # fmt: skip
         self._kernel.send(peer, answer)

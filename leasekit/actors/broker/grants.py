@@ -24,6 +24,7 @@ from leasekit.core.leases.relations import Delegation
 from leasekit.core.mappers import BrokerCycle, Grant
 from leasekit.core.protocol.fields import TICKET_MAX
 from leasekit.core.protocol.messages import EXTEND, MODIFY, NEW
+from leasekit.core.reasons import mark, marked, said
 from leasekit.core.requests import Options
 from leasekit.core.timetable import Shortfall
 from leasekit.core.words import counted
@@ -62,7 +63,8 @@ class GrantChecks:
         begin = asked.start if lease.asked.op == EXTEND else max(asked.start, self._cycles.at)
         if not fits or not begin <= grant.term.start <= view.latest_start:
             raise CommandError(
-                f"term {tuple(grant.term)} is not what was asked for: {view.term}, latest {view.latest_start}"
+                f"term {marked(grant.term)} is not what was asked for: {marked(view.term)}, latest "
+                f"{mark(view.latest_start)}"
             )
         if lease.asked.op != NEW and grant.source != view.source:
             raise CommandError(f"lease {lease.id} continues from {view.source!r}, not {grant.source!r}")
@@ -70,7 +72,8 @@ class GrantChecks:
             raise CommandError(f"lease {lease.id} can't be at {source.site!r}")
         if grant.prepare and (lease.asked.op != NEW or grant.booked.start < self._kernel.now):
             raise CommandError(
-                f"units can't be prepared from {grant.booked.start} on: it is {self._kernel.now}, {lease.asked.op}"
+                f"units can't be prepared from {mark(grant.booked.start)} on: it is {mark(self._kernel.now)}, "
+                f"{lease.asked.op}"
             )
         self._check_covered(source, grant)
 
@@ -79,7 +82,7 @@ class GrantChecks:
         parts = self._book.cover(grant.source, grant.booked)
         if not parts:
             end = max(one.grants_until for one in self._book.line(grant.source))
-            raise CommandError(f"the delegation covers {(source.term.start, end)}, not {tuple(grant.booked)}")
+            raise CommandError(f"the delegation covers {marked((source.term.start, end))}, not {marked(grant.booked)}")
         if parts[0][1].end <= self._kernel.now:
             raise CommandError(f"{parts[0][0].id}, in which it begins, was replaced meanwhile")
         self._dependents.check_own(parts, grant)
@@ -127,13 +130,18 @@ class TicketCutter:
         place = place_of(lease, lease.asked.op, lease.asked.term)
         truncation = self._granted.add(lease, place, [granted for _, granted in parts], cut_at)
         lease.suspended = bool(lease.claims[-1].saving)
-        lease.reason = ""
+        lease.reason = None
         start, end = grant.booked
         source = self._book.get(parts[-1][1].source)
         assert source is not None, "checked before"
-        self._kernel.fire(br.MACHINE, lease, "grant", f"{counted(grant.units)} of {source.site} over [{start}, {end})")
+        self._kernel.fire(
+            br.MACHINE,
+            lease,
+            "grant",
+            said(f"{counted(grant.units)} of {source.site} over [{mark(start)}, {mark(end)})"),
+        )
         self._answers.settle(
-            lease, "granted", "", ticket=first.encode(), source=source, truncation=truncation, further=further
+            lease, "granted", None, ticket=first.encode(), source=source, truncation=truncation, further=further
         )
 
     def _cut_claims(self, lease: BrokerLease, grant: Grant, options: Options, key: str) -> list[tuple[Ticket, Granted]]:
@@ -184,7 +192,7 @@ class Grants:
         except Shortfall as short:
             for _, grant, key in reserved:
                 self._book.table_of(grant.source).release(key)
-            raise CommandError(f"it would overbook: {short.free} units are free over {tuple(short.term)}") from short
+            raise CommandError(f"it would overbook: {short.free} units are free over {marked(short.term)}") from short
         for lease, grant, key in reserved:
             self._cutter.cut(lease, grant, self._queue.options[lease.id], key)
 
@@ -211,7 +219,7 @@ class Grants:
             table.end(concerned(lease).key, grant.booked.start)
         free = table.available(grant.booked)
         if free < grant.units:
-            raise CommandError(f"it would overbook: {free} units are free over {tuple(grant.booked)}")
+            raise CommandError(f"it would overbook: {free} units are free over {marked(grant.booked)}")
         return self._book.cover(grant.source, grant.booked)[0][0]
 
 

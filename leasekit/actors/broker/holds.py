@@ -23,8 +23,8 @@ from leasekit.core.errors import CommandError, RemoteError
 from leasekit.core.leases import plans
 from leasekit.core.leases.plans import HELD, HOLD, HOLDING, USED, PlanHold
 from leasekit.core.leases.records import BrokerLease
-from leasekit.core.protocol.codec import clip
 from leasekit.core.protocol.messages import NEW, HoldParts, PartsHeld, PlanPart, ReleaseParts, RequestTicket
+from leasekit.core.reasons import Code, Reason, mark, marked, said
 from leasekit.core.schema import Change, Row
 from leasekit.core.time import Instant, Term
 from leasekit.core.timetable import Shortfall
@@ -53,24 +53,24 @@ class Holds:
         self._book = book
         self._settings = settings
         self.held: dict[str, PlanHold] = {}
-        self.dropped: list[Callable[[PlanHold, str], None]] = []
+        self.dropped: list[Callable[[PlanHold, Reason], None]] = []
         """Who is told, in order, that what a hold held is free again, and why."""
         kernel.register(PlanHold, due_at=lambda hold: hold.expires, on_due=self._due)
 
     # -- holding -----------------------------------------------------------------------------------------------
 
-    def may_hold(self, peer: str, holder: bytes = b"") -> str:
-        """Why nothing more is held for a peer; empty if it may be. Of what is held for another broker one ``holder``
+    def may_hold(self, peer: str, holder: bytes = b"") -> Reason | None:
+        """Why nothing more is held for a peer; None if it may be. Of what is held for another broker one ``holder``
         may have half, so that it does not stand in the way of those beside it.
         """
         theirs = [hold for hold in self.held.values() if hold.peer == peer and hold.state != USED]
         most = self._settings.holds_max
         if len(theirs) >= most:
-            return f"{self._keyring.name} holds {len(theirs)} plans for {peer}, its limit"
+            return Reason(Code.PLANS_MAX, self._keyring.name, peer, len(theirs))
         same = sum(hold.holder == holder for hold in theirs) if holder else 0
         if same >= max(1, most // 2):
-            return f"{self._keyring.name} holds {same} plans of {peer} for the same guest, its limit"
-        return ""
+            return Reason(Code.PLANS_OF_GUEST_MAX, self._keyring.name, peer, same)
+        return None
 
     def expires(self) -> Instant:
         """Until when what is held from now on is held at most."""
@@ -94,7 +94,7 @@ class Holds:
             "hold",
             "",
             f"{hold.state}/{hold.pending}",
-            f"{len(hold.parts)} parts for {hold.peer} until {hold.expires}",
+            said(f"{len(hold.parts)} parts for {hold.peer} until {mark(hold.expires)}"),
         )
         self._kernel.touch(hold)
 
@@ -105,7 +105,7 @@ class Holds:
             raise CommandError(f"no delegation {part.source!r} of it is held")
         parts = self._book.cover(part.source, term)
         if not parts:
-            raise CommandError(f"the delegation {part.source} does not cover {tuple(term)}")
+            raise CommandError(f"the delegation {part.source} does not cover {marked(term)}")
         if len(parts) > JOINED_MAX + 1:
             raise CommandError(f"the term goes on over {len(parts)} delegations, too many for one grant")
 
@@ -116,7 +116,7 @@ class Holds:
                 if _key(hold.id, part.part) in table:
                     table.release(_key(hold.id, part.part))
 
-    def drop(self, hold: PlanHold, why: str) -> None:
+    def drop(self, hold: PlanHold, why: Reason) -> None:
         """Nothing is held under it any more."""
         held = hold.state != USED
         if held:
@@ -143,13 +143,13 @@ class Holds:
                 EXPIRED, f"hold expired: {self._keyring.name} holds nothing (any more) under {plan!r:.100}"
             )
         if hold.holder not in self._keyring.keys_of(peer):
-            raise RemoteError("not_yours", f"what is held under {plan} is not held for {peer}")
+            raise RemoteError(Code.NOT_YOURS, f"what is held under {plan} is not held for {peer}")
         part = next((one for one in hold.parts if one.part == name), None)
         found = (message.type, message.units, message.site, message.term)
         if part is None or found != (part.type, part.units, part.site, hold.term):
-            raise RemoteError("wrong_hold", f"{named!r:.100}: what is held is not what is asked for")
+            raise RemoteError(Code.WRONG_HOLD, f"{named!r:.100}: what is held is not what is asked for")
         if message.properties.get("group_id") != group_of(plan, self._keyring.name):
-            raise RemoteError("wrong_hold", f"{HOLD} goes with group_id = {group_of(plan, self._keyring.name)!r}")
+            raise RemoteError(Code.WRONG_HOLD, f"{HOLD} goes with group_id = {group_of(plan, self._keyring.name)!r}")
         if hold.state == USED:
             raise RemoteError(EXPIRED, f"hold expired: {named} was granted before")
         return hold
@@ -162,7 +162,7 @@ class Holds:
 
     def use(self, hold: PlanHold, holder: str) -> None:
         """All parts of ``hold`` are leases of ``holder`` now: nothing is held any more."""
-        self._kernel.fire(plans.HOLD_MACHINE, hold, "use", holder)
+        self._kernel.fire(plans.HOLD_MACHINE, hold, "use", said(holder))
 
     def check_free(self, parts: Sequence[PlanPart], term: Term) -> None:
         """Raises ``CommandError`` unless all parts could be held."""
@@ -175,19 +175,19 @@ class Holds:
             if free < units:
                 raise CommandError(f"{units} units of {source} are wanted, {free} are free")
 
-    def why_not(self, hold: PlanHold, holder: str) -> str:
+    def why_not(self, hold: PlanHold, holder: str) -> Reason | None:
         """What has changed since it was held, so that it can't be granted."""
         for part in hold.parts:
             try:
                 self.check_part(part, hold.term)
             except CommandError as error:
-                return f"{part.site}: {error}"
+                return Reason(Code.NOT_GRANTABLE, part.site).because(error.reason)
             table = self._book.table_of(part.source)
             if _key(hold.id, part.part) not in table:
-                return f"{part.site}: {part.source} is another delegation by now"
+                return Reason(Code.OTHER_DELEGATION, part.site, part.source)
             if table.available(hold.term) < 0:  # what is held itself counts
-                return f"{part.site}: units of {part.type} were taken out of service meanwhile"
-        return "" if holder in self._keyring.peers else f"{holder} is no peer any more"
+                return Reason(Code.UNITS_OUT, part.site, part.type)
+        return None if holder in self._keyring.peers else Reason(Code.NO_PEER, holder)
 
     # -- for other brokers -------------------------------------------------------------------------------------
 
@@ -195,15 +195,15 @@ class Holds:
     def _on_hold(self, peer: str, message: HoldParts) -> None:
         """Another broker has planned with what it was quoted."""
         check_may_plan(self._keyring, peer)
-        reason = ""
+        reason = None
         known = self.held.get(message.plan)
         if known is None:
             reason = self._hold_for(peer, message)
         elif (known.peer, known.parts, known.term) != (peer, message.parts, message.term):
-            reason = f"{self._keyring.name} holds something else under {message.plan}"
-        self._kernel.send(peer, PartsHeld(message.plan, message.number, clip(reason, 1000)))
+            reason = Reason(Code.HOLDS_OTHER, self._keyring.name, message.plan)
+        self._kernel.send(peer, PartsHeld(message.plan, message.number, reason))
 
-    def _hold_for(self, peer: str, message: HoldParts) -> str:
+    def _hold_for(self, peer: str, message: HoldParts) -> Reason | None:
         self._served.check_id(message.plan, peer, "plan")
         expires = min(message.expires, self.expires())
         if (
@@ -212,23 +212,23 @@ class Holds:
             or message.term.end <= self._kernel.now
             or expires <= self._kernel.now
         ):
-            return "there is nothing to hold, or its time is over"
+            return Reason(Code.NOTHING_TO_HOLD)
         if len({part.part for part in message.parts}) < len(message.parts):
-            return "two parts have one name"
+            return Reason(Code.PARTS_ALIKE)
         hold = PlanHold(message.plan, peer, "", message.holder, message.term, message.parts, expires)
         reason = self.may_hold(peer, message.holder)
         try:
             if not reason:
                 self.hold(hold)
         except CommandError as error:
-            return str(error)
+            return error.reason
         return reason
 
     @takes(ReleaseParts, REQUEST)
     def _on_release(self, peer: str, message: ReleaseParts) -> None:
         hold = self.held.get(message.plan)
         if hold is not None and hold.peer == peer and hold.state != USED:
-            self.drop(hold, f"{peer} released it")
+            self.drop(hold, Reason(Code.RELEASED, peer))
 
     # -- time and state ----------------------------------------------------------------------------------------
 
@@ -249,7 +249,7 @@ class Holds:
             self._kernel.schedule(hold, hold.expires)
 
     def _due(self, hold: PlanHold) -> None:
-        self.drop(hold, f"it was held until {hold.expires}")
+        self.drop(hold, Reason(Code.HELD_UNTIL, at=hold.expires))
 
     @query("holds")
     def _query_holds(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -25,7 +25,7 @@ from leasekit.actors.turns import FAILED, MALFORMED, NOT_CARRIED_OUT, check_deci
 from leasekit.core.errors import CommandError, RemoteError
 from leasekit.core.leases.plans import HELD, HOLD_MACHINE, HOLDING, PlanHold
 from leasekit.core.mappers import NoPlan, PlanCycle, TopologyPlan
-from leasekit.core.protocol.codec import clip, decode_message, encode_message
+from leasekit.core.protocol.codec import decode_message, encode_message
 from leasekit.core.protocol.fields import PARTS_MAX
 from leasekit.core.protocol.messages import (
     ErrorReply,
@@ -38,6 +38,7 @@ from leasekit.core.protocol.messages import (
     QuotedOffer,
     ReleaseParts,
 )
+from leasekit.core.reasons import DETAIL_MAX, Code, Reason, clip, mark, of_mapper, said
 from leasekit.core.settings import SettingsError
 from leasekit.core.steps import TurnDone
 from leasekit.core.time import Instant, Term
@@ -47,7 +48,6 @@ PLANS_MAX: Final = 64
 """How many requests for topologies may wait at once."""
 PEER_PLANS_MAX: Final = 16
 """How many of them may be one peer's."""
-REASON_MAX: Final = 1500
 TRY: Final = "try"
 
 
@@ -68,7 +68,7 @@ class _Planning:
     plans: deque[TopologyPlan] = attrs.Factory(deque)
     hold: PlanHold | None = None
     answer: Planned | None = None
-    dropped: str = ""
+    dropped: Reason | None = None
     timer: Instant | None = None
 
 
@@ -100,7 +100,9 @@ class Planner:
     @takes(Plan, REQUEST)
     def _on_plan(self, peer: str, message: Plan) -> None:
         if self._plan is None:
-            raise RemoteError("unavailable", f"{self._keyring.name}'s mapper plans no topologies; `coallocation` does")
+            raise RemoteError(
+                Code.UNAVAILABLE, f"{self._keyring.name}'s mapper plans no topologies; `coallocation` does"
+            )
         known = next(
             (hold for hold in self._holds.held.values() if (hold.peer, hold.query) == (peer, message.query)), None
         )
@@ -115,18 +117,18 @@ class Planner:
                 one.message = message  # it is being planned: its answer goes to the last that asked
                 return
         if len(self.plannings) >= PLANS_MAX or len(theirs) >= PEER_PLANS_MAX:
-            raise RemoteError("busy", f"{self._keyring.name} plans {len(self.plannings)} topologies: try again later")
+            raise RemoteError(
+                Code.BUSY, f"{self._keyring.name} plans {len(self.plannings)} topologies: try again later"
+            )
         try:
             request = decode_topology(message.topology)
         except SettingsError as error:
-            raise RemoteError("bad_request", clip("; ".join(error.errors), REASON_MAX)) from error
+            raise RemoteError(Code.BAD_REQUEST, clip("; ".join(error.errors), DETAIL_MAX)) from error
         number = self._kernel.next("serial")
         planning = _Planning(f"planning:{number}", peer, message, request, number)
         self.plannings[planning.id] = planning
         if request.lst < self._kernel.now:
-            planning.dropped = (
-                f"its latest start, {request.lst}, is past: it is {self._kernel.now} at {self._keyring.name}"
-            )
+            planning.dropped = Reason(Code.START_PAST, self._keyring.name, at=request.lst, now=self._kernel.now)
             self._refuse(planning, -1)
         else:
             self._ask_planners(planning)
@@ -164,7 +166,7 @@ class Planner:
             self._on_quoted(peer, Quoted(message.lease, message.number, ()))
             return True
         if any(one.hold is not None and one.hold.id == message.lease for one in self.plannings.values()):
-            self._on_held(peer, PartsHeld(message.lease, message.number, message.text or "it is refused"))
+            self._on_held(peer, PartsHeld(message.lease, message.number, message.reason))
             return True
         return False
 
@@ -194,10 +196,10 @@ class Planner:
         planning = self.in_turn
         assert planning is not None, "its turn has ended"
         self.in_turn = None
-        refusal = NoPlan("the broker's mapper found no plan, and did not say why")
+        planning.dropped, fits = Reason(Code.NO_PLAN), None
         if done.error:
             self._kernel.complain(f"broker mapper, asked to plan: {done.error}", "mapper", FAILED)
-            refusal = NoPlan("the broker's mapper has failed on it")
+            planning.dropped = Reason(Code.MAPPER_FAILED)
         for decision in done.decisions:
             try:
                 if not isinstance(decision, TopologyPlan | NoPlan):
@@ -207,14 +209,13 @@ class Planner:
                 self._kernel.complain(f"broker mapper's plan is not taken: {error}", "mapper", MALFORMED)
                 continue
             if isinstance(decision, NoPlan):
-                refusal = decision
+                planning.dropped, fits = of_mapper(decision.reason, decision.earliest), decision.earliest
             else:
                 planning.plans.append(decision)
-        planning.dropped = clip(refusal.reason, REASON_MAX)
         if planning.plans:
             self._try_next(planning)
         else:
-            self._refuse(planning, -1 if refusal.earliest is None else max(refusal.earliest, -1))
+            self._refuse(planning, -1 if fits is None else max(fits, -1))
 
     # -- the plans, one after the other ------------------------------------------------------------------------
 
@@ -229,7 +230,7 @@ class Planner:
                 self._try(planning, plan)
                 return
             except CommandError as error:
-                planning.dropped = f"a plan to start at {plan.start} could not be held: {error}"
+                planning.dropped = Reason(Code.NOT_HELD, at=plan.start).because(error.reason)
         self._refuse(planning, -1)
 
     def _try(self, planning: _Planning, plan: TopologyPlan) -> None:
@@ -241,7 +242,7 @@ class Planner:
         expires = -1 if dry else self._holds.expires()
         answer = Planned(
             message.query, message.number, "planned" if dry else "held", id_, term, parts, clip(plan.objective, 64),
-            clip(plan.gap, 64), expires, "", -1,
+            clip(plan.gap, 64), expires, None, -1,
         )  # fmt: skip
         own = tuple(part for part in parts if part.broker == self._keyring.name)
         if dry:
@@ -270,9 +271,9 @@ class Planner:
 
     def _check_start(self, request: TopologyRequest, start: Instant) -> Term:
         if not request.est <= start <= request.lst:
-            raise CommandError(f"it starts at {start}, asked for was {request.est} to {request.lst}")
+            raise CommandError(f"it starts at {mark(start)}, asked for was {mark(request.est)} to {mark(request.lst)}")
         if start + request.duration <= self._kernel.now:
-            raise CommandError("its term is over")
+            raise CommandError(Reason(Code.TERM_OVER))
         return request.term(start)
 
     def _checked_parts(self, planning: _Planning, plan: TopologyPlan) -> tuple[PlanPart, ...]:
@@ -310,26 +311,26 @@ class Planner:
             return
         planning.waiting.discard(peer)
         if message.reason:
-            self._give_up(planning, f"{peer}: {message.reason}")
+            self._give_up(planning, Reason(Code.SAYS, peer).because(message.reason))
         elif not planning.waiting:
             hold, answer = planning.hold, planning.answer
             assert answer is not None, "it was made with the hold"
             answer = replace(answer, number=planning.message.number)
             hold.answer, planning.hold = encode_message(answer), None
-            self._kernel.fire(HOLD_MACHINE, hold, "promise", ", ".join(hold.others))
+            self._kernel.fire(HOLD_MACHINE, hold, "promise", said(", ".join(hold.others)))
             self._answer(planning, answer)
 
-    def _give_up(self, planning: _Planning, why: str) -> None:
+    def _give_up(self, planning: _Planning, why: Reason) -> None:
         """The plan that is being held comes to nothing: the next one is tried."""
         hold = planning.hold
         assert hold is not None, "there is one to be given up"
         planning.hold = None
         self._kernel.schedule(planning, None)
         self._holds.drop(hold, why)
-        planning.dropped = f"a plan to start at {hold.term.start} could not be held: {why}"
+        planning.dropped = Reason(Code.NOT_HELD, at=hold.term.start).because(why)
         self._try_next(planning)
 
-    def _hold_dropped(self, hold: PlanHold, why: str) -> None:
+    def _hold_dropped(self, hold: PlanHold, why: Reason) -> None:
         for name in hold.others:
             self._kernel.send(name, ReleaseParts(hold.id, self._kernel.next("serial")))
         planning = next((one for one in self.plannings.values() if one.hold is hold), None)
@@ -341,9 +342,18 @@ class Planner:
 
     def _refuse(self, planning: _Planning, fits: Instant) -> None:
         message, request = planning.message, planning.request
-        reason = clip(planning.dropped, REASON_MAX)
         answer = Planned(
-            message.query, message.number, "refused", "", request.term(request.est), (), "", "", -1, reason, fits
+            message.query,
+            message.number,
+            "refused",
+            "",
+            request.term(request.est),
+            (),
+            "",
+            "",
+            -1,
+            planning.dropped,
+            fits,
         )
         self._answer(planning, answer)
 
@@ -362,7 +372,7 @@ class Planner:
         self._kernel.forget(record)
         if record.hold is not None:
             silent = ", ".join(sorted(record.waiting))
-            self._give_up(record, f"{silent} did not answer in time")
+            self._give_up(record, Reason(Code.SILENT, silent))
         elif record.waiting:
             record.waiting.clear()  # who has not answered is left out
             self._ready.append(record)

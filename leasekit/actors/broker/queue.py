@@ -6,6 +6,7 @@ from leasekit.actors.keyring import Keyring
 from leasekit.actors.settings import REQUEST
 from leasekit.core.errors import CommandError, RemoteError
 from leasekit.core.leases.records import BrokerLease
+from leasekit.core.reasons import Code
 from leasekit.core.requests import Options
 from leasekit.core.words import counted
 
@@ -55,11 +56,11 @@ class RequestQueue:
         """
         name, most, mine = self._keyring.name, self._most, self._of.get(peer, 0)
         if len(self) >= most:
-            raise RemoteError("busy", f"{name} has {len(self)} requests waiting, its limit: try again later")
+            raise RemoteError(Code.BUSY, f"{name} has {len(self)} requests waiting, its limit: try again later")
         limit = self._keyring.peers[peer].open_requests
         if mine >= limit:
             waiting = counted(limit, "request")
-            raise RemoteError("busy", f"{peer} has {waiting} waiting at {name}, its limit: try again later")
+            raise RemoteError(Code.BUSY, f"{peer} has {waiting} waiting at {name}, its limit: try again later")
         if len(self) < most // 2:
             return
         askers = sum(REQUEST in known.may for known in self._keyring.peers.values())
@@ -67,5 +68,6 @@ class RequestQueue:
         beyond = sum(count - share for count in self._of.values() if count > share)
         if mine >= share and beyond >= most // 2:
             raise RemoteError(
-                "busy", f"{peer} has {mine} requests waiting at {name}, its share is {share} of {most}: try again later"
+                Code.BUSY,
+                f"{peer} has {mine} requests waiting at {name}, its share is {share} of {most}: try again later",
             )

@@ -15,6 +15,7 @@ from leasekit.core.mappers import Source
 from leasekit.core.properties import Properties
 from leasekit.core.protocol.fields import OFFERS_MAX, STEPS_MAX
 from leasekit.core.protocol.messages import Quote, Quoted, QuotedOffer
+from leasekit.core.reasons import Code
 from leasekit.core.time import Instant, Term
 from leasekit.core.timetable import Timetable
 
@@ -27,7 +28,7 @@ def check_may_plan(keyring: Keyring, peer: str) -> None:
     must not say itself what that is.
     """
     if keyring.peers[peer].role != "broker":
-        raise RemoteError("forbidden", f"{peer} is no broker: {keyring.name} neither quotes nor holds for it")
+        raise RemoteError(Code.FORBIDDEN, f"{peer} is no broker: {keyring.name} neither quotes nor holds for it")
 
 
 class Quotes:

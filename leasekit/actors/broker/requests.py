@@ -16,6 +16,7 @@ from leasekit.core.leases.machine import NONE
 from leasekit.core.leases.records import Asked, BrokerLease
 from leasekit.core.properties import Properties
 from leasekit.core.protocol.messages import EXTEND, MODIFY, NEW, RequestTicket, Withdraw
+from leasekit.core.reasons import Code, Reason, mark, said
 from leasekit.core.requests import Options, parse_options
 from leasekit.core.time import Instant
 
@@ -45,18 +46,18 @@ class Requests:
         if not self._served.is_news(lease, peer, message.number):
             return
         if message.op not in _OPS:
-            raise RemoteError("bad_op", f"op: found {message.op!r}, allowed are {', '.join(_OPS)}")
+            raise RemoteError(Code.BAD_OP, f"op: found {message.op!r}, allowed are {', '.join(_OPS)}")
         try:
             options = parse_options(message.properties, message.term)
         except CommandError as error:
-            raise RemoteError("bad_properties", str(error)) from error
+            raise RemoteError(Code.BAD_PROPERTIES, str(error)) from error
         hold = self._held.holds.for_request(peer, message)
         self._admission.admit(peer, message, options)
         asked = Asked(message.op, message.units, message.term, message.site, message.properties)
         if message.op == NEW:
             if lease is not None:
                 raise RemoteError(
-                    "exists", f"lease {lease.id} is {lease.state}: it can be extended, not asked for again"
+                    Code.EXISTS, f"lease {lease.id} is {lease.state}: it can be extended, not asked for again"
                 )
             lease = self._open(peer, message, asked, options)
         else:
@@ -78,7 +79,7 @@ class Requests:
         )  # fmt: skip
         self._served.leases[lease.id] = lease
         self._kernel.note(
-            lease.id, "request", "", f"{lease.state}/{lease.pending}", f"{peer}: {asked.units} {lease.type}"
+            lease.id, "request", "", f"{lease.state}/{lease.pending}", said(f"{peer}: {asked.units} {lease.type}")
         )
         self._admission.note(lease, options)
         if options.group:
@@ -87,15 +88,15 @@ class Requests:
 
     def _reopen(self, lease: BrokerLease | None, message: RequestTicket, asked: Asked) -> BrokerLease:
         if lease is None or not lease.claims:
-            raise RemoteError("unknown_lease", f"{self._served.name} has granted no lease {message.lease}")
+            raise RemoteError(Code.UNKNOWN_LEASE, f"{self._served.name} has granted no lease {message.lease}")
         claim = lease.claims[place_of(lease, message.op, message.term)]
         if lease.cut < 0 and message.claim != claim.digest:
-            last = "last claim" if message.op == EXTEND else f"claim at {message.term.start}"
-            raise RemoteError("wrong_claim", f"lease {lease.id}'s {last} is another one than the request names")
+            last = "last claim" if message.op == EXTEND else f"claim at {mark(message.term.start)}"
+            raise RemoteError(Code.WRONG_CLAIM, f"lease {lease.id}'s {last} is another one than the request names")
         deadline = self._admission.goes_on_until(lease, message.op, message.term)
         if lease.request:  # or it would not ask for something else
-            self._kernel.fire(br.MACHINE, lease, "withdraw", "its guest gave the request up")
-            self._answers.settle(lease, "closed", "a later request was made")
+            self._kernel.fire(br.MACHINE, lease, "withdraw", Reason(Code.WITHDRAWN))
+            self._answers.settle(lease, "closed", Reason(Code.REQUEST_REPLACED))
         self._kernel.fire(br.MACHINE, lease, message.op)
         lease.asked, lease.number, lease.request, lease.arrived = (
             asked,
@@ -110,7 +111,7 @@ class Requests:
     def _on_withdraw(self, peer: str, message: Withdraw) -> None:
         lease = self._served.leases.get(message.lease)
         if lease is None:
-            raise RemoteError("unknown_lease", f"{self._served.name} knows no lease {message.lease}")
+            raise RemoteError(Code.UNKNOWN_LEASE, f"{self._served.name} knows no lease {message.lease}")
         fresh = self._served.freshness(lease, peer, message.number)
         if fresh == OLD:
             return
@@ -119,13 +120,13 @@ class Requests:
         if lease.request != message.request or lease.pending == NONE:
             if overtaken and lease.pending == NONE and lease.ended < 0:
                 lease.request = message.request  # when it comes it is dropped
-                self._answers.settle(lease, "closed", "the request was withdrawn")
+                self._answers.settle(lease, "closed", Reason(Code.WITHDRAWN))
             else:
                 self._served.repeat(lease, message.number)
             return
-        self._kernel.fire(br.MACHINE, lease, "withdraw", "its guest gave the request up")
-        self._answers.settle(lease, "closed", "the request was withdrawn")
-        self._answers.refuse_group(lease, "a member of its group was withdrawn")
+        self._kernel.fire(br.MACHINE, lease, "withdraw", Reason(Code.WITHDRAWN))
+        self._answers.settle(lease, "closed", Reason(Code.WITHDRAWN))
+        self._answers.refuse_group(lease, Reason(Code.GROUP_WITHDRAWN))
 
     def _place_in_line(self, peer: str, properties: Properties) -> Instant:
         """Since when a new request waits: the rest of a suspended lease of the same holder has its place, once."""

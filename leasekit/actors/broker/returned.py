@@ -19,6 +19,7 @@ from leasekit.core.leases import broker as br
 from leasekit.core.leases.records import BrokerLease, Granted
 from leasekit.core.leases.relations import Notice
 from leasekit.core.protocol.messages import Accepted, ClaimReport, ReturnTicket, Truncated
+from leasekit.core.reasons import Code, Reason, mark, said
 from leasekit.core.words import counted
 
 REPLACED = "replaced"
@@ -62,10 +63,10 @@ class ReturnedTickets:
             self._granted.end(lease, claim, at)
         over = all(c.booked_until <= max(self._kernel.now, c.term.start) for c in lease.claims)
         if lease.state == br.TICKETED:
-            why = f"{counted(claim.units)} from {receipt.at} on"
+            why = said(f"{counted(claim.units)} from {mark(receipt.at)} on")
             self._kernel.fire(br.MACHINE, lease, "returned" if over else "return", why)
             if over:
-                self._granted.over(lease, "given back by its guest")
+                self._granted.over(lease, Reason(Code.GIVEN_BACK))
         self._granted.changed(lease)
 
     def truncated(self, notice: Notice, receipt: bytes) -> None:
@@ -99,11 +100,11 @@ class ReportsOfSites:
     def _on_claim_report(self, peer: str, message: ClaimReport) -> None:
         """A site has taken a modify, so that what it leaves of the old claim is free; or a claim made trouble."""
         if self._keyring.peers[peer].role != "authority":
-            raise RemoteError("forbidden", f"{peer} is no site: it reports nothing")
-        if message.code == REPLACED:
+            raise RemoteError(Code.FORBIDDEN, f"{peer} is no site: it reports nothing")
+        if message.reason.code == Code.REPLACED:
             self._replaced(peer, message)
         else:
-            self._reports.keep(message.code, message.claim, message.reason, peer)
+            self._reports.keep(message.claim, message.reason, peer)
         self._kernel.send(peer, Accepted(message.claim, message.number))
 
     def _replaced(self, peer: str, message: ClaimReport) -> None:

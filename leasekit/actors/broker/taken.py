@@ -19,6 +19,7 @@ from leasekit.core.leases.relations import Delegation
 from leasekit.core.properties import digest_properties
 from leasekit.core.protocol.fields import HELD_MAX
 from leasekit.core.protocol.messages import HeldClaim, Offer, OfferAnswer, Reclaim
+from leasekit.core.reasons import Code, Reason, mark, marked, said
 from leasekit.core.schema import Row
 from leasekit.core.time import Instant
 from leasekit.core.words import with_article
@@ -40,7 +41,7 @@ class TakenDelegations:
         self._book = book
         self._issued = issued
         self._dependents = dependents
-        self.refused_offers: dict[tuple[str, bytes], str] = {}
+        self.refused_offers: dict[tuple[str, bytes], Reason] = {}
         """Why tickets, by their giver and their bytes, were not taken."""
         kernel.register(
             Delegation,
@@ -56,17 +57,18 @@ class TakenDelegations:
         if known is not None and known.ticket == message.ticket:
             self._kernel.send(peer, self._taken_answer(known, message.number))
             return
-        reason = self.refused_offers.get((peer, message.ticket), "")
+        reason = self.refused_offers.get((peer, message.ticket))
         try:
             if known is not None:
                 raise TicketError(
-                    "exists", f"{self._keyring.name} holds another claim under this name until {known.term.end}"
+                    Code.EXISTS,
+                    f"{self._keyring.name} holds another claim under this name until {mark(known.term.end)}",
                 )
             if not reason:
                 self._take(self._check_offer(peer, message))
         except TicketError as error:
-            reason = error.text
-            self._remember_refused(peer, message.ticket, reason)
+            reason = error.reason
+            self._remember_refused(peer, message.ticket, error.reason)
         taken = self._book.get(message.delegation) if not reason else None
         held = self._held_of(message) if reason and not message.line else ()
         answer = OfferAnswer(message.delegation, message.number, reason, 0, held)
@@ -86,9 +88,9 @@ class TakenDelegations:
         until = max((one.freed for one in before), default=0)
         short = self._book.table(source.id).overcommitted() if others else []
         beyond = short[-1].end if short and short[-1].end > self._kernel.now else 0
-        return OfferAnswer(source.id, number, "", max(until, 0), (), beyond)
+        return OfferAnswer(source.id, number, None, max(until, 0), (), beyond)
 
-    def _remember_refused(self, peer: str, ticket: bytes, reason: str) -> None:
+    def _remember_refused(self, peer: str, ticket: bytes, reason: Reason) -> None:
         """A repeat of the offer is refused as well, even if it could be taken by then: its giver may have heard the
         first answer, and counts on its units.
         """
@@ -101,14 +103,14 @@ class TakenDelegations:
         begin with their giver's, so that none is in the way of another's, or of what this broker gives itself.
         """
         if not id_.startswith(f"{peer}/"):
-            raise RemoteError("not_yours", f"delegation: found {id_!r}, names of {peer}'s begin with {peer}/")
+            raise RemoteError(Code.NOT_YOURS, f"delegation: found {id_!r}, names of {peer}'s begin with {peer}/")
         return self._book.get(id_)
 
     def _check_offer(self, peer: str, message: Offer) -> tuple[Delegation, Ticket]:
         ticket = self._check_given(peer, message.ticket)
         leaf = ticket.leaf
         if leaf.properties != digest_properties(message.properties):
-            raise TicketError("wrong_properties", "the resource properties are not those that the claim names")
+            raise TicketError(Code.WRONG_PROPERTIES, "the resource properties are not those that the claim names")
         source = Delegation(
             message.delegation, peer, leaf.type, leaf.units, leaf.term, message.ticket, message.properties,
             message.number, self._site_of(peer, ticket, message.site), leaf.digest, deleg.HELD,
@@ -127,12 +129,14 @@ class TakenDelegations:
             root = self._book.ticket(other.id).root.issuer
             same = root == ticket.root.issuer or source.site in self._keyring.peers  # whose keys are known, then
             if (source.type, source.site) != (other.type, other.site) or not same:
-                raise TicketError("wrong_line", f"{other.id} is {other.type!r} of {other.site}: it can't go on from it")
+                raise TicketError(
+                    Code.WRONG_LINE, f"{other.id} is {other.type!r} of {other.site}: it can't go on from it"
+                )
             if source.properties != other.properties:
-                raise TicketError("wrong_line", f"{other.id} has other resource properties, it can't go on from it")
+                raise TicketError(Code.WRONG_LINE, f"{other.id} has other resource properties, it can't go on from it")
             overlaps = source.term.start < other.grants_until and other.term.start < source.term.end
             if overlaps and (not source.line or source.term.start < other.term.start):
-                raise TicketError("wrong_line", f"{other.id} covers {tuple(other.term)}, which it overlaps")
+                raise TicketError(Code.WRONG_LINE, f"{other.id} covers {marked(other.term)}, which it overlaps")
 
     def _check_given(self, peer: str, data: bytes) -> Ticket:
         """The ticket in ``data``, which ``peer`` has cut for this broker. Raises ``TicketError``."""
@@ -149,12 +153,12 @@ class TakenDelegations:
             if root in self._keyring.keys_of(known.name):
                 if known.role != "authority":
                     raise TicketError(
-                        "unknown_site",
+                        Code.UNKNOWN_SITE,
                         f"the chain begins at {known.name}, which is no site but {with_article(known.role)}",
                     )
                 return known.name
         if not called or called in self._keyring.peers:
-            raise TicketError("unknown_site", f"the chain begins at a site that {peer} calls {called!r}")
+            raise TicketError(Code.UNKNOWN_SITE, f"the chain begins at a site that {peer} calls {called!r}")
         return called
 
     def _take(self, taken: tuple[Delegation, Ticket]) -> None:
@@ -164,10 +168,14 @@ class TakenDelegations:
         for other in replaced_by(source, list(self._book.line(source.base))):
             with self._book.changing(other, self._kernel.now):
                 other.replaced = source.term.start
-            self._kernel.fire(deleg.MACHINE, other, "replace", f"{source.id} is in its place, with {source.units}")
+            self._kernel.fire(deleg.MACHINE, other, "replace", Reason(Code.IN_ITS_PLACE, source.id, units=source.units))
             other.freed = self._dependents.busy_until(other)
         self._kernel.note(
-            source.id, "taken", "", deleg.HELD, f"{source.units} {source.type} of {source.site} to {source.term.end}"
+            source.id,
+            "taken",
+            "",
+            deleg.HELD,
+            said(f"{source.units} {source.type} of {source.site} to {mark(source.term.end)}"),
         )
         self._kernel.touch(source)
         self._book.note_news()
@@ -176,7 +184,7 @@ class TakenDelegations:
     def _check_room(self, peer: str) -> None:
         count = self._book.count_of(peer)
         if count >= TAKEN_MAX:
-            raise TicketError("busy", f"{self._keyring.name} holds {count} delegations of {peer}, its limit")
+            raise TicketError(Code.BUSY, f"{self._keyring.name} holds {count} delegations of {peer}, its limit")
 
     # -- what the giver takes back -----------------------------------------------------------------------------
 
@@ -199,14 +207,14 @@ class TakenDelegations:
             # By itself: what it goes on from, if it does, it does not say.
             self._book.add(source, ticket)
             at = leaf.term.start  # nothing can come of it: its properties are not known
-            self._kernel.note(source.id, "taken", "", deleg.HELD, "it is taken back before it was offered")
+            self._kernel.note(source.id, "taken", "", deleg.HELD, Reason(Code.TAKEN_BACK_UNOFFERED))
         if deleg.MACHINE.allows((source.state, source.pending), "let_go"):
             self._dependents.let_go(
-                source, at, -1 if deadline is None else deadline, f"{peer} takes it back as of {note.at}"
+                source, at, -1 if deadline is None else deadline, Reason(Code.TAKES_BACK_AS_OF, peer, at=note.at)
             )
             source.statement = message.statement
         until = self._dependents.busy_until(source)
-        self._kernel.send(peer, OfferAnswer(message.delegation, message.number, "", until))
+        self._kernel.send(peer, OfferAnswer(message.delegation, message.number, None, until))
 
     # -- time and state ----------------------------------------------------------------------------------------
 

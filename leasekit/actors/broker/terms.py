@@ -10,6 +10,7 @@ from leasekit.actors.served import Served
 from leasekit.core.leases import broker as br
 from leasekit.core.leases.records import BrokerLease
 from leasekit.core.protocol.messages import NEW
+from leasekit.core.reasons import Code, Reason
 from leasekit.core.time import Instant
 
 
@@ -42,14 +43,13 @@ class LeaseTerms:
         if lease.unacked and lease.send_at <= self._kernel.now:
             self._served.send(lease)
         if lease.ended < 0 and lease.claims and booked_until(lease) <= self._kernel.now:
-            self._kernel.fire(br.MACHINE, lease, "end", "its term is over")
+            self._kernel.fire(br.MACHINE, lease, "end", Reason(Code.TERM_OVER))
             self._book.note_news()
-            self._granted.over(lease, "its term is over")
+            self._granted.over(lease, Reason(Code.TERM_OVER))
 
-    def _why_expired(self, lease: BrokerLease) -> str:
+    def _why_expired(self, lease: BrokerLease) -> Reason:
         if lease.group and lease.asked.op == NEW:
             have, count = self._book.group_size(lease.id)
             if have < count or not count:
-                wanted = count or "an unknown number of"
-                return f"only {have} of {wanted} requests of group {lease.group!r} arrived in time"
-        return f"not granted in time{': ' + lease.defer_reason if lease.defer_reason else ''}"
+                return Reason(Code.GROUP_INCOMPLETE, what=lease.group, units=have, of=count or -1)
+        return Reason(Code.NOT_GRANTED).because(lease.defer_reason)

@@ -20,6 +20,7 @@ from leasekit.core.errors import CommandError, RemoteError
 from leasekit.core.leases import delegation as deleg
 from leasekit.core.leases.relations import Delegation, Withheld
 from leasekit.core.protocol.messages import Accepted, LetGo, Withhold
+from leasekit.core.reasons import Code, Reason
 from leasekit.core.time import Term
 
 WINDOWS_MAX = 100
@@ -42,7 +43,7 @@ class Withholding:
         source = self._book.get(message.delegation)
         if source is None or source.peer != peer:
             raise RemoteError(
-                "unknown_delegation", f"{self._keyring.name} holds no delegation {message.delegation} of {peer}"
+                Code.UNKNOWN_DELEGATION, f"{self._keyring.name} holds no delegation {message.delegation} of {peer}"
             )
         known = next((one for one in source.withheld if one.window == message.window), None)
         if known is None or message.number > known.number:  # else it is a repeat, or was overtaken
@@ -54,7 +55,7 @@ class Withholding:
         heeded = sum(one.units > 0 for one in kept)
         if message.units and heeded >= WINDOWS_MAX:
             raise RemoteError(
-                "busy", f"{self._keyring.name} heeds {heeded} maintenance windows of {source.id}, its limit"
+                Code.BUSY, f"{self._keyring.name} heeds {heeded} maintenance windows of {source.id}, its limit"
             )
         if len(kept) - heeded >= WINDOWS_MAX:  # those that were taken back are remembered for the order of messages
             kept.remove(next(one for one in kept if not one.units))
@@ -97,7 +98,7 @@ class ReleasedSources:
         if not sources:
             raise CommandError(f"source {name} is {found[0].state}: there is nothing to let go of")
         for source in sources:
-            self._dependents.let_go(source, self._kernel.now, -1, "let go of by the operator")
+            self._dependents.let_go(source, self._kernel.now, -1, Reason(Code.OPERATOR_LETS_GO))
             number, until = self._kernel.next("serial"), self._dependents.busy_until(source)
             message = LetGo(source.id, number, source.ticket, until)
             self._notices.owe(f"let_go:{source.id}", source.peer, source.id, number, message, source.term.end)

@@ -33,6 +33,7 @@ from leasekit.core.protocol.messages import (
     TicketUpdate,
     acknowledge,
 )
+from leasekit.core.reasons import Code, Reason, said
 from leasekit.core.time import Instant
 from leasekit.core.words import counted
 
@@ -56,7 +57,7 @@ class BrokerAnswers:
     ) -> None:
         """The broker grants what was asked: ``held``, and those that go on from it."""
         before, op = (lease.state, lease.pending), lease.asked.op
-        self._kernel.fire(sm.MACHINE, lease, "ticket", f"{counted(held.units)} at {site}")
+        self._kernel.fire(sm.MACHINE, lease, "ticket", said(f"{counted(held.units)} at {site}"))
         if before == (sm.NASCENT, sm.CLOSE_WAIT):
             lease.site = site
             self._returns.give_back_all(lease, (held, *further), site)
@@ -70,34 +71,31 @@ class BrokerAnswers:
             for tell in self.ticketed:
                 tell(lease)
         elif op == EXTEND:
-            lease.further, lease.victims, lease.reason = (*lease.further, held, *further), (), ""
+            lease.further, lease.victims, lease.reason = (*lease.further, held, *further), (), None
         else:
             lease.further = (*further, *lease.further)
             self._redeems.modify_by(lease, held, message.truncation)
         self._transitions.advance(lease)
 
-    def noticed(self, lease: GuestLease, reason: str) -> None:
+    def noticed(self, lease: GuestLease, reason: Reason | None) -> None:
         """A ticket that was not redeemed yet is worth nothing any more; of a lease the site itself speaks."""
         if (lease.state, lease.pending) == (sm.TICKETED, NONE):
             self._endings.expire(lease, reason)
         elif lease.state == sm.ACTIVE_TICKETED and lease.pending == NONE:
             lease.reason = reason
 
-    def refused(self, lease: GuestLease, reason: str, fits: Instant = -1) -> None:
+    def refused(self, lease: GuestLease, reason: Reason | None, fits: Instant = -1) -> None:
         """The broker does not grant what was asked."""
         if not sm.MACHINE.allows((lease.state, lease.pending), "ticket_refused"):
             return
-        if lease.closing:
-            lease.reason = lease.close_reason
-        else:
-            lease.reason = reason if fits < 0 or str(fits) in reason else f"{reason}; it would fit at {fits}"
+        lease.reason = lease.close_reason if lease.closing else reason
         lease.next_configuration, lease.victims = None, ()
         self._kernel.fire(sm.MACHINE, lease, "ticket_refused", lease.reason)
         if lease.state in (sm.FAILED, sm.CLOSED):
             self._endings.end(lease)
         self._transitions.advance(lease)
 
-    def nothing_came(self, lease: GuestLease, reason: str) -> None:
+    def nothing_came(self, lease: GuestLease, reason: Reason | None) -> None:
         """What the broker was asked never arrived there."""
         self._kernel.fire(sm.MACHINE, lease, "closed", reason)
         self._endings.end(lease)
@@ -150,7 +148,7 @@ class BrokerUpdates:
             else:
                 self._answers.noticed(lease, message.reason)
         elif message.status in ("refused", "closed") and settles:
-            self._answers.refused(lease, message.reason or "the broker gave no reason", message.earliest)
+            self._answers.refused(lease, message.reason)
 
     def _on_ticket(self, lease: GuestLease, message: TicketUpdate, wanted: bool) -> None:
         if not wanted or not sm.MACHINE.allows((lease.state, lease.pending), "ticket"):
@@ -159,26 +157,26 @@ class BrokerUpdates:
         try:
             held, further, site = self._tickets.check(lease, message)
         except TicketError as error:
-            self._answers.refused(lease, f"the broker's ticket can't be believed: {error.text}")
+            self._answers.refused(lease, Reason(Code.TICKET_UNUSABLE).because(error.reason))
             self._tickets.give_back_unwanted(lease.broker, message)
             return
         self._answers.granted(lease, message, held, further, site)
 
     def unheard(self, lease: GuestLease) -> None:
         """The broker has not answered in time, which is all that a lease with tickets in hand can wait."""
-        late = f"no answer from broker {lease.broker} before the lease is to go on"
+        late = Reason(Code.NO_TICKET_TO_GO_ON, lease.broker)
         self._operations.end_ask(lease)
-        self._answers.refused(lease, late if lease.pending != sm.WITHDRAWING else "")
+        self._answers.refused(lease, late if lease.pending != sm.WITHDRAWING else None)
 
     def refused(self, peer: str, message: ErrorReply) -> bool:
         """Whether an error is a broker's, which refuses to take a message at all: that settles what it asked for."""
         lease = self._records.by_id.get(message.lease)
         if lease is None or message.number == 0:
             return False
-        reason = f"{peer}: {message.text}"
+        reason = Reason(Code.SAYS, peer).because(message.reason)
         if (lease.state, lease.pending) == (sm.NASCENT, sm.CLOSE_WAIT):
             # Only a withdrawal of what never arrived is settled by this: if it still comes, its ticket goes back.
-            if message.number == lease.number and peer == lease.broker and message.code == "unknown_lease":
+            if message.number == lease.number and peer == lease.broker and message.reason.code == Code.UNKNOWN_LEASE:
                 self._answers.nothing_came(lease, reason)
             return True
         asked = message.number == lease.ask or (lease.pending == sm.WITHDRAWING and message.number == lease.number)
@@ -234,7 +232,7 @@ class SiteAnswers:
             self._kernel.fire(sm.MACHINE, lease, "changed", message.reason)
             self._transitions.join(lease)
 
-    def refused(self, lease: GuestLease, reason: str) -> None:
+    def refused(self, lease: GuestLease, reason: Reason | None) -> None:
         """The site does not do what it was asked."""
         if sm.MACHINE.allows((lease.state, lease.pending), "lease_refused"):
             self._redeems.refused(lease, reason)
@@ -254,17 +252,17 @@ class SiteAnswers:
             event = "lost"
         else:
             return
-        ended = lease.close_reason or (lease.reason if lease.noticed >= 0 else "")
+        ended = lease.close_reason or (lease.reason if lease.noticed >= 0 else None)
         self._endings.over(lease, event, ended if event == "closed" and ended else message.reason, message.receipt)
 
-    def not_taken(self, lease: GuestLease, code: str, reason: str) -> None:
+    def not_taken(self, lease: GuestLease, code: str, reason: Reason | None) -> None:
         """The site does not take the request at all."""
         joint = (lease.state, lease.pending)
         if lease.operation.op == CLOSE and sm.MACHINE.allows(joint, "closed"):
             self._endings.over(lease, "closed", reason)
         elif (
             lease.operation.op in (EXTEND, MODIFY, UNDO)
-            and code == "unknown_lease"
+            and code == Code.UNKNOWN_LEASE
             and sm.MACHINE.allows(joint, "lost")
         ):
             # It was over for so long that the site has forgotten it, and what it said then never came.
@@ -298,7 +296,7 @@ class SiteUpdates:
             self._kernel.send(peer, acknowledge(message))
             return
         if lease.site != peer:
-            raise RemoteError("wrong_site", f"lease {lease.id} is at {lease.site or 'no site yet'}, not at {peer}")
+            raise RemoteError(Code.WRONG_SITE, f"lease {lease.id} is at {lease.site or 'no site yet'}, not at {peer}")
         if message.update > lease.site_seen + 1:
             return
         if message.update > lease.site_seen:
@@ -338,5 +336,5 @@ class SiteUpdates:
         if lease is None or message.number == 0:
             return False
         if message.number == lease.operation.number and peer == lease.site:
-            self._answers.not_taken(lease, message.code, f"{peer}: {message.text}")
+            self._answers.not_taken(lease, message.reason.code, Reason(Code.SAYS, peer).because(message.reason))
         return True

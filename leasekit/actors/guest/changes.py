@@ -20,6 +20,7 @@ from leasekit.core.leases import service_manager as sm
 from leasekit.core.leases.records import Asked, GuestLease
 from leasekit.core.mappers import ExtendLease, ModifyLease
 from leasekit.core.protocol.messages import EXTEND, MODIFY
+from leasekit.core.reasons import mark, said
 from leasekit.core.time import SECOND, Instant, Term
 
 
@@ -60,10 +61,10 @@ class LeaseChanges:
         units = _new_units(lease, wish.units, wish.victims, further=True)
         end = lease.following[-1].term.end if lease.following else lease.end
         if wish.end <= end:
-            raise CommandError(f"end: found {wish.end}, it must be later than the lease's end, {end}")
+            raise CommandError(f"end: found {mark(wish.end)}, it must be later than the lease's end, {mark(end)}")
         give_up = self._limits.leaves_before(end)
         if give_up <= self._kernel.now:
-            raise CommandError(f"lease {lease.id} ends at {end}: too late to extend it")
+            raise CommandError(f"lease {lease.id} ends at {mark(end)}: too late to extend it")
         self._tickets.check_returned(lease)
         return lease, Asked(EXTEND, units, Term(end, wish.end), lease.site, dict(wish.properties)), give_up
 
@@ -77,7 +78,7 @@ class LeaseChanges:
             lease, None if wish.configuration is None else {**lease.configuration, **wish.configuration}, wish.victims
         )
         if asked is None:
-            self._redeems.reconfigure(lease, "configuration")
+            self._redeems.reconfigure(lease, said("configuration"))
         else:
             limits = self._limits
             self._redeems.modify(
@@ -95,13 +96,16 @@ class LeaseChanges:
         units = _new_units(lease, wish.units, wish.victims)
         end = wish.end if wish.end is not None else lease.end
         if end <= now:
-            raise CommandError(f"end: found {end}, it is {now} here: close the lease instead")
+            raise CommandError(f"end: found {mark(end)}, it is {mark(now)} here: close the lease instead")
         start = max(now, held.term.start)
         if end <= start:
-            raise CommandError(f"end: found {end}, it must be later than the start of the lease's term, {start}")
+            raise CommandError(
+                f"end: found {mark(end)}, it must be later than the start of the lease's term, {mark(start)}"
+            )
         if end != lease.end and lease.following:
             raise CommandError(
-                f"end: lease {lease.id} goes on from {lease.end} to {lease.following[-1].term.end}, so its end can't "
+                f"end: lease {lease.id} goes on from {mark(lease.end)} to {mark(lease.following[-1].term.end)}, "
+                f"so its end can't "
                 f"be modified; `leasekit lease extend {lease.name or lease.id} --undo` takes an extension back first"
             )
         if end != lease.end:
@@ -122,7 +126,7 @@ class LeaseChanges:
         """A modify may come between a lease and its extension only if it can be settled before."""
         if lease.pending != sm.EXTENDING_LEASE:
             return
-        which = f"lease {lease.id} is about to go on by its extension, at {lease.end}"
+        which = f"lease {lease.id} is about to go on by its extension, at {mark(lease.end)}"
         if not lease.is_promised:
             raise CommandError(f"{which}, which site {lease.site} has yet to confirm: modify it when that has come")
         settings = self._kernel.settings

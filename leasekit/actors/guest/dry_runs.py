@@ -18,6 +18,7 @@ from leasekit.core.protocol.messages import NEW, Probe, ProbeAnswer
 from leasekit.core.requests import parse_options
 from leasekit.core.steps import Command, Reply
 from leasekit.core.time import SECOND, Duration
+from leasekit.core.words import view
 
 PROBE_TIMEOUT: Final[Duration] = 20 * SECOND
 """How long a broker's answer is waited for where it is only asked what it would say."""
@@ -76,7 +77,7 @@ class Probes:
                 "site": message.site,
                 "units": message.units,
                 "term": list(message.term),
-                "reason": message.reason,
+                **view(message.reason),
                 "earliest": message.earliest if message.earliest >= 0 else None,
             }
             self._calls.end(call, Reply(call.command, answer))

@@ -19,6 +19,8 @@ from leasekit.core.errors import CommandError
 from leasekit.core.leases import service_manager as sm
 from leasekit.core.leases.records import GuestLease
 from leasekit.core.mappers import CloseLeaseEarly
+from leasekit.core.reasons import Code, Reason, said
+from leasekit.core.words import words
 
 
 class Endings:
@@ -43,13 +45,15 @@ class Endings:
         """End a lease early. Closing one that is over, or closing already, is an error that says so."""
         lease = self._records.find(wish.lease)
         if lease.state in (sm.CLOSED, sm.FAILED):
-            raise CommandError(f"lease {lease.id} is {lease.state} already: {lease.reason or 'no reason recorded'}")
+            raise CommandError(
+                f"lease {lease.id} is {lease.state} already: {words(lease.reason) or 'no reason recorded'}"
+            )
         if lease.closing or lease.pending in (sm.CLOSING, sm.CLOSE_WAIT):
             raise CommandError(f"lease {lease.id} is being closed already")
-        self.close(lease, wish.reason or "closed by its guest")
+        self.close(lease, said(wish.reason) if wish.reason else Reason(Code.CLOSED_BY_GUEST))
         return lease
 
-    def close(self, lease: GuestLease, reason: str) -> None:
+    def close(self, lease: GuestLease, reason: Reason | None) -> None:
         """End the lease before its time."""
         if lease.closing:
             return
@@ -58,12 +62,12 @@ class Endings:
         lease.closing, lease.close_reason, lease.reason = True, reason, reason
         self._after_close(lease, before)
 
-    def close_if_open(self, lease: GuestLease | None, reason: str) -> None:
+    def close_if_open(self, lease: GuestLease | None, reason: Reason | None) -> None:
         """As :meth:`close`, for one of several that end together, which may be over already."""
         if lease is not None and sm.MACHINE.allows((lease.state, lease.pending), "close"):
             self.close(lease, reason)
 
-    def expire(self, lease: GuestLease, reason: str) -> None:
+    def expire(self, lease: GuestLease, reason: Reason | None) -> None:
         """The lease's time is up, or nobody answers for it any more."""
         before = (lease.state, lease.pending)
         self._kernel.fire(sm.MACHINE, lease, "expire", reason)
@@ -105,7 +109,7 @@ class Endings:
             self._membership.move(lease, "over")
             self._operations.begin(lease, CLOSE)
 
-    def over(self, lease: GuestLease, event: str, reason: str, receipt: bytes = b"") -> None:
+    def over(self, lease: GuestLease, event: str, reason: Reason | None, receipt: bytes = b"") -> None:
         """The site has said its last word on the lease: ``event`` is ``closed`` or ``lost``."""
         lease.reason = reason
         self._kernel.fire(sm.MACHINE, lease, event, reason)

@@ -16,6 +16,7 @@ from leasekit.core.leases.records import GuestLease, Held, Slice
 from leasekit.core.mappers import GuestUnitView, LeaseView
 from leasekit.core.schema import Change, Row
 from leasekit.core.time import Instant, Term
+from leasekit.core.words import view, words
 
 OPEN = (sm.NASCENT, sm.TICKETED, sm.ACTIVE, sm.ACTIVE_TICKETED)
 
@@ -106,7 +107,7 @@ class Leases:
         """The lease as mappers see it; with ``snapshot`` its members are looked up now, else when asked for."""
 
         def members() -> Sequence[GuestUnitView]:
-            return [GuestUnitView(u.name, u.state, u.properties, u.reason) for u in lease.units.values()]
+            return [GuestUnitView(u.name, u.state, u.properties, words(u.reason)) for u in lease.units.values()]
 
         fixed = members() if snapshot else None
         held = lease.approved
@@ -126,7 +127,7 @@ class Leases:
             next_term=Term(following[0].term.start, following[-1].term.end) if following else None,
             next_units=following[0].units if following else 0,
             closing=lease.closing,
-            reason=lease.reason,
+            reason=words(lease.reason),
             properties=lease.asked.properties,
             members=members if fixed is None else lambda: fixed,
         )
@@ -147,7 +148,7 @@ class Leases:
             "state": lease.state,
             "pending": lease.pending,
             "join": lease.join,
-            "reason": lease.reason,
+            **view(lease.reason),
             "closing": lease.closing,
             "requested": {
                 "op": asked.op,
@@ -165,7 +166,7 @@ class Leases:
             "configuration": dict(lease.configuration),
             "resource": dict(lease.resource),
             "units": [
-                {"unit": u.name, "state": u.state, "reason": u.reason, "properties": dict(u.properties)}
+                {"unit": u.name, "state": u.state, **view(u.reason), "properties": dict(u.properties)}
                 for u in lease.units.values()
             ],
             "redeem_predecessor": lease.after.redeem,
@@ -232,7 +233,7 @@ def _summary(lease: GuestLease) -> dict[str, Any]:
         "join": lease.join,
         "units": len(lease.units) or (held.units if held is not None else lease.asked.units),
         "end": _end(lease),
-        "reason": lease.reason,
+        **view(lease.reason),
     }
 
 

@@ -14,6 +14,7 @@ from leasekit.core.leases.machine import NONE
 from leasekit.core.leases.records import GuestLease, GuestUnit
 from leasekit.core.properties import Properties
 from leasekit.core.protocol.messages import UnitState
+from leasekit.core.reasons import Code, Reason
 from leasekit.core.schema import Row
 from leasekit.core.steps import Action, ActionDone
 
@@ -135,15 +136,15 @@ class Membership:
         lease.busy -= 1
         if unit.state == mb.JOINING:
             self._fire(unit, "joined" if done.ok else "failed")
-            unit.reason = "" if done.ok else f"join failed: {done.reason}"
+            unit.reason = None if done.ok else Reason(Code.JOIN_FAILED, detail=done.reason)
             if done.ok and done.properties:
                 unit.properties = {**unit.properties, **done.properties}
             self._kernel.touch(unit)
             self._check_joined(lease)
         elif unit.state == mb.LEAVING:
-            self._has_left(lease, unit, "" if done.ok else f"leave failed: {done.reason}")
+            self._has_left(lease, unit, None if done.ok else Reason(Code.LEAVE_FAILED, detail=done.reason))
 
-    def _has_left(self, lease: GuestLease, unit: GuestUnit, reason: str) -> None:
+    def _has_left(self, lease: GuestLease, unit: GuestUnit, reason: Reason | None) -> None:
         """A leave has ended. A victim that its site has spared meanwhile, as others failed, joins anew."""
         spared = lease.join in (mb.JOINING, mb.JOINED) and unit.name not in lease.leaving
         self._fire(unit, "spared" if spared else "left")
@@ -159,7 +160,8 @@ class Membership:
             self.move(lease, "joined")
             failed = [unit for unit in lease.units.values() if unit.state == mb.FAILED]
             if failed:
-                lease.reason = f"{len(failed)} of {len(lease.units)} units did not join: {failed[0].reason}"
+                missing = Reason(Code.UNITS_NOT_JOINED, units=len(failed), of=len(lease.units))
+                lease.reason = missing.because(failed[0].reason)
             self._kernel.touch(lease)
             self._kernel.note(lease.id, "joined", lease.state, lease.state, lease.reason)
             for tell in self.all_joined:

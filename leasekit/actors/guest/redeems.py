@@ -20,10 +20,11 @@ from leasekit.core.leases.machine import NONE
 from leasekit.core.leases.records import Asked, GuestLease, Held
 from leasekit.core.properties import Properties
 from leasekit.core.protocol.messages import EXTEND, MODIFY, NEW, UNDO, LeaseUpdate
+from leasekit.core.reasons import Code, Reason, mark, said
 from leasekit.core.time import Instant
 from leasekit.core.words import counted
 
-TAKEN_BACK = "its guest takes the extend back"
+TAKEN_BACK = Reason(Code.EXTEND_TAKEN_BACK)
 
 
 class Redeems:
@@ -64,11 +65,11 @@ class Redeems:
 
     def confirmed(self, lease: GuestLease, update: LeaseUpdate) -> None:
         """The site goes by what it was asked last."""
-        late = "the extension had begun, and was not undone" if lease.operation.op == UNDO else ""
+        late = Reason(Code.UNDO_LATE) if lease.operation.op == UNDO else None
         self._go_over(lease)
         self._operations.end(lease)
         lease.granted, lease.contract, lease.reason = update.term, update.contract, update.reason or late
-        self._kernel.fire(sm.MACHINE, lease, "lease", f"{counted(len(update.units))} to {update.term.end}")
+        self._kernel.fire(sm.MACHINE, lease, "lease", said(f"{counted(len(update.units))} to {mark(update.term.end)}"))
 
     @staticmethod
     def _go_over(lease: GuestLease) -> None:
@@ -78,7 +79,7 @@ class Redeems:
             lease.configuration, lease.next_configuration = lease.next_configuration, None
         lease.victims = lease.victims if lease.ask else ()
 
-    def refused(self, lease: GuestLease, reason: str) -> None:
+    def refused(self, lease: GuestLease, reason: Reason | None) -> None:
         """The site does not do what it was asked."""
         renewal = lease.renewal
         # What was granted to go on from the running term, which a modify has not moved, stands.
@@ -104,10 +105,10 @@ class Redeems:
 
     def modify_by(self, lease: GuestLease, held: Held, truncation: bytes) -> None:
         """Redeem that ticket."""
-        lease.renewal, lease.truncation, lease.reason = held, truncation, ""
+        lease.renewal, lease.truncation, lease.reason = held, truncation, None
         self._operations.begin(lease, MODIFY)
 
-    def reconfigure(self, lease: GuestLease, why: str) -> None:
+    def reconfigure(self, lease: GuestLease, why: Reason | None) -> None:
         """Have the site give a lease's units another configuration."""
         self._kernel.fire(sm.MACHINE, lease, "modify", why)
         self._operations.begin(lease, MODIFY)
@@ -134,7 +135,7 @@ class Redeems:
             # The site may have taken the modify. Its ticket ends when the lease goes on.
             lease.before = lease.renewal.digest if lease.renewal is not None else lease.before
             lease.renewal, lease.next_configuration, lease.victims, lease.truncation = None, None, (), b""
-            lease.reason = f"site {lease.site} did not modify the lease in time"
+            lease.reason = Reason(Code.NO_MODIFY, lease.site)
             self._kernel.fire(sm.MACHINE, lease, "lease_refused", lease.reason)
         else:
             return False
@@ -171,7 +172,7 @@ class Redeems:
         self._returns.give_back_all(lease, tickets, lease.site)
         self._advance(lease)
 
-    def undone(self, lease: GuestLease, reason: str) -> None:
+    def undone(self, lease: GuestLease, reason: Reason | None) -> None:
         """The site does not go on by the extension: all of it goes back."""
         if not sm.MACHINE.allows((lease.state, lease.pending), "undone"):
             return
@@ -195,5 +196,6 @@ def _last_extension(lease: GuestLease) -> tuple[Held, ...]:
     return tuple(one for one in following if one.extends == extends)
 
 
-def _span(tickets: tuple[Held, ...]) -> str:
-    return f"{counted(tickets[0].units)} from {tickets[0].term.start} to {tickets[-1].term.end}"
+def _span(tickets: tuple[Held, ...]) -> Reason:
+    first, last = tickets[0].term, tickets[-1].term
+    return said(f"{counted(tickets[0].units)} from {mark(first.start)} to {mark(last.end)}")

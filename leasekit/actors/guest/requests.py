@@ -20,6 +20,7 @@ from leasekit.core.leases import service_manager as sm
 from leasekit.core.leases.records import After, Asked, GuestLease, Slice
 from leasekit.core.mappers import RequestLease
 from leasekit.core.protocol.messages import NEW
+from leasekit.core.reasons import mark
 from leasekit.core.requests import Options, parse_options
 from leasekit.core.time import Instant, Term
 
@@ -110,7 +111,9 @@ class LeaseRequests:
             raise CommandError(f"type: found {wish.type!r}, expected the name of a resource type")
         check_units(wish.units)
         if wish.term.end <= self._kernel.now:
-            raise CommandError(f"term: it ends at {wish.term.end}, which is past: it is {self._kernel.now} here")
+            raise CommandError(
+                f"term: it ends at {mark(wish.term.end)}, which is past: it is {mark(self._kernel.now)} here"
+            )
         if wish.if_predecessor_fails not in ("fail", "proceed"):
             raise CommandError(
                 f"if_predecessor_fails: found {wish.if_predecessor_fails!r}, allowed are 'fail' and 'proceed'"

@@ -19,6 +19,7 @@ from leasekit.core.leases.records import Asked, GuestLease, Resumed
 from leasekit.core.leases.saved import RESUMES
 from leasekit.core.mappers import RequestLease
 from leasekit.core.properties import Properties
+from leasekit.core.reasons import said
 from leasekit.core.requests import TRUE, parse_options
 from leasekit.core.time import Duration, Instant, Term
 
@@ -64,7 +65,7 @@ class Rests:
             self._kernel.complain(f"the rest of lease {lease.id}, which was suspended, can't be asked for: {error}")
             return
         rest.resumes = Resumed(lease.id, stopped)
-        self._kernel.note(lease.id, "rest", "", "", f"{rest.id} asks for the {left} ms that are left")
+        self._kernel.note(lease.id, "rest", "", "", said(f"{rest.id} asks for the {left} ms that are left"))
         self._kernel.touch(rest)
 
     def _rest_properties(self, before: str, asked: Asked, done: Duration) -> Properties:

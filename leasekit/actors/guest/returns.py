@@ -26,6 +26,7 @@ from leasekit.core.protocol.messages import (
     ReturnTicket,
     TicketUpdate,
 )
+from leasekit.core.reasons import Code, Reason, mark, said
 from leasekit.core.schema import Row
 from leasekit.core.time import Instant
 
@@ -73,7 +74,7 @@ class Returns:
     def _begin(self, giving: Return) -> None:
         self._returns[giving.id] = giving
         self._kernel.note(
-            giving.lease, "give_back", "", returns.RELINQUISHING, f"claim {giving.id[:16]} from {giving.at}"
+            giving.lease, "give_back", "", returns.RELINQUISHING, said(f"claim {giving.id[:16]} from {mark(giving.at)}")
         )
         self._kernel.touch(giving)
 
@@ -153,7 +154,7 @@ class Returns:
         self._kernel.fire(returns.MACHINE, giving, "receipt")
         self._send(giving)
 
-    def _end(self, giving: Return, event: str, why: str = "") -> None:
+    def _end(self, giving: Return, event: str, why: Reason | None = None) -> None:
         self._kernel.fire(returns.MACHINE, giving, event, why)
         self._kernel.owe_no_more(giving, giving.site)
         self._kernel.owe_no_more(giving, giving.broker)
@@ -171,7 +172,7 @@ class Returns:
         """Whether an error answers a return, which a server refuses to take."""
         giving = self._numbered(message.lease, message.number)
         if giving is not None and self.owes(giving, peer):
-            self._end(giving, "refused", f"{peer}: {message.text}")
+            self._end(giving, "refused", Reason(Code.SAYS, peer).because(message.reason))
         return giving is not None
 
     def _numbered(self, lease: str, number: int) -> Return | None:
@@ -184,7 +185,7 @@ class Returns:
 
     def _due(self, giving: Return) -> None:
         if giving.held.term.end <= self._kernel.now:
-            self._end(giving, "end", "the claim's term is over")
+            self._end(giving, "end", Reason(Code.TERM_OVER))
         elif giving.send_at <= self._kernel.now:
             self._send(giving)
 

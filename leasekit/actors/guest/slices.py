@@ -14,6 +14,7 @@ from leasekit.actors.kernel import Kernel
 from leasekit.core.errors import CommandError
 from leasekit.core.leases import service_manager as sm
 from leasekit.core.leases.records import GuestLease, Slice
+from leasekit.core.reasons import Code, Reason, said
 
 KEY_MAX: Final = 4096
 
@@ -26,7 +27,7 @@ class Slices:
         self._records = records
         self._endings = endings
         self._transitions = transitions
-        self.closing: list[Callable[[str, str], None]] = []
+        self.closing: list[Callable[[str, Reason], None]] = []
         """Who is told, in order, of a slice that is to be closed, and why."""
 
     def settle(self, lease: GuestLease) -> None:
@@ -39,11 +40,11 @@ class Slices:
         members = self._records.of_slice(record.id)
         lost = next((other for other in members if other.state in (sm.FAILED, sm.CLOSED)), None)
         if lost is not None:
-            record.refused = f"lease {lost.id}: {lost.reason or lost.state}"
+            record.refused = Reason(Code.LEASE_LOST, lost.id, lost.state).because(lost.reason)
             record.released = True
             self._kernel.touch(record)
             for other in members:
-                self._endings.close_if_open(other, f"its slice holds for all, and {record.refused}")
+                self._endings.close_if_open(other, Reason(Code.SLICE_HOLDS_FOR_ALL).because(record.refused))
         elif sum(other.approved is not None for other in members) >= record.hold:
             record.released = True
             self._kernel.touch(record)
@@ -86,7 +87,8 @@ class Slices:
 
     @command("slice.close")
     def _close(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        name, reason = text_of(arguments, "name"), text_of(arguments, "reason") or "its slice was closed"
+        name, text = text_of(arguments, "name"), text_of(arguments, "reason")
+        reason = said(text) if text else Reason(Code.SLICE_CLOSED)
         for tell in self.closing:
             tell(name, reason)
         self._find(name)

@@ -16,6 +16,7 @@ from leasekit.core.leases import service_manager as sm
 from leasekit.core.leases.records import GuestLease, Held
 from leasekit.core.properties import digest_properties
 from leasekit.core.protocol.messages import EXTEND, MODIFY, NEW, LeaseUpdate, TicketUpdate
+from leasekit.core.reasons import Code, mark
 
 
 class Sites:
@@ -41,7 +42,7 @@ class Sites:
             self._keyring.check_may(broker, ENDORSE)
             self._peering.take_endorsement(broker, endorsement)
         except RemoteError as error:
-            self._kernel.complain(f"{broker}'s endorsement of a site: {error.text}")
+            self._kernel.complain(f"{broker}'s endorsement of a site", because=error.reason)
 
 
 def _by_key(peers: Iterable[Peer]) -> dict[bytes, str]:
@@ -63,24 +64,30 @@ class Tickets:
         ticket = decode_ticket(message.ticket)
         site = self._sites.name_of(ticket.root.issuer)
         if not site:
-            raise TicketError("unknown_site", f"its root is no site known here (the broker calls it {message.site!r})")
+            raise TicketError(
+                Code.UNKNOWN_SITE, f"its root is no site known here (the broker calls it {message.site!r})"
+            )
         leaf = self._keyring.verify(ticket, issuer=self._keyring.key_among(lease.broker, ticket.leaf.issuer))
         asked, running = lease.asked, lease.approved
         if leaf.type != lease.type:
-            raise TicketError("wrong_type", f"it is for {leaf.type!r}, not {lease.type!r}")
+            raise TicketError(Code.WRONG_TYPE, f"it is for {leaf.type!r}, not {lease.type!r}")
         if leaf.properties != digest_properties(message.properties):
-            raise TicketError("wrong_properties", "the resource properties are not those that its claims name")
+            raise TicketError(Code.WRONG_PROPERTIES, "the resource properties are not those that its claims name")
         if asked.op != NEW and running is not None and (leaf.units > asked.units or site != lease.site):
-            raise TicketError("wrong_terms", f"{leaf.units} units at {site} were not asked for")
+            raise TicketError(Code.WRONG_TERMS, f"{leaf.units} units at {site} were not asked for")
         if asked.op == EXTEND and leaf.term.start != asked.term.start:
-            raise TicketError("wrong_terms", f"its term starts at {leaf.term.start}, not at {asked.term.start}")
+            raise TicketError(
+                Code.WRONG_TERMS, f"its term starts at {mark(leaf.term.start)}, not at {mark(asked.term.start)}"
+            )
         victims = lease.victims if asked.op == EXTEND else ()
         extends = message.number if asked.op == EXTEND else running.extends if running is not None else 0
         held = Held(message.ticket, leaf.digest, leaf.units, leaf.term, extends, victims)
         rest = tuple(one._replace(extends=extends) for one in self._further_of(lease.broker, message, held))
         last = (held, *rest)[-1].term.end
         if asked.op == MODIFY and lease.further and last != lease.further[0].term.start:
-            raise TicketError("wrong_terms", f"it ends at {last}, the lease goes on from {lease.further[0].term.start}")
+            raise TicketError(
+                Code.WRONG_TERMS, f"it ends at {mark(last)}, the lease goes on from {mark(lease.further[0].term.start)}"
+            )
         return held, rest, site
 
     def _further_of(self, broker: str, message: TicketUpdate, held: Held) -> tuple[Held, ...]:
@@ -93,13 +100,14 @@ class Tickets:
             ticket = decode_ticket(data)
             leaf = self._keyring.verify(ticket, issuer=self._keyring.key_among(broker, ticket.leaf.issuer))
             if self._sites.name_of(ticket.root.issuer) != self._sites.name_of(first.root.issuer):
-                raise TicketError("wrong_site", "the tickets are of different sites")
+                raise TicketError(Code.WRONG_SITE, "the tickets are of different sites")
             end = found[-1].term.end if found else held.term.end
             same = (leaf.type, leaf.properties, leaf.units) == (first.leaf.type, first.leaf.properties, held.units)
             if not same or leaf.term.start != end:
                 raise TicketError(
-                    "wrong_terms",
-                    f"{leaf.units} {leaf.type!r} from {leaf.term.start} on don't go on from {held.units} until {end}",
+                    Code.WRONG_TERMS,
+                    f"{leaf.units} {leaf.type!r} from {mark(leaf.term.start)} on don't go on from {held.units} "
+                    f"until {mark(end)}",
                 )  # fmt: skip
             found.append(Held(data, leaf.digest, leaf.units, leaf.term))
         return tuple(found)
@@ -146,4 +154,4 @@ class Tickets:
         tickets = (lease.approved, lease.renewal, *lease.further)
         known = {lease.before, *(held.digest for held in tickets if held is not None)}
         if contract.subject not in known or not contract.detail.startswith(f"{lease.id} "):
-            raise TicketError("wrong_contract", "the site's contract is for another claim or lease")
+            raise TicketError(Code.WRONG_CONTRACT, "the site's contract is for another claim or lease")

@@ -17,6 +17,7 @@ from leasekit.actors.kernel import Kernel, earliest
 from leasekit.core.leases import membership as mb
 from leasekit.core.leases import service_manager as sm
 from leasekit.core.leases.records import GuestLease
+from leasekit.core.reasons import Code, Reason
 from leasekit.core.time import Instant
 
 
@@ -43,34 +44,34 @@ class LeaseTimeouts:
         expire = self._endings.expire
         match (lease.state, lease.pending):
             case (sm.NASCENT, _):
-                expire(lease, f"no answer from broker {lease.broker} in time")
+                expire(lease, Reason(Code.NO_TICKET, lease.broker))
             case (_, sm.CLOSE_WAIT):
-                expire(lease, f"site {lease.site} never confirmed the close")
+                expire(lease, Reason(Code.NO_CLOSE, lease.site))
             case (sm.TICKETED, sm.REDEEMING):
-                expire(lease, f"site {lease.site} did not make the lease before its term ended")
+                expire(lease, Reason(Code.NO_LEASE, lease.site))
             case (sm.TICKETED, _):
                 if self._limits.is_over(lease):
-                    expire(lease, "its term ended before it could be redeemed")
+                    expire(lease, Reason(Code.TERM_UNUSED))
             case (sm.ACTIVE_TICKETED, sm.EXTENDING_LEASE | sm.EXTENDING_FURTHER):
                 victims = self._limits.leaving_victims(lease) if lease.is_promised else []
                 if victims:
                     self._membership.leave_early(lease, victims)
                 else:
-                    late = f"site {lease.site} did not extend the lease in time"
+                    late = Reason(Code.NO_EXTEND, lease.site)
                     expire(lease, late if lease.noticed < 0 else lease.reason)
             case (sm.ACTIVE_TICKETED, sm.EXTENDING_TICKET):
                 self._redeems.go_on(lease)
             case (sm.ACTIVE_TICKETED, _) if lease.ask:
                 self._broker.unheard(lease)
             case (sm.ACTIVE_TICKETED, sm.UNDOING):
-                expire(lease, f"its extension was taken back, which site {lease.site} has not confirmed in time")
+                expire(lease, Reason(Code.NO_UNDO, lease.site))
             case (sm.ACTIVE_TICKETED, sm.MODIFYING):
                 if not self._redeems.go_on_from_modify(lease):
-                    expire(lease, f"site {lease.site} did not modify the lease in time")
+                    expire(lease, Reason(Code.NO_MODIFY, lease.site))
             case (sm.ACTIVE, sm.CLOSING):
                 self._endings.leave_at_once(lease)
             case (sm.ACTIVE, _):
-                expire(lease, "its term ended" if lease.noticed < 0 else lease.reason)
+                expire(lease, Reason(Code.TERM_OVER) if lease.noticed < 0 else lease.reason)
 
 
 class LeaseTimers:

@@ -29,6 +29,7 @@ from leasekit.core.leases.records import GuestLease
 from leasekit.core.mappers import RequestLease, RequestTopology, TopologyView
 from leasekit.core.properties import PROPERTIES_MAX
 from leasekit.core.protocol.messages import ErrorReply, Plan, Planned, PlanPart, ReleaseParts
+from leasekit.core.reasons import Code, Reason, mark, marked, said
 from leasekit.core.requests import parse_options
 from leasekit.core.schema import Row
 from leasekit.core.steps import Command, Reply
@@ -42,6 +43,7 @@ from leasekit.core.topology import (
     in_order,
     read_topology,
 )
+from leasekit.core.words import view, words
 
 PLAN_TIMEOUT: Final[Duration] = 30 * SECOND
 """How long an answer is waited for where the broker is only asked what it would plan."""
@@ -91,7 +93,7 @@ class LeasedTopologies:
         self.by_id[topology.id] = topology
         members = ", ".join(member.id for member in wish.request.members)
         self._kernel.note(
-            topology.id, "plan", "", f"{topology.state}/{topology.pending}", f"{members}, of {topology.broker}"
+            topology.id, "plan", "", f"{topology.state}/{topology.pending}", said(f"{members}, of {topology.broker}")
         )
         self._ask_plan(topology)
         return topology
@@ -129,12 +131,12 @@ class LeasedTopologies:
                 self._release(message.plan, (peer,))
         elif message.status != "held":
             topology.earliest = message.earliest
-            self._end(topology, "refuse", f"{peer}: {message.reason or 'it gave no reason'}")
+            self._end(topology, "refuse", Reason(Code.SAYS, peer).because(message.reason))
         else:
             wrong = self._why_not(topology, message)
             if wrong:
                 self._release(message.plan, self._brokers(message.parts))
-                self._end(topology, "refuse", f"{peer}'s plan can't be leased: {wrong}")
+                self._end(topology, "refuse", Reason(Code.PLAN_UNUSABLE, peer).because(wrong))
             else:
                 self._decide_on(topology, message)
 
@@ -143,39 +145,39 @@ class LeasedTopologies:
         topology = self.by_id.get(message.lease.rpartition(".")[0])
         if topology is not None and topology.broker == peer and topology.query == message.lease:
             if topology.state == ASKING and message.number == topology.number:
-                self._end(topology, "refuse", f"{peer}: {message.text}")
+                self._end(topology, "refuse", Reason(Code.SAYS, peer).because(message.reason))
             return True
         return False
 
-    def _why_not(self, topology: Topology, message: Planned) -> str:
+    def _why_not(self, topology: Topology, message: Planned) -> Reason | None:
         """What is wrong with a plan, so that it is not leased."""
         request = _request(topology)
         parts = {member.id: [p for p in message.parts if p.member == member.id] for member in request.members}
         if message.term != request.term(message.term.start) or not request.est <= message.term.start <= request.lst:
-            return f"its term is {tuple(message.term)}"
+            return said(f"its term is {marked(message.term)}")
         if message.term.end <= self._kernel.now:
-            return "its term is over"
+            return Reason(Code.TERM_OVER)
         if len({part.part for part in message.parts}) < len(message.parts) or not message.plan:
-            return "its parts have no names of their own"
+            return said("its parts have no names of their own")
         for site in request.sites:
             found = [(part.type, part.units) for part in parts[site.id]]
             if found != [(site.type, site.units)]:
-                return f"for {site.id} it has {found}"
+                return said(f"for {site.id} it has {found}")
             at = parts[site.id][0].site
             if site.pin not in ("", at) or at in (*site.exclude, *request.avoid):
-                return f"it has {site.id} at {at}"
+                return said(f"it has {site.id} at {at}")
         hosts = {site.id: parts[site.id][0].site for site in request.sites}
         if request.options.distinct_sites and len({*hosts.values()}) < len(hosts):
-            return "it has two requested sites at one site"
+            return said("it has two requested sites at one site")
         for link in request.links:
             if not parts[link.id] and hosts[link.from_] != hosts[link.to]:
-                return f"it has nothing for {link.id}"
+                return said(f"it has nothing for {link.id}")
         if sum(len(found) for found in parts.values()) < len(message.parts):
-            return "it has parts that were not asked for"
+            return said("it has parts that were not asked for")
         for name in self._brokers(message.parts):
             if getattr(self._keyring.peers.get(name), "role", "") != "broker":
-                return f"broker {name!r} is no peer here"
-        return ""
+                return said(f"broker {name!r} is no peer here")
+        return None
 
     @staticmethod
     def _brokers(parts: Sequence[PlanPart]) -> tuple[str, ...]:
@@ -194,12 +196,12 @@ class LeasedTopologies:
         settings = self._kernel.settings
         topology.plan, topology.term, topology.parts = message.plan, message.term, message.parts
         topology.objective, topology.gap, topology.expires = message.objective, message.gap, message.expires
-        topology.reason, topology.earliest = "", -1
+        topology.reason, topology.earliest = None, -1
         # A broker may hold its plan for a year: what it has granted of it does not wait for the rest as long.
         heard = min(message.expires, self._kernel.now + self._requests.timeout)
         topology.deadline = heard + settings.clock_skew + 2 * settings.retry_first
         topology.leases = {}
-        self._kernel.fire(TOPOLOGY_MACHINE, topology, "decide", f"{message.plan}: {len(message.parts)} parts")
+        self._kernel.fire(TOPOLOGY_MACHINE, topology, "decide", said(f"{message.plan}: {len(message.parts)} parts"))
         request = _request(topology)
         awaited = {name for member in request.members for name in _predecessors(member)}
         counts = {name: sum(part.broker == name for part in message.parts) for name in self._brokers(message.parts)}
@@ -262,11 +264,12 @@ class LeasedTopologies:
             gone = [one for one in members if one is None or one.state in (sm.FAILED, sm.CLOSED)]
             if gone:
                 lost = gone[0]
-                self._abandon(
-                    topology, "a lease is gone" if lost is None else f"{lost.name}: {lost.reason or lost.state}"
-                )
+                why = Reason(Code.LEASE_LOST, what="over")
+                if lost is not None:
+                    why = Reason(Code.LEASE_LOST, lost.name, lost.state).because(lost.reason)
+                self._abandon(topology, why)
             elif all(one is not None and one.approved is not None for one in members):
-                self._kernel.fire(TOPOLOGY_MACHINE, topology, "commit", "all tickets are there")
+                self._kernel.fire(TOPOLOGY_MACHINE, topology, "commit", said("all tickets are there"))
                 for other in members:
                     if other is not None and other is not lease:
                         for tell in self.committed:
@@ -275,7 +278,7 @@ class LeasedTopologies:
             topology.ended, topology.reason = self._kernel.now, topology.reason or lease.reason
             self._kernel.fire(TOPOLOGY_MACHINE, topology, "over", topology.reason)
 
-    def _abandon(self, topology: Topology, why: str, *, again: bool = True) -> None:
+    def _abandon(self, topology: Topology, why: Reason, *, again: bool = True) -> None:
         """A decision comes to nothing: what it got goes back; another plan is tried if there is a try left."""
         plan, brokers, leases = topology.plan, self._brokers(topology.parts), list(topology.leases.values())
         for id_ in leases:
@@ -288,10 +291,10 @@ class LeasedTopologies:
         else:
             self._end(topology, "abandon" if again else "give_up", why)
         for id_ in leases:
-            self._close_if_open(self._records.by_id.get(id_), f"its topology came to nothing: {why}")
+            self._close_if_open(self._records.by_id.get(id_), Reason(Code.TOPOLOGY_FAILED).because(why))
         self._release(plan, brokers)
 
-    def _end(self, topology: Topology, event: str, why: str) -> None:
+    def _end(self, topology: Topology, event: str, why: Reason) -> None:
         self._kernel.fire(TOPOLOGY_MACHINE, topology, event, why)
         topology.reason, topology.ended = why, self._kernel.now
 
@@ -310,11 +313,11 @@ class LeasedTopologies:
     def _due(self, record: Topology) -> None:
         if record.state == ASKING:
             if record.deadline <= self._kernel.now:
-                self._end(record, "refuse", f"no answer from broker {record.broker} in time")
+                self._end(record, "refuse", Reason(Code.NO_TICKET, record.broker))
             elif record.send_at <= self._kernel.now:
                 self._send_plan(record)
         elif record.state == COMMITTING and record.deadline <= self._kernel.now:
-            self._abandon(record, "not all of its tickets came in time")
+            self._abandon(record, Reason(Code.TICKETS_LATE))
         elif record.state in OVER and record.ended + self._kernel.settings.retention <= self._kernel.now:
             self._forget(record)
 
@@ -337,9 +340,10 @@ class LeasedTopologies:
 
     @command("topology.close")
     def _close(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        topology, reason = self._find(arguments), _text(arguments, "reason") or "closed by its guest"
+        topology, text = self._find(arguments), _text(arguments, "reason")
+        reason = said(text) if text else Reason(Code.CLOSED_BY_GUEST)
         if topology.state in OVER:
-            raise CommandError(f"topology {topology.id} is {topology.state} already: {topology.reason}")
+            raise CommandError(f"topology {topology.id} is {topology.state} already: {words(topology.reason)}")
         if topology.state == COMMITTED:
             topology.reason = reason
             self._kernel.touch(topology)
@@ -349,14 +353,14 @@ class LeasedTopologies:
             self._give_up(topology, reason)
         return self._describe(topology)
 
-    def _give_up(self, topology: Topology, reason: str) -> None:
+    def _give_up(self, topology: Topology, reason: Reason) -> None:
         """No tickets of it are to be redeemed."""
         if topology.state == ASKING:
             self._end(topology, "give_up", reason)
         else:
             self._abandon(topology, reason, again=False)
 
-    def slice_closing(self, name: str, reason: str) -> None:
+    def slice_closing(self, name: str, reason: Reason) -> None:
         """What is still planned for a slice that is closed is given up first, or it would be leased all the same."""
         for topology in list(self.by_id.values()):
             if topology.state in (ASKING, COMMITTING) and _request(topology).slice == name:
@@ -397,7 +401,7 @@ class LeasedTopologies:
             "objective": topology.objective,
             "gap": topology.gap,
             "expires": topology.expires if topology.expires >= 0 else None,
-            "reason": topology.reason,
+            **view(topology.reason),
             "earliest": topology.earliest if topology.earliest >= 0 else None,
             "parts": [self._describe_part(topology, part) for part in topology.parts],
         }
@@ -412,7 +416,9 @@ class LeasedTopologies:
         """The topologies as mappers see them, those that are over for a while included."""
         for topology in self.by_id.values():
             leases = tuple(topology.leases.values())
-            yield TopologyView(topology.id, topology.state, topology.term, leases, topology.reason, topology.earliest)
+            yield TopologyView(
+                topology.id, topology.state, topology.term, leases, words(topology.reason), topology.earliest
+            )
 
 
 class PlanTrials:
@@ -465,7 +471,7 @@ def check_topology(request: TopologyRequest, now: Instant) -> None:
         except CommandError as error:
             faults.append(f"{member.id}: {error}")
     if request.lst + request.duration <= now:
-        faults.append(f"lst: found {request.lst}, such a term would be over: it is {now} here")
+        faults.append(f"lst: found {mark(request.lst)}, such a term would be over: it is {mark(now)} here")
     if len(request.to_bytes()) > REQUEST_BYTES_MAX * 4 or len(request.for_broker().to_bytes()) > REQUEST_BYTES_MAX:
         faults.append(f"the request is too long, at most {REQUEST_BYTES_MAX} bytes are sent")
     if faults:
@@ -498,7 +504,7 @@ def _answer(message: Planned) -> dict[str, Any]:
         "objective": message.objective,
         "gap": message.gap,
         "expires": message.expires if message.expires >= 0 else None,
-        "reason": message.reason,
+        **view(message.reason),
         "earliest": message.earliest if message.earliest >= 0 else None,
         "parts": [asdict(part) for part in message.parts],
     }

@@ -22,6 +22,7 @@ from leasekit.core.leases import service_manager as sm
 from leasekit.core.leases.machine import NONE
 from leasekit.core.leases.records import GuestLease
 from leasekit.core.mappers import Go, Hold
+from leasekit.core.reasons import Code, Reason, said
 
 SLICE_KEY: Final = "slice.key"
 """The configuration property that holds a slice's login keys."""
@@ -53,7 +54,7 @@ class Predecessors:
             return True
         answer = self._look_at(lease, lease.after.join, lambda p: p.join == mb.JOINED)
         if answer == LOST:
-            self._endings.close(lease, f"its join predecessor {self._what_became_of(lease.after.join)}")
+            self._endings.close(lease, self._what_became_of(Code.JOIN_PREDECESSOR, lease.after.join))
         elif answer == WAIT:
             Membership.move(lease, "block_join")
         return answer == READY
@@ -62,12 +63,12 @@ class Predecessors:
         """The same for its first ticket; the mapper is asked when that is ``due``."""
         answer = self._look_at(lease, lease.after.redeem, lambda p: p.state in (sm.ACTIVE, sm.ACTIVE_TICKETED), ask=due)
         if answer == LOST:
-            self._endings.expire(lease, f"its redeem predecessor {self._what_became_of(lease.after.redeem)}")
+            self._endings.expire(lease, self._what_became_of(Code.REDEEM_PREDECESSOR, lease.after.redeem))
             return False
         if answer == WAIT:
             if lease.join != mb.BLOCKED_REDEEM:
                 Membership.move(lease, "block_redeem")
-                self._kernel.note(lease.id, "blocked_redeem", "", "", f"waits for {lease.after.redeem}")
+                self._kernel.note(lease.id, "blocked_redeem", "", "", said(f"waits for {lease.after.redeem}"))
         else:
             Membership.move(lease, "unblock")
         self._kernel.touch(lease)
@@ -96,11 +97,9 @@ class Predecessors:
             self._kernel.touch(lease)
         return READY
 
-    def _what_became_of(self, name: str) -> str:
-        predecessor = self._records.by_id.get(name)
-        if predecessor is None:
-            return f"{name} is over"
-        return f"{name} is {predecessor.state}: {predecessor.reason or 'it gave no reason'}"
+    def _what_became_of(self, code: Code, name: str) -> Reason:
+        other = self._records.by_id.get(name)
+        return Reason(code, name, "over") if other is None else Reason(code, name, other.state).because(other.reason)
 
 
 class SliceKeys:
@@ -126,7 +125,7 @@ class SliceKeys:
         ):
             lease.key_tried = key
             self._redeems.change(lease, {**lease.configuration, SLICE_KEY: key}, ())
-            self._redeems.reconfigure(lease, "the slice's key")
+            self._redeems.reconfigure(lease, said("the slice's key"))
         self._kernel.touch(lease)
 
 

@@ -29,8 +29,8 @@ from leasekit.core.claims.ticket import Ticket
 from leasekit.core.claims.tree import Overdelegation
 from leasekit.core.errors import LeasekitError, TicketError
 from leasekit.core.leases.records import SiteClaim
-from leasekit.core.protocol.codec import clip
 from leasekit.core.protocol.messages import ClaimReport
+from leasekit.core.reasons import Code, Reason, marked
 from leasekit.core.timetable import Shortfall
 
 REPLACED: Final = "replaced"
@@ -47,34 +47,37 @@ class ClaimReports:
         self._notices = notices
         self._reports = reports
 
-    def tell(self, key: bytes, claim: Claim, code: str, text: str, receipt: bytes = b"") -> None:
+    def tell(self, key: bytes, claim: Claim, reason: Reason, receipt: bytes = b"") -> None:
         """Tell the peer with ``key``, if it is one, what became of ``claim``."""
         brokers = (peer for peer in self._keyring.peers.values() if peer.role == "broker")
         peer = next((one.name for one in brokers if one.key == key or key in dict(one.former)), None)
         if peer is not None:
-            if code != REPLACED and sum(n.peer == peer for n in self._notices) >= REPORTS_MAX:
+            if reason.code != Code.REPLACED and sum(n.peer == peer for n in self._notices) >= REPORTS_MAX:
                 return
             number = self._kernel.next("serial")
-            message = ClaimReport(claim.id, number, code, clip(text), receipt)
-            self._notices.owe(f"report:{code}:{claim.id}@{peer}", peer, claim.id, number, message, claim.term.end)
+            message = ClaimReport(claim.id, number, reason, receipt)
+            self._notices.owe(
+                f"report:{reason.code}:{claim.id}@{peer}", peer, claim.id, number, message, claim.term.end
+            )
 
     def no_room(self, ticket: Ticket, short: Shortfall) -> TicketError:
         """Why the units aren't there: somebody was allowed to promise more than there is, or they are out of order."""
         leaf = ticket.leaf
         text = (
             f"{leaf.units} units of {leaf.type!r} were wanted, {max(short.free, 0)} are free at {self._keyring.name} "
-            f"over {tuple(short.term)}"
+            f"over {marked(short.term)}"
         )
         if all(claim.degree == DEGREE_ONE for claim in ticket.chain):
-            return TicketError("insufficient", text)
+            return TicketError(Code.INSUFFICIENT, text)
         holder, issuer = self._keyring.called(leaf.holder), self._keyring.called(leaf.issuer)
-        words = (
+        told = (
             f"oversubscribed: {holder} was refused {leaf.units} units of {leaf.type!r} {span_in_words(leaf.term)}, "
             f"which {issuer} gave it; {max(short.free, 0)} are free"
         )
-        self._reports.keep("oversubscribed", leaf.id, words)
-        self.tell(leaf.issuer, leaf, "oversubscribed", words)
-        return TicketError("oversubscribed", f"oversubscribed, try later: {text}")
+        why = Reason(Code.OVERSUBSCRIBED, detail=told)
+        self._reports.keep(leaf.id, why)
+        self.tell(leaf.issuer, leaf, why)
+        return TicketError(Code.OVERSUBSCRIBED, f"oversubscribed, try later: {text}")
 
 
 class Accusations:
@@ -101,7 +104,7 @@ class Accusations:
         self._incidents.keep(id_, found.guilty, of_overdelegation(found, word), words, root)
         for key in dict.fromkeys((found.guilty, found.parent.issuer)):  # a set has no order to rely on
             if not self._keyring.is_own(key):
-                self._told.tell(key, found.claims[0], "overdelegated", words)
+                self._told.tell(key, found.claims[0], Reason(Code.OVERDELEGATED, detail=words))
 
     def returned(self, ticket: Ticket, known: SiteClaim, note: Statement, contract: Statement) -> None:
         """A claim that its holder had given back by ``note`` was redeemed: its lease has a ``contract``. Only who

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from leasekit.actors.kernel import Kernel
 from leasekit.actors.keyring import Keyring
-from leasekit.actors.site.accusations import REPLACED, Accusations, ClaimReports
+from leasekit.actors.site.accusations import Accusations, ClaimReports
 from leasekit.actors.site.calendars import Calendars
 from leasekit.actors.site.claims import HEARD, SEEN, SiteClaims
 from leasekit.actors.site.limits import DelegationLimits
@@ -20,6 +20,7 @@ from leasekit.core.claims.ticket import Ticket
 from leasekit.core.claims.tree import Surplus
 from leasekit.core.errors import TicketError
 from leasekit.core.leases.records import SiteLease
+from leasekit.core.reasons import Code, Reason, mark
 from leasekit.core.time import Instant, Term
 from leasekit.core.timetable import Shortfall
 
@@ -49,9 +50,9 @@ class ClaimAccounts:
         until = min(added.until, self._limits.deadline(ticket))
         if until <= max(self._kernel.now, leaf.term.start):
             self._claims.tree.withdraw(leaf.digest)
-            raise TicketError("returned", f"the claim, or one above it, was ended as of {until}")
+            raise TicketError(Code.RETURNED, f"the claim, or one above it, was ended as of {mark(until)}")
         if added.surplus is not None:
-            raise TicketError("overdelegated", self._nothing_left(added.surplus))
+            raise TicketError(Code.OVERDELEGATED, self._nothing_left(added.surplus))
         if not booked:
             try:
                 self._limits.check_line(ticket)
@@ -141,7 +142,7 @@ class TicketAdmission:
             if record is not None:
                 claim = decode_claim(record.body, record.signature)
                 receipt = self._claims.receipt(old, self._claims.dated(record, leaf.term.start), lease.id)
-                self._told.tell(claim.issuer, claim, REPLACED, f"ends at {leaf.term.start}", receipt)
+                self._told.tell(claim.issuer, claim, Reason(Code.REPLACED, at=leaf.term.start), receipt)
         return until
 
     def _rest(self, leaf: Claim, until: Instant) -> Term:

@@ -48,11 +48,12 @@ from leasekit.core.protocol.messages import (
     Relinquished,
     Truncated,
 )
+from leasekit.core.reasons import Code, Reason, mark, said
 from leasekit.core.schema import Row
 from leasekit.core.time import Instant, Term
-from leasekit.core.words import counted
+from leasekit.core.words import counted, view
 
-GIVEN_BACK = "its guest gave the extend back"
+GIVEN_BACK = Reason(Code.EXTEND_TAKEN_BACK)
 STRAYS_MAX = 1000
 """How many closes of leases that were never redeemed are remembered at once."""
 
@@ -82,18 +83,18 @@ class Authority(SiteMaintenance):
         if not self.served.is_news(lease, peer, message.number):
             return
         if message.op not in (NEW, EXTEND, MODIFY, UNDO):
-            raise RemoteError("bad_op", f"op: found {message.op!r}, allowed are {NEW}, {EXTEND}, {MODIFY}, {UNDO}")
+            raise RemoteError(Code.BAD_OP, f"op: found {message.op!r}, allowed are {NEW}, {EXTEND}, {MODIFY}, {UNDO}")
         if message.op == NEW:
             lease = self._redeem_new(lease, peer, message)
         elif lease is None:
-            raise RemoteError("unknown_lease", f"{self.name} has no lease {message.lease}")
+            raise RemoteError(Code.UNKNOWN_LEASE, f"{self.name} has no lease {message.lease}")
         else:
             try:
                 self._continue(lease, peer, message)
             except RemoteError as error:
                 # Written down, unlike other refusals: a repeat that comes late must not be obeyed after all.
                 lease.number = message.number
-                self.updates.publish(lease, "refused", message.number, error.text)
+                self.updates.publish(lease, "refused", message.number, error.reason)
                 return
         self.served.accept(lease, message.number)
         self.kernel.touch(lease)
@@ -107,7 +108,7 @@ class Authority(SiteMaintenance):
         if message.op == EXTEND and self._is_taken(lease, message):
             return
         if lease.next is not None and (message.op, lease.next.op) != (MODIFY, EXTEND):
-            raise RemoteError("out_of_turn", f"lease {lease.id} has an extend or modify waiting already")
+            raise RemoteError(Code.WAITING, who=lease.id)
         au.MACHINE.next((lease.state, lease.pending), message.op)  # raises before anything is reserved
         if message.op == EXTEND:
             self._redeem_extend(lease, peer, message)
@@ -129,7 +130,9 @@ class Authority(SiteMaintenance):
         )  # fmt: skip
         self.leases[lease.id] = lease
         self.claims.remember(leaf, lease.id, REDEEMED, self.kernel.now)
-        self.kernel.note(lease.id, "redeem", "", f"{au.TICKETED}/{au.REDEEMING}", f"{peer}: {leaf.units} {leaf.type}")
+        self.kernel.note(
+            lease.id, "redeem", "", f"{au.TICKETED}/{au.REDEEMING}", said(f"{peer}: {leaf.units} {leaf.type}")
+        )
         self._end_with(lease, leaf, until)
         if lease.term.start <= self.kernel.now and lease.ended < 0:
             self.start_lease(lease)
@@ -139,7 +142,7 @@ class Authority(SiteMaintenance):
         """The same holder redeems the same claim under another number: a repeat, which gets the same answer."""
         known = self.claims.get(decode_ticket(message.ticket).leaf.digest)
         if known is None or known.lease != lease.id or lease.ended >= 0 or lease.pending == au.CLOSING:
-            raise RemoteError("exists", f"lease {lease.id} is {lease.state} already")
+            raise RemoteError(Code.EXISTS, f"lease {lease.id} is {lease.state} already")
         lease.number = lease.settles = message.number
         if lease.state == au.ACTIVE:
             self.updates.publish(lease, "active", message.number)
@@ -148,15 +151,14 @@ class Authority(SiteMaintenance):
     def _redeem_extend(self, lease: SiteLease, peer: str, message: Redeem) -> None:
         known = self.claims.get(decode_ticket(message.ticket).leaf.digest)
         if known is not None and known.lease == lease.id and lease.notice:
-            raise TicketError(
-                "noticed", f"lease {lease.id} does not go on by what {self.name} has accepted: {lease.notice}"
-            )
+            raise TicketError(Code.NOT_GOING_ON, who=lease.id, what=self.name, because=lease.notice)
         ticket, leaf = self.checks.check_first(peer, message.ticket, message.resource)
         if lease.noticed >= 0:
-            raise TicketError("noticed", f"lease {lease.id} ends at {lease.noticed}: {lease.notice}")
+            raise TicketError(Code.NOTICED, who=lease.id, at=lease.noticed, because=lease.notice)
         if leaf.type != lease.type or leaf.term.start != lease.term.end:
             raise TicketError(
-                "wrong_term", f"lease {lease.id} ends at {lease.term.end}, the claim starts at {leaf.term.start}"
+                Code.WRONG_TERM,
+                f"lease {lease.id} ends at {mark(lease.term.end)}, the claim starts at {mark(leaf.term.start)}",
             )
         until = self.admission.admit(ticket)
         self._take_next(lease, message, leaf, until)
@@ -199,7 +201,7 @@ class Authority(SiteMaintenance):
 
     def _take_next(self, lease: SiteLease, message: Redeem, leaf: Claim, until: Instant) -> None:
         """The extend or modify of ``message`` is good, up to ``until``: it is applied when its term begins."""
-        self.kernel.fire(au.MACHINE, lease, message.op, f"{counted(leaf.units)} to {leaf.term.end}")
+        self.kernel.fire(au.MACHINE, lease, message.op, said(f"{counted(leaf.units)} to {mark(leaf.term.end)}"))
         lease.number = message.number
         later = Later(
             message.op, message.number, leaf.digest, leaf.units, leaf.term, message.victims, message.properties
@@ -212,13 +214,13 @@ class Authority(SiteMaintenance):
 
     def _end_with(self, lease: SiteLease, leaf: Claim, until: Instant) -> None:
         if until < leaf.term.end:
-            self.notice_lease(lease, until, "its ticket, or one above it, was ended early")
+            self.notice_lease(lease, until, Reason(Code.ENDED_ABOVE))
         elif saving := saving_of(leaf):
             self.suspend_lease(lease, leaf.term.end, saving, "its broker")
 
     def _redeem_modify(self, lease: SiteLease, peer: str, message: Redeem) -> None:
         if not message.ticket:
-            self.kernel.fire(au.MACHINE, lease, "modify", "configuration")
+            self.kernel.fire(au.MACHINE, lease, "modify", said("configuration"))
             lease.number = message.number
             term = Term(self.kernel.now, lease.term.end) if lease.term.end > self.kernel.now else lease.term
             later = Later(MODIFY, message.number, lease.claim, lease.wanted, term, (), message.properties)
@@ -227,13 +229,17 @@ class Authority(SiteMaintenance):
             return
         known = self.claims.get(lease.claim)
         if known is not None and decode_ticket(message.ticket).leaf.term.end <= known.term.start:
-            raise TicketError("too_late", f"lease {lease.id} has gone on to its extension, at {known.term.start}")
+            raise TicketError(
+                Code.TOO_LATE, f"lease {lease.id} has gone on to its extension, at {mark(known.term.start)}"
+            )
         ticket, leaf = self.checks.check(peer, message.ticket, message.resource)
         if leaf.type != lease.type:
-            raise TicketError("type_changed", f"lease {lease.id} is of type {lease.type!r}, the claim of {leaf.type!r}")
+            raise TicketError(
+                Code.TYPE_CHANGED, f"lease {lease.id} is of type {lease.type!r}, the claim of {leaf.type!r}"
+            )
         if leaf.constraints.get(REPLACES) != lease.claim.hex():
             raise TicketError(
-                "replaces", f"claim {leaf.id[:16]} does not say that it replaces that of lease {lease.id}"
+                Code.REPLACES, f"claim {leaf.id[:16]} does not say that it replaces that of lease {lease.id}"
             )
         extension = lease.extension
         # Its issuer is that of the first one, or has another key by now.
@@ -241,12 +247,14 @@ class Authority(SiteMaintenance):
         cut = check_statement(self.keyring.scheme, message.truncation, TRUNCATION, signer=issuer, subject=lease.claim)
         if cut.at != leaf.term.start or cut.at >= lease.term.end:
             raise TicketError(
-                "wrong_term", f"lease {lease.id} is cut off at {cut.at}, the claim starts at {leaf.term.start}; its "
-                f"term ends at {lease.term.end}"
+                Code.WRONG_TERM, f"lease {lease.id} is cut off at {mark(cut.at)}, the claim starts at "
+                f"{mark(leaf.term.start)}; its "
+                f"term ends at {mark(lease.term.end)}"
             )  # fmt: skip
         if extension is not None and leaf.term.end != extension.term.start:
             raise TicketError(
-                "wrong_term", f"lease {lease.id} goes on from {extension.term.start}: the claim ends at {leaf.term.end}"
+                Code.WRONG_TERM,
+                f"lease {lease.id} goes on from {mark(extension.term.start)}: the claim ends at {mark(leaf.term.end)}",
             )
         self._take_next(lease, message, leaf, self.admission.replace(lease, ticket))
 
@@ -277,11 +285,12 @@ class Authority(SiteMaintenance):
         self.served.accept(lease, message.number)
 
     @staticmethod
-    def _why_closed(lease: SiteLease) -> str:
+    def _why_closed(lease: SiteLease) -> Reason | None:
         if lease.saves:
             return lease.notice
-        ended = "closed by its guest"
-        return ended if lease.noticed < 0 else f"{ended}, before it was to end at {lease.noticed}: {lease.notice}"
+        if lease.noticed < 0:
+            return Reason(Code.CLOSED_BY_GUEST)
+        return Reason(Code.CLOSED_BEFORE_NOTICE, at=lease.noticed).because(lease.notice)
 
     def _close_unknown(self, peer: str, message: CloseLease) -> None:
         """A close that overtook its redeem: remembered, so that the redeem finds the lease closed when it comes.
@@ -293,7 +302,7 @@ class Authority(SiteMaintenance):
         now = self.kernel.now
         lease = SiteLease(
             message.lease, peer, "", "", au.CLOSED, NONE, b"", Term(now, now + 1), 0, message.number,
-            reason="closed before it was redeemed", receipt=receipt, key=self.keyring.key_of(peer),
+            reason=Reason(Code.CLOSED_UNREDEEMED), receipt=receipt, key=self.keyring.key_of(peer),
         )  # fmt: skip
         lease.ended = self.kernel.now
         self.leases[lease.id] = lease
@@ -351,7 +360,7 @@ class Authority(SiteMaintenance):
                 self.kernel.send(peer, Relinquished(message.lease, message.number, b"", reason))
                 return
         receipt = state(self.keyring.signer_of(ticket.root.issuer), RECEIPT, digest, known.at, known.lease).encode()
-        self.kernel.send(peer, Relinquished(message.lease, message.number, receipt, ""))
+        self.kernel.send(peer, Relinquished(message.lease, message.number, receipt, None))
 
     def _settle_against_holder(self, ticket: Ticket, known: SiteClaim, note: Statement) -> None:
         """A claim that its holder had given back was redeemed: keep evidence, and end the lease."""
@@ -359,13 +368,13 @@ class Authority(SiteMaintenance):
         if lease is None or lease.ended >= 0 or lease.claim != ticket.leaf.digest or lease.pending == au.CLOSING:
             return
         self.accusations.returned(ticket, known, note, self.updates.contract(lease, known.at or self.kernel.now))
-        self.close_lease(lease, "close", "its holder had given the claim back")
+        self.close_lease(lease, "close", Reason(Code.GIVEN_BACK_BEFORE))
 
-    def _void(self, leaf: Claim, known: SiteClaim | None, number: int) -> tuple[SiteClaim, str]:
+    def _void(self, leaf: Claim, known: SiteClaim | None, number: int) -> tuple[SiteClaim, Reason | None]:
         if known is None or known.state == HEARD:  # nothing was ever used of it: from its start on it was never given
             record = self.claims.remember_unused(leaf, VOID, leaf.term.start)
             record.at = self.claims.end_claim(leaf.digest, leaf.term.start)
-            return record, ""
+            return record, None
         at = max(self.kernel.now, leaf.term.start)
         lease = self.leases.get(known.lease)
         if lease is not None and lease.ended < 0:
@@ -375,11 +384,11 @@ class Authority(SiteMaintenance):
                 self.claims.disuse(leaf.digest)
             elif lease.claim == leaf.digest and lease.pending != au.CLOSING and lease.number < number:
                 # Its guest was told no, and gives the claim back; then a late repeat of its redeem made the lease.
-                self.close_lease(lease, "close", "its claim was given back")
+                self.close_lease(lease, "close", Reason(Code.GIVEN_BACK))
             elif leaf.digest in (lease.claim, *(one.claim for one in lease.accepted)) and lease.pending != au.CLOSING:
-                return known, f"lease {lease.id} is using the claim: close the lease instead"
+                return known, Reason(Code.CLAIM_IN_USE, lease.id)
         known.state, known.at = VOID, self.claims.end_claim(leaf.digest, at)
-        return known, ""
+        return known, None
 
     # -- what ends early ---------------------------------------------------------------------------------------
 
@@ -410,7 +419,7 @@ class Authority(SiteMaintenance):
         elif known is not None and known.issuer == key.hex():
             claim = decode_claim(known.body, known.signature)
         else:
-            raise TicketError("unknown_claim", f"{self.name} has seen no claim of {peer} that this is about")
+            raise TicketError(Code.UNKNOWN_CLAIM, f"{self.name} has seen no claim of {peer} that this is about")
         check_statement(self.keyring.scheme, message.truncation, TRUNCATION, signer=key, subject=claim.digest)
         self._check_firm(claim, known)
         if known is None:
@@ -423,7 +432,7 @@ class Authority(SiteMaintenance):
             if at >= 0 and message.saving > 0:
                 self.suspend_lease(lease, at, message.saving, peer)
             elif at >= 0:
-                self.notice_lease(lease, at, f"{peer} ends it early" if own else taken_back(peer, taker))
+                self.notice_lease(lease, at, Reason(Code.ENDED_BY, peer) if own else taken_back(peer, taker))
         receipt = self.claims.receipt(claim.digest, ended, message.lease)
         self.kernel.send(peer, Accepted(message.lease, message.number, receipt))
 
@@ -437,7 +446,9 @@ class Authority(SiteMaintenance):
         guests = (peer for peer in self.keyring.peers.values() if peer.role == "guest")
         of_guest = any(claim.holder == peer.key or claim.holder in dict(peer.former) for peer in guests)
         if of_guest or (known is not None and known.state == REDEEMED):
-            raise TicketError("not_preemptible", f"claim {claim.id[:16]} does not say that its issuer may end it early")
+            raise TicketError(
+                Code.NOT_PREEMPTIBLE, f"claim {claim.id[:16]} does not say that its issuer may end it early"
+            )
 
     # -- time and state ----------------------------------------------------------------------------------------
 
@@ -455,25 +466,26 @@ class Authority(SiteMaintenance):
 
     @command("unit.disable")
     def _disable_unit(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        reason = str(arguments.get("reason") or "taken out of service by the operator")
+        text = arguments.get("reason")
+        reason = said(text) if text else Reason(Code.OUT_OF_SERVICE)
         unit = self.units.retire(str(arguments.get("unit", "")), reason)
         self.calendars.count(unit.type)
-        return {"unit": unit.id, "state": unit.state, "reason": unit.retire}
+        return {"unit": unit.id, "state": unit.state, **view(unit.retire)}
 
     @command("unit.enable")
     def _enable_unit(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         unit = self.units.bring_back(str(arguments.get("unit", "")))
         self.calendars.count(unit.type)
         self.demands.look_again()
-        return {"unit": unit.id, "state": unit.state, "reason": ""}
+        return {"unit": unit.id, "state": unit.state, **view(None)}
 
 
 def _check_words(message: Redeem) -> None:
     """What a guest says goes to drivers, logs and files: raises ``RemoteError`` for control characters in it."""
     if not is_plain(message.slice):
-        raise RemoteError("bad_name", f"slice: found {message.slice!r:.80}, names have no control characters")
+        raise RemoteError(Code.BAD_NAME, f"slice: found {message.slice!r:.80}, names have no control characters")
     try:
         check_plain(message.resource, "resource")
         check_plain(message.properties, "properties")
     except ValueError as error:
-        raise RemoteError("bad_properties", str(error)) from error
+        raise RemoteError(Code.BAD_PROPERTIES, str(error)) from error

@@ -12,6 +12,7 @@ from leasekit.actors.site.units import Units
 from leasekit.core.leases import authority as au
 from leasekit.core.leases.records import SiteLease
 from leasekit.core.leases.relations import Window
+from leasekit.core.reasons import Code, Reason
 from leasekit.core.time import INSTANT_MAX, Instant, Term
 from leasekit.core.timetable import Timetable
 
@@ -133,7 +134,7 @@ class Calendars:
         units = [self._units[name] for name in window.units if name in self._units and self._units[name].type == type_]
         if window.begun:
             return sum(unit.retire == retired_for(window) for unit in units)
-        passing = {"", *map(retired_for, self.windows.values())}
+        passing = {None, *map(retired_for, self.windows.values())}
         return sum(unit.retire in passing for unit in units)
 
     def _missing(self, type_: str) -> int:
@@ -146,6 +147,6 @@ class Calendars:
         return back - sum(self._dips.get((window.id, type_), 0) for window in running)
 
 
-def retired_for(window: Window) -> str:
+def retired_for(window: Window) -> Reason:
     """Why a unit is out of service that a window has."""
-    return f"{window.reason} ({window.id}, until {window.end})"
+    return Reason(Code.MAINTENANCE, window.id, until=window.end, detail=window.reason)

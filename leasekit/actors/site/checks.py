@@ -14,6 +14,7 @@ from leasekit.core.claims.ticket import REPLACES, Ticket, decode_ticket
 from leasekit.core.errors import TicketError
 from leasekit.core.properties import Properties, digest_properties
 from leasekit.core.protocol.fields import LIST_MAX
+from leasekit.core.reasons import Code, mark
 
 
 class ClaimHistory:
@@ -28,9 +29,9 @@ class ClaimHistory:
         """Raises ``TicketError`` if the ticket can't be redeemed any more."""
         known = self._claims.get(ticket.leaf.digest)
         if known is not None and known.state == VOID:
-            raise TicketError("returned", f"the claim was given back as of {known.at}")
+            raise TicketError(Code.RETURNED, f"the claim was given back as of {mark(known.at)}")
         if known is not None and known.state == REDEEMED:
-            raise TicketError("redeemed", f"the claim was redeemed for lease {known.lease}")
+            raise TicketError(Code.REDEEMED, f"the claim was redeemed for lease {known.lease}")
         self._incidents.check_issuers(ticket)
         self._limits.check_reclaimed(ticket)
 
@@ -60,20 +61,26 @@ class TicketChecks:
         holder = self._keyring.key_among(peer, ticket.leaf.holder)
         leaf = self._keyring.verify(ticket, root=self._keyring.own_among(ticket.root.issuer), holder=holder)
         if leaf.units > LIST_MAX:
-            raise TicketError("too_large", f"{leaf.units} units don't fit in one lease: at most {LIST_MAX} do")
+            raise TicketError(Code.TOO_LARGE, f"{leaf.units} units don't fit in one lease: at most {LIST_MAX} do")
         if leaf.term.end <= self._kernel.now:
             raise TicketError(
-                "expired", f"claim ended at {leaf.term.end}, it is {self._kernel.now} at {self._keyring.name}"
+                Code.EXPIRED,
+                f"claim ended at {mark(leaf.term.end)}, it is {mark(self._kernel.now)} at {self._keyring.name}",
+                who=self._keyring.name,
+                at=leaf.term.end,
+                now=self._kernel.now,
             )
         if leaf.properties != digest_properties(resource):
-            raise TicketError("wrong_properties", "the resource properties are not those that the claims name")
+            raise TicketError(Code.WRONG_PROPERTIES, "the resource properties are not those that the claims name")
         if leaf.type not in self._inventory.types:
             raise TicketError(
-                "unknown_type",
+                Code.UNKNOWN_TYPE,
                 f"type: found {leaf.type!r}, {self._keyring.name} has {', '.join(self._inventory.types)}",
             )
         if leaf.term.start > self._kernel.now + self._settings.redeem_ahead_max:
-            raise TicketError("future", f"the term starts at {leaf.term.start}, too far ahead of {self._kernel.now}")
+            raise TicketError(
+                Code.FUTURE, f"the term starts at {mark(leaf.term.start)}, too far ahead of {mark(self._kernel.now)}"
+            )
         self._history.check(ticket)
         return ticket, leaf
 
@@ -84,5 +91,7 @@ class TicketChecks:
         ticket, leaf = self.check(peer, data, resource)
         if REPLACES in leaf.constraints:
             old = leaf.constraints[REPLACES][:16]
-            raise TicketError("replaces", f"claim {leaf.id[:16]} replaces claim {old}: it is for a modify of its lease")
+            raise TicketError(
+                Code.REPLACES, f"claim {leaf.id[:16]} replaces claim {old}: it is for a modify of its lease"
+            )
         return ticket, leaf

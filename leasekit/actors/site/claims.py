@@ -25,6 +25,7 @@ from leasekit.core.claims.tree import BY_DELEGATION, BY_USE, ClaimTree, Standing
 from leasekit.core.claims.verify import TicketVerifier
 from leasekit.core.errors import CommandError, TicketError
 from leasekit.core.leases.records import SiteClaim, SiteLease
+from leasekit.core.reasons import Code
 from leasekit.core.schema import Row
 from leasekit.core.time import Instant
 
@@ -89,7 +90,7 @@ class SiteClaims:
         count = self._unused[claim.issuer.hex()]
         if count >= UNUSED_MAX and claim.digest not in self.by_digest:
             raise TicketError(
-                "busy", f"{self._keyring.name} remembers {count} unused claims of {fingerprint(claim.issuer)}"
+                Code.BUSY, f"{self._keyring.name} remembers {count} unused claims of {fingerprint(claim.issuer)}"
             )
         return self.remember(claim, "", state_, at)
 

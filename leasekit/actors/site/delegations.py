@@ -16,6 +16,7 @@ from leasekit.core.errors import CommandError
 from leasekit.core.leases import delegation as deleg
 from leasekit.core.leases.relations import Delegation
 from leasekit.core.properties import digest_properties
+from leasekit.core.reasons import Code, Reason
 from leasekit.core.time import Instant, Term
 
 
@@ -49,7 +50,7 @@ class SiteDelegations:
         for record in list(self.issued):
             if record.state in (deleg.HELD, deleg.OFFERING) and record.type not in self._inventory.types:
                 self.issued.take_back(
-                    record, self._kernel.now, -1, f"{self._keyring.name} has no {record.type!r} any more"
+                    record, self._kernel.now, -1, Reason(Code.TYPE_GONE, self._keyring.name, record.type)
                 )
 
     def delegation_specs(self) -> Sequence[DelegationSpec]:

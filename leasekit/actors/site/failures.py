@@ -16,14 +16,14 @@ from typing import Any
 
 from leasekit.actors.dispatch import command, query
 from leasekit.actors.site.outages import SiteOutages
-from leasekit.actors.site.units import REASON_MAX
 from leasekit.actors.site.waiting import REPLACE
 from leasekit.core.drivers import LEASE, SITE, Blame
 from leasekit.core.errors import CommandError
 from leasekit.core.leases import authority as au
 from leasekit.core.leases.records import SiteLease, SiteUnit
 from leasekit.core.properties import EMPTY
-from leasekit.core.protocol.codec import clip
+from leasekit.core.reasons import Code, Reason, said
+from leasekit.core.words import view
 
 
 class SiteFailures(SiteOutages):
@@ -46,16 +46,17 @@ class SiteFailures(SiteOutages):
             raise CommandError(f"unit {name} is {unit.state}: only one that is {au.UP} can be said to have failed")
         if unit.lease != lease or arguments.get("setup", unit.setup) != unit.setup:
             raise CommandError(f"unit {name} has another lease by now, or was set up anew")
-        reason = clip(str(arguments.get("reason") or "it is down, says the operator"), REASON_MAX)
+        text = arguments.get("reason")
+        reason = said(text) if text else Reason(Code.DOWN)
         self.units.lose(unit, reason)
         if unit.retire:
             self.calendars.count(unit.type)
         self._go_on_without(self.leases[lease], unit)
-        return {"unit": name, "state": unit.state, "reason": unit.reason}
+        return {"unit": name, "state": unit.state, **view(unit.reason)}
 
     def _go_on_without(self, lease: SiteLease, unit: SiteUnit) -> None:
         lease.units.remove(unit.id)
-        lease.reason = f"unit {unit.id}: {unit.reason}"
+        lease.reason = Reason(Code.UNIT, unit.id).because(unit.reason)
         self.kernel.touch(lease)
         settled = lease.pending != au.PRIMING
         if settled:
@@ -68,7 +69,7 @@ class SiteFailures(SiteOutages):
             self.updates.publish(lease, "active", 0, lease.reason)
 
     def _unit_failed(self, lease: SiteLease, unit: SiteUnit, blame: Blame) -> None:
-        reason = f"unit {unit.id}: {unit.reason}"
+        reason = Reason(Code.UNIT, unit.id).because(unit.reason)
         if blame == SITE:
             self.stop_setups(lease, unit, reason)
             return
@@ -114,7 +115,7 @@ class SiteFailures(SiteOutages):
             return False
         most = self.settings.replacements_max + lease.wanted * self.settings.replacements_share // 1000
         if count and lease.replaced >= most:
-            lease.reason = clip(f"{lease.reason}; {most} of its units were replaced already", REASON_MAX)
+            lease.reason = Reason(Code.REPLACED_ENOUGH, units=most).because(lease.reason)
             return False
         lease.replaced += count
         if lease.id not in self.demands.ops:

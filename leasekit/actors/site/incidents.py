@@ -20,6 +20,7 @@ from leasekit.core.claims.keys import fingerprint
 from leasekit.core.claims.ticket import Ticket
 from leasekit.core.errors import TicketError
 from leasekit.core.leases.relations import Incident
+from leasekit.core.reasons import Code, Reason
 from leasekit.core.schema import Row
 
 
@@ -42,7 +43,7 @@ class Incidents:
             if banned is not None:
                 who = self._keyring.called(banned)
                 raise TicketError(
-                    "guilty_issuer", f"{who} has given away more than it had: {self._keyring.name} keeps evidence"
+                    Code.GUILTY_ISSUER, f"{who} has given away more than it had: {self._keyring.name} keeps evidence"
                 )
 
     def keep(self, id_: str, guilty: bytes, evidence: Evidence, words: str, root: bytes = b"") -> None:
@@ -60,7 +61,7 @@ class Incidents:
             self._guilty[incident.guilty] += 1  # guilty is who there is evidence against: no more than that is kept
         self.evidence[id_] = incident
         self._kernel.touch(incident)
-        self._reports.keep(evidence.kind, id_, words, event=evidence.kind)
+        self._reports.keep(id_, Reason(evidence.kind, detail=words), event=evidence.kind)
 
     def _make_room(self, root: str) -> bool:
         if len(self.evidence) < self._settings.evidence_max:

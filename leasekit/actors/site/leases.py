@@ -26,7 +26,7 @@ from leasekit.actors.site.operations import Operations
 from leasekit.actors.site.power import switch
 from leasekit.actors.site.saved import SiteSaved
 from leasekit.actors.site.turns import SiteTurns
-from leasekit.actors.site.units import REASON_MAX, Units, summary
+from leasekit.actors.site.units import Units, summary
 from leasekit.actors.site.updates import LeaseUpdates
 from leasekit.actors.site.waiting import GROW, NEW, REPLACE, SHRINK, DemandQueue
 from leasekit.actors.turns import is_inline
@@ -46,12 +46,12 @@ from leasekit.core.mappers import (
     Release,
     Wake,
 )
-from leasekit.core.protocol.codec import clip
 from leasekit.core.protocol.messages import EXTEND
+from leasekit.core.reasons import Code, Reason, of_mapper, said
 from leasekit.core.schema import Row
 from leasekit.core.steps import ActionDone, Tick, Turn, TurnDone
 from leasekit.core.time import Duration, Instant, Term
-from leasekit.core.words import counted
+from leasekit.core.words import counted, view
 
 
 class SiteLeases(Server[SiteLease]):
@@ -129,7 +129,7 @@ class SiteLeases(Server[SiteLease]):
         lease.term = Term(lease.term.start, later.term.end)
         changed = later.properties != lease.properties
         lease.properties = later.properties
-        self.kernel.fire(au.MACHINE, lease, "apply", later.op)
+        self.kernel.fire(au.MACHINE, lease, "apply", said(later.op))
         if changed and later.op != EXTEND:
             lease.waiting += sum(
                 self.units.change(self.units[name]) for name in lease.units if name not in later.victims
@@ -150,7 +150,7 @@ class SiteLeases(Server[SiteLease]):
         else:
             self._check_primed(lease)
 
-    def withdraw_next(self, lease: SiteLease, why: str) -> None:
+    def withdraw_next(self, lease: SiteLease, why: Reason | None) -> None:
         """The extend that was accepted comes to nothing before it began."""
         later = lease.extension
         if later is None:
@@ -161,7 +161,7 @@ class SiteLeases(Server[SiteLease]):
             self.kernel.fire(au.MACHINE, lease, "withdraw", why)
         self.kernel.touch(lease)
 
-    def close_lease(self, lease: SiteLease, event: str, reason: str) -> None:
+    def close_lease(self, lease: SiteLease, event: str, reason: Reason | None) -> None:
         """End the lease now: every unit goes; what is up of one that is suspended is saved. ``event`` is ``close`` or
         ``end``.
         """
@@ -181,7 +181,7 @@ class SiteLeases(Server[SiteLease]):
             self._take(lease, self.units[name])
         self._check_down(lease)
 
-    def notice_lease(self, lease: SiteLease, at: Instant, why: str) -> None:
+    def notice_lease(self, lease: SiteLease, at: Instant, why: Reason | None) -> None:
         """End the lease at ``at``, before its term does, or that of a renewal, and tell its guest now."""
         later = lease.extension
         if lease.ended >= 0 or lease.pending == au.CLOSING or at >= lease.goes_to or 0 <= lease.noticed <= at:
@@ -196,7 +196,7 @@ class SiteLeases(Server[SiteLease]):
         self.calendars.end(lease, at)
         for one in lease.accepted:
             self.calendars.of(lease.type).end(one.claim, at)
-        self.kernel.note(lease.id, "notice", "", "", f"ends at {at}: {why}")
+        self.kernel.note(lease.id, "notice", "", "", Reason(Code.ENDS_AT, at=at).because(why))
         if lease.pending == au.REDEEMING and lease.id not in self.demands.ops and lease.term.start >= at:
             self.kernel.fire(au.MACHINE, lease, "refuse", why)
             lease.reason = why
@@ -207,13 +207,13 @@ class SiteLeases(Server[SiteLease]):
     def suspend_lease(self, lease: SiteLease, at: Instant, saving: Duration, by: str) -> None:
         """Have the lease end so early that its units are saved by ``at``, in ``saving`` ms; tell its guest now."""
         if not saves(self.inventory.properties(lease.type)):
-            self.notice_lease(lease, at, f"{by} ends it early")
+            self.notice_lease(lease, at, Reason(Code.ENDED_BY, by))
             return
         if lease.ended >= 0 or lease.pending == au.CLOSING:
             return  # its guest has closed it, and may have said that nothing is to be kept
         before, begin = lease.saves, max(at - saving, self.kernel.now)
         lease.saves = True
-        self.notice_lease(lease, begin, f"{by} suspends it")
+        self.notice_lease(lease, begin, Reason(Code.SUSPENDED_BY, by))
         lease.saves = before if lease.noticed != begin else lease.ended < 0
         self.kernel.touch(lease)
 
@@ -227,19 +227,23 @@ class SiteLeases(Server[SiteLease]):
         if lease.pending != au.PRIMING or lease.waiting or lease.id in self.demands.ops:
             return
         if not lease.units and lease.state == au.TICKETED:
-            lease.reason = lease.reason or "no unit came up"
+            lease.reason = lease.reason or Reason(Code.NO_UNIT)
             self.kernel.fire(au.MACHINE, lease, "fail", lease.reason)
             self.calendars.end(lease, self.kernel.now)
             self._finish(lease, "failed")
             return
-        short = lease.wanted - len(lease.units)
-        lease.reason = f"{short} of {lease.wanted} units are missing: {lease.reason}" if short else ""
+        lease.reason = self._short(lease)
         self.kernel.fire(au.MACHINE, lease, "primed", lease.reason)
         self.updates.publish(lease, "active", lease.settles)
         if lease.next is not None:
-            self.kernel.fire(au.MACHINE, lease, lease.next.op, "accepted meanwhile")
+            self.kernel.fire(au.MACHINE, lease, lease.next.op, Reason(Code.ACCEPTED_MEANWHILE))
             if lease.next.term.start <= self.kernel.now:
                 self.apply_next(lease)
+
+    @staticmethod
+    def _short(lease: SiteLease) -> Reason | None:
+        short = lease.wanted - len(lease.units)
+        return Reason(Code.UNITS_MISSING, units=short, of=lease.wanted).because(lease.reason) if short else None
 
     def _check_down(self, lease: SiteLease) -> None:
         """A lease that closes is closed when the last unit that it held has been torn down."""
@@ -337,7 +341,7 @@ class SiteLeases(Server[SiteLease]):
         if lease is None or op is None:
             raise CommandError(f"lease {decision.lease!r} waits for nothing (any more)")
         if isinstance(decision, Refuse):
-            self._refuse(lease, op, decision.reason)
+            self._refuse(lease, op, of_mapper(decision.reason))
         elif isinstance(decision, Assign):
             self._assign(lease, op, decision.units)
         else:
@@ -359,9 +363,9 @@ class SiteLeases(Server[SiteLease]):
         if missing > self.demands.shown_units(lease, missing):  # more have failed than the mapper knew of
             self.demands.put(lease, REPLACE if op == NEW else op)
         elif len(names) < missing:
-            lease.reason = lease.reason or f"only {len(names)} more were free"
+            lease.reason = lease.reason or Reason(Code.FEWER_FREE, units=len(names))
         if op == NEW:
-            self.kernel.fire(au.MACHINE, lease, "assign", counted(len(names)))
+            self.kernel.fire(au.MACHINE, lease, "assign", said(counted(len(names))))
         for name in names:
             lease.units.append(name)
             lease.waiting += 1
@@ -381,12 +385,11 @@ class SiteLeases(Server[SiteLease]):
             self._take(lease, self.units[name])
         self._check_primed(lease)
 
-    def _refuse(self, lease: SiteLease, op: str, reason: str) -> None:
+    def _refuse(self, lease: SiteLease, op: str, reason: Reason) -> None:
         if op == SHRINK:
             raise CommandError(f"lease {lease.id} must give up units: that can't be refused")
         if self.demands.stale:
             return  # by what there is now it may be another matter
-        reason = clip(reason, REASON_MAX)
         self.demands.remove(lease)
         lease.reason = lease.reason or reason
         if op == NEW:
@@ -428,7 +431,7 @@ class SiteLeases(Server[SiteLease]):
         elif lease.next is not None and lease.next.term.start <= now:
             self.apply_next(lease)
         elif lease.term.end <= now and lease.next is None:
-            self.close_lease(lease, "end", "its term is over")
+            self.close_lease(lease, "end", Reason(Code.TERM_OVER))
         elif lease.pending == au.REDEEMING and lease.term.start <= now and lease.id not in self.demands.ops:
             self.start_lease(lease)
         if lease.unacked and lease.send_at <= now:
@@ -482,7 +485,7 @@ class SiteLeases(Server[SiteLease]):
             "next": None
             if lease.next is None
             else {"op": lease.next.op, "units": lease.next.units, "term": list(lease.next.term)},
-            "reason": lease.reason,
+            **view(lease.reason),
         }
 
     @query("units")

@@ -16,6 +16,7 @@ from leasekit.core.errors import TicketError
 from leasekit.core.leases import authority as au
 from leasekit.core.leases import delegation as deleg
 from leasekit.core.leases.records import SiteLease
+from leasekit.core.reasons import Code, Reason
 from leasekit.core.time import Instant
 from leasekit.core.timetable.profile import FOREVER, Profile
 
@@ -38,7 +39,7 @@ class DelegationLimits:
         for record in self._issued:
             if record.digest == root and record.statement and 0 <= record.reclaimed <= ticket.leaf.term.start:
                 at = in_words(record.reclaimed)
-                raise TicketError("reclaimed", f"{self._keyring.name} took this delegation back as of {at}")
+                raise TicketError(Code.RECLAIMED, f"{self._keyring.name} took this delegation back as of {at}")
 
     def check_line(self, ticket: Ticket) -> None:
         """Of what was given in the place of something else its holder gives no more than the most that it ever had:
@@ -60,9 +61,9 @@ class DelegationLimits:
         at = used.first_at_least(max(leaf.term.start, self._kernel.now), most - leaf.units + 1)
         if at < leaf.term.end:
             giver = self._keyring.called(ticket.root.holder)
-            words = f"{giver} gives more than the {most} units of {leaf.type!r} that it has"
-            self._reports.keep("overdelegated", leaf.id, words)
-            raise TicketError("overdelegated", f"{words}: {used.value(at)} are in use at {in_words(at)}")
+            text = f"{giver} gives more than the {most} units of {leaf.type!r} that it has"
+            self._reports.keep(leaf.id, Reason(Code.OVERDELEGATED, detail=text))
+            raise TicketError(Code.OVERDELEGATED, f"{text}: {used.value(at)} are in use at {in_words(at)}")
 
     def deadline(self, ticket: Ticket) -> Instant:
         """When leases from a ticket's delegation are over at the latest, if it was taken back."""

@@ -19,8 +19,8 @@ from leasekit.core.errors import CommandError
 from leasekit.core.leases import authority as au
 from leasekit.core.leases import delegation as deleg
 from leasekit.core.leases.relations import Delegation, Window
-from leasekit.core.protocol.codec import clip
 from leasekit.core.protocol.messages import Withhold
+from leasekit.core.reasons import clip, mark, marked, said
 from leasekit.core.schema import Row
 from leasekit.core.time import INSTANT_MAX, Instant, Term
 from leasekit.core.words import counted
@@ -48,17 +48,21 @@ class SiteMaintenance(SiteFailures):
         if type(start) is not int or type(end) is not int or not max(start, self.kernel.now) < end <= INSTANT_MAX:
             raise CommandError(
                 f"window: found {start!r:.40} to {end!r:.40}, it must end after it begins, later than "
-                f"{self.kernel.now} and by {INSTANT_MAX}"
+                f"{mark(self.kernel.now)} and by {INSTANT_MAX}"
             )
         chosen = self._chosen(names, type_)
         self._check_alone(chosen, max(start, self.kernel.now), end)
         window = Window(
-            f"window-{self.kernel.next('serial')}", max(start, self.kernel.now), end, chosen, clip(reason, REASON_MAX),
+            f"window-{self.kernel.next('serial')}", max(start, self.kernel.now), end, chosen, clip(reason),
             bool(arguments.get("close", False)),
         )  # fmt: skip
         self.calendars.add(window)
         self.kernel.note(
-            "", "maintenance", "", "", f"{window.id}: {counted(len(chosen))} over [{start}, {end}): {reason}"
+            "",
+            "maintenance",
+            "",
+            "",
+            said(f"{counted(len(chosen))} over [{mark(start)}, {mark(end)})").because(retired_for(window)),
         )
         self.calendars.count_all(window)
         self._tell_brokers(window, give_back=False)
@@ -87,7 +91,8 @@ class SiteMaintenance(SiteFailures):
             shared = set(units) & set(other.units)
             if shared and start < other.end and other.start < end:
                 raise CommandError(
-                    f"units: {min(shared)} is in {other.id} already, over [{other.start}, {other.end}): remove it first"
+                    f"units: {min(shared)} is in {other.id} already, over {marked((other.start, other.end))}: "
+                    f"remove it first"
                 )
 
     @command("maintenance.remove")
@@ -134,7 +139,7 @@ class SiteMaintenance(SiteFailures):
             if lease.term.start >= window.end or lease.ended >= 0:
                 continue
             if lease.type in gone or set(lease.units) & set(window.units):
-                self.notice_lease(lease, max(window.start, lease.term.start), window.reason)
+                self.notice_lease(lease, max(window.start, lease.term.start), retired_for(window))
 
     def _tell_of_windows(self, record: Delegation) -> None:
         """One that has just taken its delegation hears of the windows that there are."""

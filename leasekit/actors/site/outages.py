@@ -11,15 +11,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from leasekit.actors.site.leases import SiteLeases
-from leasekit.actors.site.units import REASON_MAX
 from leasekit.core.leases import authority as au
 from leasekit.core.leases import outage as out
 from leasekit.core.leases.outage import Outage
 from leasekit.core.leases.records import SiteLease, SiteUnit
-from leasekit.core.protocol.codec import clip
+from leasekit.core.reasons import Code, Reason
 from leasekit.core.schema import Row
 from leasekit.core.steps import ActionDone
 from leasekit.core.time import MINUTE, SECOND, Duration, Instant
+from leasekit.core.words import view
 
 AGAIN_FIRST: Final[Duration] = 10 * SECOND
 """How long after setups were stopped one is tried; the wait doubles from there."""
@@ -36,7 +36,7 @@ class SiteOutages(SiteLeases):
         self.kernel.register(Outage, due_at=self._outage_due_at, on_due=self._try)
         self.units.moved += (self._held_up, self.saved.unit_moved)
 
-    def stop_setups(self, lease: SiteLease, unit: SiteUnit, reason: str) -> None:
+    def stop_setups(self, lease: SiteLease, unit: SiteUnit, reason: Reason) -> None:
         """A unit could not be set up by the site's fault: no more of its lease's are, until one can be."""
         outage = self.outages.get(lease.id)
         if outage is None:
@@ -66,11 +66,11 @@ class SiteOutages(SiteLeases):
     def _tell_waiting(self, outage: Outage) -> None:
         """Tell the lease's guest once why it waits."""
         lease = self.leases[outage.lease]
-        words = clip(f"{self.name} can't set up units of type {outage.type} for now: {outage.reason}", REASON_MAX)
-        if not lease.reason.startswith(words.partition(": ")[0]):
-            lease.reason = words
+        why = Reason(Code.OUTAGE, self.name, outage.type)
+        if lease.reason is None or (lease.reason.code, lease.reason.what) != (why.code, why.what):
+            lease.reason = why.because(outage.reason)
             self.kernel.touch(lease)
-            self.updates.publish(lease, "waiting", 0, words)
+            self.updates.publish(lease, "waiting", 0)
 
     def _try(self, outage: Outage) -> None:
         """Set up the unit that waits the longest; nothing, if none does any more."""
@@ -78,11 +78,11 @@ class SiteOutages(SiteLeases):
             unit = outage.waiting.pop(next(iter(outage.waiting)))
             if outage.holds_up(unit):
                 outage.unit = unit.id
-                self.kernel.fire(out.MACHINE, outage, "try", unit.id)
+                self.kernel.fire(out.MACHINE, outage, "try", Reason(Code.UNIT, unit.id))
                 self.units.prepare(unit)
         self.kernel.touch(outage)
 
-    def _held_up(self, unit: SiteUnit, event: str, before: str, why: str, done: ActionDone | None) -> None:
+    def _held_up(self, unit: SiteUnit, event: str, before: str, why: Reason | None, done: ActionDone | None) -> None:
         tried = (one for one in self.outages.values() if one.unit == unit.id and one.state == out.TRYING)
         outage = next(tried, None)
         if outage is None:
@@ -91,7 +91,7 @@ class SiteOutages(SiteLeases):
             self._mended(outage)
         elif unit.state == au.OUT or (unit.state != au.SETUP and not unit.promised):
             outage.again = self.kernel.now
-            self.kernel.fire(out.MACHINE, outage, "unclear", f"{unit.id} {why}".rstrip())
+            self.kernel.fire(out.MACHINE, outage, "unclear", Reason(Code.UNIT, unit.id).because(why))
 
     def _mended(self, outage: Outage) -> None:
         self._end_outage(outage, "mended")
@@ -140,10 +140,13 @@ class SiteOutages(SiteLeases):
         for unit in found:
             outage = self.outages.get(self.units[unit["unit"]].promised)
             if outage is not None and unit["unit"] in outage.waiting:
-                unit["reason"] = f"waits until the site is mended: {outage.reason}"
+                unit |= view(Reason(Code.WAITS_FOR_SITE).because(outage.reason))
         return found
 
     def _query_status(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        names = ("type", "lease", "since", "again", "tries", "reason")
-        outages = [{name: getattr(outage, name) for name in names} for outage in self.outages.values()]
+        names = ("type", "lease", "since", "again", "tries")
+        outages = [
+            {**{name: getattr(outage, name) for name in names}, **view(outage.reason)}
+            for outage in self.outages.values()
+        ]
         return {**super()._query_status(arguments), "outages": outages}

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from leasekit.actors.site.units import REASON_MAX, Units
+from leasekit.actors.site.units import Units
 from leasekit.core.errors import CommandError
 from leasekit.core.leases import authority as au
 from leasekit.core.leases import power as pw
 from leasekit.core.leases.machine import NONE
 from leasekit.core.mappers import Power
-from leasekit.core.protocol.codec import clip
+from leasekit.core.reasons import of_mapper
 
 EVENTS: Final = ("on", "off", "suspend")
 """What a mapper may decide."""
@@ -35,4 +35,4 @@ def switch(units: Units, decision: Power) -> None:
         raise CommandError(f"unit {name} is {unit.state}{f', for lease {holder}' if holder else ''}: it stays on")
     if not pw.MACHINE.allows((unit.power, NONE), to):
         raise CommandError(f"unit {name} is {unit.power}: it can't be switched {to}")
-    units.switch(unit, to, clip(decision.reason, REASON_MAX))
+    units.switch(unit, to, of_mapper(decision.reason) if decision.reason else None)

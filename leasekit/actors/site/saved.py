@@ -17,14 +17,13 @@ from leasekit.actors.kernel import Kernel
 from leasekit.actors.keyring import Keyring
 from leasekit.actors.settings import AuthoritySettings
 from leasekit.actors.site.inventory import Inventory
-from leasekit.actors.site.units import REASON_MAX
 from leasekit.core.drivers import DROP, NOT_RESUMED, NOT_SAVED, RESUME, SAVE, UNIT
 from leasekit.core.leases import authority as au
 from leasekit.core.leases import saved as sv
 from leasekit.core.leases.records import SiteLease, SiteUnit
 from leasekit.core.leases.saved import RESUMES, SavedUnit, saved_key
 from leasekit.core.properties import Properties
-from leasekit.core.protocol.codec import clip
+from leasekit.core.reasons import Code, Reason, all_of, said
 from leasekit.core.schema import Row
 from leasekit.core.steps import Action, ActionDone
 from leasekit.core.time import HOUR, Duration
@@ -73,21 +72,19 @@ class SiteSaved:
             claimed.lease = lease.id  # it isn't up yet: what it was to go on from is kept for the next
             self._kernel.touch(claimed)
         elif unit.state == au.SETUP:
-            self._say(lease, f"unit {unit.id} was not saved: it was not up yet")
+            self._say(lease, unit, Reason(Code.NOT_UP))
         elif sum(kept.holder == lease.holder for kept in self.units.values()) >= self._settings.saved_max:
-            self._say(
-                lease, f"unit {unit.id} was not saved: {self._settings.saved_max} of its holder's are kept already"
-            )
+            self._say(lease, unit, Reason(Code.SAVED_MAX, of=self._settings.saved_max))
         else:
             key = saved_key(lease.id, unit.id)
             until = self._kernel.now + self._settings.keep_saved
             kept = SavedUnit(key, lease.id, unit.id, lease.holder, lease.type, until, holder_key=lease.key)
             self.units[key] = self._busy[unit.id] = kept
-            self._kernel.note(lease.id, "save", "", "", f"{unit.id} as {key}")
+            self._kernel.note(lease.id, "save", "", "", said(f"{unit.id} as {key}"))
             self._kernel.touch(kept)
 
-    def _say(self, lease: SiteLease, words: str) -> None:
-        lease.notice = clip(f"{lease.notice}; {words}" if lease.notice else words, REASON_MAX)
+    def _say(self, lease: SiteLease, unit: SiteUnit, why: Reason) -> None:
+        lease.notice = all_of(lease.notice, Reason(Code.NOT_SAVED, unit.id).because(why))
         if lease.pending == au.CLOSING:
             lease.reason = lease.notice
         self._kernel.touch(lease)
@@ -107,7 +104,7 @@ class SiteSaved:
         if chosen is not None:
             chosen.by = unit.id
             self._busy[unit.id] = chosen
-            self._kernel.fire(sv.MACHINE, chosen, "claim", f"{unit.id} of {lease.id}")
+            self._kernel.fire(sv.MACHINE, chosen, "claim", said(f"{unit.id} of {lease.id}"))
 
     def tell(self, unit: SiteUnit, context: Properties) -> Properties:
         """A driver's ``context``, with the key under which a unit is saved, or from which it goes on. Keys are the
@@ -133,7 +130,7 @@ class SiteSaved:
         self._dropped(kept, done)
         return True
 
-    def unit_moved(self, unit: SiteUnit, event: str, before: str, why: str, done: ActionDone | None) -> None:
+    def unit_moved(self, unit: SiteUnit, event: str, before: str, why: Reason | None, done: ActionDone | None) -> None:
         """Something happens to a unit: what it was to be saved as, or to go on from, goes on with it."""
         if event and before == au.SETUP:
             self._after_setup(unit, event, done)
@@ -144,14 +141,15 @@ class SiteSaved:
         kept, lease = self._busy.get(unit.id), self._leases.get(unit.lease)
         if event == "up":
             given = dict(unit.given)
-            why = given.pop(NOT_RESUMED, "")
-            unit.given = given if why else unit.given
+            text = given.pop(NOT_RESUMED, "")
+            unit.given = given if text else unit.given
+            why = said(text) if text else None
             if kept is not None:
                 del self._busy[unit.id]
                 self._end(kept, "used", why)
             elif lease is not None and lease.properties.get(RESUMES):
-                why = f"nothing of {lease.properties[RESUMES]} is kept for it (any more)"
-            unit.reason = clip(f"set up anew: {why}", REASON_MAX) if why else ""
+                why = Reason(Code.NOTHING_SAVED, lease.properties[RESUMES])
+            unit.reason = why and Reason(Code.SET_UP_ANEW).because(why)
         elif event == "failed" and kept is not None:
             del self._busy[unit.id]
             kept.tries += done is None or done.blame == UNIT
@@ -162,19 +160,20 @@ class SiteSaved:
 
     def _after_teardown(self, unit: SiteUnit, kept: SavedUnit, done: ActionDone | None) -> None:
         if kept.state == sv.CLAIMED:
-            self._kernel.fire(sv.MACHINE, kept, "release", "its setup was stopped")
+            self._kernel.fire(sv.MACHINE, kept, "release", Reason(Code.SETUP_STOPPED))
             return
         assert done is not None, "a teardown ends by an action's end"
-        why = done.properties.get(NOT_SAVED, "") if done.ok else f"teardown failed: {done.reason}"
-        if not why:
+        text = done.properties.get(NOT_SAVED, "") if done.ok else done.reason
+        if done.ok and not text:
             self._kernel.fire(sv.MACHINE, kept, "saved")
             return
+        why = said(text) if done.ok else Reason(Code.TEARDOWN_FAILED, detail=text)
         lease = self._leases.get(kept.lease)
         if lease is not None:
-            self._say(lease, f"unit {unit.id} was not saved: {why}")
+            self._say(lease, unit, why)
         self._end(kept, "failed", why)
 
-    def _end(self, kept: SavedUnit, event: str, why: str) -> None:
+    def _end(self, kept: SavedUnit, event: str, why: Reason | None) -> None:
         """Nothing is left of it."""
         self._kernel.fire(sv.MACHINE, kept, event, why)
         del self.units[kept.id]
@@ -193,12 +192,12 @@ class SiteSaved:
 
     def _dropped(self, kept: SavedUnit, done: ActionDone) -> None:
         if done.ok:
-            self._end(kept, "dropped", "")
+            self._end(kept, "dropped", None)
             return
         self._kernel.complain(f"what is kept of unit {kept.unit} of {kept.lease} can't be thrown away: {done.reason}")
         kept.action, kept.until, kept.tries = 0, self._kernel.now + DROP_AGAIN, TRIES_MAX
         kept.lease = ""  # nobody goes on from what may be half gone
-        self._kernel.fire(sv.MACHINE, kept, "failed", clip(done.reason, REASON_MAX))
+        self._kernel.fire(sv.MACHINE, kept, "failed", said(done.reason))
 
     # -- time and state ----------------------------------------------------------------------------------------
 

@@ -12,9 +12,10 @@ from typing import Final
 from leasekit.core.leases import power as pw
 from leasekit.core.leases.machine import NONE
 from leasekit.core.leases.records import SiteUnit
+from leasekit.core.reasons import Code, Reason
 from leasekit.core.steps import ActionDone
 
-Note = Callable[[SiteUnit, str, str, str, str], None]
+Note = Callable[[SiteUnit, str, str, str, Reason | None], None]
 """Write down that a unit's power went by an event from one state to another, and why."""
 
 FAILED: Final = "failed"
@@ -35,7 +36,7 @@ class UnitPower:
         """Whether a driver is switching it."""
         return unit.power in pw.OPERATION
 
-    def switch(self, unit: SiteUnit, event: str, why: str) -> None:
+    def switch(self, unit: SiteUnit, event: str, why: Reason | None) -> None:
         """Begin what ``event`` (``on``, ``off``, ``suspend``) says. Raises ``ProtocolError`` where the table has no
         such row.
         """
@@ -43,7 +44,7 @@ class UnitPower:
         if unit.power in pw.OPERATION:
             self._act(unit, pw.OPERATION[unit.power], 0)
 
-    def wake(self, unit: SiteUnit, why: str) -> None:
+    def wake(self, unit: SiteUnit, why: Reason) -> None:
         """See to it that the unit comes on."""
         if unit.power not in (pw.ON, pw.STARTING, pw.RESUMING):
             self.switch(unit, "on", why)
@@ -54,11 +55,11 @@ class UnitPower:
         """
         was = unit.power
         if done.ok:
-            self._fire(unit, "done", "")
+            self._fire(unit, "done", None)
             read = {name: value for name, value in done.properties.items() if name in METERED}
-            unit.reason, unit.metered = "", {**unit.metered, **read}
+            unit.reason, unit.metered = None, {**unit.metered, **read}
             return unit.power
-        unit.reason = f"{pw.OPERATION[was]} failed: {done.reason}"
+        unit.reason = Reason(Code.POWER_FAILED, what=pw.OPERATION[was], detail=done.reason)
         self._fire(unit, "failed", unit.reason)
         if was == pw.RESUMING:  # what was in its memory is nobody's: it can as well be started afresh
             self.switch(unit, "on", unit.reason)
@@ -69,7 +70,7 @@ class UnitPower:
         if unit.action and unit.power in pw.OPERATION:
             self._act(unit, pw.OPERATION[unit.power], unit.action)
 
-    def _fire(self, unit: SiteUnit, event: str, why: str) -> None:
+    def _fire(self, unit: SiteUnit, event: str, why: Reason | None) -> None:
         before = unit.power
         unit.power = pw.MACHINE.next((before, NONE), event)[0]
         self._note(unit, event, before, unit.power, why)

@@ -25,18 +25,19 @@ from leasekit.core.leases.machine import NONE
 from leasekit.core.leases.records import SiteUnit
 from leasekit.core.mappers import UnitView
 from leasekit.core.properties import EMPTY
-from leasekit.core.protocol.codec import clip
+from leasekit.core.reasons import Code, Reason, clip
 from leasekit.core.schema import Row
 from leasekit.core.steps import ActionDone
+from leasekit.core.words import view, words
 
-GONE: Final = "no longer in the inventory"
+GONE: Final = Reason(Code.NOT_IN_INVENTORY)
 """Why a unit is out of service that the settings name no more. A lease that has it keeps it."""
 REASON_MAX: Final = 1000
 """The longest reason that is taken from a driver or mapper, in characters: messages hold twice as much."""
 
 Act = Callable[[SiteUnit, str, int], None]
 """Have ``op`` done to a unit under a number; 0 means a new number."""
-Moved = Callable[[SiteUnit, str, str, str, ActionDone | None], None]
+Moved = Callable[[SiteUnit, str, str, Reason | None, ActionDone | None], None]
 """What is told of a unit: by which event it went on (empty: only its record changed), from which state, why, and by the
 end of which action, if it was one.
 """
@@ -221,12 +222,12 @@ class Units:
         wait no longer.
         """
         if self._waits(unit):
-            self._fire(unit, "down" if unit.state == au.TEARDOWN else "", "")
+            self._fire(unit, "down" if unit.state == au.TEARDOWN else "", None)
         elif self.power(unit) == pw.ON:
             unit.lease, unit.promised = unit.promised, ""
             self._begin(unit, "setup")
         else:
-            self._power.wake(unit, f"for lease {unit.promised}")
+            self._power.wake(unit, Reason(Code.FOR_LEASE, unit.promised))
             self._fire_nothing(unit)
 
     def take(self, unit: SiteUnit, lease: str) -> bool:
@@ -246,7 +247,7 @@ class Units:
             return False
         if unit.lease != lease or unit.state == au.TEARDOWN:
             return unit.lease == lease
-        self._fire(unit, "teardown", "")
+        self._fire(unit, "teardown", None)
         self._tearing[unit.type][unit.id] = unit
         self._act(unit, "teardown", 0)
         return True
@@ -266,7 +267,7 @@ class Units:
     def _begin(self, unit: SiteUnit, op: str) -> None:
         """Set up or modify a unit, with the properties that its lease has now."""
         unit.changed = False
-        self._fire(unit, op, "")
+        self._fire(unit, op, None)
         self._act(unit, op, 0)
 
     def done(self, done: ActionDone) -> tuple[str, SiteUnit, str] | None:
@@ -277,7 +278,7 @@ class Units:
         if unit is None or unit.action != done.number or done.number == 0:
             return None
         if done.reason:
-            done = done._replace(reason=clip(done.reason, REASON_MAX))
+            done = done._replace(reason=clip(done.reason))
         unit.action, self._ending = 0, done
         ended = self._switched(unit, done) if self._power.is_moving(unit) else self._ended(unit, done)
         self._ending = None
@@ -288,8 +289,8 @@ class Units:
         if unit.state == au.SETUP:
             if done.ok:
                 unit.given, unit.failures, unit.setup = done.properties, 0, done.number
-                return self._is_up(unit, "up", ""), unit, lease
-            self._failed(unit, f"setup failed: {done.reason}", done.blame)
+                return self._is_up(unit, "up", None), unit, lease
+            self._failed(unit, Reason(Code.SETUP_FAILED, detail=done.reason), done.blame)
             if done.blame == SITE:
                 unit.promised = lease  # its lease waits with it
             self._fire(unit, "failed", unit.reason)
@@ -300,17 +301,18 @@ class Units:
         if unit.state == au.CHANGE:
             if done.ok and done.properties:
                 unit.given = done.properties
-            return self._is_up(unit, "changed", "" if done.ok else f"modify failed: {done.reason}"), unit, lease
+            why = None if done.ok else Reason(Code.MODIFY_FAILED, detail=done.reason)
+            return self._is_up(unit, "changed", why), unit, lease
         return self._went_down(unit, done, lease)
 
-    def lose(self, unit: SiteUnit, reason: str) -> None:
+    def lose(self, unit: SiteUnit, reason: Reason) -> None:
         """A unit that was up is down: what is left of it goes, and it is free again."""
         self._failed(unit, reason)
         self._fire(unit, "failed", unit.reason)
         self._tearing[unit.type][unit.id] = unit
         self._act(unit, "teardown", 0)
 
-    def _is_up(self, unit: SiteUnit, what: str, reason: str) -> str:
+    def _is_up(self, unit: SiteUnit, what: str, reason: Reason | None) -> str:
         unit.reason = reason
         self._fire(unit, "up", reason)
         if not unit.changed:
@@ -323,7 +325,7 @@ class Units:
         if done.ok:
             unit.given = EMPTY
         else:
-            unit.left, unit.retire = lease, f"teardown failed: {done.reason}"
+            unit.left, unit.retire = lease, Reason(Code.TEARDOWN_FAILED, detail=done.reason)
         unit.lease = ""
         if unit.retire:
             unit.reason = unit.retire
@@ -331,7 +333,7 @@ class Units:
         elif unit.promised:
             self.prepare(unit)
         else:
-            self._fire(unit, "down", "")
+            self._fire(unit, "down", None)
             self._put_free(unit)
         left = self.holding.get(lease, 1) - 1
         if left > 0:
@@ -340,7 +342,7 @@ class Units:
             self.holding.pop(lease, None)
         return "down", unit, lease
 
-    def switch(self, unit: SiteUnit, event: str, why: str) -> None:
+    def switch(self, unit: SiteUnit, event: str, why: Reason | None) -> None:
         """Have a free unit switched: ``on``, ``off``, or ``suspend``. Raises ``ProtocolError``, and changes nothing, if
         it can't be, as it is.
         """
@@ -374,11 +376,11 @@ class Units:
         self._fire_nothing(unit)
         return None
 
-    def _failed(self, unit: SiteUnit, reason: str, blame: Blame = UNIT) -> None:
+    def _failed(self, unit: SiteUnit, reason: Reason, blame: Blame = UNIT) -> None:
         unit.reason = reason
         unit.failures += blame == UNIT
         if blame == UNIT and unit.failures >= self._failures_max:
-            unit.retire = f"failed {unit.failures} times in a row; {reason}"
+            unit.retire = Reason(Code.FAILED_IN_A_ROW, units=unit.failures).because(reason)
 
     def _put_free(self, unit: SiteUnit) -> None:
         self._free[unit.type].add((pw.ORDER[self.power(unit)], unit.failures, unit.index, unit.id))
@@ -386,12 +388,12 @@ class Units:
     def _take_free(self, unit: SiteUnit) -> None:
         self._free[unit.type].remove((pw.ORDER[self.power(unit)], unit.failures, unit.index, unit.id))
 
-    def _fire(self, unit: SiteUnit, event: str, why: str) -> None:
+    def _fire(self, unit: SiteUnit, event: str, why: Reason | None) -> None:
         before = unit.state
         if event:
             unit.state = au.UNIT_MACHINE.next((before, NONE), event)[0]
-            words = f"{unit.id} {why}".rstrip()
-            self._kernel.note(unit.lease or unit.id, f"unit {event}", before, unit.state, words)
+            reason = Reason(Code.UNIT, unit.id).because(why)
+            self._kernel.note(unit.lease or unit.id, f"unit {event}", before, unit.state, reason)
             if event == "setup" or (event == "teardown" and before == au.OUT):
                 self.holding[unit.lease] = self.holding.get(unit.lease, 0) + 1
         self._kernel.touch(unit)
@@ -400,10 +402,10 @@ class Units:
 
     def _fire_nothing(self, unit: SiteUnit) -> None:
         """The unit's row changes, its state doesn't."""
-        self._fire(unit, "", "")
+        self._fire(unit, "", None)
 
-    def _note_power(self, unit: SiteUnit, event: str, before: str, after: str, why: str) -> None:
-        self._kernel.note(unit.id, f"power {event}", before, after, f"{unit.id} {why}".rstrip())
+    def _note_power(self, unit: SiteUnit, event: str, before: str, after: str, why: Reason | None) -> None:
+        self._kernel.note(unit.id, f"power {event}", before, after, Reason(Code.UNIT, unit.id).because(why))
         self._kernel.touch(unit)
 
     def resume(self) -> None:
@@ -419,13 +421,13 @@ class Units:
 
     # -- the operator's ----------------------------------------------------------------------------------------
 
-    def retire(self, name: str, reason: str) -> SiteUnit:
+    def retire(self, name: str, reason: Reason) -> SiteUnit:
         """Take a unit out of service: at once if it is free, else when its lease has given it up. Raises
         ``CommandError``.
         """
         unit = self._find(name)
         if unit.state == au.OUT or unit.retire:
-            raise CommandError(f"unit {name} is out of service already: {unit.reason or unit.retire}")
+            raise CommandError(f"unit {name} is out of service already: {words(unit.reason or unit.retire)}")
         unit.retire = reason
         if unit.state == au.FREE and not unit.promised:
             self._take_free(unit)
@@ -440,19 +442,19 @@ class Units:
         unit = self._find(name)
         named = name in self._inventory
         if not named and not unit.left:
-            raise CommandError(f"unit {name} is {GONE}")
+            raise CommandError(f"unit {name} is {words(GONE)}")
         if unit.state == au.OUT and unit.left:
             unit.failures, unit.lease, unit.left = 0, unit.left, ""
-            self._fire(unit, "teardown", "again")
+            self._fire(unit, "teardown", None)
             self._tearing[unit.type][unit.id] = unit
             self._act(unit, "teardown", 0)
         elif unit.state == au.OUT:
             unit.failures = 0
-            self._fire(unit, "back", "")
+            self._fire(unit, "back", None)
             self._put_free(unit)
         elif not unit.retire:
             raise CommandError(f"unit {name} is in service: it is {unit.state}")
-        unit.retire = unit.reason = "" if named else GONE
+        unit.retire = unit.reason = None if named else GONE
         self._fire_nothing(unit)
         return unit
 
@@ -472,7 +474,7 @@ class Units:
                 "lease": unit.lease,
                 "promised": unit.promised,
                 "failures": unit.failures,
-                "reason": unit.reason or unit.retire,
+                **view(unit.reason or unit.retire),
                 "power": self.power(unit),
                 "properties": dict(unit.given),
             }

@@ -13,8 +13,8 @@ from leasekit.core.claims.statements import CONTRACT, Statement, state
 from leasekit.core.leases import authority as au
 from leasekit.core.leases.records import SiteLease
 from leasekit.core.leases.saved import RESUMES
-from leasekit.core.protocol.codec import clip
 from leasekit.core.protocol.messages import LeaseUpdate, UnitState
+from leasekit.core.reasons import Code, Reason, all_of
 from leasekit.core.time import Instant, Term
 
 
@@ -35,7 +35,7 @@ class LeaseUpdates:
         self._saved = saved
         self._signer_of = signer_of
 
-    def publish(self, lease: SiteLease, word: str, number: int, reason: str = "") -> None:
+    def publish(self, lease: SiteLease, word: str, number: int, reason: Reason | None = None) -> None:
         """Tell the guest how the lease stands; ``reason`` is the record's if none is given. A lease that goes on from
         another says which of its units do not.
         """
@@ -46,14 +46,14 @@ class LeaseUpdates:
             up = [unit for unit in held if unit.state in (au.UP, au.CHANGE)]
             units = tuple(UnitState(unit.id, "active", unit.given, unit.reason) for unit in up)
             if word == "active" and lease.properties.get(RESUMES):
-                anew = [f"unit {unit.id} was {unit.reason}" for unit in held if unit.reason]
-                reason = "; ".join(filter(None, (reason or lease.reason, *anew)))
+                anew = (Reason(Code.UNIT, unit.id).because(unit.reason) for unit in held if unit.reason)
+                reason = all_of(reason or lease.reason, *anew)
         if word == "active":
             contract = self.contract(lease).encode()
         self._served.publish(
             lease,
             LeaseUpdate(
-                lease.id, lease.update + 1, number, word, _promised(lease, word), units, clip(reason or lease.reason),
+                lease.id, lease.update + 1, number, word, _promised(lease, word), units, reason or lease.reason,
                 contract, lease.receipt, self._saved.count(lease),
             ),
         )  # fmt: skip

@@ -17,6 +17,7 @@ import msgpack
 from leasekit.core.claims.keys import KEY_BYTES, SIGNATURE_BYTES, Signer
 from leasekit.core.errors import TicketError
 from leasekit.core.properties import EMPTY, Properties, check_plain, check_properties, is_plain
+from leasekit.core.reasons import Code
 from leasekit.core.time import INSTANT_MAX, Term, make_term
 
 TAG: Final = "claim1"
@@ -98,21 +99,21 @@ def decode_claim(body: bytes, signature: bytes) -> Claim:
     Raises ``TicketError`` (code ``malformed``) for anything but the one encoding of a claim within its limits.
     """
     if len(body) > BODY_MAX or len(signature) not in (0, SIGNATURE_BYTES):
-        raise TicketError("malformed", f"claim of {len(body)} bytes with a signature of {len(signature)} bytes")
+        raise TicketError(Code.MALFORMED, f"claim of {len(body)} bytes with a signature of {len(signature)} bytes")
     try:
         fields = msgpack.unpackb(body, use_list=False, max_array_len=256, max_map_len=0, max_ext_len=0)
         canonical = pack(fields)
     except (ValueError, RecursionError, msgpack.exceptions.ExtraData) as error:
-        raise TicketError("malformed", f"claim is not msgpack: {error}") from error
+        raise TicketError(Code.MALFORMED, f"claim is not msgpack: {error}") from error
     if canonical != body:
-        raise TicketError("malformed", "claim is not in its shortest encoding")
+        raise TicketError(Code.MALFORMED, "claim is not in its shortest encoding")
     return _build(fields, body, signature)
 
 
 def _build(fields: Any, body: bytes, signature: bytes) -> Claim:
     """The claim that has these fields. One condition for what is fine, and who asks what is not comes after it."""
     if type(fields) is not tuple or len(fields) != 12 or fields[0] != TAG:
-        raise TicketError("malformed", f"not a claim: expected an array of 12 fields that begins with {TAG!r}")
+        raise TicketError(Code.MALFORMED, f"not a claim: expected an array of 12 fields that begins with {TAG!r}")
     _, issuer, holder, type_, units, start, end, serial, degree, properties, parent, constraints = fields
     fine = (
         type(issuer) is bytes
@@ -167,7 +168,7 @@ def _fault(fields: tuple[Any, ...]) -> TicketError:
     try:
         make_term(start, end)
     except ValueError as error:
-        return TicketError("malformed", f"claim: {error}")
+        return TicketError(Code.MALFORMED, f"claim: {error}")
     raise AssertionError("a claim without a fault was refused")
 
 
@@ -176,11 +177,11 @@ def _constraints(found: Any) -> Properties:
         pairs = check_properties(dict(found), "constraints")
         check_plain(pairs, "constraints")
     except (ValueError, TypeError) as error:
-        raise TicketError("malformed", f"claim: {error}") from error
+        raise TicketError(Code.MALFORMED, f"claim: {error}") from error
     if list(found) != sorted(pairs.items()):
         raise _outside("constraints", found)
     return pairs
 
 
 def _outside(field: str, found: object) -> TicketError:
-    return TicketError("malformed", f"claim: {field} is {found!r:.80}, which is outside its limits")
+    return TicketError(Code.MALFORMED, f"claim: {field} is {found!r:.80}, which is outside its limits")

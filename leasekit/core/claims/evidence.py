@@ -53,6 +53,7 @@ from leasekit.core.claims.tree import Overdelegation
 from leasekit.core.claims.verify import check_chain
 from leasekit.core.errors import TicketError
 from leasekit.core.json_text import JsonError, read_json
+from leasekit.core.reasons import Code
 from leasekit.core.time import DAY, HOUR, INSTANT_MAX, MINUTE, SECOND, Duration, Instant, Term
 
 OVERDELEGATION: Final = "overdelegation"
@@ -129,11 +130,13 @@ def verify_evidence(
     """
     judge = _JUDGES.get(evidence.kind)
     if judge is None:
-        raise TicketError("unknown_kind", f"kind: found {evidence.kind!r:.40}, known are {', '.join(KINDS)}")
+        raise TicketError(Code.UNKNOWN_KIND, f"kind: found {evidence.kind!r:.40}, known are {', '.join(KINDS)}")
     statements = list(against)
     for statement in statements:
         if not _signed(scheme, statement):
-            raise TicketError("bad_signature", f"a {statement.kind} brought against the evidence is not signed rightly")
+            raise TicketError(
+                Code.BAD_SIGNATURE, f"a {statement.kind} brought against the evidence is not signed rightly"
+            )
     return judge(_Case(scheme, evidence, statements, site, skew, names or {}))
 
 
@@ -156,7 +159,7 @@ def _overdelegation(case: _Case) -> Verdict:
     evidence = case.evidence
     if len(evidence.claims) < 2 or len(evidence.statements) > 1:
         raise TicketError(
-            "malformed", f"{OVERDELEGATION}: expected a parent, one or more children and at most one statement"
+            Code.MALFORMED, f"{OVERDELEGATION}: expected a parent, one or more children and at most one statement"
         )
     parent, children, instant = evidence.claims[0], evidence.claims[1:], evidence.instant
     _distinct(evidence.claims)
@@ -164,18 +167,21 @@ def _overdelegation(case: _Case) -> Verdict:
     _holds(parent, parent.term, instant)
     for child in children:
         if child.parent != parent.digest:
-            raise TicketError("not_child", f"claim {child.id[:16]} does not name claim {parent.id[:16]} as its parent")
+            raise TicketError(
+                Code.NOT_CHILD, f"claim {child.id[:16]} does not name claim {parent.id[:16]} as its parent"
+            )
         if child.issuer != parent.holder:
-            raise TicketError("wrong_issuer", f"claim {child.id[:16]} is not issued by the holder of the parent")
+            raise TicketError(Code.WRONG_ISSUER, f"claim {child.id[:16]} is not issued by the holder of the parent")
         if child.type != parent.type:
-            raise TicketError("type_changed", f"claim {child.id[:16]} is of {child.type!r}, not {parent.type!r}")
+            raise TicketError(Code.TYPE_CHANGED, f"claim {child.id[:16]} is of {child.type!r}, not {parent.type!r}")
         _holds(child, child.term, instant)
         _signature(case.scheme, child)
     counted = [child for child in children if not replaced_by(child, children)]
     total = sum(child.capacity for child in counted)
     if total <= parent.capacity:
         raise TicketError(
-            "not_exceeding", f"the claims add up to {total} units, {parent.capacity} could be given away: that is fine"
+            Code.NOT_EXCEEDING,
+            f"the claims add up to {total} units, {parent.capacity} could be given away: that is fine",
         )
     words = overdelegated(parent, total, len(counted), instant, case.name)
     return _weighed(case, parent, children, words)
@@ -199,7 +205,7 @@ def _weighed(case: _Case, parent: Claim, children: Sequence[Claim], words: str) 
     receipt = _receipt(case, site, children)
     if receipt is not None and word is None:
         at = f"claim {receipt.subject.hex()[:16]} ended at {in_words(receipt.at)}"
-        raise TicketError("refuted", f"{at} by a receipt of {case.name(receipt.signer)}")
+        raise TicketError(Code.REFUTED, f"{at} by a receipt of {case.name(receipt.signer)}")
     if receipt is not None and word is not None and receipt.at <= word.at:
         lied = (
             f"{case.name(word.signer)} said at {in_words(word.at)} that it had given no receipt {ended}, and had given "
@@ -220,16 +226,18 @@ def _word(case: _Case, site: bytes | None, children: Sequence[Claim]) -> Stateme
     """The standing that comes with the evidence, checked. Raises ``TicketError``."""
     for word in case.evidence.statements:
         if word.kind != STANDING:
-            raise TicketError("wrong_kind", f"expected a {STANDING}, found a {word.kind}")
+            raise TicketError(Code.WRONG_KIND, f"expected a {STANDING}, found a {word.kind}")
         if site is not None and word.signer != site:
             found, wanted = case.name(word.signer), case.name(site)
-            raise TicketError("wrong_signer", f"the {STANDING} is signed by {found}, not by {wanted}")
+            raise TicketError(Code.WRONG_SIGNER, f"the {STANDING} is signed by {found}, not by {wanted}")
         if word.subject != all_of(child.digest for child in children):
-            raise TicketError("wrong_subject", f"the {STANDING} is about other claims")
+            raise TicketError(Code.WRONG_SUBJECT, f"the {STANDING} is about other claims")
         if stands_at(word) != case.evidence.instant:
-            raise TicketError("wrong_instant", f"the {STANDING} is about another instant, {in_words(stands_at(word))}")
+            raise TicketError(
+                Code.WRONG_INSTANT, f"the {STANDING} is about another instant, {in_words(stands_at(word))}"
+            )
         if not _signed(case.scheme, word):
-            raise TicketError("bad_signature", f"the signature of the {STANDING} does not verify")
+            raise TicketError(Code.BAD_SIGNATURE, f"the signature of the {STANDING} does not verify")
         return word
     return None
 
@@ -250,10 +258,10 @@ def _returned(case: _Case) -> Verdict:
     _statement(case.scheme, note, leaf.holder, leaf)
     _statement(case.scheme, contract, site, leaf)
     if note.at >= leaf.term.end:
-        raise TicketError("nothing_returned", "the claim was over when it was given back")
+        raise TicketError(Code.NOTHING_RETURNED, "the claim was over when it was given back")
     if contract.at <= note.at + case.skew:
         raise TicketError(
-            "not_after",
+            Code.NOT_AFTER,
             f"the contract of {in_words(contract.at)} is not later than the return at {in_words(note.at)} by more than "
             f"clocks may differ ({case.skew} ms)",
         )
@@ -262,7 +270,7 @@ def _returned(case: _Case) -> Verdict:
         same = other.kind == CONTRACT and other.subject == leaf.digest and other.signer == site
         if same and other.at <= note.at + case.skew:
             raise TicketError(
-                "refuted", f"the ticket was redeemed by {in_words(other.at)}, before it was given back: a contract"
+                Code.REFUTED, f"the ticket was redeemed by {in_words(other.at)}, before it was given back: a contract"
             )
     words = (
         f"{case.name(leaf.holder)} gave back {leaf.units} units of {leaf.type!r} as of {in_words(note.at)}, and by the "
@@ -278,7 +286,7 @@ def _contradiction(case: _Case) -> Verdict:
     _statement(case.scheme, contract, site, leaf)
     if contract.at <= receipt.at:
         raise TicketError(
-            "not_after",
+            Code.NOT_AFTER,
             f"the contract of {in_words(contract.at)} is not later than {in_words(receipt.at)}, when the claim ended",
         )
     _past(contract, receipt.at)
@@ -293,40 +301,42 @@ def _chain_and_two(case: _Case, kind: str) -> tuple[Claim, bytes, Statement, Sta
     """The leaf of a chain that holds, its site, and the two statements: one of ``kind`` and a contract."""
     evidence = case.evidence
     if not 1 <= len(evidence.claims) <= DEPTH_MAX or len(evidence.statements) != 2:
-        raise TicketError("malformed", f"{evidence.kind}: expected a chain of claims and two statements")
+        raise TicketError(Code.MALFORMED, f"{evidence.kind}: expected a chain of claims and two statements")
     first, contract = evidence.statements
     for statement, wanted in ((first, kind), (contract, CONTRACT)):
         if statement.kind != wanted:
-            raise TicketError("wrong_kind", f"expected a {wanted}, found a {statement.kind}")
+            raise TicketError(Code.WRONG_KIND, f"expected a {wanted}, found a {statement.kind}")
     check_chain(evidence.claims)
     for claim in evidence.claims:
         _signature(case.scheme, claim)
     if evidence.instant != contract.at:
         raise TicketError(
-            "wrong_instant",
+            Code.WRONG_INSTANT,
             f"the contract is of {in_words(contract.at)}, the evidence says {in_words(evidence.instant)}",
         )
     root, leaf = evidence.claims[0], evidence.claims[-1]
     if case.site is not None and root.issuer != case.site:
-        raise TicketError("wrong_site", f"root claim is issued by {case.name(root.issuer)}, not {case.name(case.site)}")
+        raise TicketError(
+            Code.WRONG_SITE, f"root claim is issued by {case.name(root.issuer)}, not {case.name(case.site)}"
+        )
     return leaf, root.issuer, first, contract
 
 
 def _distinct(claims: Sequence[Claim]) -> None:
     if len({claim.body for claim in claims}) != len(claims):
-        raise TicketError("duplicate", "a claim is listed twice: it counts once, whatever signatures it has")
+        raise TicketError(Code.DUPLICATE, "a claim is listed twice: it counts once, whatever signatures it has")
 
 
 def _holds(claim: Claim, term: Term, instant: Instant) -> None:
     if not term.start <= instant < term.end:
         raise TicketError(
-            "wrong_instant", f"claim {claim.id[:16]} does not hold at {in_words(instant)}, but {span_in_words(term)}"
+            Code.WRONG_INSTANT, f"claim {claim.id[:16]} does not hold at {in_words(instant)}, but {span_in_words(term)}"
         )
 
 
 def _signature(scheme: Scheme, claim: Claim) -> None:
     if not scheme.verify(claim.issuer, claim.signature, claim.body):
-        raise TicketError("bad_signature", f"claim {claim.id[:16]} is not signed by its issuer")
+        raise TicketError(Code.BAD_SIGNATURE, f"claim {claim.id[:16]} is not signed by its issuer")
 
 
 def _signed(scheme: Scheme, statement: Statement) -> bool:
@@ -336,20 +346,20 @@ def _signed(scheme: Scheme, statement: Statement) -> bool:
 def _statement(scheme: Scheme, statement: Statement, signer: bytes, leaf: Claim) -> None:
     if statement.signer != signer:
         found, wanted = fingerprint(statement.signer), fingerprint(signer)
-        raise TicketError("wrong_signer", f"the {statement.kind} is signed by {found}, not by {wanted}")
+        raise TicketError(Code.WRONG_SIGNER, f"the {statement.kind} is signed by {found}, not by {wanted}")
     if statement.subject != leaf.digest:
-        raise TicketError("wrong_subject", f"the {statement.kind} is about another claim than {leaf.id[:16]}")
+        raise TicketError(Code.WRONG_SUBJECT, f"the {statement.kind} is about another claim than {leaf.id[:16]}")
     if not _signed(scheme, statement):
-        raise TicketError("bad_signature", f"the signature of the {statement.kind} does not verify")
+        raise TicketError(Code.BAD_SIGNATURE, f"the signature of the {statement.kind} does not verify")
 
 
 def _past(contract: Statement, instant: Instant) -> None:
     """A contract's text is ``LEASE UNITS START END``; it must promise something after an instant."""
     _, _, end = contract.detail.rpartition(" ")
     if not (end.isascii() and end.isdecimal() and len(end) <= len(str(INSTANT_MAX))):
-        raise TicketError("wrong_contract", f"the contract does not say until when: {contract.detail!r:.80}")
+        raise TicketError(Code.WRONG_CONTRACT, f"the contract does not say until when: {contract.detail!r:.80}")
     if int(end) <= instant:
-        raise TicketError("not_after", f"the contract promises nothing after {in_words(instant)}")
+        raise TicketError(Code.NOT_AFTER, f"the contract promises nothing after {in_words(instant)}")
 
 
 _JUDGES: Final[Mapping[str, Callable[[_Case], Verdict]]] = {
@@ -411,20 +421,22 @@ def decode_evidence(text: str | bytes) -> Evidence:
     Of each claim and statement only the signed bytes are read; what is not known is ignored.
     """
     if len(text) > EVIDENCE_MAX:
-        raise TicketError("malformed", f"evidence of {len(text)} bytes, at most {EVIDENCE_MAX} are accepted")
+        raise TicketError(Code.MALFORMED, f"evidence of {len(text)} bytes, at most {EVIDENCE_MAX} are accepted")
     try:
         document = read_json(text)
     except JsonError as error:
-        raise TicketError("malformed", f"evidence is not JSON: {error}"[:300]) from error
+        raise TicketError(Code.MALFORMED, f"evidence is not JSON: {error}"[:300]) from error
     if not isinstance(document, dict) or type(document.get("leasekit_evidence")) is not int:
-        raise TicketError("malformed", "not evidence: expected an object with the key 'leasekit_evidence'")
+        raise TicketError(Code.MALFORMED, "not evidence: expected an object with the key 'leasekit_evidence'")
     if document["leasekit_evidence"] != FORMAT:
-        raise TicketError("malformed", f"leasekit_evidence: found {document['leasekit_evidence']}, expected {FORMAT}")
+        raise TicketError(
+            Code.MALFORMED, f"leasekit_evidence: found {document['leasekit_evidence']}, expected {FORMAT}"
+        )
     kind, instant = document.get("kind"), document.get("instant")
     if kind not in KINDS:
-        raise TicketError("unknown_kind", f"kind: found {kind!r:.40}, known are {', '.join(KINDS)}")
+        raise TicketError(Code.UNKNOWN_KIND, f"kind: found {kind!r:.40}, known are {', '.join(KINDS)}")
     if type(instant) is not int or not 0 <= instant <= INSTANT_MAX:
-        raise TicketError("malformed", f"instant: found {instant!r:.40}, expected milliseconds")
+        raise TicketError(Code.MALFORMED, f"instant: found {instant!r:.40}, expected milliseconds")
     claims = [
         decode_claim(_bytes(entry, "body", where), _bytes(entry, "signature", where))
         for where, entry in _entries(document, "claims", CLAIMS_MAX)
@@ -440,10 +452,10 @@ def _entries(document: Mapping[str, Any], key: str, most: int) -> list[tuple[str
     entries = document.get(key)
     if not isinstance(entries, list) or len(entries) > most:
         found = f"{len(entries)} of them" if isinstance(entries, list) else type(entries).__name__
-        raise TicketError("malformed", f"{key}: found {found}, expected a list of at most {most}")
+        raise TicketError(Code.MALFORMED, f"{key}: found {found}, expected a list of at most {most}")
     for index, entry in enumerate(entries):
         if not isinstance(entry, dict):
-            raise TicketError("malformed", f"{key}[{index}]: found {type(entry).__name__}, expected an object")
+            raise TicketError(Code.MALFORMED, f"{key}[{index}]: found {type(entry).__name__}, expected an object")
     return [(f"{key}[{index}]", entry) for index, entry in enumerate(entries)]
 
 
@@ -454,7 +466,7 @@ def _bytes(entry: Mapping[str, Any], key: str, where: str) -> bytes:
             return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
         pass  # said below, together with what is no text at all
-    raise TicketError("malformed", f"{where}.{key}: found {text!r:.40}, expected base64")
+    raise TicketError(Code.MALFORMED, f"{where}.{key}: found {text!r:.40}, expected base64")
 
 
 def span_in_words(term: Term) -> str:

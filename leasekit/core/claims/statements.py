@@ -27,6 +27,7 @@ import msgpack
 from leasekit.core.claims.claim import DIGEST_BYTES, pack
 from leasekit.core.claims.keys import KEY_BYTES, SIGNATURE_BYTES, Scheme, Signer, fingerprint
 from leasekit.core.errors import TicketError
+from leasekit.core.reasons import Code
 from leasekit.core.time import INSTANT_MAX, Instant
 
 TRUNCATION: Final = "truncation"
@@ -75,9 +76,11 @@ def state(signer: Signer, kind: str, subject: bytes, at: Instant, detail: str = 
     try:
         body = pack(fields)
     except ValueError as error:
-        raise TicketError("malformed", f"{kind}: {error}") from error
+        raise TicketError(Code.MALFORMED, f"{kind}: {error}") from error
     if len(body) + _ENVELOPE > STATEMENT_MAX:
-        raise TicketError("malformed", f"{kind} of {len(body)} bytes, at most {STATEMENT_MAX - _ENVELOPE} are allowed")
+        raise TicketError(
+            Code.MALFORMED, f"{kind} of {len(body)} bytes, at most {STATEMENT_MAX - _ENVELOPE} are allowed"
+        )
     return _build(fields, body, signer.sign(body))
 
 
@@ -100,7 +103,7 @@ def reclaim_deadline(statement: Statement) -> Instant | None:
         return None
     deadline = _instant(statement.detail, what := f"reclaim as of {statement.at}: its deadline")
     if deadline < statement.at:
-        raise TicketError("malformed", f"{what} is {deadline}, which is before that")
+        raise TicketError(Code.MALFORMED, f"{what} is {deadline}, which is before that")
     return deadline
 
 
@@ -131,7 +134,7 @@ def endorsed(statement: Statement) -> Endorsed:
     parts = statement.detail.split("\n")
     if len(parts) != 3 or not all(part.isprintable() for part in parts) or parts[0] not in ROLES or not parts[1]:
         raise TicketError(
-            "malformed", f"endorsement: expected role, name and address in lines, found {statement.detail!r:.80}"
+            Code.MALFORMED, f"endorsement: expected role, name and address in lines, found {statement.detail!r:.80}"
         )
     role, name, address = parts
     return Endorsed(statement.subject, name, role, address)
@@ -159,7 +162,7 @@ def stands_at(statement: Statement) -> Instant:
 def _instant(text: str, what: str) -> Instant:
     found = int(text) if text.isascii() and text.isdecimal() and len(text) <= len(str(INSTANT_MAX)) else -1
     if str(found) != text or not 0 <= found <= INSTANT_MAX:
-        raise TicketError("malformed", f"{what} is {text!r:.40}, which is none")
+        raise TicketError(Code.MALFORMED, f"{what} is {text!r:.40}, which is none")
     return found
 
 
@@ -172,9 +175,9 @@ def decode_statement(data: bytes) -> Statement:
         fields = msgpack.unpackb(body, use_list=False, max_array_len=8, max_map_len=0, max_ext_len=0)
         canonical = pack(fields)
     except (ValueError, TypeError, RecursionError, msgpack.exceptions.ExtraData) as error:
-        raise TicketError("malformed", f"statement is not msgpack: {error}") from error
+        raise TicketError(Code.MALFORMED, f"statement is not msgpack: {error}") from error
     if canonical != body or not isinstance(signature, bytes):
-        raise TicketError("malformed", "statement is not in its shortest encoding")
+        raise TicketError(Code.MALFORMED, "statement is not in its shortest encoding")
     return _build(fields, body, signature)
 
 
@@ -187,21 +190,23 @@ def check_statement(
     """
     statement = decode_statement(data)
     if statement.kind != kind:
-        raise TicketError("wrong_kind", f"expected a {kind}, found a {statement.kind}")
+        raise TicketError(Code.WRONG_KIND, f"expected a {kind}, found a {statement.kind}")
     if statement.signer != signer:
         raise TicketError(
-            "wrong_signer", f"{kind} is signed by {fingerprint(statement.signer)}, not {fingerprint(signer)}"
+            Code.WRONG_SIGNER, f"{kind} is signed by {fingerprint(statement.signer)}, not {fingerprint(signer)}"
         )
     if subject is not None and statement.subject != subject:
-        raise TicketError("wrong_subject", f"{kind} is about another claim")
+        raise TicketError(Code.WRONG_SUBJECT, f"{kind} is about another claim")
     if not scheme.verify(statement.signer, statement.signature, statement.body):
-        raise TicketError("bad_signature", f"signature on the {kind} does not verify")
+        raise TicketError(Code.BAD_SIGNATURE, f"signature on the {kind} does not verify")
     return statement
 
 
 def _build(fields: Any, body: bytes, signature: bytes) -> Statement:
     if not isinstance(fields, tuple) or len(fields) != 6 or fields[0] != "statement1":
-        raise TicketError("malformed", "not a statement: expected an array of 6 fields that begins with 'statement1'")
+        raise TicketError(
+            Code.MALFORMED, "not a statement: expected an array of 6 fields that begins with 'statement1'"
+        )
     _, kind, signer, subject, at, detail = fields
     fine = (
         isinstance(kind, str)
@@ -216,5 +221,5 @@ def _build(fields: Any, body: bytes, signature: bytes) -> Statement:
         and len(signature) in (0, SIGNATURE_BYTES)
     )
     if not fine:
-        raise TicketError("malformed", "statement: a field is outside its limits")
+        raise TicketError(Code.MALFORMED, "statement: a field is outside its limits")
     return Statement(kind, signer, subject, at, detail, body, signature)

@@ -16,6 +16,7 @@ import msgpack
 from leasekit.core.claims.claim import pack
 from leasekit.core.claims.keys import KEY_BYTES, SIGNATURE_BYTES, Scheme, Signer, fingerprint
 from leasekit.core.errors import TicketError
+from leasekit.core.reasons import Code
 from leasekit.core.time import INSTANT_MAX, Instant
 
 SUCCESSION_MAX: Final = 1024
@@ -71,9 +72,9 @@ def decode_succession(data: bytes) -> Succession:
         fields = msgpack.unpackb(body, use_list=False, max_array_len=6, max_map_len=0, max_ext_len=0)
         canonical = pack(fields)
     except (ValueError, TypeError, RecursionError, OverflowError, msgpack.exceptions.UnpackException) as error:
-        raise TicketError("malformed", f"succession is not msgpack: {error}") from error
+        raise TicketError(Code.MALFORMED, f"succession is not msgpack: {error}") from error
     if canonical != body or pack((body, signature, consent)) != data:
-        raise TicketError("malformed", "succession is not in its shortest encoding")
+        raise TicketError(Code.MALFORMED, "succession is not in its shortest encoding")
     return _build(fields, body, signature, consent)
 
 
@@ -84,13 +85,15 @@ def check_succession(scheme: Scheme, data: bytes, *, name: str, old: bytes) -> S
     """
     found = decode_succession(data)
     if found.name != name:
-        raise TicketError("wrong_subject", f"succession is of {found.name!r}, not of {name!r}")
+        raise TicketError(Code.WRONG_SUBJECT, f"succession is of {found.name!r}, not of {name!r}")
     if found.old != old:
-        raise TicketError("wrong_signer", f"succession is of key {fingerprint(found.old)}, not of {fingerprint(old)}")
+        raise TicketError(
+            Code.WRONG_SIGNER, f"succession is of key {fingerprint(found.old)}, not of {fingerprint(old)}"
+        )
     if not scheme.verify(old, found.signature, found.body):
-        raise TicketError("bad_signature", "the old key's signature on the succession does not verify")
+        raise TicketError(Code.BAD_SIGNATURE, "the old key's signature on the succession does not verify")
     if not scheme.verify(found.new, found.consent, _consent(found.body)):
-        raise TicketError("bad_signature", "the new key's signature on the succession does not verify")
+        raise TicketError(Code.BAD_SIGNATURE, "the new key's signature on the succession does not verify")
     return found
 
 
@@ -100,18 +103,18 @@ def _consent(body: bytes) -> bytes:
 
 def _check(fields: Any) -> None:
     if not isinstance(fields, tuple) or len(fields) != 6 or fields[0] != _HEAD:
-        raise TicketError("malformed", f"not a succession: expected an array of 6 fields that begins with {_HEAD!r}")
+        raise TicketError(Code.MALFORMED, f"not a succession: expected an array of 6 fields that begins with {_HEAD!r}")
     _, name, old, new, at, until = fields
     keys = all(isinstance(key, bytes) and len(key) == KEY_BYTES for key in (old, new))
     named = isinstance(name, str) and 0 < len(name) <= NAME_MAX
     timed = type(at) is int and type(until) is int and 0 <= at <= until <= INSTANT_MAX
     if not (keys and named and timed) or old == new:
-        raise TicketError("malformed", "succession: a field is outside its limits")
+        raise TicketError(Code.MALFORMED, "succession: a field is outside its limits")
 
 
 def _build(fields: Any, body: bytes, signature: Any, consent: Any) -> Succession:
     _check(fields)
     if not all(isinstance(one, bytes) and len(one) in (0, SIGNATURE_BYTES) for one in (signature, consent)):
-        raise TicketError("malformed", "succession: a signature has 64 bytes")
+        raise TicketError(Code.MALFORMED, "succession: a signature has 64 bytes")
     _, name, old, new, at, until = fields
     return Succession(name, old, new, at, until, body, signature, consent)

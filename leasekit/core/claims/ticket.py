@@ -17,6 +17,7 @@ from leasekit.core.claims.claim import BODY_MAX, DEGREE_ONE, Claim, decode_claim
 from leasekit.core.claims.keys import Signer
 from leasekit.core.errors import TicketError
 from leasekit.core.properties import EMPTY, Properties
+from leasekit.core.reasons import Code
 from leasekit.core.time import INSTANT_MAX, Duration, Instant, Term
 
 DEPTH_MAX: Final = 32
@@ -79,9 +80,9 @@ def decode_ticket(data: bytes) -> Ticket:
             max_str_len=0
         )  # fmt: skip
     except msgpack.exceptions.ExtraData as error:
-        raise TicketError("malformed", "ticket is not msgpack: it goes on after its end") from error
+        raise TicketError(Code.MALFORMED, "ticket is not msgpack: it goes on after its end") from error
     except (ValueError, RecursionError) as error:
-        raise TicketError("malformed", f"ticket is not msgpack: {error}") from error
+        raise TicketError(Code.MALFORMED, f"ticket is not msgpack: {error}") from error
     if type(links) is not tuple or not links:
         raise _no_ticket()
     chain = []
@@ -106,14 +107,14 @@ def split_tickets(data: bytes) -> tuple[bytes, ...]:
             data, use_list=False, max_array_len=JOINED_MAX, max_map_len=0, max_ext_len=0, max_str_len=0
         )
     except (ValueError, RecursionError, msgpack.exceptions.ExtraData) as error:
-        raise TicketError("malformed", f"tickets are not msgpack: {error}") from error
+        raise TicketError(Code.MALFORMED, f"tickets are not msgpack: {error}") from error
     if type(found) is not tuple or not all(type(one) is bytes for one in found):
-        raise TicketError("malformed", f"tickets: expected an array of at most {JOINED_MAX} tickets")
+        raise TicketError(Code.MALFORMED, f"tickets: expected an array of at most {JOINED_MAX} tickets")
     return found
 
 
 def _no_ticket() -> TicketError:
-    return TicketError("malformed", "ticket: expected an array of pairs of claim body and signature")
+    return TicketError(Code.MALFORMED, "ticket: expected an array of pairs of claim body and signature")
 
 
 def delegate(
@@ -134,10 +135,10 @@ def delegate(
     """
     parent = ticket.leaf
     if signer.public != parent.holder:
-        raise TicketError("not_holder", "only the holder of a claim can delegate it")
+        raise TicketError(Code.NOT_HOLDER, "only the holder of a claim can delegate it")
     if not parent.term.contains(term) or units * max(degree, DEGREE_ONE) // DEGREE_ONE > parent.capacity:
         raise TicketError(
-            "exceeds_parent",
+            Code.EXCEEDS_PARENT,
             f"{units} units at degree {degree / DEGREE_ONE:g} over {term} do not fit in {parent.units} over "
             f"{parent.term}, of which {parent.capacity} can be given away",
         )

@@ -48,6 +48,7 @@ from sortedcontainers import SortedList
 from leasekit.core.claims.claim import Claim, decode_claim
 from leasekit.core.claims.ticket import Ticket
 from leasekit.core.errors import TicketError
+from leasekit.core.reasons import Code
 from leasekit.core.time import Instant
 from leasekit.core.timetable.profile import BEGIN, FOREVER, Profile
 
@@ -347,7 +348,7 @@ class ClaimTree:
             return
         parent = self._nodes.get(claim.parent)
         if claim.parent and parent is None:
-            raise TicketError("wrong_parent", f"the parent of claim {claim.id[:16]} is not in the tree")
+            raise TicketError(Code.WRONG_PARENT, f"the parent of claim {claim.id[:16]} is not in the tree")
         node = self._insert(claim, parent, standing.until)
         self._settle(node, standing.honoured)
         if standing.used:
@@ -358,15 +359,15 @@ class ClaimTree:
 
     def _check(self, chain: Sequence[Claim]) -> None:
         if chain[0].parent:
-            raise TicketError("wrong_parent", "the first claim of the chain names a parent")
+            raise TicketError(Code.WRONG_PARENT, "the first claim of the chain names a parent")
         for above, claim in pairwise(chain):
             if claim.parent != above.digest:
-                raise TicketError("wrong_parent", "a claim does not name the claim above it as its parent")
+                raise TicketError(Code.WRONG_PARENT, "a claim does not name the claim above it as its parent")
             if not above.term.contains(claim.term):
-                raise TicketError("exceeds_term", f"term {tuple(claim.term)} is outside {tuple(above.term)}")
+                raise TicketError(Code.EXCEEDS_TERM, f"term {tuple(claim.term)} is outside {tuple(above.term)}")
         for claim in chain:
             if claim.digest not in self._nodes and claim.body in self._bodies:
-                raise TicketError("resigned", f"claim {claim.id[:16]} is known here with another signature")
+                raise TicketError(Code.RESIGNED, f"claim {claim.id[:16]} is known here with another signature")
 
     def _insert(self, claim: Claim, parent: _Node | None, until: Instant = FOREVER) -> _Node:
         """A new node, seen and not judged yet."""

@@ -43,6 +43,7 @@ from leasekit.core.claims.claim import DEGREE_ONE, Claim
 from leasekit.core.claims.keys import Scheme, fingerprint
 from leasekit.core.claims.ticket import Ticket
 from leasekit.core.errors import TicketError
+from leasekit.core.reasons import Code, mark
 from leasekit.core.time import Duration, Instant
 
 DEPTH_DEFAULT = 8
@@ -78,23 +79,27 @@ class TicketVerifier:
         """
         chain, leaf = ticket.chain, ticket.leaf
         if len(chain) > self._depth_max:
-            raise TicketError("too_deep", f"chain of {len(chain)} claims, at most {self._depth_max} are accepted")
+            raise TicketError(Code.TOO_DEEP, f"chain of {len(chain)} claims, at most {self._depth_max} are accepted")
         if root is not None and ticket.root.issuer != root:
             raise TicketError(
-                "wrong_site", f"root claim is issued by {fingerprint(ticket.root.issuer)}, not by this site"
+                Code.WRONG_SITE, f"root claim is issued by {fingerprint(ticket.root.issuer)}, not by this site"
             )
         if leaf.holder != holder:
             raise TicketError(
-                "not_holder", f"claim is held by {fingerprint(leaf.holder)}, presented by {fingerprint(holder)}"
+                Code.NOT_HOLDER, f"claim is held by {fingerprint(leaf.holder)}, presented by {fingerprint(holder)}"
             )
         if issuer is not None and leaf.issuer != issuer:
             raise TicketError(
-                "wrong_issuer", f"claim is issued by {fingerprint(leaf.issuer)}, not {fingerprint(issuer)}"
+                Code.WRONG_ISSUER, f"claim is issued by {fingerprint(leaf.issuer)}, not {fingerprint(issuer)}"
             )
         if leaf.term.end <= now - skew:
-            raise TicketError("expired", f"claim ended at {leaf.term.end}, it is {now} here")
+            raise TicketError(
+                Code.EXPIRED, f"claim ended at {mark(leaf.term.end)}, it is {mark(now)} here", at=leaf.term.end, now=now
+            )
         if ahead is not None and leaf.term.start > now + ahead:
-            raise TicketError("future", f"claim starts at {leaf.term.start}, more than {ahead} ms after {now}")
+            raise TicketError(
+                Code.FUTURE, f"claim starts at {mark(leaf.term.start)}, more than {ahead} ms after {mark(now)}"
+            )
         check_chain(chain)
         self._check_signatures(chain)
         return leaf
@@ -109,7 +114,7 @@ class TicketVerifier:
         for claim in chain[known:]:
             if not self._scheme.verify(claim.issuer, claim.signature, claim.body):
                 raise TicketError(
-                    "bad_signature", f"signature of {fingerprint(claim.issuer)} on a claim does not verify"
+                    Code.BAD_SIGNATURE, f"signature of {fingerprint(claim.issuer)} on a claim does not verify"
                 )
         for claim in chain[known:-1] or (chain if len(chain) == 1 else ()):
             self._remember(claim.digest)
@@ -126,28 +131,28 @@ def check_chain(chain: Sequence[Claim]) -> None:
     Raises ``TicketError``: see the module for the codes, from ``wrong_root`` to ``exceeds_term``.
     """
     if chain[0].parent:
-        raise TicketError("wrong_root", "root claim names a parent")
+        raise TicketError(Code.WRONG_ROOT, "root claim names a parent")
     for parent, child in pairwise(chain):
         _check_link(parent, child)
 
 
 def _check_link(parent: Claim, child: Claim) -> None:
     if child.parent != parent.digest:
-        raise TicketError("wrong_parent", "a claim does not name the claim above it as its parent")
+        raise TicketError(Code.WRONG_PARENT, "a claim does not name the claim above it as its parent")
     if child.issuer != parent.holder:
-        raise TicketError("broken_chain", "a claim's issuer is not the holder of its parent")
+        raise TicketError(Code.BROKEN_CHAIN, "a claim's issuer is not the holder of its parent")
     if child.type != parent.type:
-        raise TicketError("type_changed", f"type {child.type!r} was delegated from {parent.type!r}")
+        raise TicketError(Code.TYPE_CHANGED, f"type {child.type!r} was delegated from {parent.type!r}")
     if child.properties != parent.properties:
-        raise TicketError("properties_changed", "the digest of the resource properties differs from the parent's")
+        raise TicketError(Code.PROPERTIES_CHANGED, "the digest of the resource properties differs from the parent's")
     allowed = parent.capacity
     if child.units > allowed:
-        raise TicketError("exceeds_units", f"{child.units} units were delegated from {parent.units}")
+        raise TicketError(Code.EXCEEDS_UNITS, f"{child.units} units were delegated from {parent.units}")
     if child.degree != DEGREE_ONE and child.capacity > allowed:
         raise TicketError(
-            "exceeds_degree",
+            Code.EXCEEDS_DEGREE,
             f"{child.units} units at degree {child.degree / DEGREE_ONE:g} were delegated, {child.capacity} in all; the "
             f"parent can give away {allowed}",
         )
     if not parent.term.contains(child.term):
-        raise TicketError("exceeds_term", f"term {tuple(child.term)} is outside the parent's {tuple(parent.term)}")
+        raise TicketError(Code.EXCEEDS_TERM, f"term {tuple(child.term)} is outside the parent's {tuple(parent.term)}")

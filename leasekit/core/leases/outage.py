@@ -20,6 +20,7 @@ from leasekit.core.leases.authority import FREE
 from leasekit.core.leases.machine import NONE, Machine
 from leasekit.core.leases.records import SiteUnit
 from leasekit.core.leases.rows import KeptRecord, volatile
+from leasekit.core.reasons import Reason
 from leasekit.core.time import Instant
 
 STOPPED: Final = "stopped"
@@ -44,7 +45,7 @@ class Outage(KeptRecord):
     """
 
     id: str
-    reason: str
+    reason: Reason
     since: Instant
     again: Instant
     tries: int = 0

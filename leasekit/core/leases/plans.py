@@ -12,6 +12,7 @@ import attrs
 from leasekit.core.leases.machine import NONE, Machine
 from leasekit.core.leases.rows import KeptRecord, volatile
 from leasekit.core.protocol.messages import PlanPart
+from leasekit.core.reasons import Reason
 from leasekit.core.time import Instant, Term
 
 HOLD: Final = "hold"
@@ -109,7 +110,7 @@ class Topology(KeptRecord):
     gap: str = ""
     expires: Instant = -1
     deadline: Instant = 0
-    reason: str = ""
+    reason: Reason | None = None
     earliest: Instant = -1
     ended: Instant = -1
     pending: str = volatile(NONE)

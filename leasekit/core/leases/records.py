@@ -17,6 +17,7 @@ from leasekit.core.leases.power import ON
 from leasekit.core.leases.rows import KeptRecord, volatile
 from leasekit.core.properties import EMPTY, Properties
 from leasekit.core.protocol.messages import EXTEND, UNDO, LeaseUpdate, TicketUpdate
+from leasekit.core.reasons import Reason
 from leasekit.core.time import Duration, Instant, Term
 
 
@@ -56,7 +57,7 @@ class GuestUnit(KeptRecord):
     state: str = membership.WAITING
     action: int = 0
     properties: Properties = EMPTY
-    reason: str = ""
+    reason: Reason | None = None
     timer: Instant | None = volatile()
 
     table: ClassVar[str] = "units"
@@ -123,7 +124,7 @@ class GuestLease(KeptRecord):
     state: str = guest.NASCENT
     pending: str = NONE
     join: str = membership.NOT_JOINED
-    reason: str = ""
+    reason: Reason | None = None
     number: int = 0
     ask: int = 0
     ask_accepted: bool = False
@@ -143,7 +144,7 @@ class GuestLease(KeptRecord):
     victims: tuple[str, ...] = ()
     after: After = NO_PREDECESSOR
     closing: bool = False
-    close_reason: str = ""
+    close_reason: Reason | None = None
     noticed: Instant = -1
     ended: Instant = -1
     key_tried: str = ""
@@ -225,7 +226,7 @@ class Slice(KeptRecord):
     id: str
     hold: int = 0
     released: bool = True
-    refused: str = ""
+    refused: Reason | None = None
     live: bool = True
     key: str = ""
     timer: Instant | None = volatile()
@@ -247,7 +248,7 @@ class Return(KeptRecord):
     at: Instant
     state: str = returns.RELINQUISHING
     pending: str = volatile(NONE)
-    reason: str = volatile("")
+    reason: Reason | None = volatile()
     receipt: bytes = b""
     timer: Instant | None = volatile()
     send_at: Instant = volatile(0)
@@ -309,7 +310,7 @@ class BrokerLease(KeptRecord):
     request: int
     arrived: Instant
     deadline: Instant
-    reason: str = ""
+    reason: Reason | None = None
     claims: tuple[Granted, ...] = ()
     update: int = 0
     unacked: list[Update] = attrs.Factory(list)
@@ -323,7 +324,7 @@ class BrokerLease(KeptRecord):
     timer: Instant | None = volatile()
     send_at: Instant = volatile(0)
     tries: int = volatile(0)
-    defer_reason: str = volatile("")
+    defer_reason: Reason | None = volatile()
 
     table: ClassVar[str] = "leases"
     columns: ClassVar = {
@@ -366,9 +367,9 @@ class SiteUnit(KeptRecord):
     promised: str = ""
     action: int = 0
     given: Properties = EMPTY
-    reason: str = ""
+    reason: Reason | None = None
     failures: int = 0
-    retire: str = ""
+    retire: Reason | None = None
     timer: Instant | None = volatile()
     index: int = volatile(0)
     setup: int = volatile(0)
@@ -415,7 +416,7 @@ class SiteLease(KeptRecord):
     number: int
     resource: Properties = EMPTY
     properties: Properties = EMPTY
-    reason: str = ""
+    reason: Reason | None = None
     units: list[str] = attrs.Factory(list)
     settles: int = 0
     next: AcceptedChange | None = None
@@ -427,7 +428,7 @@ class SiteLease(KeptRecord):
     preemptible: bool = False
     origin: bytes = b""
     noticed: Instant = -1
-    notice: str = ""
+    notice: Reason | None = None
     key: bytes = b""
     saves: bool = False
     replaced: int = 0

@@ -15,6 +15,7 @@ from leasekit.core.leases.rows import KeptRecord, volatile
 from leasekit.core.properties import Properties
 from leasekit.core.protocol.codec import UnknownKind, decode_message
 from leasekit.core.protocol.messages import Message
+from leasekit.core.reasons import Reason
 from leasekit.core.time import Instant, Term
 
 
@@ -55,7 +56,7 @@ class Delegation(KeptRecord):
     digest: bytes
     state: str = deleg.OFFERING
     pending: str = volatile(NONE)
-    reason: str = ""
+    reason: Reason | None = None
     given: bool = False
     source: str = ""
     reclaimed: Instant = -1
@@ -135,18 +136,18 @@ class Notice(KeptRecord):
 class Report(KeptRecord):
     """That somebody gave away more than it had, or was allowed to: found by a site, or heard from one (``peer``).
 
-    ``code`` says what it is, ``subject`` which claim or evidence it is about, ``words`` who did what and when.
+    ``subject`` is the claim or evidence that it is about, ``reason`` says what it is, and who did what and when.
     """
 
     id: str
     at: Instant
     peer: str
-    code: str
     subject: str
-    words: str
+    reason: Reason
     timer: Instant | None = volatile()
 
     table: ClassVar[str] = "reports"
+    columns: ClassVar = {"code": "reason.code"}
 
 
 @attrs.define(slots=True, eq=False)

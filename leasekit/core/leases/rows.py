@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Final, Self, get_type_hints
 import attrs
 import msgspec
 
+from leasekit.core.reasons import Reason, read, to_text
 from leasekit.core.schema import TABLES, Row
 
 pack_body: Final = msgspec.msgpack.Encoder().encode
@@ -47,6 +48,18 @@ class KeptRecord:
         return made
 
 
+def _same(value: Any) -> Any:
+    return value
+
+
+_COLUMNS: Final[Mapping[Any, tuple[Callable[[Any], Any], Callable[[Any], Any]]]] = {
+    bool: (int, bool),
+    Reason: (to_text, read),
+    Reason | None: (to_text, read),
+}
+"""What a column holds of a field of such a type, and what the field is made of."""
+
+
 class Layout:
     """How records of one class become rows."""
 
@@ -57,8 +70,13 @@ class Layout:
         kept = [field.name for field in attrs.fields(cls) if not field.metadata.get("volatile")]
         self._cls = cls
         self._columns: Callable[[Any], tuple[Any, ...]] = attrgetter(*paths)
-        self._read = [(path, at) for at, path in enumerate(paths) if path in kept]
-        self._flags = [at for at, path in enumerate(paths) if columns[at] == "live" or hints.get(path) is bool]
+        kinds = [bool if column == "live" else hints.get(path) for column, path in zip(columns, paths, strict=True)]
+        self._converted = [(at, _COLUMNS[kind][0]) for at, kind in enumerate(kinds) if kind in _COLUMNS]
+        self._read = [
+            (path, at, _COLUMNS[kinds[at]][1] if kinds[at] in _COLUMNS else _same)
+            for at, path in enumerate(paths)
+            if path in kept
+        ]
         self._names = [name for name in kept if name not in paths]
         values = [attrgetter(name) for name in self._names]
         self._body: Callable[[Any], tuple[Any, ...]] = (
@@ -72,18 +90,18 @@ class Layout:
     def row(self, record: Any) -> Row:
         """The row of a record."""
         body = pack_body(self._body(record))
-        if not self._flags:
+        if not self._converted:
             return (*self._columns(record), body)
         row = [*self._columns(record), body]
-        for at in self._flags:
-            row[at] = int(row[at])
+        for at, to_column in self._converted:
+            row[at] = to_column(row[at])
         return tuple(row)
 
     def record(self, row: Row) -> Any:
         """The record of a row."""
         fields = dict(zip(self._names, self._unpack(row[-1]), strict=True))
-        for name, at in self._read:
-            fields[name] = bool(row[at]) if at in self._flags else row[at]
+        for name, at, from_column in self._read:
+            fields[name] = from_column(row[at])
         return self._cls(**fields)
 
 

@@ -18,6 +18,7 @@ import attrs
 
 from leasekit.core.leases.machine import NONE, Machine
 from leasekit.core.leases.rows import KeptRecord, volatile
+from leasekit.core.reasons import Reason
 from leasekit.core.time import Instant
 
 RESUMES: Final = "resume"
@@ -60,7 +61,7 @@ class SavedUnit(KeptRecord):
     tries: int = 0
     action: int = 0
     holder_key: bytes = b""
-    reason: str = volatile("")
+    reason: Reason | None = volatile()
     timer: Instant | None = volatile()
 
     table: ClassVar[str] = "saved"

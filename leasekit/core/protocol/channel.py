@@ -42,8 +42,9 @@ import msgpack
 
 from leasekit.core.claims.keys import KEY_BYTES, Scheme, Signer, fingerprint
 from leasekit.core.errors import RemoteError
-from leasekit.core.protocol.codec import clip, show
+from leasekit.core.protocol.codec import show
 from leasekit.core.protocol.fields import NAME_MAX, TEXT_MAX, WORD_MAX
+from leasekit.core.reasons import Code, clip
 from leasekit.core.time import INSTANT_MAX, Instant
 
 MAGIC: Final = "leasekit"
@@ -241,7 +242,7 @@ class Channel:
 
     def _refuse(self, error: ChannelError, told: ChannelError | None = None) -> ChannelError:
         """``error``, of which the other side is told (as ``told``, where it must not know all)."""
-        self.close((told or error).code, (told or error).text)
+        self.close((told or error).code, str(told or error))
         return error
 
     def _send_frame(self, body: bytes) -> None:
@@ -257,13 +258,13 @@ class Channel:
         if self.state is State.OPEN:
             if length > self._frame_max:
                 text = f"found a frame of {length} bytes, allowed are at most {self._frame_max}"
-                raise self._refuse(ChannelError("too_large", text))
+                raise self._refuse(ChannelError(Code.TOO_LARGE, text))
         elif length > HANDSHAKE_FRAME_MAX:
             if buffer.startswith(_TLS_RECORD) and self.state is State.HELLO_DUE:
                 text = "the other side speaks TLS, this address does not: tls must be the same on both sides"
-                raise self._refuse(ChannelError("tls", text))
+                raise self._refuse(ChannelError(Code.TLS, text))
             text = f"found a frame of {length} bytes, in a handshake allowed are at most {HANDSHAKE_FRAME_MAX}"
-            raise ChannelError("too_large", f"{text}; does the other side speak leasekit?")
+            raise ChannelError(Code.TOO_LARGE, f"{text}; does the other side speak leasekit?")
         end = _LENGTH.size + int(length)
         return end if len(buffer) >= end else 0
 
@@ -278,7 +279,7 @@ class Channel:
             raise self._goodbye(fields)
         if fields[0] != _DUE[self.state]:
             text = f"found a frame with tag {fields[0]!r:.20}, due is {_DUE[self.state]} in state {self.state.name}"
-            raise self._fault(ChannelError("out_of_turn", text))
+            raise self._fault(ChannelError(Code.OUT_OF_TURN, text))
         if self.state is State.OPEN:
             return self._receive_envelope(fields)
         if self.state is State.PROOF_DUE:
@@ -297,24 +298,28 @@ class Channel:
             )
         except (ValueError, msgpack.UnpackException) as error:
             raise self._fault(
-                ChannelError("malformed", f"found a frame that is not msgpack: {error or 'malformed'}")
+                ChannelError(Code.MALFORMED, f"found a frame that is not msgpack: {error or 'malformed'}")
             ) from None
         if type(fields) is not tuple or not fields or type(fields[0]) is not int:
-            raise self._fault(ChannelError("malformed", "found a frame that is not an array that begins with its tag"))
+            raise self._fault(
+                ChannelError(Code.MALFORMED, "found a frame that is not an array that begins with its tag")
+            )
         return fields
 
     def _goodbye(self, fields: tuple[Any, ...]) -> ChannelError:
         code, text = (*fields[1:3], "", "")[:2]
         if type(code) is not str or len(code) > WORD_MAX or type(text) is not str or len(text) > TEXT_MAX:
-            return ChannelError("malformed", "found a goodbye that is not a code and a text")
+            return ChannelError(Code.MALFORMED, "found a goodbye that is not a code and a text")
         # What a stranger says is shown as a literal: it must not be able to move a terminal's cursor.
-        return ChannelError("refused", f"the other side hung up: {code!r}: {text!r}")
+        return ChannelError(Code.REFUSED, f"the other side hung up: {code!r}: {text!r}")
 
     def _receive_hello(self, frame: bytes, fields: tuple[Any, ...]) -> None:
         if len(fields) < 2 or fields[1] != MAGIC:
-            raise ChannelError("not_leasekit", f"found no {MAGIC!r} at the start of the connection: another protocol?")
+            raise ChannelError(
+                Code.NOT_LEASEKIT, f"found no {MAGIC!r} at the start of the connection: another protocol?"
+            )
         if len(fields) < 6:
-            raise ChannelError("malformed", f"found a HELLO of {len(fields)} fields, allowed are 6 or more")
+            raise ChannelError(Code.MALFORMED, f"found a HELLO of {len(fields)} fields, allowed are 6 or more")
         _, _, versions, name, key, nonce = fields[:6]
         _expect(type(versions) is tuple and all(type(one) is int for one in versions), "versions", "integers")
         _expect(type(name) is str and 0 < len(name) <= NAME_MAX, "name", f"text of 1 to {NAME_MAX} characters")
@@ -324,7 +329,7 @@ class Channel:
         common = set(versions) & set(self._versions)
         if not common:
             text = f"{name!r} speaks versions {list(versions)!r:.200}, {self._name!r} speaks {list(self._versions)}"
-            raise self._refuse(ChannelError("version", f"{text}: none in common"))
+            raise self._refuse(ChannelError(Code.VERSION, f"{text}: none in common"))
         self.peer, self._key, self.version = name, key, max(common)
         if not self._initiator:
             self._send_frame(self._hello)
@@ -337,40 +342,40 @@ class Channel:
     def _check_peer(self, name: str, key: bytes) -> None:
         if key == self._me.public or name == self._name:
             text = f"found its own name or key at the other end ({name!r}): is {self._name!r} connected to itself?"
-            raise ChannelError("self", text)
+            raise ChannelError(Code.SELF, text)
         if self._expect is not None and name != self._expect:
-            raise ChannelError("wrong_peer", f"dialled {self._expect!r}, found {name!r} at its address")
+            raise ChannelError(Code.WRONG_PEER, f"dialled {self._expect!r}, found {name!r} at its address")
         pinned = self._peers(name)
-        told = ChannelError("unknown_peer", f"{name!r} with key {fingerprint(key)} is not known to {self._name!r}")
+        told = ChannelError(Code.UNKNOWN_PEER, f"{name!r} with key {fingerprint(key)} is not known to {self._name!r}")
         if pinned is None:
             raise self._refuse(told)
         if pinned != key:
             text = f"{name!r} has key {fingerprint(key)}, the one pinned for it is {fingerprint(pinned)}"
-            raise self._refuse(ChannelError("wrong_key", text), told)
+            raise self._refuse(ChannelError(Code.WRONG_KEY, text), told)
 
     def _receive_proof(self, fields: tuple[Any, ...]) -> Established:
         signature = fields[1] if len(fields) > 1 else None
         proof = _proof(not self._initiator, self._transcript)
         if type(signature) is not bytes or not self._scheme.verify(self._key, signature, proof):
             text = f"{self.peer!r} did not prove its key: its signature over the handshake does not verify"
-            raise ChannelError("bad_proof", text)
+            raise ChannelError(Code.BAD_PROOF, text)
         self.state = State.OPEN
         return Established(self.peer, self._key, self.version)
 
     def _receive_envelope(self, fields: tuple[Any, ...]) -> ReceivedBatch | Heartbeat:
         if len(fields) < 5:
             text = f"found an envelope of {len(fields)} fields, allowed are 5 or more"
-            raise self._refuse(ChannelError("malformed", text))
+            raise self._refuse(ChannelError(Code.MALFORMED, text))
         _, seq, sent_at, signature, payload = fields[:5]
         fine = type(seq) is int and type(signature) is bytes and type(payload) is bytes
         if not fine or type(sent_at) is not int or not 0 <= sent_at <= INSTANT_MAX:
             text = f"seq is {show(seq)}, sent_at {show(sent_at)}, signature {show(signature)}, payload {show(payload)}"
-            raise self._refuse(ChannelError("malformed", f"found an envelope outside its limits: {text}"))
+            raise self._refuse(ChannelError(Code.MALFORMED, f"found an envelope outside its limits: {text}"))
         if seq != self._received + 1 or seq > _SEQ_MAX:
             text = f"found envelope {seq}, due is {self._received + 1}: repeated, lost or out of order"
-            raise self._refuse(ChannelError("sequence", text))
+            raise self._refuse(ChannelError(Code.SEQUENCE, text))
         if not self._scheme.verify(self._key, signature, self._signed(not self._initiator, seq, sent_at, payload)):
-            raise self._refuse(ChannelError("bad_signature", f"the signature of envelope {seq} does not verify"))
+            raise self._refuse(ChannelError(Code.BAD_SIGNATURE, f"the signature of envelope {seq} does not verify"))
         self._received = seq
         return ReceivedBatch(sent_at, payload) if payload else Heartbeat(sent_at)
 
@@ -391,4 +396,4 @@ def _proof(from_initiator: bool, digest: bytes) -> bytes:
 
 def _expect(fine: bool, field: str, allowed: str) -> None:
     if not fine:
-        raise ChannelError("malformed", f"found a HELLO whose {field} is outside its limits, allowed is {allowed}")
+        raise ChannelError(Code.MALFORMED, f"found a HELLO whose {field} is outside its limits, allowed is {allowed}")

@@ -22,8 +22,9 @@ import msgspec
 from msgspec import DecodeError, MsgspecError, Raw, ValidationError
 
 from leasekit.core.errors import WireError
-from leasekit.core.protocol.fields import BATCH_MAX, ID_MAX, NUMBER_MAX, TEXT_MAX, Check
+from leasekit.core.protocol.fields import BATCH_MAX, ID_MAX, NUMBER_MAX, Check
 from leasekit.core.protocol.messages import ErrorReply, Message, WireStruct
+from leasekit.core.reasons import Code, Reason
 
 KINDS: Final[Mapping[int, type[WireStruct]]] = {cls.__struct_config__.tag: cls for cls in get_args(Message)}
 """Every kind of message: its number, and its class."""
@@ -40,11 +41,11 @@ class UnknownKind(NamedTuple):
 
     def answer(self) -> ErrorReply:
         """What its sender is to be told."""
-        known = f"this peer knows kinds 1 to {max(KINDS)}"
-        return ErrorReply(self.lease, self.number, "unknown_kind", f"message kind {self.kind} is not known: {known}")
+        text = f"message kind {self.kind} is not known: this peer knows kinds 1 to {max(KINDS)}"
+        return ErrorReply(self.lease, self.number, Reason(Code.UNKNOWN_KIND, detail=text))
 
 
-# Encoding. Limits are the sender's business (:func:`clip`).
+# Encoding. Limits are the sender's business (:func:`~leasekit.core.reasons.clip`).
 
 
 def _plain(value: object) -> dict[Any, Any]:
@@ -80,13 +81,6 @@ def join_batch(encoded: Sequence[bytes]) -> bytes:
 def encode_batch(messages: Sequence[Message]) -> bytes:
     """The bytes of a batch. Raises as :func:`encode_message` and :func:`join_batch` do."""
     return join_batch([encode_message(message) for message in messages])
-
-
-def clip(text: str, limit: int = TEXT_MAX) -> str:
-    """``text`` as a reason can carry it: at most ``limit`` characters, all of them Unicode."""
-    if len(text) > limit:
-        text = text[: limit - 3] + "..."
-    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 # Decoding.
@@ -226,7 +220,7 @@ CHECKS: Final = {cls: checks for cls in (*KINDS.values(), *WireStruct.__subclass
 # Errors in words.
 
 _PATH: Final = re.compile(r" - at (?:`key` in )?`\$(.*)`$")
-
+_STEP: Final = re.compile(r"\[(\d+)\]|\.(\w+)")
 
 _WORDS: Final = (("`str`", "text"), ("`int`", "an integer"), ("`array`", "an array"), ("`object`", "a map"), ("`", ""))
 
@@ -237,7 +231,7 @@ def _explain(error: ValidationError, data: bytes | Raw, cls: type[WireStruct] | 
     for theirs, ours in _WORDS:
         allowed = allowed.replace(theirs, ours)
     path = _PATH.search(str(error))
-    steps = [int(step) for step in re.findall(r"\[(\d+)\]", path[1])] if path else []
+    steps = [int(index) if index else key for index, key in _STEP.findall(path[1])] if path else []
     found = _value(data, steps)
     where, part = _place(cls, steps)
     if part is not None and isinstance(found, list):
@@ -256,23 +250,25 @@ def _not_unicode(data: bytes | Raw, cls: type[WireStruct] | None) -> str:
     return ""
 
 
-def _place(cls: type[WireStruct] | None, steps: Sequence[int]) -> tuple[str, type[WireStruct] | None]:
+def _place(cls: type[WireStruct] | None, steps: Sequence[Any]) -> tuple[str, type[WireStruct] | None]:
     """The words for a path into a message, and the message or part to which it leads, if it leads to one."""
     if cls is None or not steps or not steps[0]:
         return ("kind: " if steps else ""), cls
     name = cls.__struct_fields__[steps[0] - 1]
-    if len(steps) == 1:
-        return f"{name}: ", None
-    item = _item(cls, name)
-    if item is None or len(steps) == 2:
-        return f"{name}[{steps[1]}]: ", item
-    return f"{name}[{steps[1]}]: {item.__struct_fields__[steps[2]]}: ", None
+    item = _item(cls, name) if len(steps) > 1 else None
+    if item is not None and len(steps) > 2:
+        return f"{name}[{steps[1]}]: {item.__struct_fields__[steps[2]]}{_path(steps[3:])}: ", None
+    return f"{name}{_path(steps[1:])}: ", item
+
+
+def _path(steps: Sequence[Any]) -> str:
+    return "".join(f".{step}" if isinstance(step, str) else f"[{step}]" for step in steps)
 
 
 _UNSHOWN: Final = "something else"
 
 
-def _value(data: bytes | Raw, steps: Sequence[int]) -> Any:
+def _value(data: bytes | Raw, steps: Sequence[Any]) -> Any:
     """What is found at a path, for :func:`show`."""
     if memoryview(data).nbytes > SHOWN_MAX:
         return _UNSHOWN

@@ -10,6 +10,7 @@ from msgspec import Meta
 from leasekit.core.claims.claim import DIGEST_BYTES, UNITS_MAX
 from leasekit.core.claims.statements import STATEMENT_MAX
 from leasekit.core.properties import KEY_MAX, PROPERTIES_MAX, VALUE_MAX
+from leasekit.core.reasons import DEPTH_MAX, REASONS_MAX, Reason
 from leasekit.core.time import INSTANT_MAX, Term, make_term
 from leasekit.core.topology import REQUEST_BYTES_MAX
 
@@ -53,6 +54,13 @@ def _check_digest(value: bytes) -> None:
         raise ValueError(f"found {len(value)} bytes, allowed is 0 or {DIGEST_BYTES} bytes")
 
 
+def _check_reason(value: Reason | None) -> None:
+    if value is not None and value.depth > DEPTH_MAX:
+        raise ValueError(f"found {value.depth} reasons behind each other, allowed are at most {DEPTH_MAX}")
+    if value is not None and value.size > REASONS_MAX:
+        raise ValueError(f"found {value.size} reasons in one, allowed are at most {REASONS_MAX}")
+
+
 def _check_steps(value: tuple[int, ...]) -> None:
     if len(value) % 2:
         raise ValueError(f"found an array of {len(value)}, allowed are pairs of instant and units")
@@ -72,6 +80,10 @@ NameOrNone: TypeAlias = Annotated[str, Meta(max_length=NAME_MAX)]
 Word: TypeAlias = Annotated[str, Meta(min_length=1, max_length=WORD_MAX)]
 WordOrNone: TypeAlias = Annotated[str, Meta(max_length=WORD_MAX)]
 Text: TypeAlias = Annotated[str, Meta(max_length=TEXT_MAX)]
+Cause: TypeAlias = Annotated[Reason, Check(_check_reason)]
+"""Why it is so."""
+Why: TypeAlias = Annotated[Reason | None, Check(_check_reason)]
+"""Why it is so, if it is."""
 Ticket: TypeAlias = Annotated[bytes, Meta(max_length=TICKET_MAX)]
 Statement: TypeAlias = Annotated[bytes, Meta(max_length=STATEMENT_MAX)]
 Request: TypeAlias = Annotated[bytes, Meta(max_length=REQUEST_BYTES_MAX)]

@@ -51,6 +51,7 @@ from leasekit.core.protocol.fields import (
     PARTS_MAX,
     At,
     AtOrUnknown,
+    Cause,
     Digest,
     Id,
     IdOrNone,
@@ -68,6 +69,7 @@ from leasekit.core.protocol.fields import (
     Units,
     UnitsOrNone,
     UnitsOrUnknown,
+    Why,
     WireTerm,
     Word,
     WordOrNone,
@@ -145,7 +147,7 @@ class TicketUpdate(MessageBase, frozen=True, tag=4):
     site: NameOrNone
     properties: Pairs
     truncation: Statement
-    reason: Text
+    reason: Why
     earliest: AtOrUnknown
     endorsement: Statement = b""
     further: Ticket = b""
@@ -199,7 +201,7 @@ class Relinquished(MessageBase, frozen=True, tag=8):
     lease: Id
     number: Number
     receipt: Statement
-    reason: Text
+    reason: Why
 
 
 class UnitState(WireStruct, frozen=True):
@@ -210,7 +212,7 @@ class UnitState(WireStruct, frozen=True):
     unit: Name
     state: Word
     properties: Pairs
-    reason: Text
+    reason: Why
 
 
 UnitStates: TypeAlias = Annotated[tuple[UnitState, ...], Meta(max_length=LIST_MAX)]
@@ -233,7 +235,7 @@ class LeaseUpdate(MessageBase, frozen=True, tag=9):
     state: Word
     term: WireTerm
     units: UnitStates
-    reason: Text
+    reason: Why
     contract: Statement
     receipt: Statement
     saved: UnitsOrUnknown = -1
@@ -307,8 +309,8 @@ HeldClaims: TypeAlias = Annotated[tuple[HeldClaim, ...], Meta(max_length=HELD_MA
 
 
 class OfferAnswer(MessageBase, frozen=True, tag=14):
-    """The offer was taken (``reason`` empty) or not; or a reclaim was heard. What was granted before, of what is taken
-    back or replaced, ends at ``until`` (0: there is nothing).
+    """The offer was taken (without ``reason``) or not; or a reclaim was heard. What was granted before, of what is
+    taken back or replaced, ends at ``until`` (0: there is nothing).
 
     ``held`` is what stands in the way of an offer that begins a line: its giver may have forgotten that. Until
     ``beyond`` more of the line is in use than what was taken has (0: not so).
@@ -316,7 +318,7 @@ class OfferAnswer(MessageBase, frozen=True, tag=14):
 
     delegation: Id
     number: Number
-    reason: Text
+    reason: Why
     until: At = 0
     held: HeldClaims = ()
     beyond: At = 0
@@ -369,25 +371,23 @@ class Introduce(MessageBase, frozen=True, tag=17):
 
 
 class ClaimReport(MessageBase, frozen=True, tag=18):
-    """A site tells a broker what became of a claim that it issued (``claim``: its digest in hex): ``code`` is
-    ``oversubscribed`` (refused for want of units, without blame), ``overdelegated`` (the site holds evidence), or
-    ``replaced`` (a modify was taken: ``receipt`` is the site's, for the old claim).
+    """A site tells a broker what became of a claim that it issued (``claim``: its digest in hex): the code of
+    ``reason`` is ``oversubscribed`` (refused for want of units, without blame), ``overdelegated`` (the site holds
+    evidence), or ``replaced`` (a modify was taken: ``receipt`` is the site's, for the old claim).
     """
 
     claim: Id
     number: Number
-    code: Word
-    reason: Text
+    reason: Cause
     receipt: Statement = b""
 
 
 class ErrorReply(MessageBase, frozen=True, tag=15):
-    """A message could not be obeyed; ``code`` is stable, ``text`` is for people. Never answered."""
+    """A message could not be obeyed, for ``reason``. Never answered."""
 
     lease: IdOrNone
     number: Number
-    code: Word
-    text: Text
+    reason: Cause
 
 
 class Administer(MessageBase, frozen=True, tag=19):
@@ -436,7 +436,7 @@ class ProbeAnswer(MessageBase, frozen=True, tag=23):
     site: NameOrNone
     units: UnitsOrNone
     term: WireTerm
-    reason: Text
+    reason: Why
     earliest: AtOrUnknown
 
 
@@ -489,7 +489,7 @@ class Planned(MessageBase, frozen=True, tag=25):
     objective: WordOrNone
     gap: WordOrNone
     expires: AtOrUnknown
-    reason: Text
+    reason: Why
     earliest: AtOrUnknown
 
 
@@ -539,11 +539,11 @@ class HoldParts(MessageBase, frozen=True, tag=28):
 
 
 class PartsHeld(MessageBase, frozen=True, tag=29):
-    """All parts are held (``reason`` empty), or none, and why."""
+    """All parts are held (without ``reason``), or none, and why."""
 
     plan: Id
     number: Number
-    reason: Text
+    reason: Why
 
 
 class ReleaseParts(MessageBase, frozen=True, tag=30):

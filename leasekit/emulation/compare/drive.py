@@ -27,10 +27,12 @@ from leasekit.core.errors import LeasekitError
 from leasekit.core.leases import service_manager as sm
 from leasekit.core.leases.machine import NONE
 from leasekit.core.mappers import BrokerCycle, BrokerDecision, BrokerMapper, Grant
+from leasekit.core.reasons import read
 from leasekit.core.requests import TRUE
 from leasekit.core.schema import LOG, Change
 from leasekit.core.steps import Action
 from leasekit.core.time import DAY, Duration, Instant, Term, format_duration
+from leasekit.core.words import words
 from leasekit.emulation.compare.pool import Saving
 from leasekit.emulation.compare.works import BEST_EFFORT, Work
 from leasekit.emulation.lean import BROKER, SITE, lean_world
@@ -211,7 +213,7 @@ class _DriveRun:
             _, lease, event, _, after, why = change.row
             if event == "mapper":
                 self._wrong += 1
-                self._faults.add(format_duration(now - self._start), actor, after, why)
+                self._faults.add(format_duration(now - self._start), actor, after, words(read(why)))
             elif actor in (BROKER, SITE):
                 continue
             elif event == "ask":
@@ -221,7 +223,7 @@ class _DriveRun:
             elif event == "lease":
                 self._begin(now, actor, lease)
             elif after in _OVER:
-                over.append((lease, why))
+                over.append((lease, words(read(why))))
         for lease, why in over:
             if lease in self._leases:
                 self._end(now, self._leases.pop(lease), why)

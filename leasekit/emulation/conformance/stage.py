@@ -23,9 +23,11 @@ from leasekit.actors.settings import (
 from leasekit.actors.site.authority import Authority
 from leasekit.core.claims.keys import UNSIGNED, UnsignedIdentity
 from leasekit.core.errors import CommandError
+from leasekit.core.reasons import read
 from leasekit.core.schema import LOG, Change
 from leasekit.core.steps import Action
 from leasekit.core.time import DAY, HOUR, MINUTE, SECOND, Duration, Instant
+from leasekit.core.words import words
 from leasekit.emulation.conformance.cases import GUESTS, Case, Event
 from leasekit.emulation.conformance.judges import JUDGES, complaint
 from leasekit.emulation.conformance.watched import ANSWERS, Fault, FaultFound, TurnRecord, Watched
@@ -144,7 +146,7 @@ class _Stage:
                 continue
             _, subject, event, _, _, why = change.row
             if event == "mapper":
-                raise FaultFound(complaint(str(why)))
+                raise FaultFound(complaint(words(read(why))))
             if event == "expire" and subject in self._overdue:
                 raise FaultFound(Fault(ANSWERS, f"{self._overdue[subject]}; it expired at {at} ms"))
 

@@ -18,6 +18,7 @@ from typing import ClassVar, Final
 import attrs
 
 from leasekit.core.mappers import NoPlan, PlanCycle, TopologyPlan
+from leasekit.core.reasons import mark
 from leasekit.policies.broker.coallocation import reasons
 from leasekit.policies.broker.coallocation.checker import faults
 from leasekit.policies.broker.coallocation.frames import FramePlan, FramePlanned, FramePlanner, FrameWindow, Policy
@@ -89,7 +90,7 @@ class Coallocation(Fcfs):
         if unknown:
             return [NoPlan("; ".join(unknown))]
         if request.lst < cycle.now:
-            return [NoPlan(f"its latest start, {request.lst}, is past: it is {cycle.now}")]
+            return [NoPlan(f"its latest start, {mark(request.lst)}, is past: it is {mark(cycle.now)}")]
         return _Coallocating(self.wanted, cycle, offers).answer()
 
 
@@ -170,7 +171,7 @@ class _Coallocating:
             return NoPlan(dropped)
         speech = reasons.Vocabulary("units", {wish.id: wish.filter for wish in self._offers.request.sites})
         explainer = reasons.Explainer(
-            self._planner, self._request, self._options, self._shape, self._policy, speech=speech
+            self._planner, self._request, self._options, self._shape, self._policy, show=mark, speech=speech
         )
         first = planned.refused[0]
         words = [explainer.why(first, self._window.frame(first.start)), *self._offers.faults]
@@ -182,5 +183,5 @@ class _Coallocating:
         found = explainer.nearest(self._window)
         if self._policy.limits.met:
             return NoPlan("; ".join(words))
-        would = reasons.words(found, speech=speech)
+        would = reasons.words(found, mark, speech)
         return NoPlan("; ".join([*words, *([would] if would else [])]), found.start)

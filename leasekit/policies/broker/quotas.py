@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 import attrs
 
 from leasekit.core.mappers import PendingRequest, Usage
+from leasekit.core.reasons import mark, marked
 from leasekit.core.settings import DurationSetting
 from leasekit.core.time import HOUR, INSTANT_MAX, WEEK, Duration, Instant, Term, format_duration
 from leasekit.core.words import counted
@@ -128,12 +129,12 @@ class Limit:
             return Short(f"{who}: the longest term is {longest}, this one is {format_duration(term.length)}", True)
         if quota.ahead is not None and term.start - self._now > quota.ahead:
             most = format_duration(quota.ahead)
-            return Short(f"{who}: a term starts at most {most} ahead, by {self._now + quota.ahead} for now", True)
+            return Short(f"{who}: a term starts at most {most} ahead, by {mark(self._now + quota.ahead)} for now", True)
         if quota.units is not None and quota.units - self._peak(term) < least:
             held = self._peak(term)
             return Short(
                 f"{who} is {counted(quota.units)} at once: {held} {'is' if held == 1 else 'are'} held within "
-                f"[{term.start}, {term.end}), {least} more {'was' if least == 1 else 'were'} wanted",
+                f"{marked(term)}, {least} more {'was' if least == 1 else 'were'} wanted",
                 least > quota.units,
             )
         if quota.unit_hours is not None:
@@ -141,14 +142,15 @@ class Limit:
                 if free // inside < least:
                     return Short(
                         f"{who} is {quota.unit_hours:g} unit-hours in {format_duration(quota.period)}: "
-                        f"{max(0, free) / HOUR:.4g} are left from {begin} on, {least * inside / HOUR:.4g} were wanted",
+                        f"{max(0, free) / HOUR:.4g} are left from {mark(begin)} on, {least * inside / HOUR:.4g} "
+                        f"were wanted",
                         least * inside > quota.unit_hours * HOUR,
                     )
         run, longest = self._run(term), format_duration(quota.longest or 0)
         rest = f" of at least {format_duration(quota.rest)}" if quota.rest else ""
         return Short(
             f"{who}: more than {counted(quota.stacked or 0)} may not be held for longer than {longest} without a "
-            f"break{rest}, with this lease it would be from {run.start} to {run.end}", False,
+            f"break{rest}, with this lease it would be from {mark(run.start)} to {mark(run.end)}", False,
         )  # fmt: skip
 
     def next_start(self, after: Instant, length: Duration) -> Instant | None:

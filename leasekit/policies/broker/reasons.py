@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from leasekit.core.mappers import PendingRequest
+from leasekit.core.reasons import mark, marked
 from leasekit.core.time import Instant, Term, format_duration
 from leasekit.core.words import counted
 from leasekit.policies.broker.rooms import Place, Room, Shape
@@ -41,7 +42,7 @@ def never(request: PendingRequest, shape: Shape, least: int, now: Instant) -> st
     if any(place.room.covers(term.length, term.start, latest) for place in able):
         ahead = min(place.ahead for place in able)
         return (
-            f"the units need {format_duration(ahead)} to be made ready, and the latest start, {latest}, is "
+            f"the units need {format_duration(ahead)} to be made ready, and the latest start, {mark(latest)}, is "
             f"{format_duration(latest - now)} away"
         )
     spans = _listed([f"{place.site} {_span(place.span)}" for place in places])
@@ -64,13 +65,13 @@ def fitting(fit: tuple[Instant, Place] | None) -> str:
     """When and where a request would fit that doesn't fit as it is."""
     if fit is None:
         return "it fits at no later start either"
-    return f"the earliest fit is at {fit[0]} at {fit[1].site}"
+    return f"the earliest fit is at {mark(fit[0])} at {fit[1].site}"
 
 
 def not_yet(request: PendingRequest, shape: Shape, least: int) -> str:
     """The same for a request that waits: nothing fits as yet, up to its latest start."""
     text = insufficient(request, shape.places, request.term, least)
-    text += f"; nothing up to its latest start, {request.latest_start}"
+    text += f"; nothing up to its latest start, {mark(request.latest_start)}"
     return text + (f"; {_left_out(shape)}" if shape.left_out else "")
 
 
@@ -101,7 +102,7 @@ def beside(request: PendingRequest, room: Room, free: int, until: Instant) -> st
     return (
         f"insufficient resources: {counted(request.min_units)} of {request.type!r} wanted over "
         f"{_span(request.term)}, {free} to be had at {room.site} with the {request.held} "
-        f"that the lease holds there until {until}"
+        f"that the lease holds there until {mark(until)}"
     )
 
 
@@ -119,11 +120,11 @@ def _missing(shape: Shape) -> str:
 
 
 def _later(request: PendingRequest) -> str:
-    return f", nor with a start up to {request.latest_start}" if request.latest_start > request.term.start else ""
+    return f", nor with a start up to {mark(request.latest_start)}" if request.latest_start > request.term.start else ""
 
 
 def _span(term: Term) -> str:
-    return f"[{term.start}, {term.end})"
+    return marked(term)
 
 
 def _listed(found: Sequence[T], words: Callable[[T], str] = str) -> str:

@@ -11,6 +11,7 @@ from typing import Final, Literal
 
 from leasekit.core.drivers import saves
 from leasekit.core.mappers import BrokerCycle, BrokerDecision, Defer, GrantedLease, PendingRequest, Preempt
+from leasekit.core.reasons import mark
 from leasekit.core.time import Duration, Instant, Term
 from leasekit.policies.broker.rooms import Place
 from leasekit.policies.broker.turn import BrokerTurn
@@ -94,10 +95,13 @@ class Suspender:
             for one, rest in later:
                 turn.give(place.room, -one.units, rest)
             if enough:
-                why = f"suspended for a reservation at {request.term.start}"
+                why = f"suspended for a reservation at {mark(request.term.start)}"
                 names = ", ".join(one.lease for one in (*coming, *chosen))
                 asked = [Preempt(victim.lease, at, why, suspend=True) for victim in chosen]
-                return [*asked, Defer(request.lease, f"waits until its units are free: {names} suspended by {at}")]
+                return [
+                    *asked,
+                    Defer(request.lease, f"waits until its units are free: {names} suspended by {mark(at)}"),
+                ]
         return []
 
     def _coming(

@@ -11,6 +11,7 @@ from heapq import merge
 from itertools import islice
 
 from leasekit.core.mappers import BrokerCycle, BrokerDecision, Defer, Grant, GrantGroup, PendingRequest, Reject, Usage
+from leasekit.core.reasons import mark
 from leasekit.core.time import INSTANT_MAX, Duration, Instant, Term
 from leasekit.policies.broker import reasons
 from leasekit.policies.broker.ledger import Ledger
@@ -249,7 +250,8 @@ class BrokerTurn:
         latest = min(request.latest_start for request in group)
         total = sum(request.units for request in group)
         reason = short or (
-            f"insufficient resources: no start from {max(request.term.start for request in group)} to {latest} has all "
+            f"insufficient resources: no start from {mark(max(request.term.start for request in group))} to "
+            f"{mark(latest)} has all "
             f"{total} units of the {len(group)} requests of group {group[0].group!r} free at once"
         )
         return [Defer(request.lease, reason) for request in group]
@@ -300,7 +302,9 @@ class BrokerTurn:
         begin, latest = max(r.term.start for r in group), min(r.latest_start for r in group)
         if begin > latest:
             return Reject(
-                first, f"no start suits all requests of group {name!r}: one starts at {begin} or later, one by {latest}"
+                first,
+                f"no start suits all requests of group {name!r}: one starts at {mark(begin)} or later, one by "
+                f"{mark(latest)}",
             )
         return None
 

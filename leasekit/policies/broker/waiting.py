@@ -24,6 +24,7 @@ from collections.abc import Callable, Sequence
 from typing import Literal, Protocol
 
 from leasekit.core.mappers import BrokerCycle, BrokerDecision, Defer, PendingRequest, Reject, Wake
+from leasekit.core.reasons import mark
 from leasekit.core.time import Duration, Instant, Term
 from leasekit.policies.broker import reasons
 from leasekit.policies.broker.booking import NEW, decide, items, plain
@@ -257,12 +258,12 @@ class _Service:
         least, places = entry.request.min_units, self._of(entry.bucket)
         text = reasons.insufficient(entry.request, places, now, least)
         if entry in self._planned:
-            return f"{text}; its place is at {self._planned[entry]}"
+            return f"{text}; its place is at {mark(self._planned[entry])}"
         if self._told < EXPLAINED_MAX:
             self._told += 1
             fit = reasons.earliest_fit(places, least, now)
             if fit is None or fit[0] > entry.latest:
-                text += f"; nothing up to its latest start, {entry.latest}"
+                text += f"; nothing up to its latest start, {mark(entry.latest)}"
             text += f"; {reasons.fitting(fit)}"
         others = len(self._line) - 1
         wait = "1 other waits" if others == 1 else f"{others or 'no'} others wait"

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Sequence
-from typing import Final
 
 from leasekit.core.drivers import LEASE, SITE
 from leasekit.core.leases.authority import UP
 from leasekit.core.leases.outage import OVER, TRYING
+from leasekit.core.reasons import Code, Reason, read
 from leasekit.core.schema import Row
 from leasekit.core.steps import Action, ActionDone
 from leasekit.core.time import Instant
-from leasekit_simulation.faults.checkers import Listening, must
+from leasekit_simulation.faults.checkers import Listening, must, unit_of
 
-IN_A_ROW: Final = re.compile(r"failed (\d+) times in a row")
+
+def _in_a_row(reason: Reason | None) -> int | None:
+    """How often in a row a unit failed, if it is out for that."""
+    causes = reason.causes if reason is not None else ()
+    return next((cause.units for cause in causes if cause.code == Code.FAILED_IN_A_ROW), None)
 
 
 class BlameChecker(Listening):
@@ -55,19 +58,19 @@ class BlameChecker(Listening):
         if actor not in self._sites:
             return
         for _, subject, event, before, after, why in rows:
-            unit = why.partition(" ")[0]
+            reason, unit = read(why), unit_of(why)
             if event == "unit up":
                 self._failed[actor, unit] = 0
             elif event == "unit failed":
                 self._failed[actor, unit] += before == UP or (actor, unit) in self._own
-            elif event == "unit out" and (found := IN_A_ROW.search(why)):
+            elif event == "unit out" and (found := _in_a_row(reason)) is not None:
                 own = self._failed[actor, unit]
-                must(int(found[1]) <= own, f"{actor}: {why}; {own} of its failures were its own")
+                must(found <= own, f"{actor}: {why}; {own} of its failures were its own")
             elif event == "unit setup":
                 self._check_setup(actor, subject, unit)
             elif event == "outage" or (actor, subject) in self._outages:
                 self._outages[actor, subject] = after.partition("/")[0]
-                self._tried[actor, subject] = why if event == "try" else ""
+                self._tried[actor, subject] = unit if event == "try" else ""
                 if self._outages[actor, subject] == OVER:
                     del self._outages[actor, subject]
 

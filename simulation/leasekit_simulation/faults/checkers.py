@@ -16,6 +16,7 @@ from leasekit.core.claims.ticket import decode_ticket, split_tickets
 from leasekit.core.leases import authority, broker, delegation, outage, plans, power, returns, saved, service_manager
 from leasekit.core.leases.machine import TransitionTable
 from leasekit.core.protocol.messages import LeaseUpdate, Message, ReturnTicket, TicketUpdate
+from leasekit.core.reasons import Code, read
 from leasekit.core.schema import Row
 from leasekit.core.steps import Action, ActionDone
 from leasekit.core.time import MINUTE, Duration, Instant
@@ -28,6 +29,12 @@ class Violated(AssertionError):
     """An invariant does not hold. ``checker`` says who found it."""
 
     checker = ""
+
+
+def unit_of(why: str) -> str:
+    """The unit that a line of a site's log is about, by its reason."""
+    reason = read(why)
+    return reason.who if reason is not None and reason.code == Code.UNIT else ""
 
 
 def must(fine: bool, text: str) -> None:

@@ -27,6 +27,7 @@ from leasekit.core.protocol.messages import (
     Truncated,
     Withhold,
 )
+from leasekit.core.reasons import Code
 from leasekit.core.time import Instant, Term
 from leasekit_simulation.faults.checkers import Listening, must
 from leasekit_simulation.faults.scenario import HOSTILE
@@ -287,7 +288,7 @@ class ClaimChecker(Listening):
 
     def _report(self, at: Instant, sender: str, receiver: str, message: ClaimReport) -> None:
         """The site goes by the claim that a modify was granted: the one before it can't come back."""
-        if message.code == "replaced":
+        if message.reason.code == Code.REPLACED:
             self._replaced[receiver, message.claim, message.number] = bytes.fromhex(message.claim)
 
     def unreturned(self, after: Instant) -> list[Given]:

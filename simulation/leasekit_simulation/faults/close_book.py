@@ -8,7 +8,7 @@ from typing import Final
 from leasekit.core.leases import authority
 from leasekit.core.schema import Row
 from leasekit.core.time import Instant
-from leasekit_simulation.faults.checkers import Listening, must
+from leasekit_simulation.faults.checkers import Listening, must, unit_of
 
 ENDING: Final = ("/closing", "/close_wait", "closed/-", "failed/-")
 """How the states of a lease end that only gets rid of what it has."""
@@ -37,7 +37,7 @@ class CloseChecker(Listening):
         for _, subject, event, _, after, why in rows:
             lease = actor, subject
             if event.startswith("unit "):
-                self._unit(lease, why.partition(" ")[0], after)
+                self._unit(lease, unit_of(why), after)
             elif actor not in self._sites:
                 over = "/" not in after or after.endswith(ENDING)
                 must(over or lease not in self._agreed, f"{actor}: {subject} is being closed, and becomes {after}")

@@ -23,7 +23,7 @@ from leasekit.core.protocol.messages import (
 )
 from leasekit.core.schema import Row
 from leasekit.core.time import INSTANT_MAX, Instant, Term
-from leasekit_simulation.faults.checkers import Listening, must
+from leasekit_simulation.faults.checkers import Listening, must, unit_of
 from leasekit_simulation.faults.scenario import HOSTILE
 from leasekit_simulation.faults.unit_book import UnitChecker
 
@@ -141,7 +141,7 @@ class EndChecker(Listening):
         going = self._going[actor]
         for since, _, event, _, after, why in rows:
             if event.startswith("unit "):
-                name = why.partition(" ")[0]
+                name = unit_of(why)
                 going.add(name) if after == authority.TEARDOWN else going.discard(name)
             self._logged[actor] = max(self._logged[actor], since)
         if self._ended[actor] or self._off[actor]:

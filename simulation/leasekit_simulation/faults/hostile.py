@@ -38,6 +38,7 @@ from leasekit.core.protocol.messages import (
     TicketUpdate,
     Withdraw,
 )
+from leasekit.core.reasons import Code, Reason, said
 from leasekit.core.steps import Received
 from leasekit.core.time import MINUTE, Term
 from leasekit_simulation.faults.checkers import Listening
@@ -107,7 +108,7 @@ class HostileGuest:
             self._tickets = [*self._tickets[-KEPT:], message]
         elif isinstance(message, Offer) and receiver == ROGUE:
             self._sources[sender] = message
-            answer = OfferAnswer(message.delegation, message.number, "")
+            answer = OfferAnswer(message.delegation, message.number, None)
             self._world.call_at(self._world.now + 1, sender, lambda: self._answer(sender, answer))
 
     def _answer(self, site: str, answer: OfferAnswer) -> None:
@@ -262,7 +263,7 @@ class HostileGuest:
             Ack(lease, number),
             Redeem(lease, number, MODIFY, "default", b"", EMPTY, {"size": "9"}, (), b""),
             Redeem(lease, number, EXTEND, "default", b"junk", EMPTY, EMPTY, (), b""),
-            OfferAnswer(f"{rng.choice(list(self._world.scenario.sites))}/vm@broker-0", 1, "no"),
+            OfferAnswer(f"{rng.choice(list(self._world.scenario.sites))}/vm@broker-0", 1, said("no")),
         )
         to_broker: Sequence[Message] = (
             Withdraw(lease, number, number - 1),
@@ -271,11 +272,11 @@ class HostileGuest:
             ReturnTicket(lease, number, b"junk"),
         )
         to_guest: Sequence[Message] = (
-            TicketUpdate(lease, 1, number, "granted", b"junk", "", EMPTY, b"", "", -1),
-            LeaseUpdate(lease, 1, number, "closed", term, (), "", b"", b""),
+            TicketUpdate(lease, 1, number, "granted", b"junk", "", EMPTY, b"", None, -1),
+            LeaseUpdate(lease, 1, number, "closed", term, (), None, b"", b""),
             Accepted(lease, number),
-            ErrorReply(lease, number, "unknown_lease", "no"),
-            Relinquished(lease, number, b"", "no"),
+            ErrorReply(lease, number, Reason(Code.UNKNOWN_LEASE, detail="no")),
+            Relinquished(lease, number, b"", said("no")),
         )
         scenario = self._world.scenario
         self._say(rng.choice(list(scenario.sites)), rng.choice(to_site))
@@ -291,7 +292,7 @@ class HostileGuest:
                 RequestTicket("nobody", 1, "steal", "s", "t", 1, term, "nowhere", {"elastic": "maybe"}, b""),
                 RequestTicket(self._id(), 2**62, NEW, "s", "vm", 2**30, Term(0, 2**52), "", EMPTY, b""),
                 Redeem(self._id(), 2**62, NEW, "s", bytes(64), EMPTY, EMPTY, ("vm-0",) * 9, b""),
-                LeaseUpdate("?", 2**60, 2**60, "dissolved", term, (), "", b"", b""),
+                LeaseUpdate("?", 2**60, 2**60, "dissolved", term, (), None, b"", b""),
                 Withdraw(self._id(), 1, 1),
             ):
                 self._say(name, message)

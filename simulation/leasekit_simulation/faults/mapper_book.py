@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Final
 
+from leasekit.actors.turns import FAILED, NOT_CARRIED_OUT
 from leasekit.core.schema import Row
 from leasekit.core.time import Instant
 from leasekit_simulation.faults.checkers import Listening, must
 
 BAD_DAY: Final = "a mapper's bad day"
 """What a mapper says that raises on purpose."""
-RAISED: Final = re.compile(r"mapper\b[^:]*: \w+(Error|Exception|Shortfall|Interrupt)\b")
 
 
 class MapperChecker(Listening):
@@ -25,7 +24,7 @@ class MapperChecker(Listening):
 
     def committed(self, at: Instant, actor: str, rows: Sequence[Row]) -> None:
         """Check what actors say of their mappers."""
-        for _, _, event, _, _, why in rows:
+        for _, _, event, _, after, why in rows:
             if event == "mapper":
-                must(BAD_DAY in why or not RAISED.search(why), f"{actor}: {why}")
-                must(actor in self._wilful or "is not carried out" not in why, f"{actor}: {why}")
+                must(BAD_DAY in why or after != FAILED, f"{actor}: {why}")
+                must(actor in self._wilful or after != NOT_CARRIED_OUT, f"{actor}: {why}")

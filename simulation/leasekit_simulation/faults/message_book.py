@@ -31,6 +31,7 @@ from leasekit.core.protocol.messages import (
     Withdraw,
     Withhold,
 )
+from leasekit.core.reasons import Code
 from leasekit.core.schema import Row
 from leasekit.core.steps import Action
 from leasekit.core.time import Instant
@@ -324,7 +325,7 @@ class GuestChecker(Listening):
 
     def _error(self, at: Instant, sender: str, receiver: str, message: ErrorReply) -> None:
         """A site that knows nothing of a lease that is to be changed has ended it, and said so when nobody heard it."""
-        if message.code == "unknown_lease" and self._changing.get(message.lease) == (sender, message.number):
+        if message.reason.code == Code.UNKNOWN_LEASE and self._changing.get(message.lease) == (sender, message.number):
             self._active.pop(message.lease, None)
 
     def _relinquish(self, at: Instant, sender: str, receiver: str, message: Relinquish) -> None:

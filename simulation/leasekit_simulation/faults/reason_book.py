@@ -4,7 +4,6 @@ units are looked at in :mod:`.refusals`.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
@@ -23,18 +22,16 @@ from leasekit.core.protocol.messages import (
     Relinquish,
     Truncated,
 )
+from leasekit.core.reasons import Code
 from leasekit.core.schema import Row
 from leasekit.core.time import SECOND, Duration, Instant
+from leasekit.core.words import words
 from leasekit_simulation.faults.checkers import Listening, must
 from leasekit_simulation.faults.claim_book import ClaimChecker
 from leasekit_simulation.faults.message_book import OVER
 
 STEPS: Final[Duration] = 3 * SECOND
 """By how much a clock that is right may have been ahead of what it shows now."""
-EXPIRED: Final = re.compile(r"claim ended at \d+, it is ")
-NOTICED: Final = re.compile(r"lease \S+ ends at -?\d+: ")
-WRONG_TERM: Final = re.compile(r"lease \S+ (ends at \d+, the claim starts at|is cut off at) ")
-WAITING: Final = re.compile(r"lease \S+ has an extend or modify waiting already")
 NEVER: Final = frozenset({
     "malformed", "bad_signature", "wrong_site", "not_holder", "wrong_issuer", "wrong_root", "wrong_parent", "too_deep",
     "broken_chain", "type_changed", "properties_changed", "exceeds_units", "exceeds_degree", "exceeds_term", "bad_op",
@@ -149,21 +146,21 @@ class ReasonChecker(Listening):
         shown = self._shown.get((sender, receiver, message.lease, message.number))
         if shown is None or receiver not in self._guests:
             return
-        what = f"{sender} refuses a ticket of {receiver} for {message.lease} ({message.code}: {message.text})"
-        if message.code == "expired":
+        what = f"{sender} refuses a ticket of {receiver} for {message.lease} ({words(message.reason)})"
+        if message.reason.code == "expired":
             self._check_expired(sender, shown, what)
-        elif message.code == "returned":
+        elif message.reason.code == "returned":
             known = any(claim.digest in self._said[sender] for claim in shown.chain)
             must(known, f"{what}: nobody gave it back or ended it early")
-        elif message.code == "reclaimed":
+        elif message.reason.code == "reclaimed":
             must(shown.chain[0].digest in self._said[sender], f"{what}: it did not take that delegation back")
-        elif message.code == "redeemed":
+        elif message.reason.code == "redeemed":
             must(self._times[sender, shown.leaf.digest] > 1, f"{what}: it comes for the first time")
-        elif message.code == "unknown_lease":
+        elif message.reason.code == "unknown_lease":
             must((sender, message.lease) not in self._active, f"{what}: it had called the lease active")
-        elif message.code in ("overdelegated", "guilty_issuer"):
+        elif message.reason.code in ("overdelegated", "guilty_issuer"):
             must(self._rogue, f"{what}: every broker is honest")
-        elif message.code in NEVER:
+        elif message.reason.code in NEVER:
             must(shown.leaf.digest not in self._claims.issued, f"{what}: a broker has given it")
 
     def announced(self, site: str, receiver: str, message: LeaseUpdate) -> None:
@@ -175,14 +172,15 @@ class ReasonChecker(Listening):
         shown = self._shown.get((site, receiver, message.lease, message.number))
         if message.state != "refused" or shown is None or receiver not in self._guests:
             return
-        what = f"{site} refuses to go on with {message.lease} of {receiver} ({message.reason})"
-        if EXPIRED.match(message.reason):
+        what = f"{site} refuses to go on with {message.lease} of {receiver} ({words(message.reason)})"
+        code = message.reason.code if message.reason is not None else ""
+        if code == Code.EXPIRED:
             self._check_expired(site, shown, what)
-        elif NOTICED.match(message.reason):
+        elif code == Code.NOTICED:
             must((site, message.lease) in self._noticed, f"{what}: nothing ends it early")
-        elif WRONG_TERM.match(message.reason):
+        elif code == Code.WRONG_TERM:
             self._check_term(site, message.lease, shown, what)
-        elif WAITING.match(message.reason):
+        elif code == Code.WAITING:
             must((site, shown.leaf.digest) not in self._taken, f"{what}: it has accepted that")
 
     def _check_expired(self, site: str, shown: Shown, what: str) -> None:

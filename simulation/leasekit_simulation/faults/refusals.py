@@ -32,19 +32,25 @@ from leasekit.core.protocol.messages import (
     TicketUpdate,
     Withhold,
 )
+from leasekit.core.reasons import Code, Reason
 from leasekit.core.schema import Row
 from leasekit.core.steps import ActionDone
 from leasekit.core.time import Instant, Term
-from leasekit_simulation.faults.checkers import Listening, must
+from leasekit.core.words import words
+from leasekit_simulation.faults.checkers import Listening, must, unit_of
 from leasekit_simulation.faults.claim_book import ClaimChecker, fullest
 from leasekit_simulation.faults.unit_book import UnitChecker
 
-SHORT: Final = " units of "
-"""What a site's words for a want of units have in them."""
 NONE_FREE: Final = "in service and free"
 """What the mapper that gives what is free has in its words when there is nothing."""
-EXPIRED: Final = "not granted in time"
-"""How a broker begins to say that it was too late to decide: it was down, or its mapper slept."""
+
+
+def _code(message: TicketUpdate | LeaseUpdate) -> str:
+    return message.reason.code if message.reason is not None else ""
+
+
+def _is_none_free(reason: Reason | None) -> bool:
+    return reason is not None and reason.code == Code.MAPPER and NONE_FREE in reason.detail
 
 
 class BrokerRefusals(Listening):
@@ -84,7 +90,7 @@ class BrokerRefusals(Listening):
 
     def announced(self, sender: str, message: TicketUpdate) -> None:
         """An update that is sent for the first time."""
-        if message.status != "refused" or sender not in self._plain or message.reason.startswith(EXPIRED):
+        if message.status != "refused" or sender not in self._plain or _code(message) == Code.NOT_GRANTED:
             return
         request = self._claims.requests.get((message.lease, message.number))
         if request is None or request.op == MODIFY or "group_id" in request.properties:
@@ -96,7 +102,10 @@ class BrokerRefusals(Listening):
         if start >= request.term.end or (request.op == EXTEND and start < now):
             return
         room = self._room(sender, request, Term(start, request.term.end))
-        must(not room, f"{sender} refuses {message.lease} {request.units} {request.type} ({message.reason}): {room}")
+        must(
+            not room,
+            f"{sender} refuses {message.lease} {request.units} {request.type} ({words(message.reason)}): {room}",
+        )
 
     def _is_replaced(self, digest: bytes, root: Claim) -> bool:
         """Whether another claim was offered in the place of this one: its taker may go by either."""
@@ -204,7 +213,7 @@ class SiteRefusals(Listening):
         if actor in self._inventory:
             for _, _, event, _, _, why in rows:
                 if event == "unit setup":
-                    self._given[actor, why.partition(" ")[0]] = at
+                    self._given[actor, unit_of(why)] = at
 
     def ended(self, at: Instant, actor: str, done: ActionDone) -> None:
         """A unit that ever failed may be out of service: it is not counted on."""
@@ -224,10 +233,10 @@ class SiteRefusals(Listening):
 
     def _error(self, at: Instant, sender: str, receiver: str, message: ErrorReply) -> None:
         leaf = self._last.get((sender, message.lease, message.number))
-        if leaf is None or message.code != "insufficient":
+        if leaf is None or message.reason.code != Code.INSUFFICIENT:
             return
         self._drop(sender, message.lease, message.number)
-        self._check_short(sender, leaf, message.lease, message.text)
+        self._check_short(sender, leaf, message.lease, words(message.reason))
 
     def unsure(self, site: str, lease: str) -> None:
         """Something was said of a lease that may be over by now."""
@@ -251,8 +260,8 @@ class SiteRefusals(Listening):
         elif message.state == "refused":
             leaf = self._last.get((sender, message.lease, message.number))
             self._drop(sender, message.lease, message.number)
-            if leaf is not None and SHORT in message.reason and "were wanted" in message.reason:
-                self._check_short(sender, leaf, message.lease, message.reason)
+            if leaf is not None and _code(message) in (Code.INSUFFICIENT, Code.OVERSUBSCRIBED):
+                self._check_short(sender, leaf, message.lease, words(message.reason))
         elif message.state in ("noticed", "waiting"):  # it goes on, to the notice's end; which units it has may change
             self._live[sender].pop(message.lease, None)
             if message.state == "noticed":
@@ -353,14 +362,14 @@ class SiteRefusals(Listening):
         )
 
     def _check_failed(self, at: Instant, site: str, message: LeaseUpdate) -> None:
-        if site not in self._first_fit or self._units.was_set_up(message.lease) or NONE_FREE not in message.reason:
+        if site not in self._first_fit or self._units.was_set_up(message.lease) or not _is_none_free(message.reason):
             return
         leaf = next((e.claim for e in self._redeemed[site].values() if e.lease == message.lease), None)
         if leaf is None:
             return
         names = [f"{leaf.type}-{n}" for n in range(self._inventory[site].get(leaf.type, 0))]
         free = [name for name in names if name not in self._out[site] and self._is_free(at, site, name)]
-        must(not free, f"{site} fails {message.lease} ({message.reason}): units {free} are free")
+        must(not free, f"{site} fails {message.lease} ({words(message.reason)}): units {free} are free")
 
     def _is_free(self, at: Instant, site: str, name: str) -> bool:
         if self._given.get((site, name), -1) == at:

@@ -21,9 +21,11 @@ from leasekit.core.claims.evidence import decode_evidence, verify_evidence
 from leasekit.core.errors import TicketError
 from leasekit.core.leases import membership
 from leasekit.core.leases import service_manager as sm
+from leasekit.core.reasons import Code, read
 from leasekit.core.schema import Row
 from leasekit.core.steps import Action, ActionDone
 from leasekit.core.time import HOUR, MINUTE, SECOND, Duration, Instant
+from leasekit.core.words import words
 from leasekit_simulation.faults.all_checkers import AGAIN, WAITED, Checkers
 from leasekit_simulation.faults.checkers import Listening, Violated, must
 from leasekit_simulation.faults.hostile import HostileGuest
@@ -281,7 +283,8 @@ class Run:
             must(unit["state"] in ("free", "out"), f"{site}: {unit['unit']} is {unit['state']} for nobody")
             why = unit["reason"]
             must(unit["state"] == "free" or why != "", f"{site}: {unit['unit']} is out and does not say why")
-            must("(window-" not in why, f"{site}: {unit['unit']} is out for a window that is over: {why}")
+            window = (unit["because"] or {}).get("code") == Code.MAINTENANCE
+            must(not window, f"{site}: {unit['unit']} is out for a window that is over: {why}")
         must(not actor.units.holding, f"{site} counts units as held: {actor.units.holding}")
         for type_ in self.scenario.sites[site]:
             table = actor.calendars.of(type_)
@@ -452,7 +455,7 @@ class Trace(Listening):
         """Transitions of the lease."""
         for _, subject, event, before, after, why in rows:
             if subject == self._lease:
-                self._line(f"{actor:<9} {event}: {before or '-'} -> {after or '-'} {why}".rstrip())
+                self._line(f"{actor:<9} {event}: {before or '-'} -> {after or '-'} {words(read(why))}".rstrip())
 
     def _sent(self, at: Instant, sender: str, receiver: str, message: Any) -> None:
         if getattr(message, "lease", "") == self._lease:

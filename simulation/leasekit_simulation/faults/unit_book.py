@@ -16,7 +16,7 @@ from leasekit.core.protocol.messages import EXTEND, MODIFY, UNDO, CloseLease, Le
 from leasekit.core.schema import Row
 from leasekit.core.steps import Action, ActionDone
 from leasekit.core.time import Instant
-from leasekit_simulation.faults.checkers import Listening, must
+from leasekit_simulation.faults.checkers import Listening, must, unit_of
 from leasekit_simulation.faults.scenario import HOSTILE
 
 
@@ -94,7 +94,7 @@ class UnitChecker(Listening):
         if actor in self._sites:
             for _, lease, event, _, _, why in rows:
                 if event == "unit setup":
-                    self._decided[actor, why.partition(" ")[0]] = lease
+                    self._decided[actor, unit_of(why)] = lease
 
     def started(self, at: Instant, actor: str, action: Action) -> None:
         """Check an action at a site against what was done to the unit before."""

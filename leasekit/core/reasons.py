@@ -1,0 +1,350 @@
+"""Why something is as it is, for programs: a code and its values.
+
+Whatever is refused, noticed or ended says why by a :class:`Reason`: reasons travel, records and the log keep them, and
+programs read the code and the values. For people :mod:`.words` makes a sentence of one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+from typing import Annotated, Final, TypeAlias
+
+import msgspec
+from msgspec import Meta, Struct
+
+CODE_MAX: Final = 64
+"""The longest code, in characters."""
+DETAIL_MAX: Final = 2048
+"""The longest detail, in characters."""
+TEXT_MAX: Final = 1000
+"""The longest text of a driver, a mapper or a person that is taken into a reason, in characters."""
+CAUSES_MAX: Final = 8
+"""How many reasons may stand behind one, side by side."""
+DEPTH_MAX: Final = 8
+"""How many reasons may stand one behind the other."""
+REASONS_MAX: Final = 64
+"""How many a reason may be in all, with those behind it."""
+
+
+class Code(StrEnum):
+    """Every code that this version gives. A peer of another version may give others."""
+
+    # wanted by somebody
+    SAID = "said"
+    CLOSED_BY_GUEST = "closed_by_guest"
+    CLOSED_BEFORE_NOTICE = "closed_before_notice"
+    CLOSED_UNREDEEMED = "closed_unredeemed"
+    SLICE_CLOSED = "slice_closed"
+    WITHDRAWN = "withdrawn"
+    REQUEST_REPLACED = "request_replaced"
+    GIVEN_BACK = "given_back"
+    GIVEN_BACK_BEFORE = "given_back_before"
+    CLAIM_IN_USE = "claim_in_use"
+    EXTEND_TAKEN_BACK = "extend_taken_back"
+    RELEASED = "released"
+    SUSPENDED_BY = "suspended_by"
+    ENDED_BY = "ended_by"
+    ENDED_ABOVE = "ended_above"
+    ENDS_AT = "ends_at"
+    PREEMPTED_BY = "preempted_by"
+    SEVERAL = "several"
+    ACCEPTED_MEANWHILE = "accepted_meanwhile"
+    MAINTENANCE = "maintenance"
+
+    # what became of another
+    LEASE_LOST = "lease_lost"
+    REDEEM_PREDECESSOR = "redeem_predecessor"
+    JOIN_PREDECESSOR = "join_predecessor"
+    SLICE_HOLDS_FOR_ALL = "slice_holds_for_all"
+    GROUP_REFUSED = "group_refused"
+    GROUP_WITHDRAWN = "group_withdrawn"
+    GROUP_INCOMPLETE = "group_incomplete"
+    TOPOLOGY_FAILED = "topology_failed"
+    PARTS_UNASKED = "parts_unasked"
+
+    # too late
+    TERM_OVER = "term_over"
+    TERM_UNUSED = "term_unused"
+    NOT_GRANTED = "not_granted"
+    HOLD_EXPIRED = "hold_expired"
+    START_PAST = "start_past"
+    NO_TICKET = "no_ticket"
+    NO_TICKET_TO_GO_ON = "no_ticket_to_go_on"
+    TICKETS_LATE = "tickets_late"
+    NO_LEASE = "no_lease"
+    NO_EXTEND = "no_extend"
+    NO_MODIFY = "no_modify"
+    NO_UNDO = "no_undo"
+    NO_CLOSE = "no_close"
+    UNDO_LATE = "undo_late"
+    SILENT = "silent"
+
+    # mappers, and what they plan
+    MAPPER = "mapper"
+    MAPPER_FAILED = "mapper_failed"
+    MAPPER_SILENT = "mapper_silent"
+    MAPPER_WRONG = "mapper_wrong"
+    NOT_OFFERED = "not_offered"
+    NO_PLAN = "no_plan"
+    NOT_HELD = "not_held"
+    PLAN_UNUSABLE = "plan_unusable"
+    TICKET_UNUSABLE = "ticket_unusable"
+    NOTHING_TO_HOLD = "nothing_to_hold"
+    PARTS_ALIKE = "parts_alike"
+    HOLDS_OTHER = "holds_other"
+    PLANS_MAX = "plans_max"
+    PLANS_OF_GUEST_MAX = "plans_of_guest_max"
+    NO_PEER = "no_peer"
+    HELD_UNTIL = "held_until"
+    NOT_GRANTABLE = "not_grantable"
+    SAYS = "says"
+    OTHER_DELEGATION = "other_delegation"
+    UNITS_OUT = "units_out"
+
+    # units
+    UNIT = "unit"
+    FOR_LEASE = "for_lease"
+    SETUP_FAILED = "setup_failed"
+    TEARDOWN_FAILED = "teardown_failed"
+    MODIFY_FAILED = "modify_failed"
+    JOIN_FAILED = "join_failed"
+    LEAVE_FAILED = "leave_failed"
+    POWER_FAILED = "power_failed"
+    FAILED_IN_A_ROW = "failed_in_a_row"
+    DOWN = "down"
+    OUT_OF_SERVICE = "out_of_service"
+    NOT_IN_INVENTORY = "not_in_inventory"
+    UNITS_MISSING = "units_missing"
+    UNITS_NOT_JOINED = "units_not_joined"
+    NO_UNIT = "no_unit"
+    FEWER_FREE = "fewer_free"
+    REPLACED_ENOUGH = "replaced_enough"
+    OUTAGE = "outage"
+    WAITS_FOR_SITE = "waits_for_site"
+    SETUP_STOPPED = "setup_stopped"
+    NOT_SAVED = "not_saved"
+    NOT_UP = "not_up"
+    SAVED_MAX = "saved_max"
+    SET_UP_ANEW = "set_up_anew"
+    NOTHING_SAVED = "nothing_saved"
+
+    # delegations
+    TAKES_BACK = "takes_back"
+    OPERATOR_TAKES_BACK = "operator_takes_back"
+    OPERATOR_LETS_GO = "operator_lets_go"
+    TOOK_BACK = "took_back"
+    TAKES_BACK_AS_OF = "takes_back_as_of"
+    TAKEN_BACK_UNOFFERED = "taken_back_unoffered"
+    LET_GO = "let_go"
+    NOT_HEARD_OF = "not_heard_of"
+    HOLDER_SAYS = "holder_says"
+    FORGOTTEN = "forgotten"
+    PLANNED_END = "planned_end"
+    TYPE_GONE = "type_gone"
+    REPORTED = "reported"
+    IN_ITS_PLACE = "in_its_place"
+
+    # what a peer, a claim or a statement has wrong: the words are those of the check
+    BAD_ENDORSEMENT = "bad_endorsement"
+    BAD_ID = "bad_id"
+    BAD_NAME = "bad_name"
+    BAD_NUMBER = "bad_number"
+    BAD_OP = "bad_op"
+    BAD_PROOF = "bad_proof"
+    BAD_PROPERTIES = "bad_properties"
+    BAD_REQUEST = "bad_request"
+    BAD_SIGNATURE = "bad_signature"
+    BROKEN_CHAIN = "broken_chain"
+    BUSY = "busy"
+    CONTRADICTION = "contradiction"
+    DUPLICATE = "duplicate"
+    EXCEEDS_DEGREE = "exceeds_degree"
+    EXCEEDS_PARENT = "exceeds_parent"
+    EXCEEDS_TERM = "exceeds_term"
+    EXCEEDS_UNITS = "exceeds_units"
+    EXISTS = "exists"
+    EXPIRED = "expired"
+    FORBIDDEN = "forbidden"
+    FUTURE = "future"
+    GUILTY_ISSUER = "guilty_issuer"
+    INSUFFICIENT = "insufficient"
+    MALFORMED = "malformed"
+    NAME_TAKEN = "name_taken"
+    NOT_AFTER = "not_after"
+    NOT_CHILD = "not_child"
+    NOT_EXCEEDING = "not_exceeding"
+    NOT_HOLDER = "not_holder"
+    NOT_LEASEKIT = "not_leasekit"
+    NOT_PREEMPTIBLE = "not_preemptible"
+    NOT_YOURS = "not_yours"
+    NOTHING_RETURNED = "nothing_returned"
+    NOTICED = "noticed"
+    NOT_GOING_ON = "not_going_on"
+    OUT_OF_TURN = "out_of_turn"
+    OVERDELEGATED = "overdelegated"
+    OVERDELEGATION = "overdelegation"
+    OVERSUBSCRIBED = "oversubscribed"
+    PAST = "past"
+    PREEMPTED = "preempted"
+    PROPERTIES_CHANGED = "properties_changed"
+    RECLAIMED = "reclaimed"
+    REDEEMED = "redeemed"
+    REFUSED = "refused"
+    REFUTED = "refuted"
+    REPLACED = "replaced"
+    REPLACES = "replaces"
+    RESIGNED = "resigned"
+    RETURNED = "returned"
+    SELF = "self"
+    SEQUENCE = "sequence"
+    SUSPENDED = "suspended"
+    TLS = "tls"
+    TOO_DEEP = "too_deep"
+    TOO_LARGE = "too_large"
+    TOO_LATE = "too_late"
+    TYPE_CHANGED = "type_changed"
+    UNAVAILABLE = "unavailable"
+    UNEXPECTED = "unexpected"
+    UNKNOWN_CLAIM = "unknown_claim"
+    UNKNOWN_DELEGATION = "unknown_delegation"
+    UNKNOWN_KIND = "unknown_kind"
+    UNKNOWN_LEASE = "unknown_lease"
+    UNKNOWN_PEER = "unknown_peer"
+    UNKNOWN_SITE = "unknown_site"
+    UNKNOWN_TYPE = "unknown_type"
+    VERSION = "version"
+    WAITING = "waiting"
+    WRONG_CLAIM = "wrong_claim"
+    WRONG_CONTRACT = "wrong_contract"
+    WRONG_HOLD = "wrong_hold"
+    WRONG_INSTANT = "wrong_instant"
+    WRONG_ISSUER = "wrong_issuer"
+    WRONG_KEY = "wrong_key"
+    WRONG_KIND = "wrong_kind"
+    WRONG_LINE = "wrong_line"
+    WRONG_PARENT = "wrong_parent"
+    WRONG_PEER = "wrong_peer"
+    WRONG_PROPERTIES = "wrong_properties"
+    WRONG_ROOT = "wrong_root"
+    WRONG_SIGNER = "wrong_signer"
+    WRONG_SITE = "wrong_site"
+    WRONG_SUBJECT = "wrong_subject"
+    WRONG_TERM = "wrong_term"
+    WRONG_TERMS = "wrong_terms"
+    WRONG_TYPE = "wrong_type"
+
+
+_At: TypeAlias = Annotated[int, Meta(ge=-1, le=2**63 - 1)]
+_Name: TypeAlias = Annotated[str, Meta(max_length=256)]
+
+
+class Reason(Struct, frozen=True, omit_defaults=True):
+    """A ``code`` and the values that it has; it travels, and is kept, as a map of those.
+
+    ``who`` is whose it is: an actor, a lease, a unit. ``what`` names a type, a state or the like. ``units`` are so many
+    ``of`` so many (-1: not known). ``at`` is an instant, with ``until`` a term, and ``now`` what the clock showed where
+    it was decided (-1: none). ``detail`` are the words of a person, a driver, a mapper or a check, in which instants
+    are written as :func:`mark` does. ``causes`` stand behind it.
+    """
+
+    code: Annotated[str, Meta(min_length=1, max_length=CODE_MAX)]
+    who: _Name = ""
+    what: _Name = ""
+    units: _At = -1
+    of: _At = -1
+    at: _At = -1
+    until: _At = -1
+    now: _At = -1
+    detail: Annotated[str, Meta(max_length=DETAIL_MAX)] = ""
+    causes: Annotated[tuple[Reason, ...], Meta(max_length=CAUSES_MAX)] = ()
+
+    @property
+    def depth(self) -> int:
+        """How many reasons stand one behind the other, with this one."""
+        return 1 + max((cause.depth for cause in self.causes), default=0)
+
+    @property
+    def size(self) -> int:
+        """How many reasons it is, with those behind it."""
+        return 1 + sum(cause.size for cause in self.causes)
+
+    def because(self, *causes: Reason | None) -> Reason:
+        """The same with ``causes`` behind it; those that would stand too deep, or be too many, are left out."""
+        found = [cause for cause in causes if cause is not None]
+        return msgspec.structs.replace(self, causes=_fitting(found, DEPTH_MAX - 1, REASONS_MAX - 1))
+
+    def text(self) -> str:
+        """As it stands in a column of a store and in the log: JSON."""
+        return _encode(self).decode()
+
+
+def _fitting(causes: Sequence[Reason], depth: int, size: int) -> tuple[Reason, ...]:
+    kept: list[Reason] = []
+    for cause in causes[:CAUSES_MAX]:
+        if depth < 1 or size < 1:
+            break
+        if cause.depth > depth or cause.size > size:
+            cause = msgspec.structs.replace(cause, causes=_fitting(cause.causes, depth - 1, size - 1))
+        kept.append(cause)
+        size -= cause.size
+    return tuple(kept)
+
+
+_encode: Final = msgspec.json.Encoder().encode
+_decode: Final = msgspec.json.Decoder(Reason).decode
+
+
+def to_text(reason: Reason | None) -> str:
+    """What :func:`read` reads: empty for none."""
+    return "" if reason is None else reason.text()
+
+
+def read(text: str) -> Reason | None:
+    """The reason in a column of a store or a line of the log."""
+    return _decode(text) if text else None
+
+
+def said(words: object) -> Reason:
+    """The words of somebody."""
+    return Reason(Code.SAID, detail=clip(str(words)))
+
+
+def all_of(*reasons: Reason | None) -> Reason | None:
+    """Several reasons as one; None if there is none."""
+    found: list[Reason] = []
+    for reason in reasons:
+        if reason is not None:
+            found += reason.causes if reason.code == Code.SEVERAL else (reason,)
+    return Reason(Code.SEVERAL).because(*found) if len(found) > 1 else next(iter(found), None)
+
+
+def of_mapper(text: str, fits: int | None = None) -> Reason:
+    """What a mapper gave as its reason; ``fits`` is when a request would fit, if that is known."""
+    return Reason(Code.MAPPER, at=-1 if fits is None else fits, detail=clip(text))
+
+
+def clip(text: str, limit: int = TEXT_MAX) -> str:
+    """What somebody wrote, as a reason can carry it: at most ``limit`` characters, all of them Unicode."""
+    if len(text) > limit:
+        text = text[: limit - 3] + "..."
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def mark(instant: int) -> str:
+    """How an instant, milliseconds, is written in words, so that it can be shown as its reader has it."""
+    return f"@{{{instant}}}"
+
+
+def marked(term: tuple[int, int]) -> str:
+    """A term in words: its instants are marked."""
+    return f"[{mark(term[0])}, {mark(term[1])})"
+
+
+def unmark(text: str, shown: Callable[[int], str]) -> str:
+    """Words with their instants as ``shown`` writes them."""
+    return _MARKED.sub(lambda found: shown(int(found[1])), text)
+
+
+_MARKED: Final = re.compile(r"@\{(-?\d{1,20})\}")
