@@ -329,7 +329,7 @@ def clip(text: str, limit: int = TEXT_MAX) -> str:
     """What somebody wrote, as a reason can carry it: at most ``limit`` characters, all of them Unicode."""
     if len(text) > limit:
         text = text[: limit - 3] + "..."
-    return text.encode("utf-8", "replace").decode("utf-8")
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 
 
 def mark(instant: int) -> str:
