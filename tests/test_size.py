@@ -43,7 +43,7 @@ def test_every_module_has_a_room() -> None:
 
 def test_a_class_counts_with_what_it_inherits() -> None:
     """Attributes that are declared or assigned, no constants, and methods: those of the classes above it, too."""
-    assert size.measured(WireError) == ("leasekit.core.errors.WireError", 2, 2, 1)
+    assert size.measured(WireError) == ("leasekit.core.errors.WireError", 2, 1, 2)
     assert size.measured(GuestOnly) == ("leasekit.drivers.one_sided.GuestOnly", 0, 2, 5)
 
 

@@ -14,12 +14,14 @@ from leasekit.core.properties import Properties
 from leasekit.core.protocol.channel import Channel
 from leasekit.core.protocol.codec import encode_batch
 from leasekit.core.protocol.messages import HeldClaim, Message, PlanPart, QuotedOffer, UnitState
+from leasekit.core.reasons import Code, Reason
 from leasekit.core.time import Term
 
 SITE, BROKER, GUEST = SIGNERS[0], SIGNERS[1], SIGNERS[-1]
 TERM = Term(1000, 9000)
 ROOT = delegate_root(SITE, holder=BROKER.public, type="vm", units=10, term=TERM, serial=1, degree=1200)
 TICKET = delegate(ROOT, BROKER, holder=GUEST.public, units=7, term=TERM, serial=2, constraints={"preemptible": "true"})
+REASON = Reason(Code.ENDED_BY, who="b", at=5, causes=(Reason(Code.UNITS_OUT, units=1, of=2),))
 RETURN = state(GUEST, RELINQUISHMENT, TICKET.leaf.digest, 2000, "L-1")
 CONTRACTED = state(SITE, CONTRACT, TICKET.leaf.digest, 5000, "L-1 7 1000 9000")
 
@@ -50,6 +52,7 @@ def example(kind: Any) -> Any:
     """A message of that kind, with something in every field."""
     values: dict[Any, Any] = {
         bool: True, str: "a", int: 1, bytes: TICKET.encode(), Term: TERM, Properties: {"k": "v"},
+        Reason: REASON, Reason | None: REASON,
         tuple[str, ...]: ("u",), tuple[int, ...]: (1,),
         tuple[UnitState, ...]: (UnitState("u", "active", {"ip": "10.0.0.1"}, None),),
     }  # fmt: skip

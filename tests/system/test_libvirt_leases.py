@@ -199,7 +199,7 @@ def test_a_domain_that_is_killed_from_outside(world, tmp_path):
 
         wait_until("another unit", replaced)
         whys = " ".join(row["why"] for row in _history(site, lease))
-        assert "dies-60 found down: its domain is stopped: it was destroyed" in whys
+        assert "unit dies-60: found down: its domain is stopped: it was destroyed" in whys
         assert world.pid("dies-61") == other
         for unit in site.lease(lease)["units"]:
             assert world.ssh(unit["properties"], "hostname").strip() == unit["unit"]

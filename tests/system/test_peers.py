@@ -230,7 +230,7 @@ def test_a_broker_that_introduces_everybody(lab: Lab) -> None:
     usurper = Usurper(lab)
     usurper.introduce(300)
     refused = [one for one in usurper.answers if isinstance(one, ErrorReply)]
-    assert len(refused) == 300 - 99 and "its limit (introductions_max)" in refused[0].text
+    assert len(refused) == 300 - 99 and "its limit (introductions_max)" in refused[0].reason.detail
     assert "201 more were refused (introductions_max)" in lab.cli("site", "status")
     for _ in range(2):
         told = lab.query("site", "status")["introductions"]
