@@ -135,8 +135,8 @@ def test_what_is_not_resumed_in_time_is_refused() -> None:
             lambda first, second: Preempt(second, 80, suspend=True),
             "can't be suspended: it doesn't say how long that takes",
         ),
-        (lambda first, second: Preempt(first, 25, suspend=True), "by 25: that takes 10 from 20 on"),
-        (lambda first, second: Preempt(first, 100, suspend=True), "ends at 100: at is 100"),
+        (lambda first, second: Preempt(first, 25, suspend=True), "by @{25}: that takes 10 from @{20} on"),
+        (lambda first, second: Preempt(first, 100, suspend=True), "ends at @{100}: at is @{100}"),
         (lambda first, second: Preempt("7", 80, suspend=True), "lease '7' holds nothing that could be taken"),
     ],
 )
