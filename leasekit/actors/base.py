@@ -8,7 +8,7 @@ lazy deletion: a record that nothing concerns costs nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, ClassVar, Final
 
 from leasekit.actors.calls import Calls
 from leasekit.actors.dispatch import Dispatch, takes
@@ -16,7 +16,7 @@ from leasekit.actors.kernel import Kernel
 from leasekit.actors.keyring import Keyring
 from leasekit.actors.peering import Peering
 from leasekit.actors.settings import ActorSettings, Peer
-from leasekit.actors.turns import MapperTurns
+from leasekit.actors.turns import MapperTurns, Turning
 from leasekit.core.claims.keys import Scheme, Signer
 from leasekit.core.errors import LeasekitError, RemoteError
 from leasekit.core.protocol.messages import ErrorReply, Message
@@ -41,17 +41,17 @@ from leasekit.core.words import with_article
 _SUBJECTS: Final = ("lease", "delegation", "peer", "claim", "command", "query", "plan")
 """The fields that say what a message is about."""
 
-T = TypeVar("T")
-
 
 class Actor:
     """The common part of an actor; see :mod:`leasekit.core.steps` for the contract with its shell."""
 
-    role: str = ""
-    endorsable: str = ""
+    role: ClassVar[str]
+    endorsable: ClassVar[str] = ""
     """The role of those whom a broker may make known here."""
-    decisions: tuple[type, ...] = ()
-    """What the role's mapper may decide, beside :class:`Wake`."""
+    first_turn: ClassVar[Instant | None] = None
+    """When its mapper is called without being asked for anything."""
+    turning: Turning
+    """The turns of its mapper."""
 
     def __init__(
         self, name: str, signer: Signer, scheme: Scheme, peers: Iterable[Peer], settings: ActorSettings
@@ -61,7 +61,7 @@ class Actor:
         self.keyring = Keyring(name, signer, scheme, peers, self.kernel)
         self.inline = False
         self.dispatch = Dispatch(self.role)
-        self.turns = MapperTurns(self.kernel, self.role, self.decisions, self._carry_out, self._waits_for_mapper)
+        self.turns = MapperTurns(self.kernel, self.role, self.first_turn)
         self.peering = Peering(self.kernel, self.keyring, self.role, self.endorsable, self._deals_with)
         self.calls = Calls(self.kernel, self.keyring, self.dispatch)
         for part in (self.peering, self.calls, self):
@@ -118,14 +118,14 @@ class Actor:
     def wake_at(self) -> Instant | None:
         """The next instant at which a tick would do anything, or None."""
         at = self.kernel.next_timer()
-        turn_at = self._turn_at()
+        turn_at = self.turning.at()
         if at is None or (turn_at is not None and turn_at < at):
             return turn_at
         return at
 
     def turn(self) -> Turn | None:
         """The mapper's turn, if one is due and none is running."""
-        raise NotImplementedError
+        return self.turning.turn()
 
     def query(self, name: str, arguments: Mapping[str, Any]) -> Any:
         """Read-only answers for the operator; plain data. Raises ``CommandError``."""
@@ -142,21 +142,8 @@ class Actor:
     def _restore(self, tables: Mapping[str, Sequence[Row]]) -> None:
         """Take up the role's own."""
 
-    def _turn_at(self) -> Instant | None:
-        raise NotImplementedError
-
     def _action_done(self, done: ActionDone) -> None:
-        raise NotImplementedError
-
-    def _carry_out(self, decision: Any) -> None:
-        """Do what the mapper decided, one of :attr:`decisions`. Raises ``LeasekitError`` or ``ValueError``, with
-        nothing changed.
-        """
-        raise NotImplementedError
-
-    def _waits_for_mapper(self) -> Iterable[str]:
-        """The ids of those that wait for the mapper, for its errors."""
-        raise NotImplementedError
+        """An action has ended, of an actor that begins any."""
 
     # -- inputs ------------------------------------------------------------------------------------------------
 
@@ -206,7 +193,7 @@ class Actor:
         any(refused(peer, message) for refused in self.refused)
 
     def _turn_done(self, done: TurnDone) -> None:
-        self.turns.done(done)
+        self.turning.done(done)
 
     def _deals_with(self, peer: str) -> bool:
         """Whether something goes on with a peer."""

@@ -6,14 +6,14 @@ new. An update is due, in order, until the client acknowledges it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
-from leasekit.actors.dispatch import takes
+from leasekit.actors.dispatch import query, takes
 from leasekit.actors.kernel import Kernel
 from leasekit.actors.keyring import Keyring
 from leasekit.core.claims.keys import key_tag
-from leasekit.core.errors import RemoteError
+from leasekit.core.errors import CommandError, RemoteError
 from leasekit.core.leases.records import Update
 from leasekit.core.properties import is_plain
 from leasekit.core.protocol.messages import Accepted, Ack, LeaseUpdate, Message, TicketUpdate, acknowledge
@@ -44,19 +44,22 @@ class ServedLease(Protocol):
 
     def row(self) -> tuple[Any, ...]: ...
 
+    def has_answered(self, number: int) -> bool:
+        """Whether an update that answers a request is out."""
+
 
 L = TypeVar("L", bound=ServedLease)
 
 
 class Served(Generic[L]):
     """The leases of a server, whose records are ``L``: who holds each, which requests were answered, and which updates
-    are due. ``is_settled`` says whether an update that answers a request is out.
+    are due. ``describe`` is what an operator is shown of one.
     """
 
-    def __init__(self, kernel: Kernel, keyring: Keyring, is_settled: Callable[[Any, int], bool]) -> None:
+    def __init__(self, kernel: Kernel, keyring: Keyring, describe: Callable[[L], dict[str, Any]]) -> None:
         self._kernel = kernel
         self._keyring = keyring
-        self._is_settled = is_settled
+        self._describe_lease = describe
         self.name = keyring.name
         """Who serves them."""
         self.leases: dict[str, L] = {}
@@ -70,7 +73,7 @@ class Served(Generic[L]):
         if self._to_accept:
             accept, self._to_accept = self._to_accept, {}
             for lease, number in accept.values():
-                if not self._is_settled(lease, number):
+                if not lease.has_answered(number):
                     self._kernel.send(lease.holder, Accepted(lease.id, number))
 
     def freshness(self, lease: ServedLease | None, peer: str, number: int) -> str:
@@ -226,3 +229,15 @@ class Served(Generic[L]):
         """Send them to a peer that has just connected."""
         lease.tries = 0
         self.send(lease)
+
+    @query("leases")
+    def _query_leases(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
+        every = arguments.get("all", False)
+        return [self._describe_lease(lease) for lease in self.leases.values() if every or lease.ended < 0]
+
+    @query("lease")
+    def _query_lease(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        lease = self.leases.get(str(arguments.get("lease", "")))
+        if lease is None:
+            raise CommandError(f"no lease {arguments.get('lease')!r} here")
+        return self._describe_lease(lease)

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 from leasekit.actors.base import Actor
-from leasekit.actors.dispatch import query
 from leasekit.actors.issued import Issued
 from leasekit.actors.notices import Notices
 from leasekit.actors.reports import Reports
 from leasekit.actors.served import Served, ServedLease
 from leasekit.actors.settings import ActorSettings, Peer
 from leasekit.core.claims.keys import Scheme, Signer
-from leasekit.core.errors import CommandError
 from leasekit.core.leases.relations import Notice
 from leasekit.core.schema import Row
 from leasekit.core.steps import Ready
@@ -22,14 +20,21 @@ L = TypeVar("L", bound=ServedLease)
 
 
 class Server(Actor, Generic[L]):
-    """An actor that answers requests about leases, whose records are ``L``."""
+    """An actor that answers requests about leases, whose records are ``L``; ``describe`` is what an operator is shown
+    of one.
+    """
 
     def __init__(
-        self, name: str, signer: Signer, scheme: Scheme, peers: Iterable[Peer], settings: ActorSettings
+        self,
+        name: str,
+        signer: Signer,
+        scheme: Scheme,
+        peers: Iterable[Peer],
+        settings: ActorSettings,
+        describe: Callable[[L], dict[str, Any]],
     ) -> None:
         super().__init__(name, signer, scheme, peers, settings)
-        self.served: Served[L] = Served(self.kernel, self.keyring, self._is_settled)
-        self.leases = self.served.leases
+        self.served: Served[L] = Served(self.kernel, self.keyring, describe)
         self.notices = Notices(self.kernel, self._accepted_notice)
         self.reports = Reports(self.kernel, name)
         self.dispatch.add(self.served)
@@ -44,13 +49,10 @@ class Server(Actor, Generic[L]):
         self.peering.changed.append(issued.peer_changed)
         self.connected.append(issued.connected)
 
-    def _describe(self, lease: L) -> dict[str, Any]:
-        """The lease as plain data for an operator."""
-        raise NotImplementedError
-
-    def _is_settled(self, lease: Any, number: int) -> bool:
-        """Whether an update that answers request ``number`` is out."""
-        raise NotImplementedError
+    @property
+    def leases(self) -> dict[str, L]:
+        """The leases that it remembers, by id."""
+        return self.served.leases
 
     def _accepted_notice(self, notice: Notice, receipt: bytes) -> None:
         """A peer has a notice; see :class:`Notices`."""
@@ -63,15 +65,3 @@ class Server(Actor, Generic[L]):
         """As the base's; requests that this Ready does not settle are acknowledged with ``Accepted``."""
         self.served.before_ready()
         return super().ready()
-
-    @query("leases")
-    def _query_leases(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
-        every = arguments.get("all", False)
-        return [self._describe(lease) for lease in self.leases.values() if every or lease.ended < 0]
-
-    @query("lease")
-    def _query_lease(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        lease = self.leases.get(str(arguments.get("lease", "")))
-        if lease is None:
-            raise CommandError(f"no lease {arguments.get('lease')!r} here")
-        return self._describe(lease)

@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from traceback import walk_tb
 from types import FrameType
-from typing import Any, Final, get_type_hints
+from typing import Any, Final, Protocol, get_type_hints
 
 from leasekit.actors.kernel import Kernel, earliest
 from leasekit.core.errors import CommandError, LeasekitError
@@ -192,32 +192,45 @@ def _checks(kind: type[Any]) -> tuple[tuple[str, Check, Any], ...]:
     return checks
 
 
-class MapperTurns:
-    """The turns of an actor's mapper: one runs at a time, and what it decides is carried out decision by decision.
+class Turning(Protocol):
+    """What an actor's shell asks for the turns of its mapper."""
 
-    ``decisions`` are what the mapper of a ``role`` may decide beside :class:`Wake`. ``carry_out`` does what one of them
-    says; it raises ``LeasekitError`` or ``ValueError``, with nothing changed, if that can't be done. ``waiting`` gives
-    the ids of those that wait for the mapper, for its errors.
+    def at(self) -> Instant | None:
+        """When a turn is due; None if none is, or one runs."""
+
+    def turn(self) -> Turn | None:
+        """The turn that is due, if one is."""
+
+    def done(self, done: TurnDone) -> None:
+        """A turn has ended."""
+
+
+Carriers = Mapping[type, Callable[[Any], object]]
+"""What carries out each decision that a mapper of a role may take, beside :class:`Wake`: it raises ``LeasekitError`` or
+``ValueError``, with nothing changed, if that can't be done."""
+
+
+class MapperTurns:
+    """The turns of the mapper of an actor in ``role``: one runs at a time, and what it decides is carried out decision
+    by decision.
     """
 
-    def __init__(
-        self,
-        kernel: Kernel,
-        role: str,
-        decisions: tuple[type, ...],
-        carry_out: Callable[[Any], None],
-        waiting: Callable[[], Iterable[str]],
-    ) -> None:
+    def __init__(self, kernel: Kernel, role: str, wake: Instant | None = None) -> None:
         self._kernel = kernel
         self._role = role
-        self._decisions = decisions
-        self._carry_out = carry_out
-        self._waiting = waiting
+        self._carriers: Carriers = {}
+        self._waiting: Callable[[], Iterable[str]] = tuple
         self._failed = 0
         self.running = 0
         """The number of the turn that runs now, or 0."""
-        self.wake: Instant | None = None
+        self.wake = wake
         """When the mapper wants to be called next."""
+
+    def declare(self, carriers: Carriers, waiting: Callable[[], Iterable[str]] = tuple) -> None:
+        """Say once how decisions are carried out, and how the ids of those that wait for the mapper are found, for its
+        errors.
+        """
+        self._carriers, self._waiting = carriers, waiting
 
     def begin(self, call: Callable[[], Any]) -> Turn:
         """A turn that runs ``call``."""
@@ -255,13 +268,15 @@ class MapperTurns:
         self._failed = self._failed + 1 if failed else 0
 
     def _decide(self, decision: Any) -> None:
-        if not isinstance(decision, (Wake, *self._decisions)):
+        kinds = type(decision).__mro__
+        carry_out = self._wake if Wake in kinds else next(filter(None, map(self._carriers.get, kinds)), None)
+        if carry_out is None:
             raise MalformedError(f"{decision!r:.80} is no decision of the {self._role} mapper")
         check_decision(decision)
-        if isinstance(decision, Wake):
-            self.wake = earliest(self.wake, later_than(self._kernel.now, decision.at))
-        else:
-            self._carry_out(decision)
+        carry_out(decision)
+
+    def _wake(self, decision: Wake) -> None:
+        self.wake = earliest(self.wake, later_than(self._kernel.now, decision.at))
 
     def wrong(self, kind: str, text: str) -> None:
         """Say what the mapper does wrong: ``kind`` is :data:`FAILED`, :data:`MALFORMED` or :data:`NOT_CARRIED_OUT`."""

@@ -122,13 +122,14 @@ def test_what_was_refused_stays_booked_until_its_site_knows(tmp_path: Path) -> N
         world.restart("upper")
         world.pass_time(MINUTE)
     site = world.site()
-    site.dispatch.messages[Truncated] = site._on_truncated
+    site.dispatch.messages[Truncated] = site.hears_of_truncations
     world.pass_time(HOUR)
     assert (booked(world, "upper"), free(world, "upper")) == (0, 6)
 
 
 def _refusing(name: str, actor):  # type: ignore[no-untyped-def]
     if name == "site":
+        actor.hears_of_truncations = actor.dispatch.messages[Truncated]
         actor.dispatch.messages[Truncated] = lambda peer, message: None
     if name == "lower":
         actor.dispatch.messages[Offer] = lambda peer, offer: actor.kernel.messages.append(

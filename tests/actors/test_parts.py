@@ -211,7 +211,8 @@ def test_turns_carry_out_each_decision_by_itself(kernel: Kernel) -> None:
             raise CommandError("no such lease")
         done.append(decision.lease)
 
-    turns = MapperTurns(kernel, "broker", (Reject,), carry_out, lambda: iter(["one", "two"]))
+    turns = MapperTurns(kernel, "broker")
+    turns.declare({Reject: carry_out}, lambda: iter(["one", "two"]))
     turn = turns.begin(lambda: [Reject("bad", "r"), Wake(5 * HOUR), Reject("good", "r"), 7])
     turns.done(TurnDone(turn.number + 1, [Reject("stale", "r")]))
     turns.done(turn.run())

@@ -45,7 +45,7 @@ class Pushy:
 def pushy(name: str, actor: Actor) -> Actor:
     if name == "upper":
         assert isinstance(actor, Broker)
-        actor._mapper = Pushy()
+        actor.turning.mapper = Pushy()
     return actor
 
 

@@ -33,7 +33,7 @@ def told_by_predecessor(name: str, actor: Actor) -> Actor:
         def unblock(lease: LeaseView, predecessor: LeaseView) -> Go:
             return Go({"server": predecessor.name})
 
-        actor._mapper.unblock = unblock  # type: ignore[attr-defined]
+        actor.turning.mapper.unblock = unblock  # type: ignore[attr-defined]
     return actor
 
 

@@ -14,9 +14,16 @@ from leasekit.actors.broker.broker import Broker
 from leasekit.actors.settings import DelegationSpec
 from leasekit.core.mappers import BrokerCycle, Defer, Preempt
 from leasekit.core.protocol.codec import decode_batch
-from leasekit.core.protocol.messages import EXTEND, Offer, OfferAnswer, ReturnTicket, TicketUpdate, Truncated
-from leasekit.core.reasons import said
-from leasekit.core.steps import TurnDone
+from leasekit.core.protocol.messages import (
+    EXTEND,
+    CloseLease,
+    Offer,
+    OfferAnswer,
+    ReturnTicket,
+    TicketUpdate,
+    Truncated,
+)
+from leasekit.core.steps import Received, TurnDone
 from leasekit.core.time import HOUR, MINUTE, SECOND
 from leasekit.core.words import words
 from leasekit.policies.broker.fcfs import Fcfs
@@ -99,7 +106,7 @@ class Patient:
 def patient(name: str, actor: Actor) -> Actor:
     if name == "upper":
         assert isinstance(actor, Broker)
-        actor._mapper = Patient()
+        actor.turning.mapper = Patient()
     return actor
 
 
@@ -316,8 +323,7 @@ def test_leases_that_end_when_the_calendar_is_tidied(world: DeployedWorld) -> No
     world.pass_time(MINUTE)
     world.site().calendars.of("vm").forget_before(world.now)
     site = world.site()
-    site.close_lease(site.leases[lease], "close", said("now"))
-    world.feed("site", [])
+    world.feed("site", [Received("batch", CloseLease(lease, site.leases[lease].number + 1, b""))])
     world.pass_time(MINUTE)
     assert site.calendars.of("vm").free_at(world.now) == 6 and all_free(world)
 

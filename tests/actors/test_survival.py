@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from wire_strategies import messages
 
 from leasekit.actors.settings import BrokerSettings
-from leasekit.actors.site import authority as authority_module
+from leasekit.actors.site.closes import STRAYS_MAX
 from leasekit.core.claims.statements import RELINQUISHMENT, state
 from leasekit.core.leases import authority, broker, service_manager
 from leasekit.core.protocol.codec import decode_message, encode_message
@@ -156,9 +156,9 @@ def tag(bench: Bench) -> str:
 def test_closes_of_unknown_leases_are_bounded() -> None:
     """A guest can't fill a site's memory with closes of leases that never were."""
     bench = Bench().start()
-    for number in range(authority_module.STRAYS_MAX + 50):
+    for number in range(STRAYS_MAX + 50):
         bench.receive("site", "guest", CloseLease(f"{tag(bench)}-{number}", 1, b""))
-    assert len(bench.actor("site").leases) == authority_module.STRAYS_MAX
+    assert len(bench.actor("site").leases) == STRAYS_MAX
 
 
 def test_waiting_requests_are_bounded() -> None:

@@ -47,13 +47,14 @@ from leasekit.actors.kernel import Kernel
 from leasekit.actors.peering import Peering
 from leasekit.actors.served import Served
 from leasekit.actors.site.admission import ClaimAccounts, TicketAdmission
-from leasekit.actors.site.authority import Authority
 from leasekit.actors.site.calendars import Calendars
 from leasekit.actors.site.checks import ClaimHistory, TicketChecks
+from leasekit.actors.site.closes import EarlyEnds
 from leasekit.actors.site.leases import SiteLeases
-from leasekit.actors.site.maintenance import SiteMaintenance
+from leasekit.actors.site.maintenance import Maintenance, Windows
 from leasekit.actors.site.operations import Operations
 from leasekit.actors.site.outages import SiteOutages
+from leasekit.actors.site.redeems import AcceptedTerms, Continuations, Redemptions
 from leasekit.actors.site.units import Units
 from leasekit.core.claims.keys import Ed25519
 from leasekit.core.steps import ActionDone
@@ -129,11 +130,11 @@ BUGS: Final[dict[str, Bug]] = {
         ),
     ),
     "a closing lease gets units in place of those that failed": Bug(
-        SiteLeases, "close_lease", "self.demands.remove(lease)", NOTHING
+        SiteLeases, "end", "self._demands.remove(lease)", NOTHING
     ),
     "units that are ready stay when their lease closes in its setup": Bug(
-        SiteLeases, "close_lease", "for name in list(lease.units):",
-        "for name in [n for n in lease.units if lease.state != au.TICKETED or self.units[n].state != au.UP]:",
+        SiteLeases, "end", "for name in list(lease.units):",
+        "for name in [n for n in lease.units if lease.state != au.TICKETED or self._units[n].state != au.UP]:",
     ),
     "units are not told to leave before the lease closes": Bug(
         Endings, "_after_close", "self._membership.leave(lease, list(lease.units))", NOTHING
@@ -147,9 +148,9 @@ BUGS: Final[dict[str, Bug]] = {
     "what is the lease's fault, or the site's, is held against the unit": Bug(
         Units, "_ended", "detail=done.reason), done.blame)", "detail=done.reason))"
     ),
-    "units are set up while the site is at fault": Bug(SiteOutages, "_waits", "return True", "return False"),
+    "units are set up while the site is at fault": Bug(SiteOutages, "waits", "return True", "return False"),
     "nobody looks whether the site is mended": Bug(
-        SiteOutages, "_outage_due_at", "return outage.again if", "return None if"
+        SiteOutages, "_due_at", "return outage.again if", "return None if"
     ),
     # -- order of things
     "messages are sent before the commit": Bug(
@@ -170,11 +171,11 @@ BUGS: Final[dict[str, Bug]] = {
     ),
     "actions are not done again after a restart": Bug(Units, "resume", "if unit.action", "if False"),
     "units are counted as ready after a restart": Bug(
-        SiteLeases, "restore_leases", "sum(self._unsettled(lease, self.units[name]) for name in lease.units)", "0"
+        SiteLeases, "resume", "sum(_is_unsettled(lease, self._units[name]) for name in lease.units)", "0"
     ),
     "one unit too many is waited for after a restart": Bug(
-        SiteLeases, "restore_leases", "sum(self._unsettled(lease, self.units[name]) for name in lease.units)",
-        "sum(self._unsettled(lease, self.units[name]) for name in lease.units) + 1",
+        SiteLeases, "resume", "sum(_is_unsettled(lease, self._units[name]) for name in lease.units)",
+        "sum(_is_unsettled(lease, self._units[name]) for name in lease.units) + 1",
     ),
     "joins are not done again after a restart": Bug(Membership, "resume", "if unit.state in mb.BUSY:", "if False:"),
     "a site's reservations are not restored": Bug(
@@ -189,7 +190,7 @@ BUGS: Final[dict[str, Bug]] = {
         'self._act(unit, "teardown", 0); self.done(ActionDone(unit.action, unit.id, True))',
     ),
     "a lease is closed before its units are down": Bug(
-        SiteLeases, "_check_down", "and not self.units.holding.get(lease.id)", ""
+        SiteLeases, "check_down", "and not self._units.holding.get(lease.id)", ""
     ),
     "a unit that can't be torn down is used again": Bug(
         Units, "_went_down", "unit.left, unit.retire = lease, Reason(Code.TEARDOWN_FAILED, detail=done.reason)", NOTHING
@@ -208,22 +209,22 @@ BUGS: Final[dict[str, Bug]] = {
         SiteLeases, "apply_next", "for name in later.victims:", "for name in ():"
     ),
     "a unit is set up before the term starts": Bug(
-        Authority, "_redeem_new", "if lease.term.start <= self.kernel.now and",
-        "if lease.term.start <= self.kernel.now + self.kernel.settings.clock_skew and",
+        AcceptedTerms, "begin", "if lease.term.start <= self._kernel.now and",
+        "if lease.term.start <= self._kernel.now + self._kernel.settings.clock_skew and",
     ),
     "an extend changes the units": Bug(
         SiteLeases, "apply_next", "for name in later.victims:",
         "for name in list(lease.units) if later.op == EXTEND else later.victims:\n"
-        "        if later.op == EXTEND:\n            self._take(lease, self.units[name])\n            continue",
+        "        if later.op == EXTEND:\n            self.take(lease, name)\n            continue",
     ),
     "a lease gives up one unit too many": Bug(
         SiteLeases, "apply_next", "self._demand(lease)",
         "if len(lease.units) > lease.wanted:\n"
-        "        self._take(lease, self.units[lease.units[0]])\n"
+        "        self.take(lease, lease.units[0])\n"
         "        lease.wanted -= 1\n    self._demand(lease)",
     ),
     "an extend begins at once": Bug(
-        Authority, "_take_next", "if leaf.term.start <= self.kernel.now:", "if True:"
+        AcceptedTerms, "accept", "if leaf.term.start <= self._kernel.now:", "if True:"
     ),
     # -- claims
     "signatures are not checked": Bug(Ed25519, "verify", "if len(signature)", "return True\n    if len(signature)"),
@@ -257,7 +258,7 @@ BUGS: Final[dict[str, Bug]] = {
         TicketAdmission, "replace", "table.replace(old, leaf.digest, ", "table.reserve(leaf.digest, "
     ),
     "a site keeps the time of a lease that was closed early": Bug(
-        SiteLeases, "close_lease", "self.calendars.end(lease, self.kernel.now)", NOTHING
+        SiteLeases, "end", "self._calendars.end(lease, self._kernel.now)", NOTHING
     ),
     "a group is granted before all are there": Bug(
         Book, "complete_groups", "len(group.members) == group.count", "len(group.members) + 1 >= group.count"
@@ -281,10 +282,10 @@ BUGS: Final[dict[str, Bug]] = {
         "    if known is not None and known.state == VOID:",
     ),
     "an extend is refused for a notice that there was not": Bug(
-        Authority, "_redeem_extend", "if lease.noticed >= 0:", "if lease.noticed >= 0 or leaf.serial % 3 == 0:"
+        Continuations, "extend", "if lease.noticed >= 0:", "if lease.noticed >= 0 or leaf.serial % 3 == 0:"
     ),
     "an extend is refused as out of term": Bug(
-        Authority, "_redeem_extend", "leaf.term.start != lease.term.end", "leaf.term.start != lease.term.end + 1"
+        Continuations, "extend", "leaf.term.start != lease.term.end", "leaf.term.start != lease.term.end + 1"
     ),
     # -- leases that follow others, and wait for others
     "a slice is redeemed before all have tickets": Bug(Slices, "settle", ">= record.hold", ">= 1"),
@@ -322,7 +323,7 @@ BUGS: Final[dict[str, Bug]] = {
         SiteLeases, "apply_next", "lease.next, lease.after = lease.after, None", "lease.next = lease.after = None"
     ),
     "a site refuses an extension that it is asked for anew": Bug(
-        Authority, "_continue", "message.op == EXTEND and self._is_taken(lease, message)", "False"
+        Redemptions, "_continue", "message.op == EXTEND and self._terms.is_taken(lease, message)", "False"
     ),
     "a guest asks for the extension after the next from the wrong end": Bug(
         GuestOperations, "_send_ask", "held = lease.following[-1]", "held = (lease.further or (lease.approved,))[-1]"
@@ -337,11 +338,11 @@ BUGS: Final[dict[str, Bug]] = {
         Calendars, "_dip", "if more and start < window.end:", "if False:"
     ),
     "units do not come back after maintenance": Bug(
-        SiteMaintenance, "_end", "self.units.bring_back(name)", NOTHING
+        Windows, "end", "self._units.bring_back(name)", NOTHING
     ),
-    "a lease runs on in a window that closes it": Bug(SiteMaintenance, "_add_window", "if window.close:", "if False:"),
+    "a lease runs on in a window that closes it": Bug(Maintenance, "_add", "if window.close:", "if False:"),
     "a lease runs on after its broker has ended it early": Bug(
-        Authority, "_on_truncated", "elif at >= 0:", "elif False:"
+        EarlyEnds, "_on_truncated", "elif at >= 0:", "elif False:"
     ),
     "a broker grants what it has agreed to withhold": Bug(
         Book, "withhold", "if start < end:", "if start < end and sign < 0:"
@@ -358,7 +359,7 @@ BUGS: Final[dict[str, Bug]] = {
         "return\n    known = self._keyring.peers.get(name)",
     ),
     "a site forgets in a restart that a lease lacks units": Bug(
-        SiteLeases, "restore_leases", "lease.pending == au.PRIMING and len(lease.units) != lease.wanted", "False"
+        SiteLeases, "resume", "lease.pending == au.PRIMING and len(lease.units) != lease.wanted", "False"
     ),
     "an extend takes the units of a modify that was refused": Bug(
         LeaseChanges, "extension", "wish.units, wish.victims", "wish.units or lease.asked.units, wish.victims"

@@ -29,6 +29,7 @@ from leasekit.actors.broker.statements import Statements
 from leasekit.actors.broker.subdelegation import Subdelegation
 from leasekit.actors.broker.taken import TakenDelegations
 from leasekit.actors.broker.terms import LeaseTerms
+from leasekit.actors.broker.turns import BrokerDecisions, BrokerTurns
 from leasekit.actors.broker.usage import UsageBook
 from leasekit.actors.broker.withholding import ReleasedSources, Withholding
 from leasekit.actors.dispatch import query
@@ -38,18 +39,9 @@ from leasekit.actors.turns import is_inline
 from leasekit.core.claims.keys import Scheme, Signer
 from leasekit.core.leases.records import BrokerLease, Granted
 from leasekit.core.leases.relations import Notice
-from leasekit.core.mappers import (
-    BrokerDecision,
-    BrokerMapper,
-    Defer,
-    Grant,
-    GrantGroup,
-    Preempt,
-    Reject,
-)
-from leasekit.core.reasons import of_mapper
+from leasekit.core.mappers import BrokerMapper
 from leasekit.core.schema import Row
-from leasekit.core.steps import Tick, Turn, TurnDone
+from leasekit.core.steps import Tick
 from leasekit.core.time import Instant
 from leasekit.core.words import view
 
@@ -58,7 +50,6 @@ class Broker(Server[BrokerLease]):
     """A broker's actor. ``fresh`` makes its mapper anew, for questions what it would answer; None: it takes none."""
 
     role = "broker"
-    decisions = (Grant, GrantGroup, Reject, Defer, Preempt)
 
     def __init__(
         self,
@@ -71,7 +62,7 @@ class Broker(Server[BrokerLease]):
         fresh: Callable[[], BrokerMapper] | None = None,
     ) -> None:
         self.settings = settings or BrokerSettings()
-        super().__init__(name, signer, scheme, peers, self.settings)
+        super().__init__(name, signer, scheme, peers, self.settings, self._describe)
         self.book = Book()
         self.queue = RequestQueue(self.keyring, self.settings.pending_max)
         statements = Statements(self.kernel, self.keyring, self.book)
@@ -89,7 +80,6 @@ class Broker(Server[BrokerLease]):
         self.preemption = Preemption(self.kernel, self.granted, statements, self.notices, self.answers)
         LeaseTerms(self.kernel, self.served, self.book, self.granted, self.answers)
 
-        self._mapper = mapper
         self.inline = is_inline(mapper)
         if getattr(mapper, "wants_usage", False):
             self.granted.count_usage(UsageBook(getattr(mapper, "usage_kept", 0)))
@@ -106,6 +96,9 @@ class Broker(Server[BrokerLease]):
         quotes = Quotes(self.kernel, self.keyring, self.book, self.settings)
         self.planner = Planner(self.kernel, self.keyring, self.holds, quotes, getattr(mapper, "plan", None))
         self.refused.insert(self.refused.index(self.calls.refused), self.planner.refused)
+        carriers = BrokerDecisions(self.queue, self.grants, self.answers, self.preemption).carriers
+        self.turns.declare(carriers, self.queue.waiting_ids)
+        self.turning = BrokerTurns(self.turns, self.cycles, self.dry_runs, self.planner, mapper)
         for part in (
             self.sources,
             Withholding(self.kernel, self.keyring, self.book, self.notices, self.issued),
@@ -120,63 +113,7 @@ class Broker(Server[BrokerLease]):
         ):
             self.dispatch.add(part)
 
-    # -- the mapper's turns ------------------------------------------------------------------------------------
-
-    def _turn_at(self) -> Instant | None:
-        if self.turns.running:
-            return None
-        return self.kernel.now if self.dry_runs.is_due() or self.planner.is_due() else self._request_turn_at()
-
-    def _request_turn_at(self) -> Instant | None:
-        if not self.queue:
-            return None
-        return self.kernel.now if self.book.has_news else self.turns.wake
-
-    def turn(self) -> Turn | None:
-        """The mapper's turn, if requests wait and something has changed since it saw them; else a question's."""
-        if self.turns.running:
-            return None
-        at = self._request_turn_at()
-        if at is not None and at <= self.kernel.now:
-            self.book.note_seen()
-            self.turns.wake = None
-            cycle = self.cycles.show()
-            if cycle.requests or cycle.groups:
-                return self.turns.begin(lambda: self._mapper.allocate(cycle))
-        call = self.dry_runs.next_call() or self.planner.next_call(snapshot=not self.inline)
-        return None if call is None else self.turns.begin(call)
-
-    def _turn_done(self, done: TurnDone) -> None:
-        if self.dry_runs.in_turn is not None and done.number == self.turns.running:
-            self.turns.end()
-            self.dry_runs.turn_done(done)
-        elif self.planner.in_turn is not None and done.number == self.turns.running:
-            self.turns.end()
-            self.planner.turn_done(done)
-        else:
-            super()._turn_done(done)
-
-    def _waits_for_mapper(self) -> Iterable[str]:
-        return self.queue.leases
-
-    def _carry_out(self, decision: BrokerDecision) -> None:
-        if isinstance(decision, Grant):
-            self.grants.grant((decision,))
-        elif isinstance(decision, GrantGroup):
-            self.grants.grant(decision.grants)
-        elif isinstance(decision, Reject):
-            fits = decision.earliest if decision.earliest is None or decision.earliest >= 0 else None
-            self.answers.reject(self.queue.waiting(decision.lease), of_mapper(decision.reason, fits), fits)
-        elif isinstance(decision, Defer):
-            self.queue.waiting(decision.lease).defer_reason = of_mapper(decision.reason) if decision.reason else None
-        elif isinstance(decision, Preempt):
-            reason = of_mapper(decision.reason)
-            self.preemption.preempt(decision.lease, decision.at, reason, suspend=decision.suspend)
-
     # -- time and state ----------------------------------------------------------------------------------------
-
-    def _is_settled(self, lease: Any, number: int) -> bool:
-        return bool(lease.request != number)
 
     def _tick(self, tick: Tick) -> None:
         super()._tick(tick)

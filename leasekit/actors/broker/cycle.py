@@ -107,9 +107,27 @@ class Cycles:
         self.at: Instant = 0
         """When the mapper was last shown anything."""
 
+    def due_at(self, wake: Instant | None, *, asked: bool = False) -> Instant | None:
+        """When the mapper is to be called: now if it is ``asked`` something, or requests wait and something has changed
+        since it saw them; else when it wants to be called.
+        """
+        if asked or (self._queue and self._book.has_news):
+            return self._kernel.now
+        return wake if self._queue else None
+
+    def is_due(self, wake: Instant | None) -> bool:
+        """Whether the mapper is to see the requests that wait."""
+        at = self.due_at(wake)
+        return at is not None and at <= self._kernel.now
+
     def view(self, lease: BrokerLease) -> PendingRequest:
         """The request of ``lease`` as the mapper was shown it, or would be."""
         return self._shown.get(lease.id) or self._views.request(lease)
+
+    def show_news(self) -> BrokerCycle:
+        """What the mapper is shown in its own turn: until something changes there is nothing new for it."""
+        self._book.note_seen()
+        return self.show()
 
     def show(self, more: Iterable[BrokerLease] = ()) -> BrokerCycle:
         """What the mapper is shown: all requests that wait, and ``more``."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from leasekit.actors.keyring import Keyring
 from leasekit.actors.settings import REQUEST
 from leasekit.core.errors import CommandError, RemoteError
@@ -40,6 +42,10 @@ class RequestQueue:
             if not self._of[lease.holder]:
                 del self._of[lease.holder]
         self.options.pop(lease.id, None)
+
+    def waiting_ids(self) -> Iterable[str]:
+        """The leases whose requests wait."""
+        return self.leases
 
     def waiting(self, lease: str) -> BrokerLease:
         """The lease of that id, whose request waits. Raises ``CommandError`` if none does."""

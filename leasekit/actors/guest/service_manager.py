@@ -6,7 +6,7 @@ Here its parts are put together; each has a module of its own. Commands and mapp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from leasekit.actors.base import Actor
@@ -28,26 +28,21 @@ from leasekit.actors.guest.tickets import Sites, Tickets
 from leasekit.actors.guest.timeouts import LeaseTimeouts, LeaseTimers
 from leasekit.actors.guest.topologies import LeasedTopologies, PlanTrials
 from leasekit.actors.guest.transitions import Dependents, Predecessors, SliceKeys, Transitions
+from leasekit.actors.guest.turns import GuestTurns, Unblocking
 from leasekit.actors.settings import GuestSettings, Peer
-from leasekit.actors.turns import FAILED, check_decision, is_inline, run_turn
+from leasekit.actors.turns import is_inline
 from leasekit.core.claims.keys import Scheme, Signer
-from leasekit.core.errors import CommandError
 from leasekit.core.leases.records import GuestLease
 from leasekit.core.mappers import (
     CloseLeaseEarly,
     ExtendLease,
-    Go,
-    GuestCycle,
-    GuestDecision,
     GuestMapper,
-    Hold,
     ModifyLease,
     RequestLease,
     RequestTopology,
 )
 from leasekit.core.schema import Row
-from leasekit.core.steps import ActionDone, Turn
-from leasekit.core.time import Instant
+from leasekit.core.steps import ActionDone
 
 
 class ServiceManager(Actor):
@@ -55,7 +50,7 @@ class ServiceManager(Actor):
 
     role = "guest"
     endorsable = "authority"
-    decisions = (RequestLease, RequestTopology, ExtendLease, ModifyLease, CloseLeaseEarly)
+    first_turn = 0
 
     def __init__(
         self,
@@ -71,9 +66,6 @@ class ServiceManager(Actor):
         kernel, keyring = self.kernel, self.keyring
         self.settings = settings
         self.inline = is_inline(mapper)
-        self.turns.wake = 0
-        self._mapper = mapper
-
         self.records = records = Leases(kernel, settings.keep_closed)
         self.leases = records.by_id
         sites = Sites(kernel, keyring, self.peering)
@@ -84,7 +76,7 @@ class ServiceManager(Actor):
         operations = GuestOperations(kernel, records, returns)
         endings = Endings(kernel, records, operations, returns, membership)
         redeems = Redeems(kernel, operations, returns, self._advance)
-        predecessors = Predecessors(kernel, records, endings, self._unblock)
+        predecessors = Predecessors(kernel, records, endings, Unblocking(kernel, self.turns, records, mapper).unblock)
         keys = SliceKeys(kernel, records, redeems)
         self._transitions = transitions = Transitions(limits, predecessors, redeems, membership, keys)
         dependents = Dependents(kernel, records, transitions)
@@ -99,13 +91,16 @@ class ServiceManager(Actor):
         timeouts = LeaseTimeouts(limits, endings, redeems, membership, broker)
         probes = Probes(kernel, keyring, self.calls, requests, changes)
         trials = PlanTrials(kernel, keyring, self.calls, requests, topologies)
-        self._carriers: tuple[tuple[type, Callable[[Any], object]], ...] = (
-            (RequestLease, requests.request),
-            (RequestTopology, topologies.request),
-            (ExtendLease, changes.extend),
-            (ModifyLease, changes.modify),
-            (CloseLeaseEarly, endings.close_early),
+        self.turns.declare(
+            {
+                RequestLease: requests.request,
+                RequestTopology: topologies.request,
+                ExtendLease: changes.extend,
+                ModifyLease: changes.modify,
+                CloseLeaseEarly: endings.close_early,
+            }
         )
+        self.turning = GuestTurns(kernel, self.turns, records, topologies, mapper)
 
         for part in (records, returns, operations, endings, slices, requests, changes, topologies, broker, site):
             self.dispatch.add(part)
@@ -152,48 +147,3 @@ class ServiceManager(Actor):
     def _query_status(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         units = sum(len(lease.units) for lease in self.records.open.values())
         return {**self._status(self.leases.values()), "units": units, "returns": len(self.returns)}
-
-    # -- the mapper's turns ------------------------------------------------------------------------------------
-
-    def _turn_at(self) -> Instant | None:
-        """When the mapper wants to be called next; None while it runs."""
-        return None if self.turns.running else self.turns.wake
-
-    def turn(self) -> Turn | None:
-        """The mapper's turn, if it is due."""
-        if self.turns.running or self.turns.wake is None or self.turns.wake > self.kernel.now:
-            return None
-        self.turns.wake = None
-        views = [self.records.view(lease, snapshot=not self.inline) for lease in self.records.open.values()]
-        cycle = GuestCycle(self.kernel.now, views, list(self.topologies.views()))
-        return self.turns.begin(lambda: self._mapper.plan(cycle))
-
-    def _waits_for_mapper(self) -> Iterable[str]:
-        return ()
-
-    def _carry_out(self, decision: GuestDecision) -> None:
-        for kind, carry_out in self._carriers:
-            if isinstance(decision, kind):
-                carry_out(decision)
-
-    def _unblock(self, lease: GuestLease, predecessor: GuestLease) -> Go | Hold:
-        """Ask the mapper before a blocked lease goes on; a mapper that fails holds it for a minute, and says so."""
-        unblock: Callable[..., Go | Hold] | None = getattr(self._mapper, "unblock", None)
-        if unblock is None:
-            return Go()
-        done = run_turn(0, lambda: [unblock(self.records.view(lease), self.records.view(predecessor))])
-        error = done.error
-        if not error:
-            try:
-                return _answer(done.decisions[0])
-            except CommandError as wrong:
-                error = str(wrong)
-        self.turns.wrong(FAILED, f"guest mapper's unblock for {lease.id}: {error}")
-        return Hold(self.kernel.now + self.settings.retry_max)
-
-
-def _answer(decision: Any) -> Go | Hold:
-    if not isinstance(decision, Go | Hold):
-        raise CommandError("it returned neither Go nor Hold")
-    check_decision(decision)
-    return decision

@@ -41,10 +41,12 @@ class SiteDelegations:
         """Who is told, in order, of a delegation that is taken back."""
         self._begun = False
 
-    def begin(self) -> None:
-        """It is known what time it is: what the settings say is given, for the first time or again."""
+    def begin(self) -> bool:
+        """It is known what time it is: what the settings say is given, for the first time or again. Returns whether
+        that was not known before.
+        """
         if self._begun:
-            return
+            return False
         self._begun = True
         self.issued.give(again=True)
         for record in list(self.issued):
@@ -52,6 +54,7 @@ class SiteDelegations:
                 self.issued.take_back(
                     record, self._kernel.now, -1, Reason(Code.TYPE_GONE, self._keyring.name, record.type)
                 )
+        return True
 
     def delegation_specs(self) -> Sequence[DelegationSpec]:
         """What the settings say is to be given."""

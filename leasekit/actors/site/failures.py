@@ -11,26 +11,129 @@ lease's setups (:mod:`.outages`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import attrs
+
 from leasekit.actors.dispatch import command, query
+from leasekit.actors.kernel import Kernel
+from leasekit.actors.settings import AuthoritySettings
+from leasekit.actors.site.calendars import Calendars
+from leasekit.actors.site.leases import SiteLeases
 from leasekit.actors.site.outages import SiteOutages
-from leasekit.actors.site.waiting import REPLACE
+from leasekit.actors.site.units import Units
+from leasekit.actors.site.updates import LeaseUpdates
+from leasekit.actors.site.waiting import REPLACE, DemandQueue
 from leasekit.core.drivers import LEASE, SITE, Blame
 from leasekit.core.errors import CommandError
 from leasekit.core.leases import authority as au
 from leasekit.core.leases.records import SiteLease, SiteUnit
-from leasekit.core.properties import EMPTY
+from leasekit.core.properties import EMPTY, Properties
 from leasekit.core.reasons import Code, Reason, said
+from leasekit.core.steps import ActionDone
 from leasekit.core.words import view
 
 
-class SiteFailures(SiteOutages):
-    """A site's units that fail."""
+@attrs.define(eq=False)
+class Replacements:
+    """Other units in place of those that leases have lost."""
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
+    _kernel: Kernel
+    _leases: SiteLeases
+    _demands: DemandQueue
+    _updates: LeaseUpdates
+    _settings: AuthoritySettings
+
+    def go_on_without(self, lease: SiteLease, unit: SiteUnit) -> None:
+        """The lease has lost a unit that was up."""
+        lease.units.remove(unit.id)
+        lease.reason = Reason(Code.UNIT, unit.id).because(unit.reason)
+        self._kernel.touch(lease)
+        settled = lease.pending != au.PRIMING
+        if settled:
+            lease.settles = 0  # nobody asked for what comes of it
+            self._kernel.fire(au.MACHINE, lease, "replace", lease.reason)
+        if not self._seek_another(lease):
+            self._leases.check_primed(lease)
+        elif settled and lease.state == au.ACTIVE:
+            # Else there may be units that are not up yet, and its guest hears when all of them are.
+            self._updates.publish(lease, "active", 0, lease.reason)
+
+    def replace(self, lease: SiteLease, unit: SiteUnit, *, count: bool = False) -> None:
+        """Another unit in place of one that the lease never had up."""
+        if self._without(lease, unit) and not self._seek_another(lease, count=count):
+            self._leases.check_primed(lease)
+
+    def give_up(self, lease: SiteLease, unit: SiteUnit) -> None:
+        """What the lease's guest has asked for can't be had: on this unit, and on any other."""
+        if not self._without(lease, unit):
+            return
+        if lease.state == au.TICKETED:
+            for name in list(lease.units):
+                self._leases.take(lease, name)
+        if len(lease.units) <= lease.wanted:
+            self._demands.remove(lease)
+        self._leases.check_primed(lease)
+
+    def _without(self, lease: SiteLease, unit: SiteUnit) -> bool:
+        """Take a unit that was to come from a lease. Returns whether it still wants one."""
+        lease.units.remove(unit.id)
+        lease.waiting -= 1
+        self._kernel.touch(lease)
+        return lease.pending == au.PRIMING
+
+    def _seek_another(self, lease: SiteLease, *, count: bool = True) -> bool:
+        """Have the mapper find another unit for a lease that has lost one. Returns False if it is to get none."""
+        more = lease.wanted - len(lease.units)
+        if more == 0:
+            self._demands.remove(lease)  # it was to give up a unit
+        if more <= 0 or lease.properties.get("deficit", "correct") == "accept":
+            return False
+        most = self._settings.replacements_max + lease.wanted * self._settings.replacements_share // 1000
+        if count and lease.replaced >= most:
+            lease.reason = Reason(Code.REPLACED_ENOUGH, units=most).because(lease.reason)
+            return False
+        lease.replaced += count
+        if lease.id not in self._demands.ops:
+            self._demands.put(lease, REPLACE)
+        self._demands.look_again()
+        return True
+
+
+@attrs.define(eq=False)
+class UnitFailures:
+    """Units that can't be had, and what that means for their leases."""
+
+    _leases: SiteLeases
+    _units: Units
+    _calendars: Calendars
+    _outages: SiteOutages
+    _replacements: Replacements
+
+    def failed(self, lease: SiteLease, unit: SiteUnit, blame: Blame) -> None:
+        """A unit could not be set up for its lease."""
+        reason = Reason(Code.UNIT, unit.id).because(unit.reason)
+        if blame == SITE:
+            self._outages.stop(lease, unit, reason)
+            return
+        lease.reason = reason
+        if unit.retire:
+            self._calendars.count(unit.type)
+        if unit.id not in lease.units:
+            return
+        if blame == LEASE:
+            self._replacements.give_up(lease, unit)
+        else:
+            self._replacements.replace(lease, unit, count=True)
+
+    def out(self, unit: SiteUnit) -> None:
+        """A unit is out of service: a lease that was to get it gets another."""
+        self._calendars.count(unit.type)
+        if unit.promised:
+            promised, unit.promised = self._leases.by_id.get(unit.promised), ""
+            if promised is not None and unit.id in promised.units:
+                self._replacements.replace(promised, unit)
 
     @command("unit.fail")
     def _fail_unit(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -38,9 +141,9 @@ class SiteFailures(SiteOutages):
         still that one's, from that setup.
         """
         name = str(arguments.get("unit", ""))
-        if name not in self.units:
+        if name not in self._units:
             raise CommandError(f"no unit {name!r} here; `leasekit site units` shows those there are")
-        unit = self.units[name]
+        unit = self._units[name]
         lease = str(arguments.get("lease", unit.lease))
         if unit.state != au.UP:
             raise CommandError(f"unit {name} is {unit.state}: only one that is {au.UP} can be said to have failed")
@@ -48,80 +151,74 @@ class SiteFailures(SiteOutages):
             raise CommandError(f"unit {name} has another lease by now, or was set up anew")
         text = arguments.get("reason")
         reason = said(text) if text else Reason(Code.DOWN)
-        self.units.lose(unit, reason)
+        self._units.lose(unit, reason)
         if unit.retire:
-            self.calendars.count(unit.type)
-        self._go_on_without(self.leases[lease], unit)
+            self._calendars.count(unit.type)
+        self._replacements.go_on_without(self._leases.by_id[lease], unit)
         return {"unit": name, "state": unit.state, **view(unit.reason)}
 
-    def _go_on_without(self, lease: SiteLease, unit: SiteUnit) -> None:
-        lease.units.remove(unit.id)
-        lease.reason = Reason(Code.UNIT, unit.id).because(unit.reason)
-        self.kernel.touch(lease)
-        settled = lease.pending != au.PRIMING
-        if settled:
-            lease.settles = 0  # nobody asked for what comes of it
-            self.kernel.fire(au.MACHINE, lease, "replace", lease.reason)
-        if not self._seek_another(lease):
-            self._check_primed(lease)
-        elif settled and lease.state == au.ACTIVE:
-            # Else there may be units that are not up yet, and its guest hears when all of them are.
-            self.updates.publish(lease, "active", 0, lease.reason)
 
-    def _unit_failed(self, lease: SiteLease, unit: SiteUnit, blame: Blame) -> None:
-        reason = Reason(Code.UNIT, unit.id).because(unit.reason)
-        if blame == SITE:
-            self.stop_setups(lease, unit, reason)
+@attrs.define(eq=False)
+class UnitEnds:
+    """What the ends of actions mean for the leases of their units."""
+
+    _kernel: Kernel
+    _leases: SiteLeases
+    _units: Units
+    _demands: DemandQueue
+    _failures: UnitFailures
+
+    def done(self, done: ActionDone) -> None:
+        """An action on a unit has ended."""
+        ended = self._units.done(done)
+        if ended is None:
             return
-        lease.reason = reason
-        if unit.retire:
-            self.calendars.count(unit.type)
-        if unit.id not in lease.units:
+        what, unit, lease_id = ended
+        self._kernel.touch(unit)
+        lease = self._leases.by_id.get(lease_id)
+        if what == "down":
+            self._down(unit, lease)
+        elif lease is None:
             return
-        if blame == LEASE:
-            self._give_up(lease, unit)
-        else:
-            self._replace(lease, unit, count=True)
+        elif what == "failed":
+            self._failures.failed(lease, unit, done.blame)
+        elif what != "again":
+            lease.waiting -= 1
+            self._leases.check_primed(lease)
 
-    def _replace(self, lease: SiteLease, unit: SiteUnit, *, count: bool = False) -> None:
-        """Another unit in place of one that the lease never had up."""
-        if self._without(lease, unit) and not self._seek_another(lease, count=count):
-            self._check_primed(lease)
+    def _down(self, unit: SiteUnit, lease: SiteLease | None) -> None:
+        if unit.state == au.OUT:
+            self._failures.out(unit)
+        elif unit.state == au.FREE and self._demands.ops:
+            self._demands.look_again()
+        if lease is not None:
+            self._leases.check_down(lease)
 
-    def _give_up(self, lease: SiteLease, unit: SiteUnit) -> None:
-        """What the lease's guest has asked for can't be had: on this unit, and on any other."""
-        if not self._without(lease, unit):
-            return
-        if lease.state == au.TICKETED:
-            for name in list(lease.units):
-                self._take(lease, self.units[name])
-        if len(lease.units) <= lease.wanted:
-            self.demands.remove(lease)
-        self._check_primed(lease)
 
-    def _without(self, lease: SiteLease, unit: SiteUnit) -> bool:
-        """Take a unit that was to come from a lease. Returns whether it still wants one."""
-        lease.units.remove(unit.id)
-        lease.waiting -= 1
-        self.kernel.touch(lease)
-        return lease.pending == au.PRIMING
+@attrs.define(eq=False)
+class UnitCommands:
+    """What an operator, and whoever probes units, says and asks of them. ``context`` is what a driver may know."""
 
-    def _seek_another(self, lease: SiteLease, *, count: bool = True) -> bool:
-        """Have the mapper find another unit for a lease that has lost one. Returns False if it is to get none."""
-        more = lease.wanted - len(lease.units)
-        if more == 0:
-            self.demands.remove(lease)  # it was to give up a unit
-        if more <= 0 or lease.properties.get("deficit", "correct") == "accept":
-            return False
-        most = self.settings.replacements_max + lease.wanted * self.settings.replacements_share // 1000
-        if count and lease.replaced >= most:
-            lease.reason = Reason(Code.REPLACED_ENOUGH, units=most).because(lease.reason)
-            return False
-        lease.replaced += count
-        if lease.id not in self.demands.ops:
-            self.demands.put(lease, REPLACE)
-        self.demands.look_again()
-        return True
+    _leases: SiteLeases
+    _units: Units
+    _calendars: Calendars
+    _demands: DemandQueue
+    _context: Callable[[SiteUnit, SiteLease | None], Properties]
+
+    @command("unit.disable")
+    def _disable_unit(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        text = arguments.get("reason")
+        reason = said(text) if text else Reason(Code.OUT_OF_SERVICE)
+        unit = self._units.retire(str(arguments.get("unit", "")), reason)
+        self._calendars.count(unit.type)
+        return {"unit": unit.id, "state": unit.state, **view(unit.retire)}
+
+    @command("unit.enable")
+    def _enable_unit(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        unit = self._units.bring_back(str(arguments.get("unit", "")))
+        self._calendars.count(unit.type)
+        self._demands.look_again()
+        return {"unit": unit.id, "state": unit.state, **view(None)}
 
     @query("watched")
     def _query_watched(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -132,10 +229,10 @@ class SiteFailures(SiteOutages):
                 "type": unit.type,
                 "lease": unit.lease,
                 "setup": unit.setup,
-                "properties": self.operations.context(unit, lease),
+                "properties": self._context(unit, lease),
                 "configuration": lease.properties if lease is not None else EMPTY,
             }
-            for unit in self.units
+            for unit in self._units
             if unit.state == au.UP
-            for lease in (self.leases.get(unit.lease),)
+            for lease in (self._leases.by_id.get(unit.lease),)
         ]

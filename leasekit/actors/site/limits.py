@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from leasekit.actors.issued import Issued
 from leasekit.actors.kernel import Kernel
 from leasekit.actors.keyring import Keyring
 from leasekit.actors.reports import Reports
+from leasekit.actors.site.waiting import DemandQueue
 from leasekit.core.claims.evidence import (
     in_words,
 )
@@ -25,12 +24,12 @@ class DelegationLimits:
     """Limits by what was taken back, and by what stands for something else."""
 
     def __init__(
-        self, kernel: Kernel, keyring: Keyring, issued: Issued, leases: Mapping[str, SiteLease], reports: Reports
+        self, kernel: Kernel, keyring: Keyring, issued: Issued, demands: DemandQueue, reports: Reports
     ) -> None:
         self._kernel = kernel
         self._keyring = keyring
         self._issued = issued
-        self._leases = leases
+        self._demands = demands
         self._reports = reports
 
     def check_reclaimed(self, ticket: Ticket) -> None:
@@ -53,7 +52,7 @@ class DelegationLimits:
             return
         most = max(decode_ticket(one.ticket).leaf.capacity for one in claims.values())
         used = Profile(0, self._kernel.now)
-        for lease in self._leases.values():
+        for lease in self._demands.leases.values():
             if lease.ended < 0 and lease.pending != au.CLOSING and lease.origin in claims:
                 for units, start, end in _held_by(lease):
                     if max(start, self._kernel.now) < end:

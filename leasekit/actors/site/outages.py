@@ -7,10 +7,16 @@ Each lease finds out for itself. What one guest asks for may be all that is brok
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from leasekit.actors.site.leases import SiteLeases
+import attrs
+
+from leasekit.actors.dispatch import query
+from leasekit.actors.kernel import Kernel
+from leasekit.actors.site.units import Units
+from leasekit.actors.site.updates import LeaseUpdates
+from leasekit.actors.site.waiting import DemandQueue
 from leasekit.core.leases import authority as au
 from leasekit.core.leases import outage as out
 from leasekit.core.leases.outage import Outage
@@ -27,50 +33,56 @@ AGAIN_LAST: Final[Duration] = 2 * MINUTE
 """The longest wait between two tries."""
 
 
-class SiteOutages(SiteLeases):
-    """A site that knows its own faults."""
+@attrs.define(eq=False, slots=False)
+class SiteOutages:
+    """The leases of the site ``name`` whose setups are stopped."""
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self.outages: dict[str, Outage] = {}
-        self.kernel.register(Outage, due_at=self._outage_due_at, on_due=self._try)
-        self.units.moved += (self._held_up, self.saved.unit_moved)
+    _name: str
+    _kernel: Kernel
+    _demands: DemandQueue
+    _units: Units
+    _updates: LeaseUpdates
+    by_lease: dict[str, Outage] = attrs.field(factory=dict, init=False)
 
-    def stop_setups(self, lease: SiteLease, unit: SiteUnit, reason: Reason) -> None:
+    def __attrs_post_init__(self) -> None:
+        self._kernel.register(Outage, due_at=self._due_at, on_due=self._try)
+
+    def stop(self, lease: SiteLease, unit: SiteUnit, reason: Reason) -> None:
         """A unit could not be set up by the site's fault: no more of its lease's are, until one can be."""
-        outage = self.outages.get(lease.id)
+        outage = self.by_lease.get(lease.id)
         if outage is None:
             id_ = f"{unit.type}/{lease.id}"
-            outage = self.outages[lease.id] = Outage(id_, reason, self.kernel.now, self.kernel.now + AGAIN_FIRST)
-            self.kernel.note(outage.id, "outage", "", f"{out.STOPPED}/-", reason)
+            outage = self.by_lease[lease.id] = Outage(id_, reason, self._kernel.now, self._kernel.now + AGAIN_FIRST)
+            self._kernel.note(outage.id, "outage", "", f"{out.STOPPED}/-", reason)
         elif outage.state == out.TRYING and outage.unit == unit.id:
             outage.tries += 1
             outage.reason = reason
-            outage.again = self.kernel.now + min(AGAIN_LAST, AGAIN_FIRST << min(outage.tries, 20))
-            self.kernel.fire(out.MACHINE, outage, "failed", reason)
-        self.kernel.touch(outage)
+            outage.again = self._kernel.now + min(AGAIN_LAST, AGAIN_FIRST << min(outage.tries, 20))
+            self._kernel.fire(out.MACHINE, outage, "failed", reason)
+        self._kernel.touch(outage)
         if unit.state == au.FREE:
-            self.units.prepare(unit)
+            self._units.prepare(unit)
         else:
             self._tell_waiting(outage)
 
-    def _waits(self, unit: SiteUnit) -> bool:
-        outage = self.outages.get(unit.promised)
+    def waits(self, unit: SiteUnit) -> bool:
+        """Whether a unit is not to be set up yet."""
+        outage = self.by_lease.get(unit.promised)
         if outage is None or (outage.state == out.TRYING and outage.unit == unit.id):
             return False
         outage.waiting[unit.id] = unit
-        self.kernel.touch(outage)
+        self._kernel.touch(outage)
         self._tell_waiting(outage)
         return True
 
     def _tell_waiting(self, outage: Outage) -> None:
         """Tell the lease's guest once why it waits."""
-        lease = self.leases[outage.lease]
-        why = Reason(Code.OUTAGE, self.name, outage.type)
+        lease = self._demands.leases[outage.lease]
+        why = Reason(Code.OUTAGE, self._name, outage.type)
         if lease.reason is None or (lease.reason.code, lease.reason.what) != (why.code, why.what):
             lease.reason = why.because(outage.reason)
-            self.kernel.touch(lease)
-            self.updates.publish(lease, "waiting", 0)
+            self._kernel.touch(lease)
+            self._updates.publish(lease, "waiting", 0)
 
     def _try(self, outage: Outage) -> None:
         """Set up the unit that waits the longest; nothing, if none does any more."""
@@ -78,75 +90,73 @@ class SiteOutages(SiteLeases):
             unit = outage.waiting.pop(next(iter(outage.waiting)))
             if outage.holds_up(unit):
                 outage.unit = unit.id
-                self.kernel.fire(out.MACHINE, outage, "try", Reason(Code.UNIT, unit.id))
-                self.units.prepare(unit)
-        self.kernel.touch(outage)
+                self._kernel.fire(out.MACHINE, outage, "try", Reason(Code.UNIT, unit.id))
+                self._units.prepare(unit)
+        self._kernel.touch(outage)
 
-    def _held_up(self, unit: SiteUnit, event: str, before: str, why: Reason | None, done: ActionDone | None) -> None:
-        tried = (one for one in self.outages.values() if one.unit == unit.id and one.state == out.TRYING)
+    def unit_moved(self, unit: SiteUnit, event: str, before: str, why: Reason | None, done: ActionDone | None) -> None:
+        """A unit that is tried was set up, or came to something else."""
+        tried = (one for one in self.by_lease.values() if one.unit == unit.id and one.state == out.TRYING)
         outage = next(tried, None)
         if outage is None:
             return
         if event == "up":
             self._mended(outage)
         elif unit.state == au.OUT or (unit.state != au.SETUP and not unit.promised):
-            outage.again = self.kernel.now
-            self.kernel.fire(out.MACHINE, outage, "unclear", Reason(Code.UNIT, unit.id).because(why))
+            outage.again = self._kernel.now
+            self._kernel.fire(out.MACHINE, outage, "unclear", Reason(Code.UNIT, unit.id).because(why))
 
     def _mended(self, outage: Outage) -> None:
-        self._end_outage(outage, "mended")
+        self._end(outage, "mended")
         for unit in outage.waiting.values():
             if outage.holds_up(unit):
-                self.units.prepare(unit)
-        for other in self.outages.values():
+                self._units.prepare(unit)
+        for other in self.by_lease.values():
             if other.type == outage.type and other.state == out.STOPPED:
-                other.again = self.kernel.now
-                self.kernel.touch(other)
+                other.again = self._kernel.now
+                self._kernel.touch(other)
 
-    def _end_outage(self, outage: Outage, event: str) -> None:
-        self.kernel.fire(out.MACHINE, outage, event)
-        del self.outages[outage.lease]
-        self.kernel.erase(outage)
+    def _end(self, outage: Outage, event: str) -> None:
+        self._kernel.fire(out.MACHINE, outage, event)
+        del self.by_lease[outage.lease]
+        self._kernel.erase(outage)
 
-    def _check_primed(self, lease: SiteLease) -> None:
-        super()._check_primed(lease)
-        if not lease.waiting and lease.id in self.outages:
-            self._end_outage(self.outages[lease.id], "gone")  # it gave up what was held up
-
-    def _finish(self, lease: SiteLease, word: str) -> None:
-        super()._finish(lease, word)
-        if lease.id in self.outages:
-            self._end_outage(self.outages[lease.id], "gone")
+    def lease_settled(self, lease: SiteLease) -> None:
+        """Nothing of the lease is held up any more if it is over, or waits for no unit."""
+        if lease.id in self.by_lease and (lease.ended >= 0 or not lease.waiting):
+            self._end(self.by_lease[lease.id], "gone")
 
     # -- time and state ----------------------------------------------------------------------------------------
 
     @staticmethod
-    def _outage_due_at(outage: Outage) -> Instant | None:
+    def _due_at(outage: Outage) -> Instant | None:
         return outage.again if outage.state == out.STOPPED and outage.waiting else None
 
-    def restore_leases(self, tables: Mapping[str, Sequence[Row]]) -> None:
-        """As the layer below: what was stopped stays so until it is tried again."""
-        kept = [Outage.from_row(row) for row in tables.get(Outage.table, ())]
-        self.outages = {outage.lease: outage for outage in kept}
-        super().restore_leases(tables)
-        for outage in kept:
-            outage.waiting = {unit.id: unit for unit in self.units if outage.holds_up(unit)}
-            self.kernel.schedule(outage, self.kernel.due_at(outage))
+    def load(self, rows: Iterable[Row]) -> None:
+        """What was stopped stays so until it is tried again. Units are told apart by that as they are taken up."""
+        self.by_lease = {outage.lease: outage for outage in map(Outage.from_row, rows)}
+
+    def link(self) -> None:
+        """After leases and units: which of these are held up."""
+        for outage in self.by_lease.values():
+            outage.waiting = {unit.id: unit for unit in self._units if outage.holds_up(unit)}
+            self._kernel.schedule(outage, self._kernel.due_at(outage))
 
     # -- queries -----------------------------------------------------------------------------------------------
 
+    @query("units")
     def _query_units(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
-        found = super()._query_units(arguments)
+        found = self._units.describe()
         for unit in found:
-            outage = self.outages.get(self.units[unit["unit"]].promised)
+            outage = self.by_lease.get(self._units[unit["unit"]].promised)
             if outage is not None and unit["unit"] in outage.waiting:
                 unit |= view(Reason(Code.WAITS_FOR_SITE).because(outage.reason))
         return found
 
-    def _query_status(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    def describe(self) -> list[dict[str, Any]]:
+        """Each as plain data for an operator."""
         names = ("type", "lease", "since", "again", "tries")
-        outages = [
+        return [
             {**{name: getattr(outage, name) for name in names}, **view(outage.reason)}
-            for outage in self.outages.values()
+            for outage in self.by_lease.values()
         ]
-        return {**super()._query_status(arguments), "outages": outages}

@@ -1,20 +1,29 @@
-"""What the site's mapper is shown of leases that wait for units, when. Guests' filters are asked before the turn
-(:mod:`.kinds`).
+"""What the site's mapper is shown of leases that wait for units, when; and what it decides for them.
+
+Guests' filters are asked before the turn (:mod:`.kinds`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import attrs
 
 from leasekit.actors.kernel import Kernel
+from leasekit.actors.site.leases import SiteLeases
+from leasekit.actors.site.power import switch
 from leasekit.actors.site.units import Units
-from leasekit.actors.site.waiting import SHRINK, DemandQueue, booked, demand_of, filters_of
+from leasekit.actors.site.waiting import NEW, REPLACE, SHRINK, DemandQueue, booked, demand_of, filters_of
 from leasekit.actors.turns import MapperTurns, is_inline
+from leasekit.core.errors import CommandError
+from leasekit.core.leases import authority as au
 from leasekit.core.leases.records import SiteLease
-from leasekit.core.mappers import AuthorityCycle, AuthorityMapper, Demand
+from leasekit.core.mappers import Assign, AuthorityCycle, AuthorityMapper, Demand, Power, Refuse, Release
+from leasekit.core.reasons import Code, Reason, of_mapper, said
 from leasekit.core.steps import Turn, TurnDone
 from leasekit.core.time import Instant
+from leasekit.core.words import counted
 
 FILTERS_MAX: Final = 4
 """How many different filters (none is one, too) the demands of one turn have at most."""
@@ -81,3 +90,88 @@ class SiteTurns:
             if len(filters) > FILTERS_MAX:
                 return ordered[:place]
         return ordered
+
+    def done(self, done: TurnDone) -> None:
+        """Carry out what the mapper decided. What has changed while the mapper was at it, it is shown in a turn that is
+        due.
+        """
+        self._queue.begin_decisions()
+        self._turns.done(done)
+        self._queue.end_decisions()
+
+
+@attrs.define(eq=False)
+class Assignment:
+    """What the mapper decides for leases that wait."""
+
+    _kernel: Kernel
+    _leases: SiteLeases
+    _units: Units
+    _demands: DemandQueue
+
+    @property
+    def carriers(self) -> dict[type, Callable[[Any], None]]:
+        """How each decision is carried out."""
+        return {
+            Assign: lambda one: self._assign(*self._waiting(one.lease), one.units),
+            Release: lambda one: self._release(*self._waiting(one.lease), one.units),
+            Refuse: lambda one: self._refuse(*self._waiting(one.lease), of_mapper(one.reason)),
+            Power: lambda one: switch(self._units, one),
+        }
+
+    def _waiting(self, id_: str) -> tuple[SiteLease, str]:
+        lease, op = self._leases.by_id.get(id_), self._demands.ops.get(id_)
+        if lease is None or op is None:
+            raise CommandError(f"lease {id_!r} waits for nothing (any more)")
+        return lease, op
+
+    def _assign(self, lease: SiteLease, op: str, names: Sequence[str]) -> None:
+        if op == SHRINK:
+            raise CommandError(f"lease {lease.id} shrinks: it is to give up units, not to get any")
+        if not names or len(set(names)) != len(names) or len(names) > lease.wanted - len(lease.units):
+            raise CommandError(
+                f"lease {lease.id} needs {lease.wanted - len(lease.units)} units, each once; got {names!r:.120}"
+            )
+        for name in names:
+            is_of_type = name in self._units and self._units[name].type == lease.type
+            if not is_of_type or not self._units.is_available(self._units[name]):
+                raise CommandError(f"unit {name!r} is not a free unit of type {lease.type!r}")
+        self._demands.remove(lease)
+        missing = lease.wanted - len(lease.units)
+        if missing > self._demands.shown_units(lease, missing):  # more have failed than the mapper knew of
+            self._demands.put(lease, REPLACE if op == NEW else op)
+        elif len(names) < missing:
+            lease.reason = lease.reason or Reason(Code.FEWER_FREE, units=len(names))
+        if op == NEW:
+            self._kernel.fire(au.MACHINE, lease, "assign", said(counted(len(names))))
+        for name in names:
+            lease.units.append(name)
+            lease.waiting += 1
+            self._units.give(self._units[name], lease.id)
+        self._kernel.touch(lease)
+
+    def _release(self, lease: SiteLease, op: str, names: tuple[str, ...]) -> None:
+        if op != SHRINK or len(set(names)) != len(names) or len(names) != len(lease.units) - lease.wanted:
+            raise CommandError(
+                f"lease {lease.id} is to give up {len(lease.units) - lease.wanted} units; got {names!r:.120}"
+            )
+        for name in names:
+            if name not in lease.units:
+                raise CommandError(f"unit {name!r} is not one of lease {lease.id}")
+        self._demands.remove(lease)
+        for name in names:
+            self._leases.take(lease, name)
+        self._leases.check_primed(lease)
+
+    def _refuse(self, lease: SiteLease, op: str, reason: Reason) -> None:
+        if op == SHRINK:
+            raise CommandError(f"lease {lease.id} must give up units: that can't be refused")
+        if self._demands.stale:
+            return  # by what there is now it may be another matter
+        self._demands.remove(lease)
+        lease.reason = lease.reason or reason
+        if op == NEW:
+            self._leases.fail(lease, "refuse", reason)
+        else:
+            self._kernel.touch(lease)
+            self._leases.check_primed(lease)

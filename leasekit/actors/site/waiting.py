@@ -40,6 +40,10 @@ class DemandQueue:
     def __len__(self) -> int:
         return len(self.ops)
 
+    def waiting(self) -> Iterable[str]:
+        """The leases that wait."""
+        return self.ops
+
     def put(self, lease: SiteLease, op: str) -> None:
         """A lease needs its mapper from now on."""
         self.ops[lease.id] = op

@@ -332,6 +332,10 @@ class BrokerLease(KeptRecord):
         "term_end": "runs.end", "updated": "ended",
     }  # fmt: skip
 
+    def has_answered(self, number: int) -> bool:
+        """Whether an update that answers a request is out."""
+        return self.request != number
+
     @property
     def latest(self) -> Granted | Asked:
         """What it goes by: the last claim, or what was asked."""
@@ -444,6 +448,10 @@ class SiteLease(KeptRecord):
         "live": "is_live", "peer": "holder", "units": "wanted", "term_start": "term.start", "term_end": "term.end",
         "updated": "ended",
     }  # fmt: skip
+
+    def has_answered(self, number: int) -> bool:
+        """Whether an update that answers a request is out."""
+        return any(update.message.number >= number for update in self.unacked)
 
     @property
     def accepted(self) -> tuple[AcceptedChange, ...]:

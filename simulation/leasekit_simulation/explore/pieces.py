@@ -66,17 +66,17 @@ the setup that a unit is up from, which is only held against what probes say: th
 
 _KEPT_OUT: Final = frozenset(
     {
-        "_counted_claims", "_endings", "_inputs", "_mapper",
+        "_counted_claims", "_endings", "_inputs",
         "_tags",  "admission", "answers", "calls", "connected", "dispatch", "dry_runs", "holds", "inline",
         "introductions", "issued", "kernel", "keyring", "limits", "membership", "name", "notices", "peering",
-        "planner", "records", "refused", "reports", "served", "settings", "turns", "usage",
+        "planner", "records", "refused", "reports", "served", "settings", "turning", "turns", "usage",
         # a guest's
-        "_carriers", "_transitions", "topologies",
+        "_transitions", "topologies",
         # a broker's
         "cycles", "granted", "grants", "preemption", "returned", "subdelegation",
         # a site's
-        "accusations", "checks", "delegations", "incidents", "inventory", "operations", "saved", "site_turns",
-        "updates",
+        "_times", "_unit_ends", "_windows", "closes", "delegations", "incidents", "inventory", "operations", "outages",
+        "saved", "updates",
     }
 )  # fmt: skip
 """Attributes of actors that are empty between steps, derived from records, for people, or never change."""
@@ -432,6 +432,8 @@ def _read_site(site: Any, out: list[Any]) -> bool:
         _digest(digest, _NO_SCOPE, out)
         _time(at, _NO_SCOPE, out)
     _read_relations(site, out)
+    _plain(site.outages.by_lease, Scope("", "site"), out)
+    _plain(site.closes.strays, Scope("", "site"), out)
     demands = site.demands
     out += [demands.is_news(), demands.alone, demands.stale, len(site.saved.units), len(site.incidents.evidence)]
     out += ["queue", *(part for item in site.demands.ops.items() for part in item)]

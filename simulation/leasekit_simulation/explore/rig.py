@@ -54,12 +54,13 @@ from leasekit.actors.settings import (
 from leasekit.actors.site.authority import Authority
 from leasekit.actors.site.calendars import Calendars
 from leasekit.actors.site.claims import SiteClaims
+from leasekit.actors.site.closes import Closes
 from leasekit.actors.site.delegations import SiteDelegations
 from leasekit.actors.site.incidents import Incidents
 from leasekit.actors.site.inventory import Inventory
 from leasekit.actors.site.operations import Operations
+from leasekit.actors.site.outages import SiteOutages
 from leasekit.actors.site.saved import SiteSaved
-from leasekit.actors.site.turns import SiteTurns
 from leasekit.actors.site.units import Units
 from leasekit.actors.site.updates import LeaseUpdates
 from leasekit.actors.site.waiting import DemandQueue
@@ -113,27 +114,29 @@ PARTS: Final[Mapping[str, type]] = {
     "topologies": LeasedTopologies,
     "subdelegation": Subdelegation, "cycles": Cycles, "sources": TakenDelegations,
     "inventory": Inventory, "units": Units, "calendars": Calendars, "saved": SiteSaved, "operations": Operations,
-    "demands": DemandQueue, "site_turns": SiteTurns, "updates": LeaseUpdates,
+    "demands": DemandQueue, "outages": SiteOutages, "closes": Closes, "updates": LeaseUpdates,
     "claims": SiteClaims, "incidents": Incidents, "delegations": SiteDelegations,
 }  # fmt: skip
 """Parts of an actor, by the attributes in which it has them."""
 
 WIRING: Final = frozenset(
     {
-        "_accepted", "_admission", "_book", "_carry_out", "_deals_with",
-        "_decider", "_decisions", "_deployed", "_dispatch", "_endorsable", "_endorse", "_fresh", "_holds", "_inputs",
-        "_introductions", "_is_settled", "_is_undecided", "_issuer", "_keep_closed", "_kernel", "_keyring", "_kinds",
-        "_mapper", "_most", "_name", "_notices", "_own", "_peering", "_plan", "_quotes", "_returning", "_role",
+        "_accepted", "_admission", "_book", "_carriers", "_deals_with", "_decider", "_deployed", "_describe_lease",
+        "_dispatch", "_endorsable", "_endorse", "_fresh", "_holds", "_inputs",
+        "_introductions", "_is_undecided", "_issuer", "_keep_closed", "_kernel", "_keyring", "_kinds",
+        "_most", "_name", "_notices", "_own", "_peering", "_plan", "_quotes", "_returning", "_role",
         "_served", "_settings", "_sites", "_waiting", "changed", "connected", "dispatch", "dropped",
-        "inline", "name", "peers", "refused", "scheme", "settings", "signer", "tag", "taken", "verifier", *PARTS,
+        "inline", "name", "peers", "refused", "scheme", "settings", "signer", "tag", "taken", "turning",
+        "verifier", *PARTS,
         # a guest's
-        "_carriers", "_close_if_open", "_records", "_requests", "_transitions",
+        "_close_if_open", "_records", "_requests", "_transitions",
         "all_joined", "all_left", "committed",
         # a broker's
         "_cutter", "_dependents", "_statements", "_views", "freed", "grants", "preemption", "returned",
         # a site's
-        "_act", "_claims", "_failures_max", "_inventory", "_power", "_signer_of", "_turns", "_waits", "accusations",
-        "checks", "moved", "reclaimed", "watches",
+        "_act", "_claims", "_ends", "_failures_max", "_inventory", "_power", "_receipts", "_signer_of",
+        "_times", "_turns", "_unit_ends",
+        "_waits", "_windows", "moved", "reclaimed", "watches",
     }
 )  # fmt: skip
 """Attributes that the constructors of an actor and its parts fill in from settings alone, and that do not change."""
