@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+import size
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("leasekit", "simulation", "tests", "benchmarks", "docs", "deploy")
@@ -94,6 +95,24 @@ def test_parts_name_few_things_that_they_use() -> None:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ClassDef) and (uses := _uses(node)) > USES_MAX:
                 found.append(f"{_name(path)}, line {node.lineno}: {uses}")
+    assert not found, "\n" + "\n".join(found)
+
+
+def test_classes_of_actors_are_small() -> None:
+    """No class there has many of ours above it, or is made of many attributes and methods."""
+    assert not [one for one in size.classes() if one.above > 3 or one.attributes > 25 or one.methods > 60]
+
+
+def test_no_method_only_says_that_it_is_missing() -> None:
+    """What a class needs of another it is given; no base class calls what only those below it can do."""
+    found = [
+        f"{_name(path)}, line {node.lineno}: {node.name}"
+        for path in sorted((ROOT / "leasekit").rglob("*.py"))
+        if "skeletons" not in path.parts
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and ast.unparse(node.body[-1]).startswith("raise NotImplementedError")
+    ]
     assert not found, "\n" + "\n".join(found)
 
 

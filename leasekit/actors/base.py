@@ -16,7 +16,7 @@ from leasekit.actors.kernel import Kernel
 from leasekit.actors.keyring import Keyring
 from leasekit.actors.peering import Peering
 from leasekit.actors.settings import ActorSettings, Peer
-from leasekit.actors.turns import MapperTurns, Turning
+from leasekit.actors.turns import MapperTurns, Turning, is_inline
 from leasekit.core.claims.keys import Scheme, Signer
 from leasekit.core.errors import LeasekitError, RemoteError
 from leasekit.core.protocol.messages import ErrorReply, Message
@@ -56,20 +56,16 @@ class Actor:
     def __init__(
         self, name: str, signer: Signer, scheme: Scheme, peers: Iterable[Peer], settings: ActorSettings
     ) -> None:
-        self.name = name
         self.kernel = Kernel(settings)
         self.keyring = Keyring(name, signer, scheme, peers, self.kernel)
-        self.inline = False
         self.dispatch = Dispatch(self.role)
         self.turns = MapperTurns(self.kernel, self.role, self.first_turn)
         self.peering = Peering(self.kernel, self.keyring, self.role, self.endorsable, self._deals_with)
         self.calls = Calls(self.kernel, self.keyring, self.dispatch)
         for part in (self.peering, self.calls, self):
             self.dispatch.add(part)
-        self.refused: list[Callable[[str, ErrorReply], bool]] = [self.calls.refused]
-        """Who is told of an error that a peer sends, in order, until it was meant for one of them."""
-        self.connected = [self.kernel.connected, self.peering.connected, self.calls.connected]
-        """What happens, in order, when a connection to a peer comes up."""
+        self.dispatch.refused.append(self.calls.refused)
+        self.dispatch.connected += [self.kernel.connected, self.peering.connected, self.calls.connected]
         self._inputs: dict[type, Callable[[Any], None]] = {
             Tick: self._tick,
             Received: self._received,
@@ -79,6 +75,16 @@ class Actor:
             Connected: self._connected,
             Disconnected: self._disconnected,
         }
+
+    @property
+    def name(self) -> str:
+        """How it is called."""
+        return self.keyring.name
+
+    @property
+    def inline(self) -> bool:
+        """Whether its mapper is called on the actor's own step."""
+        return is_inline(self.turning.mapper)
 
     @property
     def signer(self) -> Signer:
@@ -181,7 +187,7 @@ class Actor:
             self.kernel.reply(Reply(command.id, error=str(error)))
 
     def _connected(self, connected: Connected) -> None:
-        for tell in self.connected:
+        for tell in self.dispatch.connected:
             tell(connected.peer)
 
     def _disconnected(self, disconnected: Disconnected) -> None:
@@ -190,7 +196,7 @@ class Actor:
     @takes(ErrorReply)
     def _on_error(self, peer: str, message: ErrorReply) -> None:
         """What a peer could not take stays due, backed off, until it is of no use, unless a part says otherwise."""
-        any(refused(peer, message) for refused in self.refused)
+        any(refused(peer, message) for refused in self.dispatch.refused)
 
     def _turn_done(self, done: TurnDone) -> None:
         self.turning.done(done)

@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar
 
 from leasekit.core.errors import CommandError
 from leasekit.core.properties import is_text
+from leasekit.core.protocol.messages import ErrorReply
 from leasekit.core.steps import Command
 from leasekit.core.time import INSTANT_MAX, Instant
 from leasekit.core.words import with_article
@@ -62,6 +63,10 @@ class Dispatch:
         self.commands: dict[str, Answer] = {}
         self.deferred: dict[str, Callable[[Command], None]] = {}
         self.queries: dict[str, Answer] = {}
+        self.connected: list[Callable[[str], None]] = []
+        """What happens, in order, when a connection to a peer comes up."""
+        self.refused: list[Callable[[str, ErrorReply], bool]] = []
+        """Who is told of an error that a peer sends, in order, until it was meant for one of them."""
 
     def add(self, part: object) -> None:
         """Have a part's methods take what they are marked with."""

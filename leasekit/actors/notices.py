@@ -19,13 +19,13 @@ from leasekit.core.words import words
 
 
 class Notices:
-    """The notices that a server owes. ``accepted`` is told that a peer has one, with the receipt that came for it: what
-    waited for that can go on. If it raises ``LeasekitError`` the notice stays due.
-    """
+    """The notices that a server owes."""
 
-    def __init__(self, kernel: Kernel, accepted: Callable[[Notice, bytes], None]) -> None:
+    def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
-        self._accepted = accepted
+        self.accepted: list[Callable[[Notice, bytes], None]] = []
+        """Who is told, in order, that a peer has one, with the receipt that came for it: what waited for that can go
+        on. If one of them raises ``LeasekitError`` the notice stays due."""
         self._notices: dict[str, Notice] = {}
         kernel.register(
             Notice,
@@ -57,7 +57,8 @@ class Notices:
     @takes(Accepted)
     def _on_accepted(self, peer: str, message: Accepted) -> None:
         for notice in self._waiting_for(peer, message.lease, message.number):
-            self._accepted(notice, message.receipt)
+            for tell in self.accepted:
+                tell(notice, message.receipt)
             self._end(notice)
 
     def refused(self, peer: str, message: ErrorReply) -> bool:

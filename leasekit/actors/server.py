@@ -12,7 +12,6 @@ from leasekit.actors.reports import Reports
 from leasekit.actors.served import Served, ServedLease
 from leasekit.actors.settings import ActorSettings, Peer
 from leasekit.core.claims.keys import Scheme, Signer
-from leasekit.core.leases.relations import Notice
 from leasekit.core.schema import Row
 from leasekit.core.steps import Ready
 
@@ -35,27 +34,24 @@ class Server(Actor, Generic[L]):
     ) -> None:
         super().__init__(name, signer, scheme, peers, settings)
         self.served: Served[L] = Served(self.kernel, self.keyring, describe)
-        self.notices = Notices(self.kernel, self._accepted_notice)
+        self.notices = Notices(self.kernel)
         self.reports = Reports(self.kernel, name)
         self.dispatch.add(self.served)
         self.dispatch.add(self.notices)
-        self.refused.append(self.notices.refused)
+        self.dispatch.refused.append(self.notices.refused)
         self.peering.changed.append(self.served.retag)
 
     def _add_issued(self, issued: Issued) -> None:
         """Have the part that delegates take its messages, and hear of peers."""
         self.dispatch.add(issued)
-        self.refused.insert(0, issued.refused)
+        self.dispatch.refused.insert(0, issued.refused)
         self.peering.changed.append(issued.peer_changed)
-        self.connected.append(issued.connected)
+        self.dispatch.connected.append(issued.connected)
 
     @property
     def leases(self) -> dict[str, L]:
         """The leases that it remembers, by id."""
         return self.served.leases
-
-    def _accepted_notice(self, notice: Notice, receipt: bytes) -> None:
-        """A peer has a notice; see :class:`Notices`."""
 
     def _restore(self, tables: Mapping[str, Sequence[Row]]) -> None:
         self.notices.restore(tables.get("notices", ()))

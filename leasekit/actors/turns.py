@@ -195,6 +195,10 @@ def _checks(kind: type[Any]) -> tuple[tuple[str, Check, Any], ...]:
 class Turning(Protocol):
     """What an actor's shell asks for the turns of its mapper."""
 
+    @property
+    def mapper(self) -> object:
+        """The mapper."""
+
     def at(self) -> Instant | None:
         """When a turn is due; None if none is, or one runs."""
 

@@ -167,7 +167,8 @@ class Ready:
 class ActorLike(Protocol):
     """What a shell knows of an actor."""
 
-    name: str
+    @property
+    def name(self) -> str: ...
 
     def step(self, input: Input) -> None: ...
 

@@ -402,7 +402,7 @@ def test_dry_runs_answer_by_a_mapper_made_for_them(kernel: Kernel, keyring: Keyr
 def test_introductions_are_said_once_until_a_peer_changes(kernel: Kernel, keyring: Keyring) -> None:
     """A site hears of a guest once for a lease, and again when the guest has another key; nothing is said unasked."""
     peering = Peering(kernel, keyring, "broker", "", lambda peer: False)
-    notices = Notices(kernel, lambda notice, receipt: None)
+    notices = Notices(kernel)
     (source,) = book_of(keyring).of_type("vm")
     silent = Introductions(kernel, keyring, peering, notices, endorse=False)
     assert silent.introduce("web", source, 2 * HOUR) == b"" and not sent(kernel)
@@ -420,12 +420,12 @@ def test_answers_settle_a_request_and_refuse_its_group(kernel: Kernel, keyring: 
     """Who waited hears it, and waits no more; what is refused takes its group with it; a lease that is over is not
     refused again.
     """
-    served: Served[BrokerLease] = Served(kernel, keyring, lambda lease, number: lease.request != number)
+    served: Served[BrokerLease] = Served(kernel, keyring, attrs.asdict)
     kernel.register(BrokerLease, owes=served.owes, send=served.send_now)
     book, queue = book_of(keyring), RequestQueue(keyring, 8)
     introductions = Introductions(
         kernel, keyring, Peering(kernel, keyring, "broker", "", lambda peer: False),
-        Notices(kernel, lambda notice, receipt: None), endorse=False,
+        Notices(kernel), endorse=False,
     )  # fmt: skip
     answers = Answers(kernel, served, queue, book, introductions)
     leases = [attrs.evolve(lease_of(keyring), id=f"w-{number}", group="g") for number in range(2)]
@@ -482,7 +482,8 @@ def test_notices_are_due_until_they_are_accepted(kernel: Kernel) -> None:
             raise LeasekitError("that is no receipt")
         taken.append((notice.id, receipt))
 
-    notices = Notices(kernel, accepted)
+    notices = Notices(kernel)
+    notices.accepted.append(accepted)
     message = Introduce("web", 5, b"word")
     notices.owe("a", "site", "web", 5, message, 2 * HOUR)
     assert sent(kernel) == [("site", message)]

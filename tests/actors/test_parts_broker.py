@@ -86,7 +86,8 @@ class Parts:
         self.statements = Statements(self.kernel, self.keyring, self.book)
         self.granted = GrantedClaims(self.kernel, self.served, self.queue, self.book, self.statements)
         self.returned = ReturnedTickets(self.kernel, self.served, self.granted, self.statements)
-        self.notices = Notices(self.kernel, self.returned.truncated)
+        self.notices = Notices(self.kernel)
+        self.notices.accepted.append(self.returned.truncated)
 
     def lease(self, units: int, *, preemptible: bool = False) -> BrokerLease:
         """One of ``web`` that has so many units."""

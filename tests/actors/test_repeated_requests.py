@@ -11,7 +11,7 @@ from deployed_world import CHAIN, DeployedWorld
 from leasekit.actors.base import Actor
 from leasekit.actors.guest.service_manager import ServiceManager
 from leasekit.core.leases.records import GuestLease
-from leasekit.core.mappers import Go, LeaseView
+from leasekit.core.mappers import Go, LeaseView, Preempt
 from leasekit.core.protocol.messages import (
     Ack,
     CloseLease,
@@ -21,8 +21,8 @@ from leasekit.core.protocol.messages import (
     TicketUpdate,
     acknowledge,
 )
-from leasekit.core.reasons import Reason, said
-from leasekit.core.steps import Connected
+from leasekit.core.reasons import Reason
+from leasekit.core.steps import Connected, TurnDone
 from leasekit.core.time import HOUR, MINUTE, SECOND, Term
 
 
@@ -184,7 +184,8 @@ def test_an_acknowledgement_settles_only_what_it_names(world: LosingWorld) -> No
     world.receive("upper", "batch", asked)
     while lease not in broker.leases or not broker.leases[lease].unacked:
         world.pass_time(1)
-    broker.preemption.preempt(lease, 2 * HOUR, said("others need it more"))
+    broker.turns.running = broker.kernel.next("turn")
+    broker.turns.done(TurnDone(broker.turns.running, [Preempt(lease, 2 * HOUR, "others need it more")]))
     granted, noticed = (update.message for update in broker.leases[lease].unacked)
     assert (granted.status, noticed.status) == ("granted", "noticed")
     world.receive("upper", "batch", acknowledge(noticed))

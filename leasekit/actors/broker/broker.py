@@ -33,12 +33,12 @@ from leasekit.actors.broker.turns import BrokerDecisions, BrokerTurns
 from leasekit.actors.broker.usage import UsageBook
 from leasekit.actors.broker.withholding import ReleasedSources, Withholding
 from leasekit.actors.dispatch import query
+from leasekit.actors.issued import Issued
 from leasekit.actors.server import Server
 from leasekit.actors.settings import BrokerSettings, Peer
 from leasekit.actors.turns import is_inline
 from leasekit.core.claims.keys import Scheme, Signer
 from leasekit.core.leases.records import BrokerLease, Granted
-from leasekit.core.leases.relations import Notice
 from leasekit.core.mappers import BrokerMapper
 from leasekit.core.schema import Row
 from leasekit.core.steps import Tick
@@ -68,7 +68,6 @@ class Broker(Server[BrokerLease]):
         statements = Statements(self.kernel, self.keyring, self.book)
         self.granted = GrantedClaims(self.kernel, self.served, self.queue, self.book, statements)
         self.subdelegation = Subdelegation(self.kernel, self.keyring, self.book, self.notices, self.settings)
-        self.issued = self.subdelegation.issued
         self._add_issued(self.issued)
         self.granted.freed.append(self.issued.give_waiting)
         dependents = SourceDependents(self.kernel, self.keyring, self.book, self.granted, self.issued)
@@ -76,34 +75,34 @@ class Broker(Server[BrokerLease]):
         self.introductions = Introductions(self.kernel, self.keyring, self.peering, self.notices, self.settings.endorse)
         self.peering.changed.append(self.introductions.unsay)
         self.answers = Answers(self.kernel, self.served, self.queue, self.book, self.introductions)
-        self.returned = ReturnedTickets(self.kernel, self.served, self.granted, statements)
-        self.preemption = Preemption(self.kernel, self.granted, statements, self.notices, self.answers)
+        returned = ReturnedTickets(self.kernel, self.served, self.granted, statements)
+        self.notices.accepted += [returned.truncated, self.subdelegation.truncated]
+        preemption = Preemption(self.kernel, self.granted, statements, self.notices, self.answers)
         LeaseTerms(self.kernel, self.served, self.book, self.granted, self.answers)
 
-        self.inline = is_inline(mapper)
         if getattr(mapper, "wants_usage", False):
             self.granted.count_usage(UsageBook(getattr(mapper, "usage_kept", 0)))
         views = LeaseViews(self.kernel, self.queue, self.book, self.granted, self.settings)
-        self.cycles = Cycles(self.kernel, self.queue, self.book, views, self.inline)
+        self.cycles = Cycles(self.kernel, self.queue, self.book, views, is_inline(mapper))
         checks = GrantChecks(self.kernel, self.keyring, self.book, self.cycles, dependents)
         cutter = TicketCutter(self.kernel, self.book, self.granted, statements, self.answers)
-        self.grants = Grants(self.queue, self.book, self.cycles, checks, cutter)
+        grants = Grants(self.queue, self.book, self.cycles, checks, cutter)
         self.admission = Admission(self.kernel, self.served, self.queue, self.book, self.settings)
-        self.dry_runs = DryRuns(self.kernel, self.served, self.admission, self.grants, fresh)
+        self.dry_runs = DryRuns(self.kernel, self.served, self.admission, grants, fresh)
         self.holds = Holds(self.kernel, self.keyring, self.served, self.book, self.settings)
         self.holds.dropped.append(self.answers.hold_dropped)
         held = HeldParts(self.granted, self.queue, self.book, self.holds, cutter)
         quotes = Quotes(self.kernel, self.keyring, self.book, self.settings)
         self.planner = Planner(self.kernel, self.keyring, self.holds, quotes, getattr(mapper, "plan", None))
-        self.refused.insert(self.refused.index(self.calls.refused), self.planner.refused)
-        carriers = BrokerDecisions(self.queue, self.grants, self.answers, self.preemption).carriers
+        self.dispatch.refused.insert(1, self.planner.refused)
+        carriers = BrokerDecisions(self.queue, grants, self.answers, preemption).carriers
         self.turns.declare(carriers, self.queue.waiting_ids)
         self.turning = BrokerTurns(self.turns, self.cycles, self.dry_runs, self.planner, mapper)
         for part in (
             self.sources,
             Withholding(self.kernel, self.keyring, self.book, self.notices, self.issued),
             ReleasedSources(self.kernel, self.book, self.notices, dependents),
-            self.returned,
+            returned,
             ReportsOfSites(self.kernel, self.keyring, self.granted, statements, self.reports),
             Requests(self.kernel, self.served, self.admission, self.answers, held),
             self.dry_runs,
@@ -115,13 +114,14 @@ class Broker(Server[BrokerLease]):
 
     # -- time and state ----------------------------------------------------------------------------------------
 
+    @property
+    def issued(self) -> Issued:
+        """What it has delegated."""
+        return self.subdelegation.issued
+
     def _tick(self, tick: Tick) -> None:
         super()._tick(tick)
         self.subdelegation.begin()
-
-    def _accepted_notice(self, notice: Notice, receipt: bytes) -> None:
-        self.returned.truncated(notice, receipt)
-        self.subdelegation.truncated(notice, receipt)
 
     def _restore(self, tables: Mapping[str, Sequence[Row]]) -> None:
         super()._restore(tables)

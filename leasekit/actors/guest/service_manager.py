@@ -30,7 +30,6 @@ from leasekit.actors.guest.topologies import LeasedTopologies, PlanTrials
 from leasekit.actors.guest.transitions import Dependents, Predecessors, SliceKeys, Transitions
 from leasekit.actors.guest.turns import GuestTurns, Unblocking
 from leasekit.actors.settings import GuestSettings, Peer
-from leasekit.actors.turns import is_inline
 from leasekit.core.claims.keys import Scheme, Signer
 from leasekit.core.leases.records import GuestLease
 from leasekit.core.mappers import (
@@ -65,7 +64,6 @@ class ServiceManager(Actor):
         super().__init__(name, signer, scheme, peers, settings)
         kernel, keyring = self.kernel, self.keyring
         self.settings = settings
-        self.inline = is_inline(mapper)
         self.records = records = Leases(kernel, settings.keep_closed)
         self.leases = records.by_id
         sites = Sites(kernel, keyring, self.peering)
@@ -107,9 +105,9 @@ class ServiceManager(Actor):
         self.dispatch.add(probes)
         self.dispatch.add(trials)
         self.peering.changed.append(sites.changed)
-        self.connected.append(topologies.connected)
-        self.refused.insert(0, topologies.refused)
-        self.refused += [returns.refused, broker.refused, site.refused]
+        self.dispatch.connected.append(topologies.connected)
+        self.dispatch.refused.insert(0, topologies.refused)
+        self.dispatch.refused += [returns.refused, broker.refused, site.refused]
         membership.all_joined.append(dependents.wake)
         membership.all_left.append(endings.all_left)
         broker_answers.ticketed += [slices.settle, topologies.settle]

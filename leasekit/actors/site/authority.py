@@ -33,7 +33,6 @@ from leasekit.actors.site.turns import Assignment, SiteTurns
 from leasekit.actors.site.units import Units, summary
 from leasekit.actors.site.updates import LeaseUpdates
 from leasekit.actors.site.waiting import DemandQueue
-from leasekit.actors.turns import is_inline
 from leasekit.core.claims.keys import Scheme, Signer
 from leasekit.core.leases.outage import Outage
 from leasekit.core.leases.records import SiteLease, SiteUnit
@@ -64,15 +63,14 @@ class Authority(Server[SiteLease]):
         kernel, keyring, served = self.kernel, self.keyring, self.served
         self.inventory = inventory = Inventory(settings.inventory)
         self.saved = saved = SiteSaved(kernel, keyring, self.leases, inventory, settings)
-        self.operations = operations = Operations(kernel, name, self.leases, inventory, saved)
+        operations = Operations(kernel, name, self.leases, inventory, saved)
         self.units = units = Units(kernel, inventory, settings.failures_max, operations.begin, self._waits)
         self.calendars = calendars = Calendars(kernel, inventory, units)
         self.demands = demands = DemandQueue(self.leases, watches=getattr(mapper, "watches", False) is True)
-        self.inline = is_inline(mapper)
 
         # What is known of claims, and who is to blame.
         self.claims = claims = SiteClaims(kernel, keyring, self.leases, settings)
-        self.updates = updates = LeaseUpdates(kernel, served, units, saved, claims.root_signer)
+        updates = LeaseUpdates(kernel, served, units, saved, claims.root_signer)
         self.delegations = SiteDelegations(kernel, keyring, inventory, claims, settings)
         issued = self.issued
         self._add_issued(issued)

@@ -38,7 +38,7 @@ class SiteTurns:
     ) -> None:
         self._kernel = kernel
         self._turns = turns
-        self._mapper = mapper
+        self.mapper = mapper
         self._queue = queue
         self._units = units
         self._inline = is_inline(mapper)
@@ -80,7 +80,7 @@ class SiteTurns:
             return later.get(type_, ())
 
         cycle = AuthorityCycle(self._kernel.now, demands, seen.free, seen.view, seen.all, of_type)
-        return self._turns.begin(lambda: self._mapper.assign(cycle))._replace(yields=queue.is_more_to_show())
+        return self._turns.begin(lambda: self.mapper.assign(cycle))._replace(yields=queue.is_more_to_show())
 
     def _few(self, ordered: list[tuple[SiteLease, str]]) -> list[tuple[SiteLease, str]]:
         """As many of the first as have few different filters: each may mean a look at all units."""

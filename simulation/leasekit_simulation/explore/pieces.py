@@ -67,16 +67,16 @@ the setup that a unit is up from, which is only held against what probes say: th
 _KEPT_OUT: Final = frozenset(
     {
         "_counted_claims", "_endings", "_inputs",
-        "_tags",  "admission", "answers", "calls", "connected", "dispatch", "dry_runs", "holds", "inline",
+        "_tags",  "admission", "answers", "calls", "dispatch", "dry_runs", "holds",
         "introductions", "issued", "kernel", "keyring", "limits", "membership", "name", "notices", "peering",
-        "planner", "records", "refused", "reports", "served", "settings", "turning", "turns", "usage",
+        "planner", "records", "reports", "served", "settings", "turning", "turns", "usage",
         # a guest's
         "_transitions", "topologies",
         # a broker's
-        "cycles", "granted", "grants", "preemption", "returned", "subdelegation",
+        "cycles", "granted", "subdelegation",
         # a site's
-        "_times", "_unit_ends", "_windows", "closes", "delegations", "incidents", "inventory", "operations", "outages",
-        "saved", "updates",
+        "_times", "_unit_ends", "_windows", "closes", "delegations", "incidents", "inventory", "outages",
+        "saved",
     }
 )  # fmt: skip
 """Attributes of actors that are empty between steps, derived from records, for people, or never change."""

@@ -58,11 +58,9 @@ from leasekit.actors.site.closes import Closes
 from leasekit.actors.site.delegations import SiteDelegations
 from leasekit.actors.site.incidents import Incidents
 from leasekit.actors.site.inventory import Inventory
-from leasekit.actors.site.operations import Operations
 from leasekit.actors.site.outages import SiteOutages
 from leasekit.actors.site.saved import SiteSaved
 from leasekit.actors.site.units import Units
-from leasekit.actors.site.updates import LeaseUpdates
 from leasekit.actors.site.waiting import DemandQueue
 from leasekit.actors.turns import MapperTurns
 from leasekit.core.claims.keys import UNSIGNED, UnsignedIdentity
@@ -113,15 +111,15 @@ PARTS: Final[Mapping[str, type]] = {
     "returns": Returns, "membership": Membership, "records": Leases, "limits": Limits,
     "topologies": LeasedTopologies,
     "subdelegation": Subdelegation, "cycles": Cycles, "sources": TakenDelegations,
-    "inventory": Inventory, "units": Units, "calendars": Calendars, "saved": SiteSaved, "operations": Operations,
-    "demands": DemandQueue, "outages": SiteOutages, "closes": Closes, "updates": LeaseUpdates,
+    "inventory": Inventory, "units": Units, "calendars": Calendars, "saved": SiteSaved,
+    "demands": DemandQueue, "outages": SiteOutages, "closes": Closes,
     "claims": SiteClaims, "incidents": Incidents, "delegations": SiteDelegations,
 }  # fmt: skip
 """Parts of an actor, by the attributes in which it has them."""
 
 WIRING: Final = frozenset(
     {
-        "_accepted", "_admission", "_book", "_carriers", "_deals_with", "_decider", "_deployed", "_describe_lease",
+        "accepted", "_admission", "_book", "_carriers", "_deals_with", "_decider", "_deployed", "_describe_lease",
         "_dispatch", "_endorsable", "_endorse", "_fresh", "_holds", "_inputs",
         "_introductions", "_is_undecided", "_issuer", "_keep_closed", "_kernel", "_keyring", "_kinds",
         "_most", "_name", "_notices", "_own", "_peering", "_plan", "_quotes", "_returning", "_role",
@@ -132,10 +130,10 @@ WIRING: Final = frozenset(
         "_close_if_open", "_records", "_requests", "_transitions",
         "all_joined", "all_left", "committed",
         # a broker's
-        "_cutter", "_dependents", "_statements", "_views", "freed", "grants", "preemption", "returned",
+        "_cutter", "_dependents", "_statements", "_views", "freed",
         # a site's
         "_act", "_claims", "_ends", "_failures_max", "_inventory", "_power", "_receipts", "_signer_of",
-        "_times", "_turns", "_unit_ends",
+        "_times", "_turns", "_unit_ends", "_updates",
         "_waits", "_windows", "moved", "reclaimed", "watches",
     }
 )  # fmt: skip
