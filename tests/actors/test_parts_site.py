@@ -7,9 +7,8 @@ import pytest
 from leasekit.actors.kernel import Kernel
 from leasekit.actors.settings import ActorSettings, UnitGroup
 from leasekit.actors.site.calendars import Calendars
-from leasekit.actors.site.inventory import Inventory
-from leasekit.actors.site.units import Units
-from leasekit.actors.site.waiting import GROW, NEW, SHRINK, DemandQueue, demand_of
+from leasekit.actors.site.turns import GROW, NEW, SHRINK, DemandQueue, demand_of
+from leasekit.actors.site.units import Inventory, Units
 from leasekit.core.errors import CommandError
 from leasekit.core.leases import authority as au
 from leasekit.core.leases.records import SiteLease, SiteUnit

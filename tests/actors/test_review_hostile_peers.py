@@ -14,7 +14,7 @@ from leasekit.actors.base import Actor
 from leasekit.actors.broker import taken
 from leasekit.actors.guest import returns as guest_returns
 from leasekit.actors.settings import ADMINISTER, Peer
-from leasekit.actors.site import accusations, claims
+from leasekit.actors.site import claims
 from leasekit.core.claims.evidence import Evidence, encode_evidence, verify_evidence
 from leasekit.core.claims.keys import Keypair
 from leasekit.core.claims.statements import RELINQUISHMENT, TRUNCATION, decode_statement, endorse, state
@@ -272,7 +272,7 @@ def test_closes_of_leases_that_never_were_leave_no_history(world: DeployedWorld)
 
 def test_reports_to_one_who_does_not_listen_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A site owes a broker that accepts nothing only so many reports."""
-    monkeypatch.setattr(accusations, "REPORTS_MAX", 5)
+    monkeypatch.setattr(claims, "REPORTS_MAX", 5)
     text = CHAIN.replace('length = "1d"', 'length = "1d"\ndegree = 1.5')
     world = DeployedWorld(text, tmp_path)
     world.lost.add(("upper", "site", "Accepted"))

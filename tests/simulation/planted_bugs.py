@@ -46,15 +46,20 @@ from leasekit.actors.guest.transitions import Predecessors, Transitions
 from leasekit.actors.kernel import Kernel
 from leasekit.actors.peering import Peering
 from leasekit.actors.served import Served
-from leasekit.actors.site.admission import ClaimAccounts, TicketAdmission
-from leasekit.actors.site.calendars import Calendars
-from leasekit.actors.site.checks import ClaimHistory, TicketChecks
+from leasekit.actors.site.calendars import Calendars, Maintenance, Windows
 from leasekit.actors.site.closes import EarlyEnds
+from leasekit.actors.site.failures import SiteOutages
 from leasekit.actors.site.leases import SiteLeases
-from leasekit.actors.site.maintenance import Maintenance, Windows
-from leasekit.actors.site.operations import Operations
-from leasekit.actors.site.outages import SiteOutages
-from leasekit.actors.site.redeems import AcceptedTerms, Continuations, Redemptions
+from leasekit.actors.site.redeems import (
+    AcceptedTerms,
+    ClaimAccounts,
+    ClaimHistory,
+    Continuations,
+    Redemptions,
+    TicketAdmission,
+    TicketChecks,
+)
+from leasekit.actors.site.saved import Operations
 from leasekit.actors.site.units import Units
 from leasekit.core.claims.keys import Ed25519
 from leasekit.core.steps import ActionDone

@@ -19,7 +19,7 @@ from leasekit.actors.guest.timeouts import LeaseTimeouts
 from leasekit.actors.kernel import Kernel
 from leasekit.actors.served import Served
 from leasekit.actors.site.calendars import Calendars
-from leasekit.actors.site.failures import SiteFailures
+from leasekit.actors.site.failures import Replacements
 from leasekit.actors.site.leases import SiteLeases
 from leasekit.actors.site.units import Units
 from leasekit.core.leases import authority, broker
@@ -91,8 +91,8 @@ PLANTED: dict[str, tuple[type[Any], str, Callable[..., Any]]] = {
     "what is given back is not taken back": (ReturnedTickets, "_take_back", nothing),
     "a broker forgets at a restart what it has booked": (Book, "reserve_again", nothing),
     "a site forgets at a restart what it has booked": (Calendars, "restore", nothing),
-    "a unit that failed stays in its lease": (SiteFailures, "_replace", nothing),
-    "a lease that is torn down is not over": (SiteLeases, "_check_down", nothing),
+    "a unit that failed stays in its lease": (Replacements, "replace", nothing),
+    "a lease that is torn down is not over": (SiteLeases, "check_down", nothing),
     "deadlines are not kept": (LeaseTimeouts, "check", nothing),
 }
 

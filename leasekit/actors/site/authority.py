@@ -12,27 +12,25 @@ from leasekit.actors.dispatch import query
 from leasekit.actors.issued import Issued
 from leasekit.actors.server import Server
 from leasekit.actors.settings import AuthoritySettings, Peer
-from leasekit.actors.site.accusations import Accusations, ClaimReports
-from leasekit.actors.site.admission import ClaimAccounts, TicketAdmission
-from leasekit.actors.site.calendars import Calendars
-from leasekit.actors.site.checks import ClaimHistory, TicketChecks
-from leasekit.actors.site.claims import SiteClaims
+from leasekit.actors.site.calendars import Calendars, Maintenance, Windows, WithheldShares
+from leasekit.actors.site.claims import Accusations, ClaimReports, Incidents, SiteClaims
 from leasekit.actors.site.closes import ClaimVoids, Closes, DoubleUse, EarlyEnds, Receipts, Relinquishments
-from leasekit.actors.site.delegations import SiteDelegations
-from leasekit.actors.site.failures import Replacements, UnitCommands, UnitEnds, UnitFailures
-from leasekit.actors.site.incidents import Incidents
-from leasekit.actors.site.inventory import Inventory
-from leasekit.actors.site.leases import LeaseEnds, LeaseTimes, SiteLeases
-from leasekit.actors.site.limits import DelegationLimits
-from leasekit.actors.site.maintenance import Maintenance, Windows, WithheldShares
-from leasekit.actors.site.operations import Operations
-from leasekit.actors.site.outages import SiteOutages
-from leasekit.actors.site.redeems import AcceptedTerms, Continuations, NewTickets, Redemptions
-from leasekit.actors.site.saved import SiteSaved
-from leasekit.actors.site.turns import Assignment, SiteTurns
-from leasekit.actors.site.units import Units, summary
-from leasekit.actors.site.updates import LeaseUpdates
-from leasekit.actors.site.waiting import DemandQueue
+from leasekit.actors.site.delegations import DelegationLimits, SiteDelegations
+from leasekit.actors.site.failures import Replacements, SiteOutages, UnitCommands, UnitEnds, UnitFailures
+from leasekit.actors.site.leases import Assignment, LeaseEnds, LeaseTimes, LeaseUpdates, SiteLeases
+from leasekit.actors.site.redeems import (
+    AcceptedTerms,
+    ClaimAccounts,
+    ClaimHistory,
+    Continuations,
+    NewTickets,
+    Redemptions,
+    TicketAdmission,
+    TicketChecks,
+)
+from leasekit.actors.site.saved import Operations, SiteSaved
+from leasekit.actors.site.turns import DemandQueue, SiteTurns
+from leasekit.actors.site.units import Inventory, Units, summary
 from leasekit.core.claims.keys import Scheme, Signer
 from leasekit.core.leases.outage import Outage
 from leasekit.core.leases.records import SiteLease, SiteUnit
@@ -104,7 +102,7 @@ class Authority(Server[SiteLease]):
         for part in (
             saved, claims, self.incidents, outages, failures, windows, self.closes, early_ends,
             UnitCommands(leases, units, calendars, demands, operations.context),
-            Maintenance(kernel, leases, windows, withheld),
+            Maintenance(kernel, self.leases, leases.notice, windows, withheld),
             Redemptions(
                 served, leases, tickets, terms, Continuations(keyring, claims, checks, admission, terms)
             ),

@@ -1,4 +1,10 @@
-"""The claims that a site has seen: what became of each, what of its term is left, and what may still be given of it."""
+"""The claims that a site has seen: what became of each, what of its term is left, what may still be given of it, and
+who is to blame when a ticket can't be honoured (SHARP; paper section 2.2).
+
+A ticket that the claim tree calls surplus is refused with evidence of who signed too much; one that only the units are
+missing for is refused without blame: *oversubscribed* if somebody in the chain was allowed to promise more than there
+is.
+"""
 
 from __future__ import annotations
 
@@ -6,28 +12,40 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+import attrs
 from attrs import evolve
 
 from leasekit.actors.dispatch import command, query
 from leasekit.actors.kernel import Kernel
 from leasekit.actors.keyring import Keyring
+from leasekit.actors.notices import Notices
+from leasekit.actors.reports import Reports
 from leasekit.actors.settings import AuthoritySettings
-from leasekit.core.claims.claim import Claim, decode_claim
+from leasekit.core.claims.claim import DEGREE_ONE, Claim, decode_claim
 from leasekit.core.claims.evidence import (
     OVERDELEGATION,
+    Evidence,
     decode_evidence,
     encode_evidence,
     in_words,
+    of_overdelegation,
+    of_returned,
+    overdelegated,
+    span_in_words,
 )
 from leasekit.core.claims.keys import Signer, fingerprint
 from leasekit.core.claims.statements import RECEIPT, Statement, standing, state
-from leasekit.core.claims.tree import BY_DELEGATION, BY_USE, ClaimTree, Standing
+from leasekit.core.claims.ticket import Ticket
+from leasekit.core.claims.tree import BY_DELEGATION, BY_USE, ClaimTree, Overdelegation, Standing
 from leasekit.core.claims.verify import TicketVerifier
-from leasekit.core.errors import CommandError, TicketError
+from leasekit.core.errors import CommandError, LeasekitError, TicketError
 from leasekit.core.leases.records import SiteClaim, SiteLease
-from leasekit.core.reasons import Code
+from leasekit.core.leases.relations import Incident
+from leasekit.core.protocol.messages import ClaimReport
+from leasekit.core.reasons import Code, Reason, marked
 from leasekit.core.schema import Row
 from leasekit.core.time import Instant
+from leasekit.core.timetable import Shortfall
 
 REDEEMED, VOID, SEEN, HEARD = "redeemed", "void", "seen", "heard"
 """What is known of a claim: ``heard`` is one of which only its early end was told, never shown by who holds it."""
@@ -247,3 +265,161 @@ def describe_key(field: str, key: str, names: Mapping[bytes, str]) -> dict[str, 
     """A key in hex as plain data: itself, its short form, and whose it is, where that is known."""
     data = bytes.fromhex(key)
     return {field: key, f"{field}_fingerprint": fingerprint(data), f"{field}_name": names.get(data, "")}
+
+
+class Incidents:
+    """The evidence that a site keeps."""
+
+    def __init__(self, kernel: Kernel, keyring: Keyring, reports: Reports, settings: AuthoritySettings) -> None:
+        self._kernel = kernel
+        self._keyring = keyring
+        self._reports = reports
+        self._settings = settings
+        self.evidence: dict[str, Incident] = {}
+        self._guilty: Counter[str] = Counter()
+        kernel.register(Incident)
+
+    def check_issuers(self, ticket: Ticket) -> None:
+        """Where the settings say so, raises ``TicketError`` if there is evidence against an issuer in the chain."""
+        if self._guilty and self._settings.refuse_guilty:
+            banned = next((claim.issuer for claim in ticket.chain if self._guilty[claim.issuer.hex()] > 0), None)
+            if banned is not None:
+                who = self._keyring.called(banned)
+                raise TicketError(
+                    Code.GUILTY_ISSUER, f"{who} has given away more than it had: {self._keyring.name} keeps evidence"
+                )
+
+    def keep(self, id_: str, guilty: bytes, evidence: Evidence, words: str, root: bytes = b"") -> None:
+        """Keep evidence in the store, under ``id_``: the latest of each.
+
+        ``root`` is whom the site gave what it is about. Keys are made up easily: where there is too much evidence, that
+        below the ``root`` that has most gives way, so that nobody can hide what others do behind its own.
+        """
+        if id_ not in self.evidence and not self._make_room(root.hex()):
+            self._kernel.complain(f"evidence against {fingerprint(guilty)} is not kept: there are {len(self.evidence)}")
+            return
+        body = encode_evidence(evidence, words).encode()
+        incident = Incident(id_, self._kernel.now, evidence.kind, guilty.hex(), words, body, root.hex())
+        if id_ not in self.evidence:
+            self._guilty[incident.guilty] += 1  # guilty is who there is evidence against: no more than that is kept
+        self.evidence[id_] = incident
+        self._kernel.touch(incident)
+        self._reports.keep(id_, Reason(evidence.kind, detail=words), event=evidence.kind)
+
+    def _make_room(self, root: str) -> bool:
+        if len(self.evidence) < self._settings.evidence_max:
+            return True
+        ((most, count),) = Counter(one.root for one in self.evidence.values()).most_common(1)
+        if count <= 1 + sum(one.root == root for one in self.evidence.values()):
+            return False
+        latest = [one for one in self.evidence.values() if one.root == most][-1]
+        del self.evidence[latest.id]
+        self._guilty -= Counter({latest.guilty: 1})
+        self._kernel.erase(latest)
+        return True
+
+    def restore(self, rows: Iterable[Row]) -> None:
+        """Take up what a store kept."""
+        for incident in map(Incident.from_row, rows):
+            self.evidence[incident.id] = incident
+            self._guilty[incident.guilty] += 1
+
+    @query("evidence")
+    def _query_evidence(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
+        wanted, names = str(arguments.get("id", "")), self._keyring.names()
+        return [
+            {
+                "id": one.id,
+                "at": one.at,
+                "kind": one.kind,
+                **describe_key("guilty", one.guilty, names),
+                "words": one.words,
+                **({"file": one.body.decode()} if wanted else {}),
+            }
+            for one in self.evidence.values()
+            if wanted in ("", one.id)
+        ]
+
+
+REPLACED: Final = "replaced"
+REPORTS_MAX: Final = 100
+"""How many reports of trouble are owed to one broker at once; those that say what is free again are always sent."""
+
+
+@attrs.define(eq=False)
+class ClaimReports:
+    """What brokers are told of claims that they issued or hold, and the operator of trouble that is nobody's guilt."""
+
+    _kernel: Kernel
+    _keyring: Keyring
+    _notices: Notices
+    _reports: Reports
+
+    def tell(self, key: bytes, claim: Claim, reason: Reason, receipt: bytes = b"") -> None:
+        """Tell the peer with ``key``, if it is one, what became of ``claim``."""
+        brokers = (peer for peer in self._keyring.peers.values() if peer.role == "broker")
+        peer = next((one.name for one in brokers if one.key == key or key in dict(one.former)), None)
+        if peer is not None:
+            if reason.code != Code.REPLACED and sum(n.peer == peer for n in self._notices) >= REPORTS_MAX:
+                return
+            number = self._kernel.next("serial")
+            message = ClaimReport(claim.id, number, reason, receipt)
+            self._notices.owe(
+                f"report:{reason.code}:{claim.id}@{peer}", peer, claim.id, number, message, claim.term.end
+            )
+
+    def no_room(self, ticket: Ticket, short: Shortfall) -> TicketError:
+        """Why the units aren't there: somebody was allowed to promise more than there is, or they are out of order."""
+        leaf = ticket.leaf
+        text = (
+            f"{leaf.units} units of {leaf.type!r} were wanted, {max(short.free, 0)} are free at {self._keyring.name} "
+            f"over {marked(short.term)}"
+        )
+        if all(claim.degree == DEGREE_ONE for claim in ticket.chain):
+            return TicketError(Code.INSUFFICIENT, text)
+        holder, issuer = self._keyring.called(leaf.holder), self._keyring.called(leaf.issuer)
+        told = (
+            f"oversubscribed: {holder} was refused {leaf.units} units of {leaf.type!r} {span_in_words(leaf.term)}, "
+            f"which {issuer} gave it; {max(short.free, 0)} are free"
+        )
+        why = Reason(Code.OVERSUBSCRIBED, detail=told)
+        self._reports.keep(leaf.id, why)
+        self.tell(leaf.issuer, leaf, why)
+        return TicketError(Code.OVERSUBSCRIBED, f"oversubscribed, try later: {text}")
+
+
+@attrs.define(eq=False)
+class Accusations:
+    """What a site says of those who gave away, or redeemed, what they did not have."""
+
+    _kernel: Kernel
+    _keyring: Keyring
+    _claims: SiteClaims
+    _incidents: Incidents
+    _told: ClaimReports
+
+    def overdelegated(self, found: Overdelegation, root: bytes) -> None:
+        """Keep evidence of one who gave away more than it had, and tell those who ought to know."""
+        id_ = f"{fingerprint(found.guilty)}-{found.parent.id[:16]}"
+        words = overdelegated(found.parent, found.units, len(found.claims), found.instant, self._keyring.called)
+        try:
+            word = self._claims.vouch(found.claims, found.instant)
+        except LeasekitError as error:
+            word = None
+            self._kernel.complain(f"evidence {id_} is kept without the site's word: {error}")
+        self._incidents.keep(id_, found.guilty, of_overdelegation(found, word), words, root)
+        for key in dict.fromkeys((found.guilty, found.parent.issuer)):  # a set has no order to rely on
+            if not self._keyring.is_own(key):
+                self._told.tell(key, found.claims[0], Reason(Code.OVERDELEGATED, detail=words))
+
+    def returned(self, ticket: Ticket, known: SiteClaim, note: Statement, contract: Statement) -> None:
+        """A claim that its holder had given back by ``note`` was redeemed: its lease has a ``contract``. Only who
+        redeemed it afterwards is guilty: a lease that stood before is simply being closed.
+        """
+        if contract.at <= note.at + self._kernel.settings.clock_skew:
+            return
+        leaf = ticket.leaf
+        given_back = f"gave back {leaf.units} units of {leaf.type!r} as of {in_words(note.at)}"
+        words = f"{self._keyring.called(leaf.holder)} {given_back}, and redeemed them at {in_words(contract.at)}"
+        evidence = of_returned(ticket, note, contract)
+        self._incidents.keep(f"returned-{known.id[:16]}", leaf.holder, evidence, words, ticket.root.holder)

@@ -12,11 +12,9 @@ from leasekit.actors.kernel import Kernel
 from leasekit.actors.keyring import Keyring
 from leasekit.actors.served import FRESH, OLD, Served
 from leasekit.actors.settings import DELEGATE
-from leasekit.actors.site.accusations import Accusations
-from leasekit.actors.site.claims import HEARD, REDEEMED, VOID, SiteClaims
-from leasekit.actors.site.leases import LeaseEnds, SiteLeases
+from leasekit.actors.site.claims import HEARD, REDEEMED, VOID, Accusations, SiteClaims
+from leasekit.actors.site.leases import LeaseEnds, LeaseUpdates, SiteLeases
 from leasekit.actors.site.redeems import GIVEN_BACK
-from leasekit.actors.site.updates import LeaseUpdates
 from leasekit.core.claims.claim import Claim, decode_claim
 from leasekit.core.claims.keys import fingerprint
 from leasekit.core.claims.statements import (

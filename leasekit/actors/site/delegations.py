@@ -1,23 +1,33 @@
-"""What a site delegates to brokers, of the units that its settings name."""
+"""What a site delegates to brokers, of the units that its settings name; and what that allows of what is redeemed under
+it, beyond what each claim says by itself.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import attrs
+
 from leasekit.actors.issued import Issued
 from leasekit.actors.kernel import Kernel
 from leasekit.actors.keyring import Keyring
+from leasekit.actors.reports import Reports
 from leasekit.actors.settings import AuthoritySettings, DelegationSpec
 from leasekit.actors.site.claims import VOID, SiteClaims
-from leasekit.actors.site.inventory import Inventory
+from leasekit.actors.site.turns import DemandQueue
+from leasekit.actors.site.units import Inventory
 from leasekit.core.claims.claim import DEGREE_ONE
+from leasekit.core.claims.evidence import in_words
 from leasekit.core.claims.ticket import Ticket, decode_ticket, delegate_root
-from leasekit.core.errors import CommandError
+from leasekit.core.errors import CommandError, TicketError
+from leasekit.core.leases import authority as au
 from leasekit.core.leases import delegation as deleg
+from leasekit.core.leases.records import SiteLease
 from leasekit.core.leases.relations import Delegation
 from leasekit.core.properties import digest_properties
 from leasekit.core.reasons import Code, Reason
 from leasekit.core.time import Instant, Term
+from leasekit.core.timetable.profile import FOREVER, Profile
 
 
 class SiteDelegations:
@@ -142,3 +152,60 @@ class SiteDelegations:
         """See :attr:`reclaimed`."""
         for tell in self.reclaimed:
             tell(record)
+
+
+@attrs.define(eq=False)
+class DelegationLimits:
+    """Limits by what was taken back, and by what stands for something else."""
+
+    _kernel: Kernel
+    _keyring: Keyring
+    _issued: Issued
+    _demands: DemandQueue
+    _reports: Reports
+
+    def check_reclaimed(self, ticket: Ticket) -> None:
+        """Raises ``TicketError`` if its delegation was taken back as of its start."""
+        root = ticket.root.digest
+        for record in self._issued:
+            if record.digest == root and record.statement and 0 <= record.reclaimed <= ticket.leaf.term.start:
+                at = in_words(record.reclaimed)
+                raise TicketError(Code.RECLAIMED, f"{self._keyring.name} took this delegation back as of {at}")
+
+    def check_line(self, ticket: Ticket) -> None:
+        """Of what was given in the place of something else its holder gives no more than the most that it ever had:
+        the tree, which counts each by itself, does not see that. Raises ``TicketError``.
+        """
+        leaf, root = ticket.leaf, ticket.root.digest
+        lines = {one.base for one in self._issued if one.digest == root}
+        live = (one for one in self._issued if one.base in lines and one.state not in (deleg.REFUSED, deleg.ENDED))
+        claims = {one.digest: one for one in live if one.term.overlaps(leaf.term)}
+        if len(claims) < 2:
+            return
+        most = max(decode_ticket(one.ticket).leaf.capacity for one in claims.values())
+        used = Profile(0, self._kernel.now)
+        for lease in self._demands.leases.values():
+            if lease.ended < 0 and lease.pending != au.CLOSING and lease.origin in claims:
+                for units, start, end in _held_by(lease):
+                    if max(start, self._kernel.now) < end:
+                        used.add(max(start, self._kernel.now), end, units)
+        at = used.first_at_least(max(leaf.term.start, self._kernel.now), most - leaf.units + 1)
+        if at < leaf.term.end:
+            giver = self._keyring.called(ticket.root.holder)
+            text = f"{giver} gives more than the {most} units of {leaf.type!r} that it has"
+            self._reports.keep(leaf.id, Reason(Code.OVERDELEGATED, detail=text))
+            raise TicketError(Code.OVERDELEGATED, f"{text}: {used.value(at)} are in use at {in_words(at)}")
+
+    def deadline(self, ticket: Ticket) -> Instant:
+        """When leases from a ticket's delegation are over at the latest, if it was taken back."""
+        root = ticket.root
+        given = [record.deadline for record in self._issued if record.digest == root.digest]
+        return min((deadline for deadline in given if deadline >= 0), default=root.term.end)
+
+
+def _held_by(lease: SiteLease) -> list[tuple[int, Instant, Instant]]:
+    """How many units a lease has when: units, from, until."""
+    last = FOREVER if lease.noticed < 0 else lease.noticed
+    starts = [one.term.start for one in lease.accepted]
+    own = (lease.wanted, lease.term.start, min(lease.term.end, last, *starts))
+    return [own, *((one.units, one.term.start, min(one.term.end, last)) for one in lease.accepted)]

@@ -1,4 +1,5 @@
-"""Leases at a site, from the start of their term to the end of their units' teardown.
+"""Leases at a site, from the start of their term to the end of their units' teardown; what their mapper decides for
+them, and what their guests are told.
 
 What is due at one instant is done in order: leases that end give up their units, then shrinking extends, growing
 extends, replacements for units that failed, and new leases get theirs, in one mapper turn.
@@ -6,26 +7,81 @@ extends, replacements for units that failed, and new leases get theirs, in one m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import attrs
 
 from leasekit.actors.kernel import Kernel, earliest
 from leasekit.actors.served import Served
 from leasekit.actors.site.calendars import Calendars
-from leasekit.actors.site.inventory import Inventory
+from leasekit.actors.site.power import switch
 from leasekit.actors.site.saved import SiteSaved
-from leasekit.actors.site.units import Units
-from leasekit.actors.site.updates import LeaseUpdates
-from leasekit.actors.site.waiting import GROW, NEW, SHRINK, DemandQueue
+from leasekit.actors.site.turns import GROW, NEW, REPLACE, SHRINK, DemandQueue
+from leasekit.actors.site.units import Inventory, Units
+from leasekit.core.claims.keys import Signer
+from leasekit.core.claims.statements import CONTRACT, Statement, state
 from leasekit.core.drivers import saves
+from leasekit.core.errors import CommandError
 from leasekit.core.leases import authority as au
 from leasekit.core.leases.machine import NONE
 from leasekit.core.leases.records import SiteLease, SiteUnit
-from leasekit.core.protocol.messages import EXTEND
-from leasekit.core.reasons import Code, Reason, said
+from leasekit.core.leases.saved import RESUMES
+from leasekit.core.mappers import Assign, Power, Refuse, Release
+from leasekit.core.protocol.messages import EXTEND, LeaseUpdate, UnitState
+from leasekit.core.reasons import Code, Reason, all_of, of_mapper, said
 from leasekit.core.schema import Row
 from leasekit.core.time import Duration, Instant, Term
+from leasekit.core.words import counted
+
+
+@attrs.define(eq=False)
+class LeaseUpdates:
+    """A site's word on its leases. ``signer_of`` is who speaks of a claim."""
+
+    _kernel: Kernel
+    _served: Served[SiteLease]
+    _units: Units
+    _saved: SiteSaved
+    _signer_of: Callable[[bytes], Signer]
+
+    def publish(self, lease: SiteLease, word: str, number: int, reason: Reason | None = None) -> None:
+        """Tell the guest how the lease stands; ``reason`` is the record's if none is given. A lease that goes on from
+        another says which of its units do not.
+        """
+        units: tuple[UnitState, ...] = ()
+        contract = b""
+        if word in ("active", "waiting"):
+            held = [self._units[name] for name in lease.units]
+            up = [unit for unit in held if unit.state in (au.UP, au.CHANGE)]
+            units = tuple(UnitState(unit.id, "active", unit.given, unit.reason) for unit in up)
+            if word == "active" and lease.properties.get(RESUMES):
+                anew = (Reason(Code.UNIT, unit.id).because(unit.reason) for unit in held if unit.reason)
+                reason = all_of(reason or lease.reason, *anew)
+        if word == "active":
+            contract = self.contract(lease).encode()
+        self._served.publish(
+            lease,
+            LeaseUpdate(
+                lease.id, lease.update + 1, number, word, _promised(lease, word), units, reason or lease.reason,
+                contract, lease.receipt, self._saved.count(lease),
+            ),
+        )  # fmt: skip
+
+    def contract(self, lease: SiteLease, at: Instant | None = None) -> Statement:
+        """The site's signed word, as of ``at`` (None: now), that the lease holds its units, and until when."""
+        detail = f"{lease.id} {len(lease.units)} {lease.term.start} {lease.term.end}"
+        return state(
+            self._signer_of(lease.claim), CONTRACT, lease.claim, self._kernel.now if at is None else at, detail
+        )
+
+
+def _promised(lease: SiteLease, word: str) -> Term:
+    """The term as its guest can count on it; a notice tells of what was accepted for later as well."""
+    if lease.noticed < 0:
+        return lease.term
+    last = lease.goes_to if word == "noticed" else lease.term.end
+    return Term(lease.term.start, max(min(lease.noticed, last), lease.term.start + 1))
 
 
 @attrs.define(eq=False)
@@ -301,3 +357,80 @@ class LeaseTimes:
             if lease.unacked:
                 self._kernel.owe(lease, lease.holder)
             self._kernel.schedule(lease, self._kernel.now if lease.unacked else self._due_at(lease))
+
+
+@attrs.define(eq=False)
+class Assignment:
+    """What the mapper decides for leases that wait."""
+
+    _kernel: Kernel
+    _leases: SiteLeases
+    _units: Units
+    _demands: DemandQueue
+
+    @property
+    def carriers(self) -> dict[type, Callable[[Any], None]]:
+        """How each decision is carried out."""
+        return {
+            Assign: lambda one: self._assign(*self._waiting(one.lease), one.units),
+            Release: lambda one: self._release(*self._waiting(one.lease), one.units),
+            Refuse: lambda one: self._refuse(*self._waiting(one.lease), of_mapper(one.reason)),
+            Power: lambda one: switch(self._units, one),
+        }
+
+    def _waiting(self, id_: str) -> tuple[SiteLease, str]:
+        lease, op = self._leases.by_id.get(id_), self._demands.ops.get(id_)
+        if lease is None or op is None:
+            raise CommandError(f"lease {id_!r} waits for nothing (any more)")
+        return lease, op
+
+    def _assign(self, lease: SiteLease, op: str, names: Sequence[str]) -> None:
+        if op == SHRINK:
+            raise CommandError(f"lease {lease.id} shrinks: it is to give up units, not to get any")
+        if not names or len(set(names)) != len(names) or len(names) > lease.wanted - len(lease.units):
+            raise CommandError(
+                f"lease {lease.id} needs {lease.wanted - len(lease.units)} units, each once; got {names!r:.120}"
+            )
+        for name in names:
+            is_of_type = name in self._units and self._units[name].type == lease.type
+            if not is_of_type or not self._units.is_available(self._units[name]):
+                raise CommandError(f"unit {name!r} is not a free unit of type {lease.type!r}")
+        self._demands.remove(lease)
+        missing = lease.wanted - len(lease.units)
+        if missing > self._demands.shown_units(lease, missing):  # more have failed than the mapper knew of
+            self._demands.put(lease, REPLACE if op == NEW else op)
+        elif len(names) < missing:
+            lease.reason = lease.reason or Reason(Code.FEWER_FREE, units=len(names))
+        if op == NEW:
+            self._kernel.fire(au.MACHINE, lease, "assign", said(counted(len(names))))
+        for name in names:
+            lease.units.append(name)
+            lease.waiting += 1
+            self._units.give(self._units[name], lease.id)
+        self._kernel.touch(lease)
+
+    def _release(self, lease: SiteLease, op: str, names: tuple[str, ...]) -> None:
+        if op != SHRINK or len(set(names)) != len(names) or len(names) != len(lease.units) - lease.wanted:
+            raise CommandError(
+                f"lease {lease.id} is to give up {len(lease.units) - lease.wanted} units; got {names!r:.120}"
+            )
+        for name in names:
+            if name not in lease.units:
+                raise CommandError(f"unit {name!r} is not one of lease {lease.id}")
+        self._demands.remove(lease)
+        for name in names:
+            self._leases.take(lease, name)
+        self._leases.check_primed(lease)
+
+    def _refuse(self, lease: SiteLease, op: str, reason: Reason) -> None:
+        if op == SHRINK:
+            raise CommandError(f"lease {lease.id} must give up units: that can't be refused")
+        if self._demands.stale:
+            return  # by what there is now it may be another matter
+        self._demands.remove(lease)
+        lease.reason = lease.reason or reason
+        if op == NEW:
+            self._leases.fail(lease, "refuse", reason)
+        else:
+            self._kernel.touch(lease)
+            self._leases.check_primed(lease)

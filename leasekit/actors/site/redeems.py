@@ -1,4 +1,8 @@
-"""Redeems: how the tickets of guests become leases, extends and modifies of a site."""
+"""Redeems: how the tickets of guests are checked and counted, and become leases, extends and modifies of a site.
+
+A ticket that passed its checks is counted twice: in the claim tree, which says whether each issuer in its chain had
+what it gave, and in the calendar of the type's units, which says whether they are there.
+"""
 
 from __future__ import annotations
 
@@ -8,24 +12,223 @@ from leasekit.actors.dispatch import takes
 from leasekit.actors.kernel import Kernel
 from leasekit.actors.keyring import Keyring
 from leasekit.actors.served import Served
-from leasekit.actors.settings import REDEEM
-from leasekit.actors.site.admission import TicketAdmission
-from leasekit.actors.site.checks import TicketChecks
-from leasekit.actors.site.claims import REDEEMED, SiteClaims
-from leasekit.actors.site.leases import LeaseEnds, SiteLeases
-from leasekit.actors.site.updates import LeaseUpdates
-from leasekit.core.claims.claim import Claim
+from leasekit.actors.settings import REDEEM, AuthoritySettings
+from leasekit.actors.site.calendars import Calendars
+from leasekit.actors.site.claims import HEARD, REDEEMED, SEEN, VOID, Accusations, ClaimReports, Incidents, SiteClaims
+from leasekit.actors.site.delegations import DelegationLimits
+from leasekit.actors.site.leases import LeaseEnds, LeaseUpdates, SiteLeases
+from leasekit.actors.site.units import Inventory
+from leasekit.core.claims.claim import Claim, decode_claim
+from leasekit.core.claims.evidence import in_words
 from leasekit.core.claims.statements import TRUNCATION, check_statement
-from leasekit.core.claims.ticket import REPLACES, decode_ticket, saving_of
+from leasekit.core.claims.ticket import REPLACES, Ticket, decode_ticket, saving_of
+from leasekit.core.claims.tree import Surplus
 from leasekit.core.errors import RemoteError, TicketError
 from leasekit.core.leases import authority as au
 from leasekit.core.leases.records import AcceptedChange as Later
 from leasekit.core.leases.records import SiteLease
-from leasekit.core.properties import check_plain, is_plain
+from leasekit.core.properties import Properties, check_plain, digest_properties, is_plain
+from leasekit.core.protocol.fields import LIST_MAX
 from leasekit.core.protocol.messages import EXTEND, MODIFY, NEW, UNDO, Redeem
 from leasekit.core.reasons import Code, Reason, mark, said
 from leasekit.core.time import Instant, Term
+from leasekit.core.timetable import Shortfall
 from leasekit.core.words import counted
+
+
+@attrs.define(eq=False)
+class ClaimHistory:
+    """What has happened to a ticket's claims already."""
+
+    _claims: SiteClaims
+    _incidents: Incidents
+    _limits: DelegationLimits
+
+    def check(self, ticket: Ticket) -> None:
+        """Raises ``TicketError`` if the ticket can't be redeemed any more."""
+        known = self._claims.get(ticket.leaf.digest)
+        if known is not None and known.state == VOID:
+            raise TicketError(Code.RETURNED, f"the claim was given back as of {mark(known.at)}")
+        if known is not None and known.state == REDEEMED:
+            raise TicketError(Code.REDEEMED, f"the claim was redeemed for lease {known.lease}")
+        self._incidents.check_issuers(ticket)
+        self._limits.check_reclaimed(ticket)
+
+
+@attrs.define(eq=False)
+class TicketChecks:
+    """The checks that a ticket passes before it is counted."""
+
+    _kernel: Kernel
+    _keyring: Keyring
+    _inventory: Inventory
+    _settings: AuthoritySettings
+    _history: ClaimHistory
+
+    def check(self, peer: str, data: bytes, resource: Properties) -> tuple[Ticket, Claim]:
+        """The ticket and its leaf, if ``peer`` may redeem it now. Raises ``TicketError`` with the first check that
+        failed.
+        """
+        ticket = decode_ticket(data)
+        holder = self._keyring.key_among(peer, ticket.leaf.holder)
+        leaf = self._keyring.verify(ticket, root=self._keyring.own_among(ticket.root.issuer), holder=holder)
+        if leaf.units > LIST_MAX:
+            raise TicketError(Code.TOO_LARGE, f"{leaf.units} units don't fit in one lease: at most {LIST_MAX} do")
+        if leaf.term.end <= self._kernel.now:
+            raise TicketError(
+                Code.EXPIRED,
+                f"claim ended at {mark(leaf.term.end)}, it is {mark(self._kernel.now)} at {self._keyring.name}",
+                who=self._keyring.name,
+                at=leaf.term.end,
+                now=self._kernel.now,
+            )
+        if leaf.properties != digest_properties(resource):
+            raise TicketError(Code.WRONG_PROPERTIES, "the resource properties are not those that the claims name")
+        if leaf.type not in self._inventory.types:
+            raise TicketError(
+                Code.UNKNOWN_TYPE,
+                f"type: found {leaf.type!r}, {self._keyring.name} has {', '.join(self._inventory.types)}",
+            )
+        if leaf.term.start > self._kernel.now + self._settings.redeem_ahead_max:
+            raise TicketError(
+                Code.FUTURE, f"the term starts at {mark(leaf.term.start)}, too far ahead of {mark(self._kernel.now)}"
+            )
+        self._history.check(ticket)
+        return ticket, leaf
+
+    def check_first(self, peer: str, data: bytes, resource: Properties) -> tuple[Ticket, Claim]:
+        """The ticket of a new term. One that a modify was granted is none: counted beside the claim that it replaces,
+        it would make its honest issuer look guilty. Raises ``TicketError``.
+        """
+        ticket, leaf = self.check(peer, data, resource)
+        if REPLACES in leaf.constraints:
+            old = leaf.constraints[REPLACES][:16]
+            raise TicketError(
+                Code.REPLACES, f"claim {leaf.id[:16]} replaces claim {old}: it is for a modify of its lease"
+            )
+        return ticket, leaf
+
+
+@attrs.define(eq=False)
+class ClaimAccounts:
+    """The claim tree's side of admission."""
+
+    _kernel: Kernel
+    _keyring: Keyring
+    _claims: SiteClaims
+    _limits: DelegationLimits
+    _accusations: Accusations
+
+    def count(self, ticket: Ticket, *, booked: bool) -> Instant:
+        """Count the ticket's claims in the tree. Returns when it ends. Raises ``TicketError``."""
+        leaf = ticket.leaf
+        for claim in ticket.chain:
+            known = self._claims.get(claim.digest)
+            if known is not None and known.until >= 0 and claim.digest not in self._claims.tree:
+                self._claims.tree.end_early(claim.digest, known.until)  # it remembers only so many
+        added = self._claims.tree.add(ticket)
+        for found in added.found:
+            self._accusations.overdelegated(found, ticket.root.holder)
+        until = min(added.until, self._limits.deadline(ticket))
+        if until <= max(self._kernel.now, leaf.term.start):
+            self._claims.tree.withdraw(leaf.digest)
+            raise TicketError(Code.RETURNED, f"the claim, or one above it, was ended as of {mark(until)}")
+        if added.surplus is not None:
+            raise TicketError(Code.OVERDELEGATED, self._nothing_left(added.surplus))
+        if not booked:
+            try:
+                self._limits.check_line(ticket)
+            except TicketError:
+                self.withdraw(leaf)
+                raise
+        return until
+
+    def withdraw(self, leaf: Claim) -> None:
+        """A claim that was counted is not honoured after all."""
+        self._claims.tree.withdraw(leaf.digest)
+
+    def honour(self, ticket: Ticket) -> None:
+        """A ticket that was counted is honoured: what is above its leaf is remembered."""
+        for claim in ticket.chain[:-1]:  # not the fresh ones only: a ticket that was refused may have brought them
+            known = self._claims.get(claim.digest)
+            if known is None or known.state == HEARD:
+                self._claims.remember(claim, "", SEEN)
+        self._claims.tidy()
+
+    def _nothing_left(self, surplus: Surplus) -> str:
+        claim = surplus.claim
+        return (
+            f"what {self._keyring.called(claim.holder)} may give from its claim {claim.id[:16]} is given already: "
+            f"{max(surplus.free, 0)} of {claim.capacity} units are left at {in_words(surplus.instant)}"
+        )
+
+
+@attrs.define(eq=False)
+class TicketAdmission:
+    """Both sides: a ticket is counted in the tree and in the calendar, or in neither."""
+
+    _kernel: Kernel
+    _claims: SiteClaims
+    _calendars: Calendars
+    _accounts: ClaimAccounts
+    _told: ClaimReports
+
+    def admit(self, ticket: Ticket, *, booked: bool = False) -> Instant:
+        """Count the ticket's claims in the tree and its units in the calendar: both, or neither, with a reason; in the
+        tree only if they are ``booked`` already.
+
+        Returns when it ends, which is before its term does if a claim in the chain was ended early. Raises
+        ``TicketError``.
+        """
+        leaf = ticket.leaf
+        until = self._accounts.count(ticket, booked=booked)
+        table = self._calendars.of(leaf.type)
+        try:
+            if booked:
+                table.end(leaf.digest, until)
+            else:
+                table.reserve(leaf.digest, leaf.units, self._rest(leaf, until))
+        except Shortfall as short:
+            self._accounts.withdraw(leaf)
+            raise self._told.no_room(ticket, short) from short
+        self._accounts.honour(ticket)
+        return until
+
+    def replace(self, lease: SiteLease, ticket: Ticket) -> Instant:
+        """End the lease's claim where the ticket starts, and admit the ticket in its place; all or nothing.
+
+        Returns when it ends, as :meth:`admit` does. Raises ``TicketError``.
+        """
+        leaf, table, old = ticket.leaf, self._calendars.of(lease.type), lease.claim
+        standing = self._claims.tree.standing(old)
+        try:  # before the tree hears of it: units that are missing are nobody's guilt
+            table.replace(old, leaf.digest, leaf.units, self._rest(leaf, leaf.term.end))
+        except Shortfall as short:
+            raise self._told.no_room(ticket, short) from short
+        try:
+            self._claims.tree.end_early(old, leaf.term.start)
+            until = self.admit(ticket, booked=True)
+        except TicketError:
+            table.release(leaf.digest)
+            self._calendars.book_again(lease)
+            if standing is not None:
+                self._claims.tree.reopen(old, standing.until, leaf.digest)
+            raise
+        if lease.noticed >= 0:
+            table.end(leaf.digest, lease.noticed)
+        self._claims.refresh(old)
+        if leaf.units < lease.wanted or leaf.term.end < lease.term.end:
+            record = self._claims.get(old)
+            if record is not None:
+                claim = decode_claim(record.body, record.signature)
+                receipt = self._claims.receipt(old, self._claims.dated(record, leaf.term.start), lease.id)
+                self._told.tell(claim.issuer, claim, Reason(Code.REPLACED, at=leaf.term.start), receipt)
+        return until
+
+    def _rest(self, leaf: Claim, until: Instant) -> Term:
+        """A ticket that comes late takes nothing of what is past, where others may have had the units."""
+        return Term(max(leaf.term.start, self._kernel.now), until)
+
 
 GIVEN_BACK = Reason(Code.EXTEND_TAKEN_BACK)
 

@@ -1,5 +1,5 @@
-"""Suspended leases at a site: their units are saved as they are torn down, and others of the same holder go on from
-that (:mod:`leasekit.core.leases.saved`).
+"""What drivers are told to do with a site's units, and what is kept of suspended leases: their units are saved as they
+are torn down, and others of the same holder go on from that (:mod:`leasekit.core.leases.saved`).
 
 A broker says that a lease is suspended when it ends it early, or beforehand by its claim. The last of the lease's time
 is for saving. What can't be saved is torn down as ever, and the lease says so; what is saved is kept for a while, and
@@ -12,17 +12,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+import attrs
+
 from leasekit.actors.dispatch import query
 from leasekit.actors.kernel import Kernel
 from leasekit.actors.keyring import Keyring
 from leasekit.actors.settings import AuthoritySettings
-from leasekit.actors.site.inventory import Inventory
+from leasekit.actors.site.units import Inventory
 from leasekit.core.drivers import DROP, NOT_RESUMED, NOT_SAVED, RESUME, SAVE, UNIT
 from leasekit.core.leases import authority as au
 from leasekit.core.leases import saved as sv
 from leasekit.core.leases.records import SiteLease, SiteUnit
 from leasekit.core.leases.saved import RESUMES, SavedUnit, saved_key
-from leasekit.core.properties import Properties
+from leasekit.core.properties import EMPTY, Properties
 from leasekit.core.reasons import Code, Reason, all_of, said
 from leasekit.core.schema import Row
 from leasekit.core.steps import Action, ActionDone
@@ -230,3 +232,38 @@ class SiteSaved:
             }
             for one in self.units.values()
         ]
+
+
+@attrs.define(eq=False)
+class Operations:
+    """The actions on units of the site called ``name``."""
+
+    _kernel: Kernel
+    _name: str
+    _leases: Mapping[str, SiteLease]
+    _inventory: Inventory
+    _saved: SiteSaved
+
+    def begin(self, unit: SiteUnit, op: str, number: int) -> None:
+        """Have ``op`` done to a unit, under a number of its own; or again, under the number that it has."""
+        lease = self._leases.get(unit.lease)
+        if op == "setup" and not number and lease is not None and lease.properties.get(RESUMES):
+            self._saved.claim(lease, unit)
+        unit.action = number or self._kernel.next("action")
+        # What a guest has said keeps nothing from being torn down: no driver hears of it then.
+        said = EMPTY if lease is None or op == "teardown" else lease.properties
+        self._kernel.actions.append(
+            Action(unit.action, op, unit.id, unit.type, unit.lease, self.context(unit, lease), said)
+        )
+        self._kernel.touch(unit)
+
+    def context(self, unit: SiteUnit, lease: SiteLease | None) -> Properties:
+        """What the site says of a unit: nothing of it is a guest's, which has a place of its own."""
+        properties = self._inventory.properties_of(unit.id, unit.type)
+        context = {**properties, **unit.given, "unit.name": unit.id, "site.name": self._name}
+        if lease is not None:
+            context["lease.id"] = lease.id
+            context["lease.holder"] = lease.holder
+            context["lease.end"] = str(lease.term.end)
+            context["slice.name"] = lease.slice
+        return self._saved.tell(unit, context)

@@ -1,29 +1,150 @@
-"""What the site's mapper is shown of leases that wait for units, when; and what it decides for them.
+"""Which leases wait for units, and what the site's mapper is shown of them, when.
 
-Guests' filters are asked before the turn (:mod:`.kinds`).
+What is due at one instant is shown in order: leases that give up units, then those that get more, replacements for
+units that failed, and new ones. Guests' filters are asked before the turn (:mod:`.kinds`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Final
-
-import attrs
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from typing import Final
 
 from leasekit.actors.kernel import Kernel
-from leasekit.actors.site.leases import SiteLeases
-from leasekit.actors.site.power import switch
 from leasekit.actors.site.units import Units
-from leasekit.actors.site.waiting import NEW, REPLACE, SHRINK, DemandQueue, booked, demand_of, filters_of
 from leasekit.actors.turns import MapperTurns, is_inline
-from leasekit.core.errors import CommandError
 from leasekit.core.leases import authority as au
 from leasekit.core.leases.records import SiteLease
-from leasekit.core.mappers import Assign, AuthorityCycle, AuthorityMapper, Demand, Power, Refuse, Release
-from leasekit.core.reasons import Code, Reason, of_mapper, said
+from leasekit.core.mappers import AuthorityCycle, AuthorityMapper, Demand
 from leasekit.core.steps import Turn, TurnDone
-from leasekit.core.time import Instant
-from leasekit.core.words import counted
+from leasekit.core.time import Instant, Term
+
+SHRINK, GROW, REPLACE, NEW = "shrink", "grow", "replace", "new"
+HELD: Final = "held"
+_ORDER = {SHRINK: 0, GROW: 1, REPLACE: 2, NEW: 3}
+
+
+class DemandQueue:
+    """Leases that wait for their site's mapper, by what they need, and what it was shown last. A mapper that
+    ``watches`` wants to know of any change, whether a lease waits or not.
+    """
+
+    def __init__(self, leases: Mapping[str, SiteLease], watches: bool) -> None:
+        self.leases = leases
+        """All leases of the site."""
+        self.watches = watches
+        self.ops: dict[str, str] = {}
+        """What each lease that waits needs."""
+        self.alone = False
+        """Whether those that shrink were shown by themselves."""
+        self.stale = False
+        """Whether something had changed when the mapper's decisions came."""
+        self._look = self._more = False
+        self._shown: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self.ops)
+
+    def waiting(self) -> Iterable[str]:
+        """The leases that wait."""
+        return self.ops
+
+    def put(self, lease: SiteLease, op: str) -> None:
+        """A lease needs its mapper from now on."""
+        self.ops[lease.id] = op
+        self._look = True
+
+    def remove(self, lease: SiteLease) -> None:
+        """A lease needs its mapper no more."""
+        self.ops.pop(lease.id, None)
+
+    def look_again(self) -> None:
+        """Something has changed that the mapper may want to know."""
+        self._look = self.watches or bool(self.ops)
+
+    def is_news(self) -> bool:
+        """Whether there is something that the mapper was not shown."""
+        return self._look or self._more
+
+    def ordered(self) -> list[tuple[SiteLease, str]]:
+        """Those that wait, and what each needs, in the order in which they are shown."""
+        return [(self.leases[id_], op) for id_, op in sorted(self.ops.items(), key=lambda item: _ORDER[item[1]])]
+
+    def show(self, demands: Sequence[Demand], *, alone: bool) -> None:
+        """The mapper is shown this much."""
+        self.alone = self._look = alone
+        self._more = not alone and len(demands) < len(self.ops)
+        self._shown = {demand.lease: demand.units for demand in demands}
+
+    def is_more_to_show(self) -> bool:
+        """Whether the next turn shows what there was no place for in this one."""
+        return self._more
+
+    def shown_units(self, lease: SiteLease, otherwise: int) -> int:
+        """How many units the mapper believes that a lease needs."""
+        return self._shown.get(lease.id, otherwise)
+
+    def begin_decisions(self) -> None:
+        """Decisions come: what has changed meanwhile makes a refusal stale."""
+        self.stale = self._look
+
+    def end_decisions(self) -> None:
+        """Decisions were carried out: those that were shown, and still wait, come after what was not shown yet."""
+        if self._more and (left := [lease for lease in self._shown if lease in self.ops]):
+            self._more = False
+            self.ops.update({lease: self.ops.pop(lease) for lease in left})
+
+
+def demand_of(lease: SiteLease, op: str) -> Demand:
+    """What a lease lacks now, or has too many of."""
+    return Demand(
+        lease.id, lease.holder, op, lease.type, lease.wanted - len(lease.units), tuple(lease.units), (), lease.term,
+        lease.properties,
+    )  # fmt: skip
+
+
+def booked(queue: DemandQueue, shown: Container[str]) -> dict[str, list[Demand]]:
+    """What leases have and will need, by type, beside the demands of those that are ``shown``."""
+    found: dict[str, list[Demand]] = {}
+    for lease in queue.leases.values():
+        for demand in _later(lease, queue.ops.get(lease.id), lease.id in shown):
+            found.setdefault(demand.type, []).append(demand)
+    for demands in found.values():
+        demands.sort(key=lambda demand: (demand.term.start, demand.lease))
+    return found
+
+
+def _later(lease: SiteLease, op: str | None, is_shown: bool) -> Iterable[Demand]:
+    """What a lease has, and what it will need more of than it has, or than it is shown to wait for."""
+    if lease.ended >= 0 or lease.pending == au.CLOSING:
+        return
+    end = lease.goes_to if lease.noticed < 0 else min(lease.goes_to, lease.noticed)
+    if lease.units:
+        term = Term(lease.term.start, max(end, lease.term.start + 1))
+        held = tuple(lease.units)
+        yield Demand(lease.id, lease.holder, HELD, lease.type, 0, held, (), term, lease.properties)
+    if is_shown:
+        return
+    if op is not None and op != SHRINK:  # its turn is the next one, at this same instant
+        yield demand_of(lease, op)
+        return
+    if lease.pending == au.REDEEMING and end > lease.term.start:
+        term = Term(lease.term.start, end)
+        yield Demand(lease.id, lease.holder, NEW, lease.type, lease.wanted, (), (), term, lease.properties)
+    for later in lease.accepted:
+        if later.units > lease.wanted and end > later.term.start:
+            term = Term(later.term.start, min(end, later.term.end))
+            yield Demand(
+                lease.id, lease.holder, GROW, lease.type, later.units - lease.wanted, tuple(lease.units), (),
+                term, later.properties,
+            )  # fmt: skip
+
+
+def filters_of(leases: Iterable[SiteLease], field: str) -> Iterator[tuple[str, str]]:
+    """The filters that the property ``field`` of leases has, each with the type that it is about."""
+    for lease in leases:
+        if text := lease.properties.get(field, ""):
+            yield lease.type, text
+
 
 FILTERS_MAX: Final = 4
 """How many different filters (none is one, too) the demands of one turn have at most."""
@@ -98,80 +219,3 @@ class SiteTurns:
         self._queue.begin_decisions()
         self._turns.done(done)
         self._queue.end_decisions()
-
-
-@attrs.define(eq=False)
-class Assignment:
-    """What the mapper decides for leases that wait."""
-
-    _kernel: Kernel
-    _leases: SiteLeases
-    _units: Units
-    _demands: DemandQueue
-
-    @property
-    def carriers(self) -> dict[type, Callable[[Any], None]]:
-        """How each decision is carried out."""
-        return {
-            Assign: lambda one: self._assign(*self._waiting(one.lease), one.units),
-            Release: lambda one: self._release(*self._waiting(one.lease), one.units),
-            Refuse: lambda one: self._refuse(*self._waiting(one.lease), of_mapper(one.reason)),
-            Power: lambda one: switch(self._units, one),
-        }
-
-    def _waiting(self, id_: str) -> tuple[SiteLease, str]:
-        lease, op = self._leases.by_id.get(id_), self._demands.ops.get(id_)
-        if lease is None or op is None:
-            raise CommandError(f"lease {id_!r} waits for nothing (any more)")
-        return lease, op
-
-    def _assign(self, lease: SiteLease, op: str, names: Sequence[str]) -> None:
-        if op == SHRINK:
-            raise CommandError(f"lease {lease.id} shrinks: it is to give up units, not to get any")
-        if not names or len(set(names)) != len(names) or len(names) > lease.wanted - len(lease.units):
-            raise CommandError(
-                f"lease {lease.id} needs {lease.wanted - len(lease.units)} units, each once; got {names!r:.120}"
-            )
-        for name in names:
-            is_of_type = name in self._units and self._units[name].type == lease.type
-            if not is_of_type or not self._units.is_available(self._units[name]):
-                raise CommandError(f"unit {name!r} is not a free unit of type {lease.type!r}")
-        self._demands.remove(lease)
-        missing = lease.wanted - len(lease.units)
-        if missing > self._demands.shown_units(lease, missing):  # more have failed than the mapper knew of
-            self._demands.put(lease, REPLACE if op == NEW else op)
-        elif len(names) < missing:
-            lease.reason = lease.reason or Reason(Code.FEWER_FREE, units=len(names))
-        if op == NEW:
-            self._kernel.fire(au.MACHINE, lease, "assign", said(counted(len(names))))
-        for name in names:
-            lease.units.append(name)
-            lease.waiting += 1
-            self._units.give(self._units[name], lease.id)
-        self._kernel.touch(lease)
-
-    def _release(self, lease: SiteLease, op: str, names: tuple[str, ...]) -> None:
-        if op != SHRINK or len(set(names)) != len(names) or len(names) != len(lease.units) - lease.wanted:
-            raise CommandError(
-                f"lease {lease.id} is to give up {len(lease.units) - lease.wanted} units; got {names!r:.120}"
-            )
-        for name in names:
-            if name not in lease.units:
-                raise CommandError(f"unit {name!r} is not one of lease {lease.id}")
-        self._demands.remove(lease)
-        for name in names:
-            self._leases.take(lease, name)
-        self._leases.check_primed(lease)
-
-    def _refuse(self, lease: SiteLease, op: str, reason: Reason) -> None:
-        if op == SHRINK:
-            raise CommandError(f"lease {lease.id} must give up units: that can't be refused")
-        if self._demands.stale:
-            return  # by what there is now it may be another matter
-        self._demands.remove(lease)
-        lease.reason = lease.reason or reason
-        if op == NEW:
-            self._leases.fail(lease, "refuse", reason)
-        else:
-            self._kernel.touch(lease)
-            self._leases.check_primed(lease)

@@ -1,21 +1,20 @@
-"""A site's units: who has each, what is being done to it, and which are free.
+"""A site's units: which there are, who has each, what is being done to it, and which are free.
 
-One unit has one action at a time, under a number that says which; the end of an older action changes nothing. What a
-settled unit means for its lease is for who takes the ends of actions.
+One unit has one action at a time, under a number that says which; the end of an older action changes nothing. So it is
+with switching on and off as well. What a settled unit means for its lease is for who takes the ends of actions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import attrs
 from sortedcontainers import SortedList
 
 from leasekit.actors.kernel import Kernel
-from leasekit.actors.site.inventory import Inventory
+from leasekit.actors.settings import UnitGroup
 from leasekit.actors.site.kinds import Kinds
-from leasekit.actors.site.unit_power import FAILED, UnitPower
 from leasekit.core.drivers import SITE, UNIT, Blame
 from leasekit.core.errors import CommandError
 from leasekit.core.filters import parse_filter
@@ -24,11 +23,120 @@ from leasekit.core.leases import power as pw
 from leasekit.core.leases.machine import NONE
 from leasekit.core.leases.records import SiteUnit
 from leasekit.core.mappers import UnitView
-from leasekit.core.properties import EMPTY
+from leasekit.core.properties import EMPTY, Properties
 from leasekit.core.reasons import Code, Reason, clip
 from leasekit.core.schema import Row
 from leasekit.core.steps import ActionDone
 from leasekit.core.words import view, words
+
+
+class Inventory:
+    """The units that the settings name, in groups. Raises ``ValueError`` for a name used twice."""
+
+    def __init__(self, groups: Sequence[UnitGroup]) -> None:
+        self.groups = groups
+        self.types: dict[str, Properties] = {}
+        """The resource properties of each type."""
+        self._switched = frozenset(group.type for group in groups if group.power)
+        self._of: dict[str, tuple[str, Properties]] = {}
+        self._count: dict[str, int] = {}
+        for group in groups:
+            self.types[group.type] = group.properties
+            all_ = {**group.properties, **group.own} if group.own else group.properties
+            for name in group.names:
+                self.check(name, self._of.get(name, (group.type,))[0], group.type)
+                self._count[group.type] = self._count.get(group.type, 0) + (name not in self._of)
+                self._of[name] = (group.type, all_)
+
+    @staticmethod
+    def check(name: str, known: str, type_: str) -> None:
+        """Raises ``ValueError`` for a unit that is known as of another type."""
+        if known != type_:
+            raise ValueError(
+                f"unit {name!r} is of type {known!r} and of type {type_!r}: unit names are unique at a site"
+            )
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._of
+
+    def properties(self, type_: str) -> Properties:
+        """The resource properties of a type."""
+        return self.types.get(type_, EMPTY)
+
+    def properties_of(self, unit: str, type_: str) -> Properties:
+        """Those of its type, and a unit's own. One that is not named any more has those of its type."""
+        found = self._of.get(unit)
+        return self.properties(type_) if found is None else found[1]
+
+    def total(self, type_: str) -> int:
+        """How many units of the type there are, in service or not."""
+        return self._count.get(type_, 0)
+
+    def is_switched(self, type_: str) -> bool:
+        """Whether a driver can switch units of the type on and off."""
+        return type_ in self._switched
+
+
+Note = Callable[[SiteUnit, str, str, str, Reason | None], None]
+"""Write down that a unit's power went by an event from one state to another, and why."""
+
+FAILED: Final = "failed"
+
+METERED: Final = frozenset({"gflops", "gflops_per_watt", "idle_watts", "watts"})
+"""What a driver that switches a unit may say of it, beside the inventory."""
+
+
+@attrs.define(eq=False)
+class UnitPower:
+    """Moves the power of units; whose they are is for the layer above."""
+
+    _note: Note
+    _act: Callable[[SiteUnit, str, int], None]
+
+    @staticmethod
+    def is_moving(unit: SiteUnit) -> bool:
+        """Whether a driver is switching it."""
+        return unit.power in pw.OPERATION
+
+    def switch(self, unit: SiteUnit, event: str, why: Reason | None) -> None:
+        """Begin what ``event`` (``on``, ``off``, ``suspend``) says. Raises ``ProtocolError`` where the table has no
+        such row.
+        """
+        self._fire(unit, event, why)
+        if unit.power in pw.OPERATION:
+            self._act(unit, pw.OPERATION[unit.power], 0)
+
+    def wake(self, unit: SiteUnit, why: Reason) -> None:
+        """See to it that the unit comes on."""
+        if unit.power not in (pw.ON, pw.STARTING, pw.RESUMING):
+            self.switch(unit, "on", why)
+
+    def done(self, unit: SiteUnit, done: ActionDone) -> str:
+        """A driver has switched it, or failed to. Returns the power that it has now, or :data:`FAILED` if it was to be
+        switched on and can't be used.
+        """
+        was = unit.power
+        if done.ok:
+            self._fire(unit, "done", None)
+            read = {name: value for name, value in done.properties.items() if name in METERED}
+            unit.reason, unit.metered = None, {**unit.metered, **read}
+            return unit.power
+        unit.reason = Reason(Code.POWER_FAILED, what=pw.OPERATION[was], detail=done.reason)
+        self._fire(unit, "failed", unit.reason)
+        if was == pw.RESUMING:  # what was in its memory is nobody's: it can as well be started afresh
+            self.switch(unit, "on", unit.reason)
+        return FAILED if was == pw.STARTING else unit.power
+
+    def resume(self, unit: SiteUnit) -> None:
+        """After a restart: have done again, under the same number, what was under way."""
+        if unit.action and unit.power in pw.OPERATION:
+            self._act(unit, pw.OPERATION[unit.power], unit.action)
+
+    def _fire(self, unit: SiteUnit, event: str, why: Reason | None) -> None:
+        before = unit.power
+        unit.power = pw.MACHINE.next((before, NONE), event)[0]
+        self._note(unit, event, before, unit.power, why)
+
 
 GONE: Final = Reason(Code.NOT_IN_INVENTORY)
 """Why a unit is out of service that the settings name no more. A lease that has it keeps it."""

@@ -53,15 +53,13 @@ from leasekit.actors.settings import (
 )
 from leasekit.actors.site.authority import Authority
 from leasekit.actors.site.calendars import Calendars
-from leasekit.actors.site.claims import SiteClaims
+from leasekit.actors.site.claims import Incidents, SiteClaims
 from leasekit.actors.site.closes import Closes
 from leasekit.actors.site.delegations import SiteDelegations
-from leasekit.actors.site.incidents import Incidents
-from leasekit.actors.site.inventory import Inventory
-from leasekit.actors.site.outages import SiteOutages
+from leasekit.actors.site.failures import SiteOutages
 from leasekit.actors.site.saved import SiteSaved
-from leasekit.actors.site.units import Units
-from leasekit.actors.site.waiting import DemandQueue
+from leasekit.actors.site.turns import DemandQueue
+from leasekit.actors.site.units import Inventory, Units
 from leasekit.actors.turns import MapperTurns
 from leasekit.core.claims.keys import UNSIGNED, UnsignedIdentity
 from leasekit.core.leases import service_manager as sm
