@@ -53,6 +53,12 @@ def _marked(table: str, key: object, need: str = "") -> Callable[[F], F]:
     return mark
 
 
+def shown(record: object, *fields: str) -> dict[str, Any]:
+    """These fields of a record as plain data, in the answer to a query."""
+    values = ((field, getattr(record, field)) for field in fields)
+    return {field: list(value) if isinstance(value, (list, tuple)) else value for field, value in values}
+
+
 class Dispatch:
     """Who takes what, of an actor in ``role``."""
 

@@ -12,7 +12,6 @@ from leasekit.actors.site.units import Inventory, Units
 from leasekit.core.errors import CommandError
 from leasekit.core.leases import authority as au
 from leasekit.core.leases.records import SiteLease, SiteUnit
-from leasekit.core.leases.relations import Window
 from leasekit.core.reasons import said
 from leasekit.core.time import HOUR, Term
 
@@ -59,13 +58,12 @@ def test_calendars_miss_units_over_a_window() -> None:
     """Over its time, and not before or after; removed, it takes nothing."""
     kernel = Kernel(ActorSettings())
     inventory, units = units_of(kernel, [])
-    calendars = Calendars(kernel, inventory, units)
-    window = Window("window-1", HOUR, 2 * HOUR, ("a",), "works", False)
-    calendars.add(window)
-    calendars.count_all(window)
+    calendars = Calendars(kernel, inventory, units, DemandQueue({}, watches=False))
+    window = calendars.announce(("a",), "", HOUR, 2 * HOUR, reason="works", close=False)
+    with pytest.raises(CommandError, match="is in window-1 already"):
+        calendars.announce((), "vm", HOUR, 3 * HOUR, reason="more", close=False)
     assert [calendars.of("vm").free_at(at) for at in (0, HOUR, 2 * HOUR)] == [2, 1, 2]
-    calendars.remove(window)
-    calendars.count("vm")
+    calendars.end_window(window)
     assert calendars.of("vm").free_at(HOUR) == 2
     assert calendars.of("unknown").free_at(0) == 0
 

@@ -46,7 +46,7 @@ from leasekit.actors.guest.transitions import Predecessors, Transitions
 from leasekit.actors.kernel import Kernel
 from leasekit.actors.peering import Peering
 from leasekit.actors.served import Served
-from leasekit.actors.site.calendars import Calendars, Maintenance, Windows
+from leasekit.actors.site.calendars import Calendars, Maintenance
 from leasekit.actors.site.closes import EarlyEnds
 from leasekit.actors.site.failures import SiteOutages
 from leasekit.actors.site.leases import SiteLeases
@@ -343,7 +343,7 @@ BUGS: Final[dict[str, Bug]] = {
         Calendars, "_dip", "if more and start < window.end:", "if False:"
     ),
     "units do not come back after maintenance": Bug(
-        Windows, "end", "self._units.bring_back(name)", NOTHING
+        Calendars, "end_window", "self._units.bring_back(name)", NOTHING
     ),
     "a lease runs on in a window that closes it": Bug(Maintenance, "_add", "if window.close:", "if False:"),
     "a lease runs on after its broker has ended it early": Bug(

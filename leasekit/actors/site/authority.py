@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from leasekit.actors.dispatch import query
+from leasekit.actors.dispatch import query, shown
 from leasekit.actors.issued import Issued
 from leasekit.actors.server import Server
 from leasekit.actors.settings import AuthoritySettings, Peer
-from leasekit.actors.site.calendars import Calendars, Maintenance, Windows, WithheldShares
+from leasekit.actors.site.calendars import Calendars, Maintenance, WithheldShares
 from leasekit.actors.site.claims import Accusations, ClaimReports, Incidents, SiteClaims
 from leasekit.actors.site.closes import ClaimVoids, Closes, DoubleUse, EarlyEnds, Receipts, Relinquishments
 from leasekit.actors.site.delegations import DelegationLimits, SiteDelegations
@@ -63,8 +63,8 @@ class Authority(Server[SiteLease]):
         self.saved = saved = SiteSaved(kernel, keyring, self.leases, inventory, settings)
         operations = Operations(kernel, name, self.leases, inventory, saved)
         self.units = units = Units(kernel, inventory, settings.failures_max, operations.begin, self._waits)
-        self.calendars = calendars = Calendars(kernel, inventory, units)
         self.demands = demands = DemandQueue(self.leases, watches=getattr(mapper, "watches", False) is True)
+        self.calendars = calendars = Calendars(kernel, inventory, units, demands)
 
         # What is known of claims, and who is to blame.
         self.claims = claims = SiteClaims(kernel, keyring, self.leases, settings)
@@ -90,7 +90,6 @@ class Authority(Server[SiteLease]):
         self._unit_ends = UnitEnds(kernel, leases, units, demands, failures)
         self.turns.declare(Assignment(kernel, leases, units, demands).carriers, demands.waiting)
         self.turning = SiteTurns(kernel, self.turns, mapper, demands, units)
-        self._windows = windows = Windows(kernel, inventory, units, calendars, demands)
         withheld = WithheldShares(kernel, inventory, calendars, issued, self.notices)
 
         # What guests and brokers send.
@@ -100,9 +99,9 @@ class Authority(Server[SiteLease]):
         early_ends = EarlyEnds(kernel, keyring, claims, leases, ends)
         double_use = DoubleUse(leases, accusations, updates, ends)
         for part in (
-            saved, claims, self.incidents, outages, failures, windows, self.closes, early_ends,
+            saved, claims, self.incidents, outages, failures, calendars, self.closes, early_ends,
             UnitCommands(leases, units, calendars, demands, operations.context),
-            Maintenance(kernel, self.leases, leases.notice, windows, withheld),
+            Maintenance(kernel, self.leases, leases.notice, calendars, withheld),
             Redemptions(
                 served, leases, tickets, terms, Continuations(keyring, claims, checks, admission, terms)
             ),
@@ -148,13 +147,13 @@ class Authority(Server[SiteLease]):
         self.units.resume()
         self.outages.link()
         self.closes.restore()
-        self._windows.restore(tables.get("maintenance", ()))
+        self.calendars.restore_windows(tables.get("maintenance", ()))
 
     @query("status")
     def _query_status(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         return {
             **self._status(self.leases.values()),
-            "units": {type_: dict(counts) for type_, counts in summary(self.units).items()},
+            "units": summary(self.units),
             "waiting": len(self.demands),
             "filters": self.units.kinds.counts(),
             "reports": self.reports.latest(),
@@ -164,19 +163,10 @@ class Authority(Server[SiteLease]):
 
 
 def _describe(lease: SiteLease) -> dict[str, Any]:
+    fields = ("id", "holder", "slice", "type", "state", "pending", "wanted", "units", "term")
     return {
-        "id": lease.id,
-        "holder": lease.holder,
-        "slice": lease.slice,
-        "type": lease.type,
-        "state": lease.state,
-        "pending": lease.pending,
-        "wanted": lease.wanted,
-        "units": list(lease.units),
-        "term": list(lease.term),
+        **shown(lease, *fields),
         "end": min([lease.goes_to, *(at for at in (lease.noticed, lease.ended) if at >= 0)]),
-        "next": None
-        if lease.next is None
-        else {"op": lease.next.op, "units": lease.next.units, "term": list(lease.next.term)},
+        "next": lease.next and shown(lease.next, "op", "units", "term"),
         **view(lease.reason),
     }

@@ -8,13 +8,14 @@ lease has, as soon as the lease gives it up; with ``close`` leases are ended for
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
 import attrs
 
-from leasekit.actors.dispatch import command, query
+from leasekit.actors.dispatch import command, query, shown
 from leasekit.actors.issued import Issued
 from leasekit.actors.kernel import Kernel
 from leasekit.actors.notices import Notices
@@ -37,17 +38,21 @@ TIDY_EVERY: Final = 256
 """After how many leases that are over calendars forget what is past."""
 
 
+@attrs.define(eq=False, slots=False)
 class Calendars:
     """A calendar for each type of units, and the windows over whose time units are missing in it."""
 
-    def __init__(self, kernel: Kernel, inventory: Inventory, units: Units) -> None:
-        self._kernel = kernel
-        self._inventory = inventory
-        self._units = units
-        self._tables: dict[str, Timetable] = {}
-        self.windows: dict[str, Window] = {}
-        self._dips: dict[tuple[str, str], int] = {}
-        self._endings = 0
+    _kernel: Kernel
+    _inventory: Inventory
+    _units: Units
+    _demands: DemandQueue
+    _tables: dict[str, Timetable] = attrs.field(factory=dict, init=False)
+    windows: dict[str, Window] = attrs.field(factory=dict, init=False)
+    _dips: dict[tuple[str, str], int] = attrs.field(factory=dict, init=False)
+    _endings: int = attrs.field(default=0, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._kernel.register(Window, due_at=lambda one: one.end if one.begun else one.start, on_due=self._due)
         self.reset()
 
     def reset(self) -> None:
@@ -118,25 +123,9 @@ class Calendars:
         for type_ in self.units_in(window):
             self.count(type_)
 
-    def add(self, window: Window) -> None:
-        """There is a window, over whose time its units are missing from the next :meth:`count` on."""
-        self.windows[window.id] = window
-
-    def remove(self, window: Window) -> None:
-        """A window is no more: nothing is missing because of it."""
-        for type_ in self.units_in(window):
-            self._dip(window, type_, 0)
-            self._dips.pop((window.id, type_), None)
-        del self.windows[window.id]
-
-    def units_in(self, window: Window) -> dict[str, int]:
+    def units_in(self, window: Window) -> Counter[str]:
         """How many units of each type a window has."""
-        counts: dict[str, int] = {}
-        for name in window.units:
-            if name in self._units:
-                type_ = self._units[name].type
-                counts[type_] = counts.get(type_, 0) + 1
-        return counts
+        return Counter(self._units[name].type for name in window.units if name in self._units)
 
     def _dip(self, window: Window, type_: str, count: int) -> None:
         """Have ``count`` units missing in the calendar over what is left of the window."""
@@ -163,35 +152,18 @@ class Calendars:
         running = [window for window in self.windows.values() if window.start <= self._kernel.now < window.end]
         return back - sum(self._dips.get((window.id, type_), 0) for window in running)
 
+    # -- windows ---------------------------------------------------------------------------------------------
 
-def retired_for(window: Window) -> Reason:
-    """Why a unit is out of service that a window has."""
-    return Reason(Code.MAINTENANCE, window.id, until=window.end, detail=window.reason)
-
-
-@attrs.define(eq=False)
-class Windows:
-    """The units of each window, from its announcement to its end."""
-
-    _kernel: Kernel
-    _inventory: Inventory
-    _units: Units
-    _calendars: Calendars
-    _demands: DemandQueue
-
-    def __attrs_post_init__(self) -> None:
-        self._kernel.register(Window, due_at=lambda one: one.end if one.begun else one.start, on_due=self._due)
-
-    def add(self, names: Collection[str], type_: str, start: Instant, end: Instant, **more: Any) -> Window:
+    def announce(self, names: Collection[str], type_: str, start: Instant, end: Instant, **more: Any) -> Window:
         """Announce a window over these units, or all of a type. Raises ``CommandError``."""
         chosen = self._chosen(names, type_)
         start = max(start, self._kernel.now)
         self._check_alone(chosen, start, end)
         window = Window(f"window-{self._kernel.next('serial')}", start, end, chosen, **more)
-        self._calendars.add(window)
+        self.windows[window.id] = window
         announced = said(f"{counted(len(chosen))} over [{mark(start)}, {mark(end)})").because(retired_for(window))
         self._kernel.note("", "maintenance", "", "", announced)
-        self._calendars.count_all(window)
+        self.count_all(window)
         return window
 
     def _chosen(self, names: Collection[str], type_: str) -> tuple[str, ...]:
@@ -208,7 +180,7 @@ class Windows:
 
     def _check_alone(self, units: Sequence[str], start: Instant, end: Instant) -> None:
         """A unit is in one window at a time: the end of one would bring it back in another. Raises ``CommandError``."""
-        for other in self._calendars.windows.values():
+        for other in self.windows.values():
             shared = set(units) & set(other.units)
             if shared and start < other.end and other.start < end:
                 raise CommandError(
@@ -218,17 +190,17 @@ class Windows:
 
     def whole_types(self, window: Window) -> set[str]:
         """The types of which a window has all units."""
-        counts = self._calendars.units_in(window).items()
+        counts = self.units_in(window).items()
         return {type_ for type_, count in counts if count == self._inventory.total(type_)}
 
     def find(self, name: str) -> Window:
         """The window of that name. Raises ``CommandError``."""
-        window = self._calendars.windows.get(name)
+        window = self.windows.get(name)
         if window is None:
-            raise CommandError(f"window: found {name!r}, there are {', '.join(self._calendars.windows) or '(none)'}")
+            raise CommandError(f"window: found {name!r}, there are {', '.join(self.windows) or '(none)'}")
         return window
 
-    def begin(self, window: Window) -> None:
+    def begin_window(self, window: Window) -> None:
         """Its units go out of service."""
         if window.begun:
             return
@@ -236,51 +208,50 @@ class Windows:
         for name in window.units:
             if name in self._units and self._units[name].state != au.OUT and not self._units[name].retire:
                 self._units.retire(name, retired_for(window))
-        self._calendars.count_all(window)
+        self.count_all(window)
         self._kernel.touch(window)
 
-    def end(self, window: Window) -> None:
+    def end_window(self, window: Window) -> None:
         """Its units come back, but for those that another window has by now."""
         for name in window.units if window.begun else ():
             if name in self._units and self._units[name].retire == retired_for(window):
                 self._units.bring_back(name)
-                following = [one for one in self._calendars.windows.values() if one.begun and one is not window]
+                following = [one for one in self.windows.values() if one.begun and one is not window]
                 for other in following:  # it begins as this one ends
                     if name in other.units:
                         self._units.retire(name, retired_for(other))
-        self._calendars.remove(window)
-        self._calendars.count_all(window)
+        for type_ in self.units_in(window):
+            self._dip(window, type_, 0)
+            self._dips.pop((window.id, type_), None)
+        del self.windows[window.id]
+        self.count_all(window)
         self._kernel.erase(window)
         self._demands.look_again()
 
     def _due(self, window: Window) -> None:
         if window.end <= self._kernel.now:
-            self.end(window)
+            self.end_window(window)
         else:
-            self.begin(window)
+            self.begin_window(window)
 
-    def restore(self, rows: Iterable[Row]) -> None:
+    def restore_windows(self, rows: Iterable[Row]) -> None:
         """After leases and units: a window takes from the calendars what they have."""
         for row in rows:
             window = Window.from_row(row)
-            self._calendars.add(window)
+            self.windows[window.id] = window
             self._kernel.schedule(window, window.end if window.begun else window.start)
         for type_ in self._inventory.types:
-            self._calendars.count(type_)
+            self.count(type_)
 
     @query("maintenance")
     def _query_windows(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
-        return [
-            {
-                "window": one.id,
-                "start": one.start,
-                "end": one.end,
-                "units": list(one.units),
-                "reason": one.reason,
-                "begun": one.begun,
-            }
-            for one in self._calendars.windows.values()
-        ]
+        fields = ("start", "end", "units", "reason", "begun")
+        return [{"window": one.id, **shown(one, *fields)} for one in self.windows.values()]
+
+
+def retired_for(window: Window) -> Reason:
+    """Why a unit is out of service that a window has."""
+    return Reason(Code.MAINTENANCE, window.id, until=window.end, detail=window.reason)
 
 
 @attrs.define(eq=False)
@@ -311,12 +282,9 @@ class WithheldShares:
     def _spare(self, type_: str, held: Sequence[Delegation], window: Window, part: Term) -> int:
         """The units that the site has given to nobody over ``part``, and that no other window takes."""
         given = sum(record.units for record in held if record.term.overlaps(part))
-        others = [
-            one
-            for one in self._calendars.windows.values()
-            if one is not window and Term(one.start, one.end).overlaps(part)
-        ]
-        return self._inventory.total(type_) - given - sum(self._calendars.units_in(one).get(type_, 0) for one in others)
+        others = (one for one in self._calendars.windows.values() if one is not window)
+        taken = (self._calendars.units_in(one)[type_] for one in others if Term(one.start, one.end).overlaps(part))
+        return self._inventory.total(type_) - given - sum(taken)
 
     def offer_taken(self, record: Delegation) -> None:
         """One that has just taken its delegation hears of the windows that there are."""
@@ -331,7 +299,7 @@ class Maintenance:
     _kernel: Kernel
     _leases: Mapping[str, SiteLease]
     _end_at: Callable[[SiteLease, Instant, Reason | None], None]
-    _windows: Windows
+    _calendars: Calendars
     _withheld: WithheldShares
 
     @command("maintenance.add")
@@ -348,25 +316,25 @@ class Maintenance:
                 f"{mark(self._kernel.now)} and by {INSTANT_MAX}"
             )
         close = bool(arguments.get("close", False))
-        window = self._windows.add(names, type_, start, end, reason=clip(reason), close=close)
+        window = self._calendars.announce(names, type_, start, end, reason=clip(reason), close=close)
         self._withheld.tell(window, give_back=False)
         if window.close:
             self._end_leases(window)
         if window.start <= self._kernel.now:
-            self._windows.begin(window)
+            self._calendars.begin_window(window)
         self._kernel.touch(window)
         return {"window": window.id, "units": list(window.units), "start": window.start, "end": end}
 
     @command("maintenance.remove")
     def _remove(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        window = self._windows.find(str(arguments.get("window", "")))
+        window = self._calendars.find(str(arguments.get("window", "")))
         self._withheld.tell(window, give_back=True)
-        self._windows.end(window)
+        self._calendars.end_window(window)
         return {"window": window.id}
 
     def _end_leases(self, window: Window) -> None:
         """Those that may have one of the window's units when it begins: all of a type if all of it goes."""
-        gone = self._windows.whole_types(window)
+        gone = self._calendars.whole_types(window)
         for lease in list(self._leases.values()):
             if lease.term.start >= window.end or lease.ended >= 0:
                 continue

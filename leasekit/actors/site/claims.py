@@ -15,7 +15,7 @@ from typing import Any, Final
 import attrs
 from attrs import evolve
 
-from leasekit.actors.dispatch import command, query
+from leasekit.actors.dispatch import command, query, shown
 from leasekit.actors.kernel import Kernel
 from leasekit.actors.keyring import Keyring
 from leasekit.actors.notices import Notices
@@ -55,22 +55,24 @@ TIDY_EVERY: Final = 256
 """After how many claims the tree forgets those that are over."""
 
 
+@attrs.define(eq=False, slots=False)
 class SiteClaims:
     """Records of claims, and the claim tree, which says whether each issuer in a chain had what it gave."""
 
-    def __init__(
-        self, kernel: Kernel, keyring: Keyring, leases: Mapping[str, SiteLease], settings: AuthoritySettings
-    ) -> None:
-        self._kernel = kernel
-        self._keyring = keyring
-        self._leases = leases
-        keyring.verifier = TicketVerifier(keyring.scheme, depth_max=settings.depth_max)
-        self.by_digest: dict[bytes, SiteClaim] = {}
-        """Claims by digest."""
-        self.tree = ClaimTree(BY_USE if settings.surplus == "honour" else BY_DELEGATION)
-        self._unused: Counter[str] = Counter()
-        self._counted = 0
-        kernel.register(SiteClaim, due_at=self._due_at, on_due=self._due)
+    _kernel: Kernel
+    _keyring: Keyring
+    _leases: Mapping[str, SiteLease]
+    _settings: AuthoritySettings
+    by_digest: dict[bytes, SiteClaim] = attrs.field(factory=dict, init=False)
+    """Claims by digest."""
+    tree: ClaimTree = attrs.field(init=False)
+    _unused: Counter[str] = attrs.field(factory=Counter, init=False)
+    _counted: int = attrs.field(default=0, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._keyring.verifier = TicketVerifier(self._keyring.scheme, depth_max=self._settings.depth_max)
+        self.tree = ClaimTree(BY_USE if self._settings.surplus == "honour" else BY_DELEGATION)
+        self._kernel.register(SiteClaim, due_at=self._due_at, on_due=self._due)
 
     def get(self, digest: bytes) -> SiteClaim | None:
         """What is known of a claim."""
@@ -247,15 +249,12 @@ class SiteClaims:
         return [
             {
                 "claim": record.id,
-                "lease": record.lease,
-                "parent": record.parent,
+                **shown(record, "lease", "parent"),
                 **describe_key("issuer", record.issuer, names),
                 **describe_key("holder", record.holder, names),
-                "type": record.type,
-                "units": record.units,
+                **shown(record, "type", "units"),
                 "term": [record.term.start, record.until if record.until >= 0 else record.term.end],
-                "state": record.state,
-                "honoured": record.honoured,
+                **shown(record, "state", "honoured"),
             }
             for record in self.by_digest.values()
         ]
@@ -267,17 +266,19 @@ def describe_key(field: str, key: str, names: Mapping[bytes, str]) -> dict[str, 
     return {field: key, f"{field}_fingerprint": fingerprint(data), f"{field}_name": names.get(data, "")}
 
 
+@attrs.define(eq=False, slots=False)
 class Incidents:
     """The evidence that a site keeps."""
 
-    def __init__(self, kernel: Kernel, keyring: Keyring, reports: Reports, settings: AuthoritySettings) -> None:
-        self._kernel = kernel
-        self._keyring = keyring
-        self._reports = reports
-        self._settings = settings
-        self.evidence: dict[str, Incident] = {}
-        self._guilty: Counter[str] = Counter()
-        kernel.register(Incident)
+    _kernel: Kernel
+    _keyring: Keyring
+    _reports: Reports
+    _settings: AuthoritySettings
+    evidence: dict[str, Incident] = attrs.field(factory=dict, init=False)
+    _guilty: Counter[str] = attrs.field(factory=Counter, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._kernel.register(Incident)
 
     def check_issuers(self, ticket: Ticket) -> None:
         """Where the settings say so, raises ``TicketError`` if there is evidence against an issuer in the chain."""
@@ -329,9 +330,7 @@ class Incidents:
         wanted, names = str(arguments.get("id", "")), self._keyring.names()
         return [
             {
-                "id": one.id,
-                "at": one.at,
-                "kind": one.kind,
+                **shown(one, "id", "at", "kind"),
                 **describe_key("guilty", one.guilty, names),
                 "words": one.words,
                 **({"file": one.body.decode()} if wanted else {}),

@@ -30,26 +30,22 @@ from leasekit.core.time import Instant, Term
 from leasekit.core.timetable.profile import FOREVER, Profile
 
 
+@attrs.define(eq=False, slots=False)
 class SiteDelegations:
     """A site's side of :class:`Issued`: see :class:`leasekit.actors.issued.Issuer`."""
 
-    def __init__(
-        self,
-        kernel: Kernel,
-        keyring: Keyring,
-        inventory: Inventory,
-        claims: SiteClaims,
-        settings: AuthoritySettings,
-    ) -> None:
-        self._kernel = kernel
-        self._keyring = keyring
-        self._inventory = inventory
-        self._claims = claims
-        self._settings = settings
-        self.issued = Issued(kernel, keyring, self)
-        self.reclaimed: list[Callable[[Delegation], None]] = []
-        """Who is told, in order, of a delegation that is taken back."""
-        self._begun = False
+    _kernel: Kernel
+    _keyring: Keyring
+    _inventory: Inventory
+    _claims: SiteClaims
+    _settings: AuthoritySettings
+    issued: Issued = attrs.field(init=False)
+    reclaimed: list[Callable[[Delegation], None]] = attrs.field(factory=list, init=False)
+    """Who is told, in order, of a delegation that is taken back."""
+    _begun: bool = attrs.field(default=False, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.issued = Issued(self._kernel, self._keyring, self)
 
     def begin(self) -> bool:
         """It is known what time it is: what the settings say is given, for the first time or again. Returns whether

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import attrs
 
-from leasekit.actors.dispatch import command, query
+from leasekit.actors.dispatch import command, query, shown
 from leasekit.actors.kernel import Kernel
 from leasekit.actors.settings import AuthoritySettings
 from leasekit.actors.site.calendars import Calendars
@@ -167,11 +167,8 @@ class SiteOutages:
 
     def describe(self) -> list[dict[str, Any]]:
         """Each as plain data for an operator."""
-        names = ("type", "lease", "since", "again", "tries")
-        return [
-            {**{name: getattr(outage, name) for name in names}, **view(outage.reason)}
-            for outage in self.by_lease.values()
-        ]
+        fields = ("type", "lease", "since", "again", "tries")
+        return [{**shown(outage, *fields), **view(outage.reason)} for outage in self.by_lease.values()]
 
 
 @attrs.define(eq=False)
@@ -365,9 +362,7 @@ class UnitCommands:
         return [
             {
                 "unit": unit.id,
-                "type": unit.type,
-                "lease": unit.lease,
-                "setup": unit.setup,
+                **shown(unit, "type", "lease", "setup"),
                 "properties": self._context(unit, lease),
                 "configuration": lease.properties if lease is not None else EMPTY,
             }

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import chain, count
 from typing import Final
 
+import attrs
+
 from leasekit.core.filters import Filter, FilterError, parse_filter
 from leasekit.core.properties import Properties
 
@@ -24,28 +26,28 @@ KEPT: Final = 64
 """Beyond so many filters those go that nobody waits with."""
 
 
+@attrs.define(eq=False)
 class UnitKind:
     """Units of one type that are alike."""
 
-    __slots__ = ("properties", "type", "units")
-
-    def __init__(self, type_: str, properties: Properties) -> None:
-        self.type = type_
-        self.properties = properties
-        self.units: dict[str, None] = {}
+    type: str
+    properties: Properties
+    units: dict[str, None] = attrs.field(factory=dict)
 
 
+@attrs.define(eq=False)
 class _Answers:
     """What one filter has said of the units of a type: of the kinds, or units, that came up to ``seen``."""
 
-    __slots__ = ("accepted", "filter", "names_units", "pending", "seen")
+    filter: Filter
+    accepted: set[UnitKind | str] = attrs.field(factory=set)
+    seen: int = -1
+    pending: Iterator[tuple[UnitKind | str, int]] = attrs.field(factory=lambda: iter(()))
 
-    def __init__(self, filter_: Filter) -> None:
-        self.filter = filter_
-        self.names_units = "unit" in filter_.names
-        self.accepted: set[UnitKind | str] = set()
-        self.seen = -1
-        self.pending: Iterator[tuple[UnitKind | str, int]] = iter(())
+    @property
+    def names_units(self) -> bool:
+        """Whether it is asked for each unit."""
+        return "unit" in self.filter.names
 
 
 class Kinds:

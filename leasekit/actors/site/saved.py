@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import attrs
 
-from leasekit.actors.dispatch import query
+from leasekit.actors.dispatch import query, shown
 from leasekit.actors.kernel import Kernel
 from leasekit.actors.keyring import Keyring
 from leasekit.actors.settings import AuthoritySettings
@@ -36,26 +36,23 @@ DROP_AGAIN: Final[Duration] = HOUR
 """When it is tried again to throw away what could not be."""
 
 
+@attrs.define(eq=False, slots=False)
 class SiteSaved:
     """What a site has saved."""
 
-    def __init__(
-        self,
-        kernel: Kernel,
-        keyring: Keyring,
-        leases: Mapping[str, SiteLease],
-        inventory: Inventory,
-        settings: AuthoritySettings,
-    ) -> None:
-        self._kernel = kernel
-        self._keyring = keyring
-        self._leases = leases
-        self._inventory = inventory
-        self._settings = settings
-        self.units: dict[str, SavedUnit] = {}
-        """What is kept, by key."""
-        self._busy: dict[str, SavedUnit] = {}
-        kernel.register(SavedUnit, due_at=lambda kept: kept.until if kept.state == sv.SAVED else None, on_due=self._due)
+    _kernel: Kernel
+    _keyring: Keyring
+    _leases: Mapping[str, SiteLease]
+    _inventory: Inventory
+    _settings: AuthoritySettings
+    units: dict[str, SavedUnit] = attrs.field(factory=dict, init=False)
+    """What is kept, by key."""
+    _busy: dict[str, SavedUnit] = attrs.field(factory=dict, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._kernel.register(
+            SavedUnit, due_at=lambda kept: kept.until if kept.state == sv.SAVED else None, on_due=self._due
+        )
 
     # -- suspending --------------------------------------------------------------------------------------------
 
@@ -220,18 +217,8 @@ class SiteSaved:
 
     @query("saved")
     def _query_saved(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
-        return [
-            {
-                "key": one.id,
-                "lease": one.lease,
-                "unit": one.unit,
-                "holder": one.holder,
-                "type": one.type,
-                "state": one.state,
-                "until": one.until,
-            }
-            for one in self.units.values()
-        ]
+        fields = ("lease", "unit", "holder", "type", "state", "until")
+        return [{"key": one.id, **shown(one, *fields)} for one in self.units.values()]
 
 
 @attrs.define(eq=False)

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
+import attrs
+
 from leasekit.actors.kernel import Kernel
 from leasekit.actors.site.units import Units
 from leasekit.actors.turns import MapperTurns, is_inline
@@ -23,23 +25,24 @@ HELD: Final = "held"
 _ORDER = {SHRINK: 0, GROW: 1, REPLACE: 2, NEW: 3}
 
 
+@attrs.define(eq=False, slots=False)
 class DemandQueue:
     """Leases that wait for their site's mapper, by what they need, and what it was shown last. A mapper that
     ``watches`` wants to know of any change, whether a lease waits or not.
     """
 
-    def __init__(self, leases: Mapping[str, SiteLease], watches: bool) -> None:
-        self.leases = leases
-        """All leases of the site."""
-        self.watches = watches
-        self.ops: dict[str, str] = {}
-        """What each lease that waits needs."""
-        self.alone = False
-        """Whether those that shrink were shown by themselves."""
-        self.stale = False
-        """Whether something had changed when the mapper's decisions came."""
-        self._look = self._more = False
-        self._shown: dict[str, int] = {}
+    leases: Mapping[str, SiteLease]
+    """All leases of the site."""
+    watches: bool
+    ops: dict[str, str] = attrs.field(factory=dict, init=False)
+    """What each lease that waits needs."""
+    alone: bool = attrs.field(default=False, init=False)
+    """Whether those that shrink were shown by themselves."""
+    stale: bool = attrs.field(default=False, init=False)
+    """Whether something had changed when the mapper's decisions came."""
+    _look: bool = attrs.field(default=False, init=False)
+    _more: bool = attrs.field(default=False, init=False)
+    _shown: dict[str, int] = attrs.field(factory=dict, init=False)
 
     def __len__(self) -> int:
         return len(self.ops)
@@ -151,19 +154,21 @@ FILTERS_MAX: Final = 4
 _SLICE: Final = Turn(-1, lambda: TurnDone(-1), yields=True)
 
 
+@attrs.define(eq=False)
 class SiteTurns:
     """The turns of a site's mapper."""
 
-    def __init__(
-        self, kernel: Kernel, turns: MapperTurns, mapper: AuthorityMapper, queue: DemandQueue, units: Units
-    ) -> None:
-        self._kernel = kernel
-        self._turns = turns
-        self.mapper = mapper
-        self._queue = queue
-        self._units = units
-        self._inline = is_inline(mapper)
-        self._filtered_by = str(getattr(mapper, "filtered_by", "")) if self._inline else ""
+    _kernel: Kernel
+    _turns: MapperTurns
+    mapper: AuthorityMapper
+    _queue: DemandQueue
+    _units: Units
+    _inline: bool = attrs.field(init=False)
+    _filtered_by: str = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._inline = is_inline(self.mapper)
+        self._filtered_by = str(getattr(self.mapper, "filtered_by", "")) if self._inline else ""
 
     def at(self) -> Instant | None:
         """When the next turn is due: if leases wait for units, or the mapper watches, and something has changed since
@@ -196,11 +201,9 @@ class SiteTurns:
         seen = units if self._inline else units.snapshot()
         # Looked up once a turn, and only if the mapper watches.
         later = booked(queue, {lease.id for lease, _ in shown}) if queue.watches else {}
-
-        def of_type(type_: str) -> Sequence[Demand]:
-            return later.get(type_, ())
-
-        cycle = AuthorityCycle(self._kernel.now, demands, seen.free, seen.view, seen.all, of_type)
+        cycle = AuthorityCycle(
+            self._kernel.now, demands, seen.free, seen.view, seen.all, lambda type_: later.get(type_, ())
+        )
         return self._turns.begin(lambda: self.mapper.assign(cycle))._replace(yields=queue.is_more_to_show())
 
     def _few(self, ordered: list[tuple[SiteLease, str]]) -> list[tuple[SiteLease, str]]:

@@ -75,7 +75,7 @@ _KEPT_OUT: Final = frozenset(
         # a broker's
         "cycles", "granted", "subdelegation",
         # a site's
-        "_times", "_unit_ends", "_windows", "closes", "delegations", "incidents", "inventory", "outages",
+        "_times", "_unit_ends", "closes", "delegations", "incidents", "inventory", "outages",
         "saved",
     }
 )  # fmt: skip

@@ -132,7 +132,7 @@ WIRING: Final = frozenset(
         # a site's
         "_act", "_claims", "_ends", "_failures_max", "_inventory", "_power", "_receipts", "_signer_of",
         "_times", "_turns", "_unit_ends", "_updates",
-        "_waits", "_windows", "moved", "reclaimed", "watches",
+        "_waits", "moved", "reclaimed", "watches",
     }
 )  # fmt: skip
 """Attributes that the constructors of an actor and its parts fill in from settings alone, and that do not change."""
