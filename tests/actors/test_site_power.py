@@ -506,7 +506,7 @@ def test_what_a_meter_read_stays_until_it_is_read_again() -> None:
     bench.tell(Power("vm-0", "off"))
     bench.run_until(bench.now + MINUTE)
     for event, said in (("on", {"watts": "300", "idle_watts": "90", "power": "on"}), ("off", {"power": "off"})):
-        units.switch(unit, event, None)
+        units.switch(unit.id, event, None)
         units.done(ActionDone(unit.action, unit.id, True, said))
         assert unit.metered == {"watts": "300", "idle_watts": "90"}
     assert "power" not in units.view("vm-0").properties

@@ -54,7 +54,7 @@ from leasekit.actors.site.redeems import (
     AcceptedTerms,
     ClaimAccounts,
     ClaimHistory,
-    Continuations,
+    RedeemedTickets,
     Redemptions,
     TicketAdmission,
     TicketChecks,
@@ -191,8 +191,8 @@ BUGS: Final[dict[str, Bug]] = {
     ),
     # -- units
     "a unit is free before its teardown has ended": Bug(
-        Units, "take", 'self._act(unit, "teardown", 0)',
-        'self._act(unit, "teardown", 0); self.done(ActionDone(unit.action, unit.id, True))',
+        Units, "take", 'self._tear_down(unit, "teardown", None)',
+        'self._tear_down(unit, "teardown", None); self.done(ActionDone(unit.action, unit.id, True))',
     ),
     "a lease is closed before its units are down": Bug(
         SiteLeases, "check_down", "and not self._units.holding.get(lease.id)", ""
@@ -287,10 +287,10 @@ BUGS: Final[dict[str, Bug]] = {
         "    if known is not None and known.state == VOID:",
     ),
     "an extend is refused for a notice that there was not": Bug(
-        Continuations, "extend", "if lease.noticed >= 0:", "if lease.noticed >= 0 or leaf.serial % 3 == 0:"
+        RedeemedTickets, "extend", "if lease.noticed >= 0:", "if lease.noticed >= 0 or leaf.serial % 3 == 0:"
     ),
     "an extend is refused as out of term": Bug(
-        Continuations, "extend", "leaf.term.start != lease.term.end", "leaf.term.start != lease.term.end + 1"
+        RedeemedTickets, "extend", "leaf.term.start != lease.term.end", "leaf.term.start != lease.term.end + 1"
     ),
     # -- leases that follow others, and wait for others
     "a slice is redeemed before all have tickets": Bug(Slices, "settle", ">= record.hold", ">= 1"),

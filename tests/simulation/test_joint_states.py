@@ -76,15 +76,10 @@ def nothing(*args: Any, **kwargs: Any) -> None:
     """What a forgotten step does."""
 
 
-def keep_units(self: Units, unit: Any, lease: str) -> bool:
-    """A site that forgets to tear down."""
-    return False
-
-
 PLANTED: dict[str, tuple[type[Any], str, Callable[..., Any]]] = {
     "actions are not done again after a restart": (Units, "resume", nothing),
     "counters are not kept": (Kernel, "_save_counters", nothing),
-    "units are not torn down": (Units, "take", keep_units),
+    "units are not torn down": (Units, "take", nothing),
     "a request that is unanswered is not sent again": (GuestOperations, "due", nothing),
     "acknowledgements are ignored": (Served, "_on_ack", nothing),
     "tickets are not given back": (Returns, "give_back", nothing),

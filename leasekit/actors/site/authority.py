@@ -22,8 +22,7 @@ from leasekit.actors.site.redeems import (
     AcceptedTerms,
     ClaimAccounts,
     ClaimHistory,
-    Continuations,
-    NewTickets,
+    RedeemedTickets,
     Redemptions,
     TicketAdmission,
     TicketChecks,
@@ -94,7 +93,7 @@ class Authority(Server[SiteLease]):
 
         # What guests and brokers send.
         terms = AcceptedTerms(kernel, leases, ends, claims, updates)
-        tickets = NewTickets(served, checks, admission, terms)
+        tickets = RedeemedTickets(keyring, claims, checks, admission, terms)
         self.closes = Closes(kernel, served, updates, ends, Receipts(kernel, keyring, claims))
         early_ends = EarlyEnds(kernel, keyring, claims, leases, ends)
         double_use = DoubleUse(leases, accusations, updates, ends)
@@ -102,9 +101,7 @@ class Authority(Server[SiteLease]):
             saved, claims, self.incidents, outages, failures, calendars, self.closes, early_ends,
             UnitCommands(leases, units, calendars, demands, operations.context),
             Maintenance(kernel, self.leases, leases.notice, calendars, withheld),
-            Redemptions(
-                served, leases, tickets, terms, Continuations(keyring, claims, checks, admission, terms)
-            ),
+            Redemptions(served, leases, terms, tickets),
             Relinquishments(kernel, keyring, claims, ClaimVoids(kernel, claims, leases, ends), double_use),
         ):  # fmt: skip
             self.dispatch.add(part)

@@ -48,23 +48,19 @@ class Receipts:
     _keyring: Keyring
     _claims: SiteClaims
 
-    def late(self, peer: str, message: CloseLease) -> bytes:
-        """The receipt for a claim whose lease was over for so long that only the claim is remembered."""
-        signer = self._keyring.said_by(peer, message.relinquishment)
-        note = check_statement(self._keyring.scheme, message.relinquishment, RELINQUISHMENT, signer=signer)
-        known = self._claims.get(note.subject)
-        if known is None or known.lease != message.lease:
+    def of(self, peer: str, message: CloseLease, lease: SiteLease | None) -> bytes:
+        """The receipt for what is left of the lease's claim, if its guest gives that back; none for an older one, which
+        is used up. Without the lease, which was over for so long, only its claim is remembered.
+        """
+        data = message.relinquishment
+        if not data:
             return b""
-        at = max(self._kernel.now, note.at)
-        return self._claims.receipt(note.subject, self._claims.end_claim(note.subject, at), message.lease)
-
-    def of(self, lease: SiteLease, peer: str, data: bytes) -> bytes:
-        """The receipt for what is left of the lease's claim; none for an older one, which is used up."""
         note = check_statement(self._keyring.scheme, data, RELINQUISHMENT, signer=self._keyring.said_by(peer, data))
-        if note.subject != lease.claim:
+        known = self._claims.get(note.subject)
+        if note.subject != lease.claim if lease is not None else known is None or known.lease != message.lease:
             return b""
-        at = max(self._kernel.now, note.at)
-        return self._claims.receipt(lease.claim, self._claims.end_claim(lease.claim, at), lease.id)
+        end = self._claims.end_claim(note.subject, max(self._kernel.now, note.at))
+        return self._claims.receipt(note.subject, end, message.lease)
 
 
 @attrs.define(eq=False, slots=False)
@@ -91,7 +87,7 @@ class Closes:
         if fresh != FRESH:
             self._served.repeat(lease, message.number)
             return
-        receipt = self._receipts.of(lease, peer, message.relinquishment) if message.relinquishment else b""
+        receipt = self._receipts.of(peer, message, lease)
         lease.number = message.number
         self._kernel.touch(lease)
         if lease.ended >= 0:
@@ -117,7 +113,7 @@ class Closes:
         Only so many, or a guest could fill the memory with them. Or one that is long forgotten: its claim is not.
         """
         self._served.check_id(message.lease, peer)
-        receipt = self._receipts.late(peer, message) if message.relinquishment else b""
+        receipt = self._receipts.of(peer, message, None)
         now = self._kernel.now
         lease = SiteLease(
             message.lease, peer, "", "", au.CLOSED, NONE, b"", Term(now, now + 1), 0, message.number,

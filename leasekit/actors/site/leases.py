@@ -15,7 +15,6 @@ import attrs
 from leasekit.actors.kernel import Kernel, earliest
 from leasekit.actors.served import Served
 from leasekit.actors.site.calendars import Calendars
-from leasekit.actors.site.power import switch
 from leasekit.actors.site.saved import SiteSaved
 from leasekit.actors.site.turns import GROW, NEW, REPLACE, SHRINK, DemandQueue
 from leasekit.actors.site.units import Inventory, Units
@@ -375,7 +374,7 @@ class Assignment:
             Assign: lambda one: self._assign(*self._waiting(one.lease), one.units),
             Release: lambda one: self._release(*self._waiting(one.lease), one.units),
             Refuse: lambda one: self._refuse(*self._waiting(one.lease), of_mapper(one.reason)),
-            Power: lambda one: switch(self._units, one),
+            Power: lambda one: self._units.switch(one.unit, one.to, of_mapper(one.reason) if one.reason else None),
         }
 
     def _waiting(self, id_: str) -> tuple[SiteLease, str]:

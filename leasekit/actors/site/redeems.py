@@ -139,13 +139,9 @@ class ClaimAccounts:
             try:
                 self._limits.check_line(ticket)
             except TicketError:
-                self.withdraw(leaf)
+                self._claims.tree.withdraw(leaf.digest)
                 raise
         return until
-
-    def withdraw(self, leaf: Claim) -> None:
-        """A claim that was counted is not honoured after all."""
-        self._claims.tree.withdraw(leaf.digest)
 
     def honour(self, ticket: Ticket) -> None:
         """A ticket that was counted is honoured: what is above its leaf is remembered."""
@@ -189,7 +185,7 @@ class TicketAdmission:
             else:
                 table.reserve(leaf.digest, leaf.units, self._rest(leaf, until))
         except Shortfall as short:
-            self._accounts.withdraw(leaf)
+            self._claims.tree.withdraw(leaf.digest)
             raise self._told.no_room(ticket, short) from short
         self._accounts.honour(ticket)
         return until
@@ -335,14 +331,26 @@ class AcceptedTerms:
 
 
 @attrs.define(eq=False)
-class Continuations:
-    """Extends and modifies by tickets."""
+class RedeemedTickets:
+    """What leases get by tickets: their first terms, extends and modifies."""
 
     _keyring: Keyring
     _claims: SiteClaims
     _checks: TicketChecks
     _admission: TicketAdmission
     _terms: AcceptedTerms
+
+    def new(self, peer: str, message: Redeem) -> tuple[SiteLease, Claim, Instant]:
+        """A lease by its first ticket; the claim, and when that ends. Raises ``TicketError``."""
+        ticket, leaf = self._checks.check_first(peer, message.ticket, message.resource)
+        until = self._admission.admit(ticket)
+        lease = SiteLease(
+            message.lease, peer, message.slice, leaf.type, au.TICKETED, au.REDEEMING, leaf.digest, leaf.term,
+            leaf.units, message.number, message.resource, message.properties, settles=message.number,
+            root=leaf.issuer, preemptible=leaf.constraints.get("preemptible") == "true", origin=ticket.root.digest,
+            key=self._keyring.key_of(peer),
+        )  # fmt: skip
+        return lease, leaf, until
 
     def extend(self, lease: SiteLease, peer: str, message: Redeem) -> None:
         """The lease goes on from its end. Raises ``TicketError``."""
@@ -398,40 +406,13 @@ class Continuations:
 
 
 @attrs.define(eq=False)
-class NewTickets:
-    """The first ticket of a lease."""
-
-    _served: Served[SiteLease]
-    _checks: TicketChecks
-    _admission: TicketAdmission
-    _terms: AcceptedTerms
-
-    def redeem(self, peer: str, message: Redeem) -> SiteLease:
-        """Make the lease. Raises ``RemoteError``."""
-        self._served.check_id(message.lease, peer)
-        _check_words(message)
-        ticket, leaf = self._checks.check_first(peer, message.ticket, message.resource)
-        until = self._admission.admit(ticket)
-        lease = SiteLease(
-            message.lease, peer, message.slice, leaf.type, au.TICKETED, au.REDEEMING, leaf.digest, leaf.term,
-            leaf.units, message.number, message.resource, message.properties, settles=message.number,
-            root=leaf.issuer, preemptible=leaf.constraints.get("preemptible") == "true", origin=ticket.root.digest,
-            key=self._served.key_of(peer),
-        )  # fmt: skip
-        self._served.leases[lease.id] = lease
-        self._terms.begin(lease, leaf, until)
-        return lease
-
-
-@attrs.define(eq=False)
 class Redemptions:
     """The redeems that guests send."""
 
     _served: Served[SiteLease]
     _leases: SiteLeases
-    _tickets: NewTickets
     _terms: AcceptedTerms
-    _continuations: Continuations
+    _tickets: RedeemedTickets
 
     @takes(Redeem, REDEEM)
     def _on_redeem(self, peer: str, message: Redeem) -> None:
@@ -441,7 +422,7 @@ class Redemptions:
         if message.op not in (NEW, EXTEND, MODIFY, UNDO):
             raise RemoteError(Code.BAD_OP, f"op: found {message.op!r}, allowed are {NEW}, {EXTEND}, {MODIFY}, {UNDO}")
         if message.op == NEW:
-            lease = self._tickets.redeem(peer, message) if lease is None else self._terms.again(lease, message)
+            lease = self._new(peer, message) if lease is None else self._terms.again(lease, message)
         elif lease is None:
             raise RemoteError(Code.UNKNOWN_LEASE, f"{self._served.name} has no lease {message.lease}")
         else:
@@ -452,6 +433,14 @@ class Redemptions:
                 return
         self._served.accept(lease, message.number)
         self._leases.touch(lease)
+
+    def _new(self, peer: str, message: Redeem) -> SiteLease:
+        self._served.check_id(message.lease, peer)
+        _check_words(message)
+        lease, leaf, until = self._tickets.new(peer, message)
+        self._served.leases[lease.id] = lease
+        self._terms.begin(lease, leaf, until)
+        return lease
 
     def _continue(self, lease: SiteLease, peer: str, message: Redeem) -> None:
         _check_words(message)
@@ -464,9 +453,9 @@ class Redemptions:
             raise RemoteError(Code.WAITING, who=lease.id)
         au.MACHINE.next((lease.state, lease.pending), message.op)  # raises before anything is reserved
         if message.op == EXTEND:
-            self._continuations.extend(lease, peer, message)
+            self._tickets.extend(lease, peer, message)
         else:
-            self._continuations.modify(lease, peer, message)
+            self._tickets.modify(lease, peer, message)
 
 
 def _check_words(message: Redeem) -> None:

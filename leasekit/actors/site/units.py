@@ -6,12 +6,14 @@ with switching on and off as well. What a settled unit means for its lease is fo
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import attrs
 from sortedcontainers import SortedList
 
+from leasekit.actors.dispatch import shown
 from leasekit.actors.kernel import Kernel
 from leasekit.actors.settings import UnitGroup
 from leasekit.actors.site.kinds import Kinds
@@ -30,22 +32,25 @@ from leasekit.core.steps import ActionDone
 from leasekit.core.words import view, words
 
 
+@attrs.define(eq=False, slots=False)
 class Inventory:
     """The units that the settings name, in groups. Raises ``ValueError`` for a name used twice."""
 
-    def __init__(self, groups: Sequence[UnitGroup]) -> None:
-        self.groups = groups
-        self.types: dict[str, Properties] = {}
-        """The resource properties of each type."""
-        self._switched = frozenset(group.type for group in groups if group.power)
-        self._of: dict[str, tuple[str, Properties]] = {}
-        self._count: dict[str, int] = {}
-        for group in groups:
+    groups: Sequence[UnitGroup]
+    types: dict[str, Properties] = attrs.field(factory=dict, init=False)
+    """The resource properties of each type."""
+    _of: dict[str, tuple[str, Properties]] = attrs.field(factory=dict, init=False)
+    _count: Counter[str] = attrs.field(factory=Counter, init=False)
+    _switched: frozenset[str] = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._switched = frozenset(group.type for group in self.groups if group.power)
+        for group in self.groups:
             self.types[group.type] = group.properties
             all_ = {**group.properties, **group.own} if group.own else group.properties
             for name in group.names:
                 self.check(name, self._of.get(name, (group.type,))[0], group.type)
-                self._count[group.type] = self._count.get(group.type, 0) + (name not in self._of)
+                self._count[group.type] += name not in self._of
                 self._of[name] = (group.type, all_)
 
     @staticmethod
@@ -70,17 +75,16 @@ class Inventory:
 
     def total(self, type_: str) -> int:
         """How many units of the type there are, in service or not."""
-        return self._count.get(type_, 0)
+        return self._count[type_]
 
     def is_switched(self, type_: str) -> bool:
         """Whether a driver can switch units of the type on and off."""
         return type_ in self._switched
 
 
-Note = Callable[[SiteUnit, str, str, str, Reason | None], None]
-"""Write down that a unit's power went by an event from one state to another, and why."""
-
 FAILED: Final = "failed"
+SWITCHES: Final = ("on", "off", "suspend")
+"""What a mapper may decide of a unit's power."""
 
 METERED: Final = frozenset({"gflops", "gflops_per_watt", "idle_watts", "watts"})
 """What a driver that switches a unit may say of it, beside the inventory."""
@@ -90,13 +94,8 @@ METERED: Final = frozenset({"gflops", "gflops_per_watt", "idle_watts", "watts"})
 class UnitPower:
     """Moves the power of units; whose they are is for the layer above."""
 
-    _note: Note
+    _kernel: Kernel
     _act: Callable[[SiteUnit, str, int], None]
-
-    @staticmethod
-    def is_moving(unit: SiteUnit) -> bool:
-        """Whether a driver is switching it."""
-        return unit.power in pw.OPERATION
 
     def switch(self, unit: SiteUnit, event: str, why: Reason | None) -> None:
         """Begin what ``event`` (``on``, ``off``, ``suspend``) says. Raises ``ProtocolError`` where the table has no
@@ -135,13 +134,12 @@ class UnitPower:
     def _fire(self, unit: SiteUnit, event: str, why: Reason | None) -> None:
         before = unit.power
         unit.power = pw.MACHINE.next((before, NONE), event)[0]
-        self._note(unit, event, before, unit.power, why)
+        self._kernel.note(unit.id, f"power {event}", before, unit.power, Reason(Code.UNIT, unit.id).because(why))
+        self._kernel.touch(unit)
 
 
 GONE: Final = Reason(Code.NOT_IN_INVENTORY)
 """Why a unit is out of service that the settings name no more. A lease that has it keeps it."""
-REASON_MAX: Final = 1000
-"""The longest reason that is taken from a driver or mapper, in characters: messages hold twice as much."""
 
 Act = Callable[[SiteUnit, str, int], None]
 """Have ``op`` done to a unit under a number; 0 means a new number."""
@@ -151,34 +149,36 @@ end of which action, if it was one.
 """
 
 
+@attrs.define(eq=False, slots=False)
 class Units:
     """All units of a site, by id and by type; free ones in the order in which they are best given out."""
 
-    def __init__(
-        self, kernel: Kernel, inventory: Inventory, failures_max: int, act: Act, waits: Callable[[SiteUnit], bool]
-    ) -> None:
-        """One that ``waits`` is not set up yet."""
-        self._kernel = kernel
-        self._inventory = inventory
-        self._failures_max = failures_max
-        self._act = act
-        self._waits = waits
-        self._power = UnitPower(self._note_power, act)
-        self.moved: list[Moved] = []
-        """Who is told, in order, of what happens to a unit."""
-        self._ending: ActionDone | None = None
-        kernel.register(SiteUnit)
+    _kernel: Kernel
+    _inventory: Inventory
+    _failures_max: int
+    _act: Act
+    _waits: Callable[[SiteUnit], bool]
+    """Whether a unit is not to be set up yet."""
+    moved: list[Moved] = attrs.field(factory=list, init=False)
+    """Who is told, in order, of what happens to a unit."""
+    kinds: Kinds = attrs.field(init=False)
+    """Their kinds by what mappers see of them, and what filters say of those."""
+    holding: dict[str, int] = attrs.field(init=False)
+    """How many units each lease has that are to be torn down before it is over."""
+    _power: UnitPower = attrs.field(init=False)
+    _units: dict[str, SiteUnit] = attrs.field(init=False)
+    _free: dict[str, SortedList] = attrs.field(init=False)
+    _tearing: dict[str, dict[str, SiteUnit]] = attrs.field(init=False)
+    _ending: ActionDone | None = attrs.field(default=None, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._power = UnitPower(self._kernel, self._act)
+        self._kernel.register(SiteUnit)
         self._reset()
         self._declare()
 
     def _reset(self) -> None:
-        self._units: dict[str, SiteUnit] = {}
-        self._free: dict[str, SortedList] = {}
-        self._tearing: dict[str, dict[str, SiteUnit]] = {}
-        self.holding: dict[str, int] = {}
-        """How many units each lease has that are to be torn down before it is over."""
-        self.kinds = Kinds()
-        """Their kinds by what mappers see of them, and what filters say of those."""
+        self._units, self._free, self._tearing, self.holding, self.kinds = {}, {}, {}, {}, Kinds()
 
     # -- inventory ---------------------------------------------------------------------------------------------
 
@@ -247,10 +247,6 @@ class Units:
         """How many units of the type aren't out of service."""
         return sum(unit.state != au.OUT and not unit.retire for unit in self._units.values() if unit.type == type_)
 
-    def is_switched(self, unit: SiteUnit) -> bool:
-        """Whether a driver can switch the unit on and off."""
-        return self._inventory.is_switched(unit.type)
-
     def power(self, unit: SiteUnit) -> str:
         """The unit's power. One that no driver switches (any more) is its operator's to switch on: it counts as on."""
         return unit.power if self._inventory.is_switched(unit.type) else pw.ON
@@ -305,8 +301,7 @@ class Units:
         """The same views, which hold still while the units go on."""
         free = {type_: list(self.free(type_)) for type_ in self._inventory.types}
         views = {name: self.view(name) for name in self._units}
-        all_ = {type_: [view for view in views.values() if view.type == type_] for type_ in self._inventory.types}
-        return UnitsSnapshot(free, views, all_)
+        return UnitsSnapshot(free, views)
 
     def is_available(self, unit: SiteUnit) -> bool:
         """Whether the unit can be given out now."""
@@ -338,10 +333,8 @@ class Units:
             self._power.wake(unit, Reason(Code.FOR_LEASE, unit.promised))
             self._fire_nothing(unit)
 
-    def take(self, unit: SiteUnit, lease: str) -> bool:
-        """Take a unit from a lease. Returns whether its teardown is now under way for that lease (else it never had
-        it).
-        """
+    def take(self, unit: SiteUnit, lease: str) -> None:
+        """Take a unit from a lease: it is torn down, if the lease ever had it."""
         if unit.promised == lease:
             unit.promised = ""
             if unit.state != au.FREE:
@@ -352,13 +345,8 @@ class Units:
             else:
                 self._put_free(unit)
             self._fire_nothing(unit)
-            return False
-        if unit.lease != lease or unit.state == au.TEARDOWN:
-            return unit.lease == lease
-        self._fire(unit, "teardown", None)
-        self._tearing[unit.type][unit.id] = unit
-        self._act(unit, "teardown", 0)
-        return True
+        elif unit.lease == lease and unit.state != au.TEARDOWN:
+            self._tear_down(unit, "teardown", None)
 
     def change(self, unit: SiteUnit) -> bool:
         """Bring a unit to its lease's new properties: now if it is up, or else when it is. Returns whether it was up,
@@ -388,7 +376,7 @@ class Units:
         if done.reason:
             done = done._replace(reason=clip(done.reason))
         unit.action, self._ending = 0, done
-        ended = self._switched(unit, done) if self._power.is_moving(unit) else self._ended(unit, done)
+        ended = self._switched(unit, done) if unit.power in pw.OPERATION else self._ended(unit, done)
         self._ending = None
         return ended
 
@@ -401,10 +389,7 @@ class Units:
             self._failed(unit, Reason(Code.SETUP_FAILED, detail=done.reason), done.blame)
             if done.blame == SITE:
                 unit.promised = lease  # its lease waits with it
-            self._fire(unit, "failed", unit.reason)
-            if not unit.promised:
-                self._tearing[unit.type][unit.id] = unit
-            self._act(unit, "teardown", 0)
+            self._tear_down(unit, "failed", unit.reason)
             return "failed", unit, lease
         if unit.state == au.CHANGE:
             if done.ok and done.properties:
@@ -416,8 +401,12 @@ class Units:
     def lose(self, unit: SiteUnit, reason: Reason) -> None:
         """A unit that was up is down: what is left of it goes, and it is free again."""
         self._failed(unit, reason)
-        self._fire(unit, "failed", unit.reason)
-        self._tearing[unit.type][unit.id] = unit
+        self._tear_down(unit, "failed", unit.reason)
+
+    def _tear_down(self, unit: SiteUnit, event: str, why: Reason | None) -> None:
+        self._fire(unit, event, why)
+        if not unit.promised:
+            self._tearing[unit.type][unit.id] = unit
         self._act(unit, "teardown", 0)
 
     def _is_up(self, unit: SiteUnit, what: str, reason: Reason | None) -> str:
@@ -450,15 +439,25 @@ class Units:
             self.holding.pop(lease, None)
         return "down", unit, lease
 
-    def switch(self, unit: SiteUnit, event: str, why: Reason | None) -> None:
-        """Have a free unit switched: ``on``, ``off``, or ``suspend``. Raises ``ProtocolError``, and changes nothing, if
-        it can't be, as it is.
+    def switch(self, name: str, to: str, why: Reason | None) -> None:
+        """Have a free unit switched, as a mapper decides. Raises ``CommandError``, with nothing changed, if that can't
+        be done.
         """
+        if name not in self._units:
+            raise CommandError(f"there is no unit {name!r}")
+        if to not in SWITCHES:
+            raise CommandError(f"unit {name}: found {to!r}, it can be switched to one of: {', '.join(SWITCHES)}")
+        unit = self._units[name]
+        if not self._inventory.is_switched(unit.type):
+            raise CommandError(f"unit {name}: no driver switches units of type {unit.type!r}")
+        if unit.state != au.FREE or unit.promised:
+            holder = unit.lease or unit.promised
+            raise CommandError(f"unit {name} is {unit.state}{f', for lease {holder}' if holder else ''}: it stays on")
+        if not pw.MACHINE.allows((unit.power, NONE), to):
+            raise CommandError(f"unit {name} is {unit.power}: it can't be switched {to}")
         self._take_free(unit)
-        try:
-            self._power.switch(unit, event, why)
-        finally:
-            self._put_free(unit)
+        self._power.switch(unit, to, why)
+        self._put_free(unit)
 
     def _switched(self, unit: SiteUnit, done: ActionDone) -> tuple[str, SiteUnit, str] | None:
         """A unit was switched, or wasn't: its lease gets it now if it is on, and another one if it can't be."""
@@ -512,10 +511,6 @@ class Units:
         """The unit's row changes, its state doesn't."""
         self._fire(unit, "", None)
 
-    def _note_power(self, unit: SiteUnit, event: str, before: str, after: str, why: Reason | None) -> None:
-        self._kernel.note(unit.id, f"power {event}", before, after, Reason(Code.UNIT, unit.id).because(why))
-        self._kernel.touch(unit)
-
     def resume(self) -> None:
         """After a restart: have done again, under the same number, what was under way, in the order in which it was
         begun: a unit that failed is torn down before the one in its place is set up.
@@ -553,9 +548,7 @@ class Units:
             raise CommandError(f"unit {name} is {words(GONE)}")
         if unit.state == au.OUT and unit.left:
             unit.failures, unit.lease, unit.left = 0, unit.left, ""
-            self._fire(unit, "teardown", None)
-            self._tearing[unit.type][unit.id] = unit
-            self._act(unit, "teardown", 0)
+            self._tear_down(unit, "teardown", None)
         elif unit.state == au.OUT:
             unit.failures = 0
             self._fire(unit, "back", None)
@@ -574,20 +567,14 @@ class Units:
 
     def describe(self) -> list[dict[str, Any]]:
         """Every unit as plain data for an operator."""
+        fields = ("type", "state", "lease", "promised", "failures")
         return [
             {
-                "unit": unit.id,
-                "type": unit.type,
-                "state": unit.state,
-                "lease": unit.lease,
-                "promised": unit.promised,
-                "failures": unit.failures,
-                **view(unit.reason or unit.retire),
-                "power": self.power(unit),
-                "properties": dict(unit.given),
+                "unit": unit.id, **shown(unit, *fields), **view(unit.reason or unit.retire),
+                "power": self.power(unit), "properties": dict(unit.given),
             }
             for unit in self._units.values()
-        ]
+        ]  # fmt: skip
 
 
 @attrs.frozen(slots=True)
@@ -596,7 +583,6 @@ class UnitsSnapshot:
 
     _free: Mapping[str, list[UnitView]]
     _views: Mapping[str, UnitView]
-    _all: Mapping[str, list[UnitView]]
 
     def free(self, type_: str, filter: str = "", /) -> Iterator[UnitView]:
         """As :meth:`Units.free`."""
@@ -608,7 +594,7 @@ class UnitsSnapshot:
 
     def all(self, type_: str, filter: str = "", /) -> list[UnitView]:
         """As :meth:`Units.all`."""
-        return list(_fitting(self._all.get(type_, ()), filter))
+        return list(_fitting((view for view in self._views.values() if view.type == type_), filter))
 
 
 def _any(unit: str) -> bool:
