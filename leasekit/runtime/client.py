@@ -1,4 +1,14 @@
-"""The other end of a control socket, on plain blocking sockets: what the command line uses."""
+"""A control socket: its format, and the end that the command line uses, on plain blocking sockets.
+
+Both ends send frames of a length (4 bytes, big-endian) and msgpack of that length.
+
+A request is ``{"id": int, "kind": str, "name": str, "arguments": {...}}``, its answer ``{"id", "ok": true,
+"result"}`` or ``{"id", "ok": false, "error": str}``; an answer may hold ``"warnings": [str, ...]`` as well, of what an
+operator has to know whatever was asked. Requests on one connection may be sent without waiting; their
+answers come in the order in which they are ready. ``watch`` and ``unit_log`` with ``follow`` are answered when
+nothing can be missed any more, and then followed by ``{"id", "event": {...}}`` until the client hangs up; nothing
+else can be asked on that connection.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +18,52 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
+from struct import Struct
 from typing import Any, Final, Self
+
+import msgpack
 
 from leasekit.config.instants import dated
 from leasekit.core.errors import LeasekitError
-from leasekit.runtime.control_wire import ANSWER_MAX, LENGTH, FrameError, length, pack, unpack
+
+LENGTH: Final = Struct(">I")
+REQUEST_MAX: Final = 2 * 1024 * 1024
+"""The longest request, in bytes."""
+ANSWER_MAX: Final = 256 * 1024 * 1024
+"""The longest answer, in bytes."""
+
+
+class FrameError(LeasekitError):
+    """Bytes that are no frame of a control socket."""
+
+
+def pack(value: Any) -> bytes:
+    """A frame that holds ``value``. Raises ``FrameError`` if msgpack can't say it."""
+    try:
+        body: bytes = msgpack.packb(value)
+    except (TypeError, ValueError, OverflowError, UnicodeEncodeError) as error:
+        raise FrameError(f"can't be sent: {error}") from error
+    return LENGTH.pack(len(body)) + body
+
+
+def length(head: bytes, limit: int) -> int:
+    """The length that a frame's head gives. Raises ``FrameError`` if it is more than ``limit``."""
+    (size,) = LENGTH.unpack(head)
+    if size > limit:
+        raise FrameError(f"found a frame of {size} bytes, allowed are at most {limit}")
+    return int(size)
+
+
+def unpack(body: bytes) -> dict[str, Any]:
+    """The map in a frame's body. Raises ``FrameError``."""
+    try:
+        value = msgpack.unpackb(body, strict_map_key=True)
+    except (ValueError, msgpack.UnpackException) as error:
+        raise FrameError(f"found a frame that is not msgpack: {error or 'malformed'}") from None
+    if not isinstance(value, dict):
+        raise FrameError(f"found a frame that holds {type(value).__name__}, expected a map")
+    return value
+
 
 TIMEOUT: Final = 30.0
 """How long an answer is waited for by default, in seconds."""
@@ -63,25 +113,21 @@ class ControlClient:
         sock.settimeout(self.timeout)
         try:
             sock.connect(os.fspath(self.path))
-        except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError):
-            sock.close()
-            raise ControlError(f"no daemon answers at {self.path}: start it with leasekit up FILE") from None
-        except PermissionError:
-            sock.close()
-            raise ControlError(
-                f"permission denied at {self.path}: a daemon takes commands from the user it runs as only"
-            ) from None
         except OSError as error:
             sock.close()
-            raise ControlError(f"can't connect to {self.path}: {error.strerror or error}") from None
+            if isinstance(error, FileNotFoundError | ConnectionRefusedError | NotADirectoryError):
+                why = f"no daemon answers at {self.path}: start it with leasekit up FILE"
+            elif isinstance(error, PermissionError):
+                why = f"permission denied at {self.path}: a daemon takes commands from the user it runs as only"
+            else:
+                why = f"can't connect to {self.path}: {error.strerror or error}"
+            raise ControlError(why) from None
         return sock
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -165,7 +211,7 @@ class ControlClient:
         return self._early.pop(id_)
 
     def request(self, kind: str, name: str, arguments: Mapping[str, Any] | None = None) -> Any:
-        """One request and its result. ``kind`` is one of :data:`leasekit.runtime.control_wire.KINDS`."""
+        """One request and its result. ``kind`` is one that :mod:`leasekit.runtime.control` serves."""
         return self.receive(self.send(kind, name, arguments))
 
     def send(self, kind: str, name: str, arguments: Mapping[str, Any] | None = None) -> int:

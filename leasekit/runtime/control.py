@@ -20,10 +20,10 @@ from leasekit.core.errors import CommandError, LeasekitError
 from leasekit.core.reasons import read
 from leasekit.core.schema import TABLES, LogRow
 from leasekit.core.words import view
-from leasekit.runtime.control_wire import KINDS, LENGTH, REQUEST_MAX, FrameError, length, pack, unpack
-from leasekit.runtime.feed import WATCH_MAX, Feed, Watcher
+from leasekit.runtime.client import LENGTH, REQUEST_MAX, FrameError, length, pack, unpack
+from leasekit.runtime.logs import TAIL_MAX
+from leasekit.runtime.queues import WATCH_MAX, Feed, Watcher
 from leasekit.runtime.shell import ActorShell
-from leasekit.runtime.unit_logs import TAIL_MAX
 
 CONNECTIONS_MAX: Final = 256
 """How many clients are served at once; further ones are told so."""
@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 
 
 class Control:
-    """Serves ``shell`` on the listening socket that :func:`~leasekit.runtime.frames.listen_unix` made.
+    """Serves ``shell`` on the listening socket that :func:`~leasekit.runtime.sockets.listen_unix` made.
 
     ``describe`` adds to the answer of the query ``status``; ``stop`` ends the daemon. ``more`` are commands beside
     the actor's, by name. ``warnings`` go with every answer, whatever was asked.
@@ -70,7 +70,6 @@ class Control:
             "unit_log": self._unit_log,
             "stop": self._end,
         }
-        assert set(self._kinds) | {"watch"} == set(KINDS)
 
     async def serve(self, listener: trio.SocketListener) -> None:
         """Serve until cancelled."""
@@ -129,7 +128,7 @@ class Control:
         try:
             handler = self._kinds.get(kind)
             if handler is None:
-                raise CommandError(f"kind: found {kind!r:.60}, allowed are {', '.join(KINDS)}")
+                raise CommandError(f"kind: found {kind!r:.60}, allowed are {', '.join(self._kinds)}, watch")
             result = await handler(name, arguments)
             await connection.answer(id_, result)
         except LeasekitError as error:

@@ -1,28 +1,369 @@
-"""From a deploy file to running daemons."""
+"""Daemons: one or several actors of a deploy file in one process, from start to a graceful end.
+
+Each actor has a lock file, its store, its sockets for peers and its control socket. What keeps one from starting,
+or makes it stop, ends the whole process, after the others have come to a graceful end: who supervises it sees an
+exit status, never half a daemon. A ``SIGKILL`` at any moment is fine too: the records say what was under way.
+
+===========  =========================================================================================
+exit status  meaning
+===========  =========================================================================================
+0            stopped by SIGTERM, SIGINT, SIGHUP or on the control socket
+1            could not start: the message says why
+4            the store could not be written for too long
+70           a bug
+128 + n      stopped by signal n a second time: what ran was cancelled at once
+===========  =========================================================================================
+"""
 
 from __future__ import annotations
 
+import fcntl
+import gc
+import logging
 import os
+import signal
 import sys
 import time
-from collections.abc import Sequence
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from getpass import getpass
+from itertools import islice
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import attrs
+import trio
 
-from leasekit.config.build import BuiltActor, build, make_drivers, open_store
+from leasekit.config.build import BoundDriver, BuiltActor, build, make_drivers, open_store
 from leasekit.config.deployment import Deployment
 from leasekit.config.identities import KeySource, prepare
+from leasekit.config.instants import dated
 from leasekit.config.reach import out_of_reach
+from leasekit.config.shell import ShellSettings
+from leasekit.core.claims.keys import Scheme, Signer
 from leasekit.core.errors import LeasekitError
-from leasekit.core.time import INSTANT_MAX, Instant
-from leasekit.runtime.frames import parse_endpoint
+from leasekit.core.schema import Store
+from leasekit.core.steps import ActorLike, PeerChange
+from leasekit.core.time import INSTANT_MAX, Duration, Instant, format_duration
+from leasekit.drivers.files import make_private, narrow
+from leasekit.runtime import logs
+from leasekit.runtime.clock import RealClock
+from leasekit.runtime.control import Control
+from leasekit.runtime.logs import UnitLogs
 from leasekit.runtime.mapper_turns import apart
-from leasekit.runtime.service import EXIT_START, Job, StartError, run_jobs
-from leasekit.runtime.transport import PeerAddress
+from leasekit.runtime.shell import EXIT_BUG, ActorShell, only_leaf
+from leasekit.runtime.sockets import Endpoint, Sockets, parse_endpoint
+from leasekit.runtime.tending import Tending
+from leasekit.runtime.transport import PeerAddress, Transport, TransportSettings
+
+EXIT_START: Final = 1
+"""Exit status: an actor could not be started."""
+SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+logger = logging.getLogger(__name__)
+
+
+class StartError(LeasekitError):
+    """An actor can't be started; the text says why, and what to do."""
+
+
+@attrs.frozen(kw_only=True)
+class Job:
+    """One actor to be run. ``state`` is the folder for what it keeps; ``make`` gives the same actor, without state,
+    every time; ``mapper`` is what its mapper is called when that fails. ``accept_clock``: this machine's clock is
+    believed, although it was set since the daemon ran last.
+    """
+
+    name: str
+    role: str
+    make: Callable[[], ActorLike]
+    inline: bool
+    open_store: Callable[[], Store]
+    signer: Signer
+    scheme: Scheme
+    peers: Sequence[PeerAddress]
+    listen: Sequence[Endpoint]
+    control: Path
+    state: Path
+    driver_of: Callable[[str], BoundDriver | None]
+    clock_skew: Duration
+    shell: ShellSettings
+    transport: TransportSettings = attrs.Factory(TransportSettings)
+    log: str = "human"
+    log_level: str = "info"
+    log_file: bool = False
+    mapper: str = ""
+    drivers: Sequence[BoundDriver] = ()
+    accept_clock: bool = False
+
+
+@attrs.frozen(kw_only=True)
+class Listening:
+    """An actor that has started: where it is reached."""
+
+    name: str
+    listen: tuple[Endpoint, ...]
+    control: Path
+
+    def __str__(self) -> str:
+        where = " ".join(str(endpoint) for endpoint in self.listen) or "(dials only)"
+        return f"ready {self.name} control={self.control} listen={where}"
+
+
+class Daemon:
+    """Runs ``jobs`` in one process. ``on_ready`` is called for each actor when it listens."""
+
+    def __init__(self, jobs: Sequence[Job], on_ready: Callable[[Listening], None] = lambda listening: None) -> None:
+        self._jobs = jobs
+        self._on_ready = on_ready
+        self._shells: list[ActorShell] = []
+        self._stopping = False
+        self._failures: list[tuple[str, BaseException]] = []
+
+    async def run(self) -> list[tuple[str, BaseException]]:
+        """Run until all actors have stopped; what went wrong, by actor."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._obey_signals, nursery.cancel_scope)
+            async with trio.open_nursery() as actors:
+                for job in self._jobs:
+                    if not self._stopping:
+                        begun = trio.Event()
+                        actors.start_soon(self._guard, job, begun)
+                        await begun.wait()
+            nursery.cancel_scope.cancel()
+        return self._failures
+
+    def stop(self) -> None:
+        """Bring all actors to a graceful end."""
+        self._stopping = True
+        for shell in self._shells:
+            shell.stop()
+
+    async def _guard(self, job: Job, begun: trio.Event) -> None:
+        """Run one actor; its failure ends the daemon, but not by tearing the others down."""
+        logs.ACTOR.set(job.name)
+        try:
+            await self._run_actor(job, begun)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the other actors are stopped in good order
+            self._failures.append((job.name, only_leaf(error)))
+            self.stop()
+        finally:
+            begun.set()
+
+    async def _obey_signals(self, everything: trio.CancelScope) -> None:
+        with trio.open_signal_receiver(*SIGNALS) as received:
+            async for number in received:
+                if self._stopping:
+                    self._failures.append(("", _ForcedError(number)))
+                    everything.cancel()
+                    return
+                logger.info("%s: stopping; once more, and what runs is cancelled at once", signal.Signals(number).name)
+                self.stop()
+
+    async def _run_actor(self, job: Job, begun: trio.Event) -> None:
+        with ExitStack() as stack:
+            stack.enter_context(_lock(job.state, job.name))
+            files = job.state / "logs"
+            if said := narrow([job.state / f"{job.name}.lock", files, *_logs_of(files, job.name)]):
+                logger.warning("%s", said)
+            if job.log_file:
+                stack.callback(
+                    logs.log_to_file(job.state / "logs" / f"{job.name}.log", job.name, job.log, job.log_level)
+                )
+            store = await trio.to_thread.run_sync(job.open_store)
+            try:
+                await self._serve(job, store, begun)
+            finally:
+                with trio.CancelScope(shield=True):
+                    await trio.to_thread.run_sync(store.close)
+
+    async def _serve(self, job: Job, store: Store, begun: trio.Event) -> None:
+        shell = _make_shell(job, store)
+        transport = Transport(
+            job.name,
+            job.signer,
+            job.scheme,
+            job.peers,
+            job.listen,
+            clock=shell.clock.now,
+            on_receive=shell.receive,
+            on_connected=shell.connected,
+            on_disconnected=lambda peer, reason: shell.disconnected(peer),
+            settings=job.transport,
+            clock_skew=job.clock_skew,
+            key=f"actor.{job.name}.listen",
+        )
+        shell.send = transport.send
+        shell.meet = partial(_meet, transport)
+        tending = Tending(shell, job.driver_of, job.drivers if job.role == "authority" else ())
+        control = Control(
+            shell, describe=lambda: {**_describe(job, transport), **tending.describe()}, stop=self.stop,
+            more=tending.requests, warnings=lambda: _warnings(job, shell, transport),
+        )  # fmt: skip
+        with Sockets() as sockets:
+            listener = await _listen_control(sockets, job)
+            async with trio.open_nursery() as nursery:
+                await nursery.start(self._until_stopped, shell, nursery.cancel_scope)
+                bound = await nursery.start(transport.run)
+                nursery.start_soon(control.serve, listener)
+                nursery.start_soon(tending.run)
+                listening = Listening(name=job.name, listen=tuple(bound), control=job.control)
+                logger.info("%s: listens on %s", job.role, " ".join(map(str, bound)) or "no address")
+                self._on_ready(listening)
+                begun.set()
+        logger.info("stopped")
+
+    async def _until_stopped(
+        self, shell: ActorShell, scope: trio.CancelScope, task_status: trio.TaskStatus[None]
+    ) -> None:
+        self._shells.append(shell)
+        if self._stopping:
+            shell.stop()
+        await shell.run(task_status=task_status)
+        scope.cancel()
+
+
+def _meet(transport: Transport, changes: Sequence[PeerChange]) -> None:
+    """Connect to peers that an actor made known, and hang up on those that it forgot."""
+    for name, peer in changes:
+        wanted = None
+        if peer is not None:
+            try:
+                address = parse_endpoint(peer.address) if peer.address else None
+            except ValueError as error:
+                logger.warning("peer %s can't be dialled at %r: %s", name, peer.address, error)
+                address = None
+            wanted = PeerAddress(name, peer.key, address)
+        transport.change_peer(name, wanted)
+
+
+class _ForcedError(LeasekitError):
+    def __init__(self, number: int) -> None:
+        super().__init__(f"stopped at once by {signal.Signals(number).name}")
+        self.status = 128 + number
+
+
+def _make_shell(job: Job, store: Store) -> ActorShell:
+    clock = RealClock(job.clock_skew)
+    watched = job.log == "human" and sys.stderr.isatty()
+    return ActorShell(
+        job.make,
+        store,
+        driver_of=job.driver_of,
+        unit_logs=UnitLogs(job.state / "logs" / "units" / job.name, clock.now),
+        clock=clock,
+        inline=job.inline,
+        mapper=job.mapper,
+        settings=job.shell,
+        transition_log=logs.TransitionLog(logging.getLogger("leasekit.transitions"), watched),
+        accept_clock=job.accept_clock,
+    )
+
+
+def _logs_of(folder: Path, name: str) -> list[Path]:
+    """The log of one actor, those of its units, and what was rotated."""
+    units = folder / "units" / name
+    return [*folder.glob(f"{name}.log*"), units.parent, units, *units.glob("*.log*")]
+
+
+async def _listen_control(sockets: Sockets, job: Job) -> trio.SocketListener:
+    try:
+        make_private(job.control.parent)
+    except OSError as error:
+        raise StartError(f"can't make the folder {job.control.parent}: {error.strerror}") from error
+    before = os.umask(0o177)
+    try:
+        (listener,) = await sockets.listen(Endpoint(path=str(job.control)), f"actor.{job.name}.control")
+    finally:
+        os.umask(before)
+    return listener
+
+
+def _describe(job: Job, transport: Transport) -> dict[str, Any]:
+    """What the daemon adds to an actor's status."""
+    peers = []
+    for status in transport.status():
+        fields = attrs.asdict(status, recurse=False)
+        ahead = transport.clocks_off.get(status.name, 0)
+        peers.append({"peer": fields.pop("name"), **fields, "address": str(status.address or ""), "clock_ahead": ahead})
+    return {"pid": os.getpid(), "listen": [str(endpoint) for endpoint in transport.bound], "peers": peers}
+
+
+def _warnings(job: Job, shell: ActorShell, transport: Transport) -> list[str]:
+    """What an operator must hear whatever he asks: that this machine's clock can't be trusted."""
+    found, off = [shell.clock.trouble()], transport.clocks_off
+    if off and 2 * len(off) > (connected := sum(peer.connected for peer in transport.status())):
+        clocks = ", ".join(f"{name} by {format_duration(ahead)}" for name, ahead in islice(off.items(), 3))
+        found.append(
+            f"the clocks of {len(off)} of {connected} connected peers differ from the time here ({clocks}"
+            f"{', ...' if len(off) > 3 else ''}): nothing that they say is obeyed; see whose clock is right"
+        )
+    return [f"{job.name}: {text}" for text in found if text]
+
+
+@contextmanager
+def _lock(folder: Path, name: str) -> Iterator[None]:
+    """Be the only daemon of actor ``name`` in ``folder``; the system lets go of the lock however the process ends."""
+    path = folder / f"{name}.lock"
+    try:
+        make_private(folder)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise StartError(f"can't make {path}: {error.strerror}; the state folder must be writable") from error
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip() or "unknown"
+            text = f"is run by another daemon already (process {holder}, state in {folder}): stop that one"
+            raise StartError(text) from None
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def run_jobs(jobs: Sequence[Job], *, ready_fd: int | None = None) -> int:
+    """Run ``jobs`` until they are stopped; returns the exit status. Errors go to standard error, in one line each.
+
+    When an actor listens, a line ``ready NAME control=PATH listen=ADDRESS...`` goes to standard output, and to the
+    descriptor ``ready_fd``, which is closed after the last.
+    """
+    left = len(jobs)
+    # Records are not garbage: looking for cycles among them at every few hundred allocations is wasted time.
+    gc.set_threshold(50_000, 50, 100)
+
+    def on_ready(listening: Listening) -> None:
+        nonlocal left
+        left -= 1
+        with suppress(OSError):
+            print(listening, flush=True)
+        if ready_fd is not None:
+            with suppress(OSError):
+                os.write(ready_fd, f"{listening}\n".encode())
+                if not left:
+                    os.close(ready_fd)
+
+    with ExitStack() as stack:
+        if jobs:
+            stack.callback(logs.log_to_stream(jobs[0].log, jobs[0].log_level))
+        failures = trio.run(Daemon(jobs, on_ready).run)
+    return max((_report(name, error) for name, error in failures), default=0)
+
+
+def _report(name: str, error: BaseException) -> int:
+    """Tell the user; the exit status that goes with it."""
+    head = f"leasekit: {name}: " if name else "leasekit: "
+    if isinstance(error, LeasekitError):
+        print(f"{head}{dated(str(error))}", file=sys.stderr)
+        return getattr(error, "status", EXIT_START)
+    traceback.print_exception(error)
+    print(f"{head}internal error: {type(error).__name__}: {error}", file=sys.stderr)
+    return EXIT_BUG
+
 
 ORIGIN_SUFFIX: Final = ".origin"
 
@@ -38,10 +379,10 @@ def run(
 ) -> int:
     """Run the actors ``names`` of a deployment (none: all) in this process until they are stopped.
 
-    Returns the exit status (see :mod:`leasekit.runtime.service`); what goes wrong is said on standard error, one
-    line for each error. ``ready_fd`` is as in :func:`~leasekit.runtime.service.run_jobs`, ``data_dir`` and
+    Returns the exit status (see :mod:`leasekit.runtime.daemon`); what goes wrong is said on standard error, one
+    line for each error. ``ready_fd`` is as in :func:`~leasekit.runtime.daemon.run_jobs`, ``data_dir`` and
     ``synthetic`` as in :func:`leasekit.config.build.build`, ``accept_clock`` as in
-    :class:`~leasekit.runtime.service.Job`.
+    :class:`~leasekit.runtime.daemon.Job`.
     """
     wanted = list(names) or list(deployment.actors)
     for line in out_of_reach(deployment, wanted):

@@ -22,7 +22,7 @@ from leasekit.core.settings import SettingsError
 from leasekit.drivers.examining import free_port, room
 from leasekit.drivers.registry import examine as examine_driver
 from leasekit.runtime.client import ControlClient, ControlError
-from leasekit.runtime.frames import parse_endpoint
+from leasekit.runtime.sockets import parse_endpoint
 
 ROOM_MIN: Final = 256 * 2**20
 """Bytes that an actor's database and logs should have."""

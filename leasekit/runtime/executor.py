@@ -1,4 +1,5 @@
-"""Carrying out actions: drivers run here, as trio tasks, and whatever they do ends in an ``ActionDone``.
+"""Carrying out actions: drivers run here, as trio tasks, and whatever they do ends in an ``ActionDone``. Drivers are
+plug-ins, and may raise anything: :func:`explain` says in one line what it was.
 
 Actions on one unit run one after the other. A newer one replaces what is running or waiting there: the older is
 cancelled and waited for, so a teardown never works against the setup that it undoes. How an older one ended is told
@@ -16,7 +17,7 @@ import logging
 import math
 import traceback
 from collections.abc import Callable, Iterable
-from typing import Any, Final
+from typing import Final
 
 import attrs
 import trio
@@ -27,26 +28,46 @@ from leasekit.core.leases import power
 from leasekit.core.properties import EMPTY, Properties, check_properties
 from leasekit.core.steps import Action, ActionDone
 from leasekit.core.time import SECOND, Duration, format_duration
-from leasekit.runtime.blame import explain, is_planned
-from leasekit.runtime.unit_logs import UnitLog, UnitLogs
+from leasekit.runtime.logs import UnitLogs
+
+REASON_MAX: Final = 1000
+
+
+def explain(error: BaseException, op: str) -> DriverError:
+    """What a driver raised in ``op`` as a ``DriverError``: its own, several at once, or any other exception."""
+    leaves = list(_leaves(error))
+    planned = [leaf for leaf in leaves if isinstance(leaf, DriverError)]
+    if len(planned) == len(leaves):
+        retry = all(leaf.retry for leaf in planned)
+        return DriverError(_short("; ".join(map(str, leaves))), retry=retry, blame=_blame(planned))
+    words = "; ".join(f"{type(leaf).__name__}: {leaf}" for leaf in leaves)
+    return DriverError(_short(f"the driver failed in {op}: {words}"), retry=False)
+
+
+def _blame(errors: Iterable[DriverError]) -> Blame:
+    """Of several at once: what the site lacks comes first, and a lease is at fault only where nothing else is."""
+    found = {error.blame for error in errors}
+    return SITE if SITE in found else LEASE if found == {LEASE} else UNIT
+
+
+def _leaves(error: BaseException) -> Iterable[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from _leaves(inner)
+    else:
+        yield error
+
+
+def _short(text: str) -> str:
+    line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in " ".join(text.split()))
+    return line if len(line) <= REASON_MAX else f"{line[:REASON_MAX]}..."
+
 
 OPERATIONS: Final = frozenset({"setup", "teardown", "modify", "join", "leave", DROP, *power.OPERATIONS})
 RETRY_FIRST: Final[Duration] = 1 * SECOND
 RETRY_LONGEST: Final[Duration] = 60 * SECOND
 
 logger = logging.getLogger(__name__)
-
-
-class ActionFailedError(Exception):
-    """An action has failed for good, or until it is ``retry``-ed. The text is the unit's reason, and ``blame`` says
-    whose fault it is.
-    """
-
-    def __init__(self, reason: str, *, retry: bool, blame: Blame = UNIT) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.retry = retry
-        self.blame: Blame = blame
 
 
 @attrs.define(eq=False)
@@ -127,20 +148,6 @@ class Executor:
             lane.scope.cancel()
         await self._idle.wait()
 
-    def describe(self) -> list[dict[str, Any]]:
-        """What is running or waiting, as plain data."""
-        return [
-            {
-                "unit": lane.action.unit,
-                "op": lane.action.op,
-                "number": lane.action.number,
-                "state": "waiting" if lane.waits else "ending" if lane.scope.cancel_called else "running",
-                "next": lane.follow.op if lane.follow is not None else "",
-                "trouble": lane.trouble,
-            }
-            for lane in self._lanes.values()
-        ]
-
     def trouble(self, unit: str) -> str:
         """Why what is done to the unit has failed, if it is tried again: empty for most."""
         lane = self._lanes.get(unit)
@@ -175,27 +182,27 @@ class Executor:
         with lane.scope:
             done = await self._carry_out(action, lane, log)
         if done is None:
-            log.write(f"cancelled{f': {lane.follow.op} comes after it' if lane.follow is not None else ''}")
+            log(f"cancelled{f': {lane.follow.op} comes after it' if lane.follow is not None else ''}")
         return done
 
-    async def _carry_out(self, action: Action, lane: _Lane, log: UnitLog) -> ActionDone:
+    async def _carry_out(self, action: Action, lane: _Lane, log: Callable[[str], None]) -> ActionDone:
         switches = action.op in power.OPERATIONS
         bound = self._driver_of(power.power_driver(action.type) if switches else action.type)
         try:
             if bound is None:
                 what = "the power of type" if switches else "type"
-                raise ActionFailedError(f"no driver is set for {what} {action.type!r}", retry=False, blame=SITE)
+                raise DriverError(f"no driver is set for {what} {action.type!r}", retry=False, blame=SITE)
             properties = await self._with_retries(lane, bound, log)
-        except ActionFailedError as error:
-            log.write(f"failed: {error.reason}")
+        except DriverError as error:
+            log(f"failed: {error}")
             self._tell(action, error)
-            return ActionDone(action.number, action.unit, False, EMPTY, error.reason, error.blame)
+            return ActionDone(action.number, action.unit, False, EMPTY, str(error), error.blame)
         if action.op == "setup" and action.type in self._troubled:
             self._troubled.remove(action.type)
             logger.warning("units of type %s can be set up again", action.type)
         return ActionDone(action.number, action.unit, True, properties)
 
-    def _tell(self, action: Action, error: ActionFailedError) -> None:
+    def _tell(self, action: Action, error: DriverError) -> None:
         """A fault of the site is told once, until it is mended; what a guest asks for in vain is no trouble here."""
         level, more = logging.WARNING, ""
         if action.op == "setup" and (error.blame == LEASE or (error.blame == SITE and action.type in self._troubled)):
@@ -204,7 +211,7 @@ class Executor:
             more = f" (leases that need it wait for units of type {action.type} until that is mended)"
             self._troubled.add(action.type)
         logger.log(
-            level, "%s of %s failed: %s%s", action.op, action.unit, error.reason, more,
+            level, "%s of %s failed: %s%s", action.op, action.unit, error, more,
             extra={"lease": action.lease, "unit": action.unit},
         )  # fmt: skip
 
@@ -214,7 +221,7 @@ class Executor:
             limit = self._limits[id(bound)] = trio.Semaphore(bound.spec.concurrency)
         return limit
 
-    async def _with_retries(self, lane: _Lane, bound: BoundDriver, log: UnitLog) -> Properties:
+    async def _with_retries(self, lane: _Lane, bound: BoundDriver, log: Callable[[str], None]) -> Properties:
         action, left, wait, began = lane.action, bound.spec.retries, self._retry_first, math.inf
         while True:
             async with self._limit(bound):
@@ -222,16 +229,16 @@ class Executor:
                 began = min(began, trio.current_time())
                 try:
                     properties = await self._try_once(action, bound, log)
-                except ActionFailedError as error:
-                    lane.trouble = error.reason
+                except DriverError as error:
+                    lane.trouble = str(error)
                     more = self._more(action, bound, left, began, error)
                     if not more:
                         raise
                 else:
-                    log.write(f"done in {format_duration(_since(began))}")
+                    log(f"done in {format_duration(_since(began))}")
                     return properties
             lane.waits = True
-            log.write(f"{lane.trouble}; again in {format_duration(wait)} ({more})")
+            log(f"{lane.trouble}; again in {format_duration(wait)} ({more})")
             if not left:
                 logger.warning(
                     "%s of %s fails, and is tried again (%s): %s", action.op, action.unit, more, lane.trouble,
@@ -241,7 +248,7 @@ class Executor:
             left, wait = left - 1, min(2 * wait, self._retry_longest)
 
     @staticmethod
-    def _more(action: Action, bound: BoundDriver, left: int, began: float, error: ActionFailedError) -> str:
+    def _more(action: Action, bound: BoundDriver, left: int, began: float, error: DriverError) -> str:
         """How much longer an action that began then is tried, in words; empty: no longer. What the site lacks keeps no
         unit out of service: it is torn down when that is mended.
         """
@@ -254,16 +261,19 @@ class Executor:
             return f"for {format_duration(-(-most // SECOND) * SECOND)} more"
         return f"{left} tries left" if left > 0 else ""
 
-    async def _try_once(self, action: Action, bound: BoundDriver, log: UnitLog) -> Properties:
+    async def _try_once(self, action: Action, bound: BoundDriver, log: Callable[[str], None]) -> Properties:
         try:
             with trio.move_on_after(bound.spec.timeout / SECOND):
                 return await self._call(action, bound, log)
         except (Exception, SystemExit) as error:
-            # Plug-ins: whatever they raise is their unit's reason, and nobody else's trouble.
-            raise _explain(error, action, log) from error
-        raise ActionFailedError(f"{action.op} took longer than {format_duration(bound.spec.timeout)}", retry=True)
+            # Plug-ins: whatever they raise is their unit's reason, and nobody else's trouble. A bug's traceback goes to
+            # the unit's log.
+            if not all(isinstance(leaf, DriverError) for leaf in _leaves(error)):
+                log("".join(traceback.format_exception(error)).rstrip())
+            raise explain(error, action.op) from error
+        raise DriverError(f"{action.op} took longer than {format_duration(bound.spec.timeout)}", retry=True)
 
-    async def _call(self, action: Action, bound: BoundDriver, log: UnitLog) -> Properties:
+    async def _call(self, action: Action, bound: BoundDriver, log: Callable[[str], None]) -> Properties:
         if action.op not in OPERATIONS:
             raise DriverError(f"no driver can {action.op!r}", retry=False)
         context = UnitContext(
@@ -273,7 +283,7 @@ class Executor:
             op=action.op,
             number=action.number,
             properties=action.properties,
-            log=log.write,
+            log=log,
             configuration=action.configuration,
         )
         if action.op == DROP or action.op in power.OPERATIONS:
@@ -291,14 +301,6 @@ class Executor:
 def _operation(driver: Driver, op: str) -> str:
     """What the driver is asked for: most wake a machine that sleeps as they switch on one that is off."""
     return power.POWER_ON if op == power.RESUME and op not in driver.operations else op
-
-
-def _explain(error: BaseException, action: Action, log: UnitLog) -> ActionFailedError:
-    """What went wrong in a driver, in words; a bug's traceback goes to the unit's log."""
-    if not is_planned(error):
-        log.write("".join(traceback.format_exception(error)).rstrip())
-    found = explain(error, action.op)
-    return ActionFailedError(str(found), retry=found.retry, blame=found.blame)
 
 
 def _since(began: float) -> Duration:

@@ -2,7 +2,8 @@
 
 A peer whose clock differs by more than ``clock_skew`` is reported and not obeyed. A message that is *early* by that
 much proves it at once. One that is *late* may only have waited here, in the socket or for a process that was stalled:
-so its age counts from the last instant before its first byte at which the socket was seen empty (:mod:`.stalls`).
+so its age counts from the last instant before its first byte at which the socket was seen empty
+(:class:`.sockets.Stalls`).
 
 A peer is read a little at a time, and each peer by a task of its own, which waits while the actor has no room for that
 peer or the peer is ahead of what it may send. So what a busy peer sends without end stays, through its socket, with
@@ -26,7 +27,7 @@ from leasekit.core.protocol.codec import UnknownKind
 from leasekit.core.protocol.messages import ErrorReply, Message
 from leasekit.core.time import SECOND, Duration, Instant, format_duration
 from leasekit.runtime.peers import PeerLink, RemotePeer
-from leasekit.runtime.wires import broken
+from leasekit.runtime.sockets import broken
 
 READ_SOME: Final = 16_384
 """How many bytes are read at once where nothing is known of what comes. A peer may have put an envelope into every

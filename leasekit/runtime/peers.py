@@ -12,9 +12,8 @@ import trio
 from leasekit.config.transport import TransportSettings
 from leasekit.core.protocol.channel import Channel
 from leasekit.core.protocol.fields import BATCH_MAX
-from leasekit.runtime.frames import Endpoint
 from leasekit.runtime.limits import Allowance
-from leasekit.runtime.wires import Wire
+from leasekit.runtime.sockets import Endpoint, Wire
 
 ENVELOPE_FULL = 49_152
 """From so many bytes on, an envelope takes no further message: one that is lost or refused takes little with it."""

@@ -46,11 +46,9 @@ from leasekit.core.steps import (
 from leasekit.core.time import SECOND, Duration, Instant, format_duration
 from leasekit.runtime.clock import HELD, LAST_KEY, RealClock
 from leasekit.runtime.executor import Executor
-from leasekit.runtime.feed import Feed
-from leasekit.runtime.inbox import Inbox
-from leasekit.runtime.logs import TransitionLog
+from leasekit.runtime.logs import TransitionLog, UnitLogs
 from leasekit.runtime.mapper_turns import TurnRunner
-from leasekit.runtime.unit_logs import UnitLogs
+from leasekit.runtime.queues import Feed, Inbox
 
 STARTING, RUNNING, STORE_TROUBLE, STOPPING, STOPPED, FAILED = (
     "starting", "running", "store trouble", "stopping", "stopped", "failed",
@@ -128,7 +126,8 @@ class ActorShell:
         self.clock = clock or RealClock()
         self.actor = make()
         self.unit_logs = unit_logs
-        self.executor = Executor(driver_of, unit_logs, self._action_done)
+        self._inbox = Inbox(self.settings.inbox_max)
+        self.executor = Executor(driver_of, unit_logs, self._inbox.put_now)
         self.transitions: Feed[LogRow] = Feed()
         self.send: Callable[[str, Sequence[Message]], None] = lambda peer, messages: None
         self.meet: Callable[[Sequence[PeerChange]], None] = lambda changes: None
@@ -140,7 +139,6 @@ class ActorShell:
         self._mapper = mapper
         self._store = store
         self._store_lock = trio.Lock()
-        self._inbox = Inbox(self.settings.inbox_max)
         self._turns = TurnRunner(self.settings.mapper_timeout, self.settings.runaways_max)
         self._transition_log = transition_log or TransitionLog(logger)
         self._waiting: dict[int, _Waiting] = {}
@@ -259,7 +257,7 @@ class ActorShell:
             self._end(FAILED, str(error))
             raise
         except BaseExceptionGroup as group:
-            leaf = _only_leaf(group)
+            leaf = only_leaf(group)
             self._end(FAILED, f"{type(leaf).__name__}: {leaf}")
             raise leaf from None
         finally:
@@ -280,11 +278,8 @@ class ActorShell:
 
     def _end(self, state: str, problem: str) -> None:
         self.state, self.problem = state, problem
-        self._answer_all(f"the actor is {state}" + (f": {problem}" if problem else ""))
-
-    def _answer_all(self, error: str) -> None:
         for id_ in list(self._waiting):
-            self._answer(Reply(id_, error=error))
+            self._answer(Reply(id_, error=f"the actor is {state}" + (f": {problem}" if problem else "")))
 
     async def _begin(self) -> None:
         """Take up the store's state at an instant that is not before it."""
@@ -491,9 +486,6 @@ class ActorShell:
             waiting.reply = reply
             waiting.answered.set()
 
-    def _action_done(self, done: ActionDone) -> None:
-        self._inbox.put_now(done)
-
     # -- bugs --------------------------------------------------------------------------------------------------
 
     async def _recover(self, error: Exception, inputs: Sequence[Input]) -> None:
@@ -524,7 +516,7 @@ def _kind(one: Input) -> str:
     return f"{type(inner).__name__} {inner.name}" if isinstance(inner, Command) else type(inner).__name__
 
 
-def _only_leaf(error: BaseException) -> BaseException:
+def only_leaf(error: BaseException) -> BaseException:
     """The one exception that nurseries have wrapped; a group of several stays as it is."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]

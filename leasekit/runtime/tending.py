@@ -18,7 +18,7 @@ from leasekit.config.build import BoundDriver
 from leasekit.core.drivers import DriverError, Orphan, OrphanFinder, PartlyToldError, ProbeResult, UnitContext
 from leasekit.core.errors import CommandError
 from leasekit.core.time import SECOND, format_duration
-from leasekit.runtime.blame import explain
+from leasekit.runtime.executor import explain
 from leasekit.runtime.shell import ActorShell
 
 AGAIN_AFTER: Final = 1.0
@@ -140,7 +140,7 @@ class Tending:
             op=op,
             number=unit["setup"],
             properties=unit["properties"],
-            log=log.write,
+            log=log,
             configuration=unit["configuration"],
         )
 

@@ -31,13 +31,21 @@ from leasekit.core.protocol import codec
 from leasekit.core.protocol.channel import NONCE_BYTES, Channel, Closed, Established, Event
 from leasekit.core.protocol.messages import Message
 from leasekit.core.time import SECOND, Duration, Instant
-from leasekit.runtime.frames import Endpoint, Sockets, TransportError, bound, connect, parse_endpoint
 from leasekit.runtime.limits import CERTIFIED, SPEAKS, Stranger, Strangers
 from leasekit.runtime.links import READ_SOME, Traffic
 from leasekit.runtime.peers import PeerAddress, PeerLink, PeerStatus, RemotePeer
-from leasekit.runtime.stalls import Stalls
+from leasekit.runtime.sockets import (
+    Endpoint,
+    Sockets,
+    Stalls,
+    TransportError,
+    Wire,
+    bound,
+    broken,
+    connect,
+    parse_endpoint,
+)
 from leasekit.runtime.tls import Tls, TlsError, explain
-from leasekit.runtime.wires import Wire, broken
 
 __all__ = [
     "Endpoint",
@@ -199,6 +207,16 @@ class Transport:
         if peer.link is not None:
             peer.link.stop("removed", reason)
         peer.dialling.cancel()
+
+    def change_peer(self, name: str, wanted: PeerAddress | None) -> None:
+        """Know the peer ``name`` as it is ``wanted``, or no longer. What stays as it was keeps its connection."""
+        known = self._peers.get(name)
+        if (known and known.given) == wanted:
+            return
+        if known is not None:
+            self.remove_peer(name)
+        if wanted is not None:
+            self.add_peer(wanted)
 
     def _begin_dialling(self, peer: RemotePeer) -> None:
         if self._nursery is not None and peer.address is not None:

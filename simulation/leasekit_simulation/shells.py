@@ -47,8 +47,8 @@ from leasekit.policies.broker.fcfs import Fcfs
 from leasekit.policies.guest.manual import Manual
 from leasekit.runtime import shell as runtime_shell
 from leasekit.runtime.clock import RealClock
+from leasekit.runtime.logs import UnitLogs
 from leasekit.runtime.shell import ActorShell, ActorStoppedError
-from leasekit.runtime.unit_logs import UnitLogs
 from leasekit.stores.memory import MemoryStore
 
 ROLES: Final[Mapping[str, str]] = {"site": "authority", "broker": "broker", "guest": "guest"}

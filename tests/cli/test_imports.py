@@ -40,7 +40,6 @@ TO_LIST_LEASES = {
     "leasekit.core.reasons",
     "leasekit.core.words",
     "leasekit.runtime.client",
-    "leasekit.runtime.control_wire",
 }
 FOR_OTHERS = {"asyncio", "attr", "cattrs", "cryptography", "email", "importlib.metadata", "sqlite3", "ssl", "trio"}
 """What only other commands need, and takes long to import."""

@@ -13,7 +13,7 @@ from leasekit.config.build import build
 from leasekit.config.identities import prepare
 from leasekit.config.load import load
 from leasekit.config.transport import TransportSettings
-from leasekit.runtime.frames import Endpoint, parse_endpoint
+from leasekit.runtime.sockets import Endpoint, parse_endpoint
 
 PEER = f'\n[peer.other]\nrole = "guest"\nkey = "{"ab" * 32}"\n'
 

@@ -29,11 +29,11 @@ from leasekit.core.drivers import Driver
 from leasekit.core.mappers import Assign, AuthorityCycle, BrokerCycle, Grant, Release
 from leasekit.core.schema import Store
 from leasekit.drivers.null import NullDriver, NullSettings
-from leasekit.runtime.frames import Endpoint
-from leasekit.runtime.service import Job
+from leasekit.runtime.daemon import Job
+from leasekit.runtime.logs import UnitLogs
 from leasekit.runtime.shell import ActorShell
+from leasekit.runtime.sockets import Endpoint
 from leasekit.runtime.transport import PeerAddress
-from leasekit.runtime.unit_logs import UnitLogs
 from leasekit.stores.memory import MemoryStore
 from leasekit.stores.sqlite import SqliteStore
 

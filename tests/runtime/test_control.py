@@ -22,11 +22,20 @@ from leasekit.core.drivers import UnitContext
 from leasekit.core.properties import Properties
 from leasekit.drivers.null import NullDriver, NullSettings
 from leasekit.runtime import control as control_module
-from leasekit.runtime.client import ControlClient, ControlError, RequestError
+from leasekit.runtime.client import (
+    ANSWER_MAX,
+    REQUEST_MAX,
+    ControlClient,
+    ControlError,
+    FrameError,
+    RequestError,
+    length,
+    pack,
+    unpack,
+)
 from leasekit.runtime.control import Control
-from leasekit.runtime.control_wire import ANSWER_MAX, REQUEST_MAX, FrameError, length, pack, unpack
-from leasekit.runtime.frames import Endpoint, Sockets
 from leasekit.runtime.shell import ActorShell
+from leasekit.runtime.sockets import Endpoint, Sockets
 from leasekit.stores.memory import MemoryStore
 
 T = TypeVar("T")
@@ -190,7 +199,7 @@ async def test_a_units_log_is_shown_and_followed(tmp_path: Path) -> None:
     """The last lines come at once, later ones as they are written."""
     shell = make_shell("guest", tmp_path, driver=Talking())
     log = shell.unit_logs.open("lease-1/vm-0", "")
-    log.write("first")
+    log("first")
     async with served(shell, tmp_path / "c") as path:
         assert [line.split()[-1] for line in await ask(path, lambda c: list(c.unit_log("vm-0")))] == ["first"]
         assert await ask(path, lambda c: list(c.unit_log("vm-9"))) == []
@@ -209,7 +218,7 @@ async def test_a_units_log_is_shown_and_followed(tmp_path: Path) -> None:
             nursery.start_soon(trio.to_thread.run_sync, follow)
             with trio.fail_after(5):
                 await came.wait()
-            log.write("second")
+            log("second")
         assert lines == ["first", "second"]
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from leasekit.core.protocol.messages import Ack
 from leasekit.core.steps import Connected, Input, Received, Tick
-from leasekit.runtime.inbox import Inbox
+from leasekit.runtime.queues import Inbox
 
 
 def received(peer: str, count: int, first: int = 0) -> list[Input]:

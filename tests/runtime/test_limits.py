@@ -16,8 +16,8 @@ from leasekit.config.transport import TransportSettings
 from leasekit.core.protocol import codec
 from leasekit.core.protocol.messages import Ack, OfferAnswer
 from leasekit.core.reasons import said
-from leasekit.runtime.frames import Endpoint
 from leasekit.runtime.limits import CERTIFIED, SILENT, SPEAKS, Allowance, Bucket, Stranger, Strangers
+from leasekit.runtime.sockets import Endpoint
 from leasekit.runtime.tls import Tls
 
 # Numbers.

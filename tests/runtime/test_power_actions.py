@@ -16,7 +16,7 @@ from leasekit.core.properties import Properties
 from leasekit.core.steps import Action, ActionDone
 from leasekit.drivers.null import NullDriver, NullSettings
 from leasekit.runtime.executor import Executor
-from leasekit.runtime.unit_logs import UnitLogs
+from leasekit.runtime.logs import UnitLogs
 
 
 class Plain(NullDriver):

@@ -21,7 +21,7 @@ from leasekit.core.protocol.fields import BATCH_MAX
 from leasekit.core.protocol.messages import Accepted, Ack, ErrorReply, Message, OfferAnswer
 from leasekit.core.reasons import Code, Reason, said
 from leasekit.runtime.peers import ENVELOPE_FULL
-from leasekit.runtime.stalls import Stalls
+from leasekit.runtime.sockets import Stalls
 from leasekit.runtime.transport import (
     Endpoint,
     PeerAddress,

@@ -11,7 +11,7 @@ from transport_nodes import KEYS, TCP, Node, Raw, couple, poll, unix
 from leasekit.core.claims.keys import Keypair
 from leasekit.core.protocol import codec
 from leasekit.core.protocol.messages import Ack
-from leasekit.runtime.frames import parse_endpoint
+from leasekit.runtime.sockets import parse_endpoint
 from leasekit.runtime.tls import Tls
 from leasekit.runtime.transport import Endpoint, PeerAddress
 

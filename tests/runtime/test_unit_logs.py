@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leasekit.runtime.unit_logs import FILES, UnitLogs, stamp, unit_of, unit_word
+from leasekit.runtime.logs import FILES, UnitLogs, stamp, unit_of, unit_word
 
 
 def make(folder: Path, **limits: int) -> UnitLogs:
@@ -18,7 +18,7 @@ def make(folder: Path, **limits: int) -> UnitLogs:
 def write(logs: UnitLogs, unit: str, *lines: str) -> None:
     log = logs.open(unit, "lease op: ")
     for line in lines:
-        log.write(line)
+        log(line)
 
 
 def test_a_line_says_when_and_what_for(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_units_that_share_a_file_keep_apart(
     logs = make(tmp_path_factory.mktemp("logs"))
     expected: dict[str, list[str]] = {}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("leasekit.runtime.unit_logs.FILES", 1)
+        patch.setattr("leasekit.runtime.logs.FILES", 1)
         for unit, text in said:
             write(logs, unit, text)
             lines = expected.setdefault(unit_of(unit), [])
@@ -109,7 +109,7 @@ def test_logs_that_are_open_together_outlive_a_rotation(tmp_path: Path) -> None:
     logs = make(tmp_path, size_max=500)
     one, other = logs.open("vm-0", ""), logs.open("vm-0", "")
     for number in range(12):
-        (one if number % 2 else other).write(f"{number}")
+        (one if number % 2 else other)(f"{number}")
     assert [line.split()[-1] for line in logs.tail("vm-0", 4)] == ["8", "9", "10", "11"]
 
 

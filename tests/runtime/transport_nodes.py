@@ -12,7 +12,7 @@ import trio
 from leasekit.core.claims.keys import ED25519, Keypair
 from leasekit.core.protocol.channel import Channel, Closed, Event, State
 from leasekit.core.protocol.messages import Message
-from leasekit.runtime.stalls import Stalls
+from leasekit.runtime.sockets import Stalls
 from leasekit.runtime.tls import Tls
 from leasekit.runtime.transport import Endpoint, PeerAddress, Transport, TransportSettings
 

@@ -27,8 +27,7 @@ from leasekit.core.errors import LeasekitError
 from leasekit.core.protocol.codec import encode_message
 from leasekit.core.schema import LOG, Change, Row, Store
 from leasekit.core.steps import ActionDone, ActorLike, Input, Ready, Received, Tick
-from leasekit.runtime.daemon import make_job
-from leasekit.runtime.service import Job, run_jobs
+from leasekit.runtime.daemon import Job, make_job, run_jobs
 
 TAKEN, OUT, RESTORED = "taken", "out", "restored"
 CONTEXT = multiprocessing.get_context("forkserver")

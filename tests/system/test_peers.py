@@ -22,7 +22,7 @@ from leasekit.core.claims.statements import endorse
 from leasekit.core.protocol.messages import Accepted, ErrorReply, Introduce, Message
 from leasekit.runtime.client import ControlClient
 from leasekit.runtime.clock import RealClock
-from leasekit.runtime.frames import parse_endpoint
+from leasekit.runtime.sockets import parse_endpoint
 from leasekit.runtime.transport import PeerAddress, Transport
 
 SITE = """
