@@ -33,11 +33,9 @@ from _report import Result, emit, result
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from nacl.bindings import crypto_sign, crypto_sign_open, crypto_sign_seed_keypair
 
-from leasekit.core.claims.claim import decode_claim
+from leasekit.core.claims.claim import Ticket, TicketVerifier, decode_claim, decode_ticket, delegate, delegate_root
 from leasekit.core.claims.keys import ED25519, Keypair, UnsignedIdentity
-from leasekit.core.claims.ticket import Ticket, decode_ticket, delegate, delegate_root
 from leasekit.core.claims.tree import BY_DELEGATION, BY_USE, ClaimTree
-from leasekit.core.claims.verify import TicketVerifier
 from leasekit.core.time import DAY, MINUTE, Term
 
 SITE, BROKER, LOWER, GUEST = (Keypair(bytes([number]) * 32) for number in (1, 2, 3, 4))

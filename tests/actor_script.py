@@ -29,8 +29,8 @@ from actor_bench import Bench, Fault, Mappers, Plan
 from bad_mappers import BAD_MAPPERS
 
 from leasekit.actors.settings import AuthoritySettings, BrokerSettings, GuestSettings
+from leasekit.core.claims.claim import decode_ticket
 from leasekit.core.claims.statements import decode_statement
-from leasekit.core.claims.ticket import decode_ticket
 from leasekit.core.protocol.messages import (
     Accepted,
     Ack,
@@ -54,11 +54,10 @@ from leasekit.core.protocol.messages import (
     Withdraw,
     Withhold,
 )
-from leasekit.core.reasons import read, unmark
+from leasekit.core.reasons import read, unmark, words
 from leasekit.core.schema import Row
 from leasekit.core.steps import Action, ActionDone
 from leasekit.core.time import Instant, format_duration, parse_duration
-from leasekit.core.words import words
 
 _SETTINGS: Mapping[str, type[Any]] = {"guest": GuestSettings, "broker": BrokerSettings, "site": AuthoritySettings}
 _NUMBERS = frozenset({"units", "hold"})

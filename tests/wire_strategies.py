@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from leasekit.core.claims.claim import UNITS_MAX
 from leasekit.core.properties import KEY_MAX
-from leasekit.core.protocol import fields
+from leasekit.core.protocol import messages as wire
 from leasekit.core.protocol.messages import (
     Accepted,
     Ack,
@@ -58,12 +58,12 @@ def texts(low: int, high: int) -> st.SearchStrategy[str]:
     return st.text(alphabet, min_size=low, max_size=12) | st.text("aé€🜁", min_size=high, max_size=high)
 
 
-ids = texts(1, fields.ID_MAX)
-names = texts(1, fields.NAME_MAX)
-names_or_none = texts(0, fields.NAME_MAX)
+ids = texts(1, wire.ID_MAX)
+names = texts(1, wire.NAME_MAX)
+names_or_none = texts(0, wire.NAME_MAX)
 texts_of_people = texts(0, 200)
-words = texts(1, fields.WORD_MAX)
-numbers = st.integers(0, fields.NUMBER_MAX) | st.integers(0, 20)
+words = texts(1, wire.WORD_MAX)
+numbers = st.integers(0, wire.NUMBER_MAX) | st.integers(0, 20)
 units = st.integers(1, UNITS_MAX) | st.integers(1, 9)
 instants = st.integers(0, INSTANT_MAX)
 counts = st.integers(-1, 2**40)
@@ -73,7 +73,7 @@ plain_reasons = st.builds(
 )
 causes = st.builds(lambda reason, behind: reason.because(*behind), plain_reasons, st.lists(plain_reasons, max_size=3))
 reasons = st.none() | causes
-tickets = st.binary(max_size=60) | st.just(b"t" * fields.TICKET_MAX)
+tickets = st.binary(max_size=60) | st.just(b"t" * wire.TICKET_MAX)
 statements = st.binary(max_size=60)
 digests = st.just(b"") | st.binary(min_size=32, max_size=32)
 properties = st.dictionaries(texts(1, KEY_MAX), texts(0, 300), max_size=4)
@@ -122,7 +122,7 @@ BY_CLASS: Mapping[type[Any], st.SearchStrategy[Any]] = {
     Truncated: st.builds(Truncated, ids, numbers, tickets, statements, instants),
     Accepted: st.builds(Accepted, ids, numbers),
     Ack: st.builds(Ack, ids, numbers, digests),
-    Offer: st.builds(Offer, ids, numbers, tickets, properties, names_or_none, texts(0, fields.ID_MAX)),
+    Offer: st.builds(Offer, ids, numbers, tickets, properties, names_or_none, texts(0, wire.ID_MAX)),
     OfferAnswer: st.builds(OfferAnswer, ids, numbers, reasons, instants, held_claims, instants),
     LetGo: st.builds(LetGo, ids, numbers, st.binary(max_size=200), instants),
     Reclaim: st.builds(Reclaim, ids, numbers, tickets, statements),
@@ -132,7 +132,7 @@ BY_CLASS: Mapping[type[Any], st.SearchStrategy[Any]] = {
     Administered: st.builds(Administered, words, numbers, texts_of_people, texts_of_people),
     Withhold: st.builds(Withhold, ids, numbers, ids, st.integers(0, 9), terms(), texts_of_people),
     Probe: st.builds(
-        Probe, ids, numbers, names, units, terms(), names_or_none, properties, words, texts(0, fields.ID_MAX)
+        Probe, ids, numbers, names, units, terms(), names_or_none, properties, words, texts(0, wire.ID_MAX)
     ),
     ProbeAnswer: st.builds(
         ProbeAnswer, ids, numbers, words, names_or_none, st.integers(0, 9), terms(), reasons,
@@ -148,7 +148,7 @@ BY_CLASS: Mapping[type[Any], st.SearchStrategy[Any]] = {
     HoldParts: st.builds(HoldParts, ids, numbers, digests, terms(), plan_parts, instants),
     PartsHeld: st.builds(PartsHeld, ids, numbers, reasons),
     ReleaseParts: st.builds(ReleaseParts, ids, numbers),
-    ErrorReply: st.builds(ErrorReply, texts(0, fields.ID_MAX), numbers, causes),
+    ErrorReply: st.builds(ErrorReply, texts(0, wire.ID_MAX), numbers, causes),
 }  # fmt: skip
 """A strategy for each class of message."""
 

@@ -1,26 +1,22 @@
-"""What the three actors share: the clock, timers, counters, what is dirty, what is owed to whom, and the Ready.
-
-A role adds records, message handlers and commands. A record is any object with ``id``, ``timer`` and ``row()``; the
-role says when it next concerns time (``_due_at``) and what happens then (``_on_due``). Timers live in one heap with
-lazy deletion: a record that nothing concerns costs nothing.
+"""The shell that the three actors have in common: it dispatches what comes in to the actor's parts, and hands out what
+is to be done. :class:`Server` is that of broker and authority, which answer requests about leases.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Generic, TypeVar
 
-from leasekit.actors.calls import Calls
-from leasekit.actors.dispatch import Dispatch, takes
-from leasekit.actors.kernel import Kernel
-from leasekit.actors.keyring import Keyring
-from leasekit.actors.peering import Peering
+from leasekit.actors.issued import Issued
+from leasekit.actors.kernel import Dispatch, Kernel, takes
+from leasekit.actors.peering import Calls, Keyring, Peering
+from leasekit.actors.served import Notices, Reports, Served, ServedLease
 from leasekit.actors.settings import ActorSettings, Peer
 from leasekit.actors.turns import MapperTurns, Turning, is_inline
 from leasekit.core.claims.keys import Scheme, Signer
 from leasekit.core.errors import LeasekitError, RemoteError
 from leasekit.core.protocol.messages import ErrorReply, Message
-from leasekit.core.reasons import Code
+from leasekit.core.reasons import Code, with_article
 from leasekit.core.schema import Row
 from leasekit.core.steps import (
     ActionDone,
@@ -36,7 +32,6 @@ from leasekit.core.steps import (
     TurnDone,
 )
 from leasekit.core.time import Instant
-from leasekit.core.words import with_article
 
 _SUBJECTS: Final = ("lease", "delegation", "peer", "claim", "command", "query", "plan")
 """The fields that say what a message is about."""
@@ -219,3 +214,51 @@ class Actor:
             "mapper_errors": self.errors[-5:],
             "introductions": self.peering.introductions(),
         }
+
+
+L = TypeVar("L", bound=ServedLease)
+
+
+class Server(Actor, Generic[L]):
+    """An actor that answers requests about leases, whose records are ``L``; ``describe`` is what an operator is shown
+    of one.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        signer: Signer,
+        scheme: Scheme,
+        peers: Iterable[Peer],
+        settings: ActorSettings,
+        describe: Callable[[L], dict[str, Any]],
+    ) -> None:
+        super().__init__(name, signer, scheme, peers, settings)
+        self.served: Served[L] = Served(self.kernel, self.keyring, describe)
+        self.notices = Notices(self.kernel)
+        self.reports = Reports(self.kernel, name)
+        self.dispatch.add(self.served)
+        self.dispatch.add(self.notices)
+        self.dispatch.refused.append(self.notices.refused)
+        self.peering.changed.append(self.served.retag)
+
+    def _add_issued(self, issued: Issued) -> None:
+        """Have the part that delegates take its messages, and hear of peers."""
+        self.dispatch.add(issued)
+        self.dispatch.refused.insert(0, issued.refused)
+        self.peering.changed.append(issued.peer_changed)
+        self.dispatch.connected.append(issued.connected)
+
+    @property
+    def leases(self) -> dict[str, L]:
+        """The leases that it remembers, by id."""
+        return self.served.leases
+
+    def _restore(self, tables: Mapping[str, Sequence[Row]]) -> None:
+        self.notices.restore(tables.get("notices", ()))
+        self.reports.restore(tables.get("reports", ()))
+
+    def ready(self) -> Ready | None:
+        """As the base's; requests that this Ready does not settle are acknowledged with ``Accepted``."""
+        self.served.before_ready()
+        return super().ready()

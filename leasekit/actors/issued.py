@@ -16,24 +16,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
+from itertools import pairwise
 from typing import Any, Final, Protocol
 
 import attrs
 
-from leasekit.actors.differences import differences
-from leasekit.actors.dispatch import command, instant_of, query, takes
-from leasekit.actors.kernel import Kernel, earliest
-from leasekit.actors.keyring import Keyring
+from leasekit.actors.kernel import Kernel, command, earliest, instant_of, query, takes
+from leasekit.actors.peering import Keyring
 from leasekit.actors.settings import DelegationSpec
-from leasekit.core.claims.claim import UNITS_MAX
+from leasekit.core.claims.claim import UNITS_MAX, Ticket, decode_ticket
 from leasekit.core.claims.statements import reclaim
-from leasekit.core.claims.ticket import Ticket, decode_ticket
 from leasekit.core.errors import CommandError
 from leasekit.core.leases import delegation as deleg
 from leasekit.core.leases.relations import Delegation, DelegationWish
 from leasekit.core.properties import Properties
-from leasekit.core.protocol.fields import ID_MAX
 from leasekit.core.protocol.messages import (
+    ID_MAX,
     Accepted,
     ErrorReply,
     HeldClaim,
@@ -42,10 +40,121 @@ from leasekit.core.protocol.messages import (
     OfferAnswer,
     Reclaim,
 )
-from leasekit.core.reasons import Code, Reason, mark, said
+from leasekit.core.reasons import Code, Reason, mark, said, view
 from leasekit.core.schema import Change, Row
-from leasekit.core.time import Instant
-from leasekit.core.words import view
+from leasekit.core.time import Instant, Term
+
+
+def shares(lacking: int, weights: Mapping[str, int]) -> dict[str, int]:
+    """``lacking`` in proportion to ``weights``, none more than its weight: largest remainders first, then by name."""
+    total = sum(weights.values())
+    if lacking >= total:
+        return dict(weights)
+    made = {name: lacking * weight // total for name, weight in weights.items()}
+    order = sorted(weights, key=lambda name: (-(lacking * weights[name] % total), name))
+    for name in order[: lacking - sum(made.values())]:
+        made[name] += 1
+    return made
+
+
+def withheld_shares(
+    units: int, window: Term, spare: Callable[[Term], int], takers: Sequence[Delegation]
+) -> dict[str, int]:
+    """How many of ``units`` each taker's delegation is to withhold over ``window``, by its name.
+
+    ``spare`` says how many units the giver has promised to nobody over a term. Where the takers change within the
+    window each part of it is shared by itself, and the most of any part counts.
+    """
+    there = [one for one in takers if one.term.overlaps(window)]
+    bounds = {bound for one in there for bound in one.term if window.start < bound < window.end}
+    edges = sorted({window.start, window.end, *bounds})
+    most = {one.id: 0 for one in there}
+    for start, end in pairwise(edges):
+        part = Term(start, end)
+        weights = {one.id: one.units for one in there if one.term.overlaps(part)}
+        lacking = units - max(0, spare(part))
+        if lacking > 0 and weights:
+            for name, share in shares(lacking, weights).items():
+                most[name] = max(most[name], share)
+    return most
+
+
+OFFERED: Final = "offered"
+"""Its taker has not answered yet."""
+REFUSED: Final = "refused"
+"""Its taker does not take it: ``reason``."""
+RECLAIMED: Final = "reclaimed"
+"""The operator took it back."""
+WAITS: Final = "waits"
+"""The units are somebody else's yet, or there are not so many, or the taker is no peer."""
+WISHED: Final = "wished"
+"""The operator wished for something else than the settings say."""
+UNLISTED: Final = "unlisted"
+"""The settings don't name it any more: it goes on to the end of its term."""
+IN_USE: Final = "in_use"
+"""More is in use than its taker has by now: ``until`` then."""
+
+
+def differences(
+    settled: Mapping[str, DelegationSpec],
+    wanted: Mapping[str, DelegationSpec],
+    wishes: Mapping[str, DelegationWish],
+    records: Iterable[Delegation],
+    now: Instant,
+) -> list[dict[str, Any]]:
+    """A row for each line of which something else is held than ``settled``. ``held`` are the units that the taker has
+    now, ``wanted`` those that it is to have, ``file`` those of the settings (0: they don't name it).
+    """
+    lines: dict[str, list[Delegation]] = {line: [] for line in wanted}
+    for record in sorted(records, key=lambda one: one.number):
+        lines.setdefault(record.base, []).append(record)
+    rows = []
+    for line, stretches in lines.items():
+        file, spec, wish = settled.get(line), wanted.get(line), wishes.get(line)
+        held = [one for one in stretches if one.state == deleg.HELD and one.term.start <= now < one.term.end]
+        units = max((one.units for one in held), default=0)
+        code, reason, until = _why(file, spec, wish, stretches, units, now)
+        if code:
+            broker, type_ = (spec.broker, spec.type) if spec is not None else (stretches[0].peer, stretches[0].type)
+            rows.append(
+                {
+                    "line": line, "broker": broker, "type": type_, "code": code, "held": units,
+                    "wanted": spec.units if spec is not None else 0, "file": file.units if file is not None else 0,
+                    "until": until, **view(reason),
+                }
+            )  # fmt: skip
+    return rows
+
+
+def _why(
+    file: DelegationSpec | None,
+    spec: DelegationSpec | None,
+    wish: DelegationWish | None,
+    stretches: list[Delegation],
+    held: int,
+    now: Instant,
+) -> tuple[str, Reason | None, Instant]:
+    """The code, the reason, and the instant until which it is so (-1: not known)."""
+    last = stretches[-1] if stretches else None
+    if last is not None and last.state == deleg.OFFERING:
+        return OFFERED, None, last.term.end
+    if last is not None and last.state == deleg.REFUSED:
+        return REFUSED, last.reason, -1
+    if spec is None:
+        ends = [one.term.end for one in stretches if one.state == deleg.HELD]
+        return (UNLISTED, None, max(ends)) if ends else ("", None, -1)
+    if not held and last is not None and last.statement and wish is None:
+        return RECLAIMED, last.reason, -1
+    over = 0 <= spec.until <= now
+    if held != spec.units and not over:
+        return WAITS, None, -1
+    beyond = max((one.beyond for one in stretches if one.state == deleg.HELD), default=-1)
+    if beyond > now:
+        return IN_USE, None, beyond
+    if wish is not None and (file is None or (wish.units or file.units, wish.until) != (file.units, -1)):
+        return WISHED, None, spec.until
+    return "", None, -1
+
 
 RETRIES_MAX: Final = 10
 """How often an offer that was refused is made again when its taker connects: each claim that nobody takes is one that a

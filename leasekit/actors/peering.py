@@ -1,12 +1,16 @@
-"""Who an actor knows, and what each of them may do here.
+"""Who an actor knows, by which keys, what each of them may do here, and commands that wait for a peer's answer.
 
 Peers come from the deploy file, from the operator (``peer.add``), or by a broker's endorsement (paper section 2:
 brokers endorse the keys of guests and sites to each other). Those that the deploy file doesn't name are kept in the
 store; so is the removal of one that it names. A name stands for one key: nobody can make another key known under it.
+
+A peer that may ``administer`` commands this actor as its own operator does, over their connection: the command is
+sent once, and the operator who asked hears what became of it, or that no answer came. Nothing of it is stored.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -14,21 +18,251 @@ from typing import Any, Final
 
 import attrs
 
-from leasekit.actors.dispatch import command, query, takes
-from leasekit.actors.kernel import Kernel
-from leasekit.actors.keyring import Keyring
-from leasekit.actors.settings import ENDORSE, MAY, OPEN_REQUESTS_MAX, PERMISSIONS, Peer
-from leasekit.core.claims.keys import KEY_BYTES, fingerprint
-from leasekit.core.claims.statements import ENDORSEMENT, check_statement, endorse, endorsed
+from leasekit.actors.kernel import Dispatch, Kernel, check_arguments, command, deferred, query, takes
+from leasekit.actors.settings import ADMINISTER, ENDORSE, MAY, OPEN_REQUESTS_MAX, PERMISSIONS, Peer
+from leasekit.core.claims.claim import Claim, Ticket, TicketVerifier
+from leasekit.core.claims.keys import KEY_BYTES, Scheme, Signer, fingerprint, key_tag
+from leasekit.core.claims.statements import ENDORSEMENT, check_statement, decode_statement, endorse, endorsed
 from leasekit.core.claims.succession import check_succession
-from leasekit.core.errors import CommandError, RemoteError, TicketError
+from leasekit.core.errors import CommandError, LeasekitError, RemoteError, TicketError
 from leasekit.core.leases.relations import PeerRecord
-from leasekit.core.protocol.messages import Accepted, Introduce
-from leasekit.core.reasons import Code, mark, said
+from leasekit.core.protocol.messages import (
+    TEXT_MAX,
+    WORD_MAX,
+    Accepted,
+    Administer,
+    Administered,
+    ErrorReply,
+    Introduce,
+    Message,
+)
+from leasekit.core.reasons import Code, clip, mark, said, with_article, words
 from leasekit.core.schema import Change, Row
-from leasekit.core.steps import PeerChange
-from leasekit.core.time import HOUR, Duration, Instant
-from leasekit.core.words import with_article
+from leasekit.core.steps import Command, PeerChange, Reply
+from leasekit.core.time import HOUR, SECOND, Duration, Instant
+
+
+class Keyring:
+    """The actor's name and keys, its peers by name, and what verifies tickets."""
+
+    def __init__(self, name: str, signer: Signer, scheme: Scheme, peers: Iterable[Peer], kernel: Kernel) -> None:
+        self.name = name
+        self.signer = signer
+        self.scheme = scheme
+        self.peers: dict[str, Peer] = {peer.name: peer for peer in peers}
+        self.tag = key_tag(signer.public)
+        self.verifier = TicketVerifier(scheme)
+        self._own: dict[bytes, tuple[Signer, Instant]] = {}
+        self._kernel = kernel
+
+    # -- peers -------------------------------------------------------------------------------------------------
+
+    def check_may(self, peer: str, need: str) -> None:
+        """Raises ``RemoteError`` unless ``peer`` has the permission ``need`` here."""
+        known = self.peers.get(peer)
+        if known is None or need not in known.may:
+            raise RemoteError(Code.FORBIDDEN, f"{peer} may not {need} at {self.name}")
+
+    def known(self, name: str) -> Peer:
+        """The peer of that name. Raises ``RemoteError``."""
+        peer = self.peers.get(name)
+        if peer is None:
+            raise RemoteError(Code.UNKNOWN_PEER, f"{self.name} knows no peer named {name!r}")
+        return peer
+
+    def key_of(self, name: str) -> bytes:
+        """The key that a peer has now. Raises ``RemoteError``."""
+        return self.known(name).key
+
+    def keys_of(self, name: str) -> tuple[bytes, ...]:
+        """The keys that a peer may speak for: its own, and those that it had before, as long as they are honoured.
+        Raises ``RemoteError``.
+        """
+        peer, now = self.known(name), self._kernel.now
+        return (peer.key, *(key for key, until in peer.former if until > now)) if peer.former else (peer.key,)
+
+    def key_among(self, name: str, key: bytes) -> bytes:
+        """``key``, if it is one of the peer's; else the one that it has now, for whoever compares the two."""
+        keys = self.keys_of(name)
+        return key if key in keys else keys[0]
+
+    def said_by(self, name: str, statement: bytes) -> bytes:
+        """The key that ``name`` has signed a statement with, if it is one of its keys; else the one that it has now.
+        Raises ``TicketError`` for what is no statement.
+        """
+        return self.key_among(name, decode_statement(statement).signer)
+
+    def verify(
+        self, ticket: Ticket, *, root: bytes | None = None, holder: bytes | None = None, issuer: bytes | None = None
+    ) -> Claim:
+        """The last claim of a ticket that is good now: held by ``holder`` (None: this actor), and where they are given
+        from ``root`` on, and cut by ``issuer``. Raises ``TicketError``.
+        """
+        holder = self.own_among(ticket.leaf.holder) if holder is None else holder
+        kernel = self._kernel
+        return self.verifier.check(
+            ticket, root=root, holder=holder, now=kernel.now, skew=kernel.settings.clock_skew, issuer=issuer
+        )
+
+    def name_of(self, key: bytes) -> str:
+        """Who has ``key``, or had it before; empty if that is not known here."""
+        return self.names().get(key, "")
+
+    def names(self) -> dict[bytes, str]:
+        """Whose the keys are that this actor knows, also those that they had before."""
+        former = {key: peer.name for peer in self.peers.values() for key, _ in peer.former}
+        current = {peer.key: peer.name for peer in self.peers.values()}
+        return {**former, **current, **dict.fromkeys((*self._own, self.signer.public), self.name)}
+
+    def called(self, key: bytes) -> str:
+        """A key for people: its short form, and whose it is, where that is known."""
+        name = self.name_of(key)
+        return f"{name} ({fingerprint(key)})" if name else fingerprint(key)
+
+    # -- keys that this actor had before -----------------------------------------------------------------------
+
+    def had_before(self, signer: Signer, until: Instant) -> None:
+        """This actor's key was that of ``signer``, which serves until then what it holds, and what it has given."""
+        self._own[signer.public] = (signer, until)
+
+    def is_own(self, key: bytes) -> bool:
+        """Whether ``key`` is this actor's, or was."""
+        return key == self.signer.public or key in self._own
+
+    def own_among(self, key: bytes) -> bytes:
+        """``key``, if it is one of this actor's that still count; else the one that it has now."""
+        former = self._own.get(key)
+        return key if former is not None and former[1] > self._kernel.now else self.signer.public
+
+    def signer_of(self, key: bytes) -> Signer:
+        """Who signs for ``key``: a chain goes on with the key that it names. If it is none of this actor's, the one
+        that it has now, whom whoever compares the two refuses.
+        """
+        former = self._own.get(key)
+        return former[0] if former is not None and former[1] > self._kernel.now else self.signer
+
+
+ADMINISTER_TIMEOUT: Final[Duration] = 30 * SECOND
+"""How long the answer to a command for another actor is waited for."""
+
+
+@attrs.define(slots=True, eq=False)
+class PendingCall:
+    """What a peer was sent for an operator's ``command``, which waits for the answer ``until`` then. ``subject`` is
+    what the message is about, ``unheard`` what is said if no answer comes, ``repeat`` what is sent again when a
+    connection comes up (None: it would do it twice).
+    """
+
+    id: str
+    number: int
+    peer: str
+    command: int
+    until: Instant
+    subject: str
+    unheard: str
+    repeat: Message | None = None
+    timer: Instant | None = None
+
+
+class Calls:
+    """The pending calls of an actor, and what peers have it do."""
+
+    def __init__(self, kernel: Kernel, keyring: Keyring, dispatch: Dispatch) -> None:
+        self._kernel = kernel
+        self._keyring = keyring
+        self._dispatch = dispatch
+        self._calls: dict[str, PendingCall] = {}
+        kernel.register_unkept(PendingCall, on_due=self._unheard)
+
+    @deferred("peer.command")
+    def _administer(self, command: Command) -> None:
+        peer, name = str(command.arguments.get("peer", "")), str(command.arguments.get("command", ""))
+        check_arguments(command.arguments)
+        if peer not in self._keyring.peers:
+            raise CommandError(f"peer: found {peer!r}, known are {', '.join(sorted(self._keyring.peers)) or '(none)'}")
+        try:
+            arguments = json.dumps(command.arguments.get("arguments", {}))
+        except (TypeError, ValueError, RecursionError) as error:
+            raise CommandError(f"arguments: {error}") from error
+        if len(arguments) > TEXT_MAX or not 0 < len(name) <= WORD_MAX:
+            raise CommandError(f"command: found {name!r:.80} with {len(arguments)} characters of arguments")
+        unheard = f"{peer} did not answer within {ADMINISTER_TIMEOUT // SECOND} s; it may have obeyed"
+        number = self.begin(command, peer, name, ADMINISTER_TIMEOUT, unheard).number
+        self._kernel.send(peer, Administer(name, number, arguments))
+
+    def begin(self, command: Command, peer: str, subject: str, timeout: Duration, unheard: str) -> PendingCall:
+        """Have ``command`` wait for the peer's answer to a message, which must have the call's number."""
+        number = self._kernel.next("serial")
+        # Written down: after a restart no other may have this number, for which there may still come an answer.
+        self._kernel.changes.append(Change("meta", "serial", ("serial", number)))
+        call = PendingCall(f"call:{number}", number, peer, command.id, self._kernel.now + timeout, subject, unheard)
+        self._calls[call.id] = call
+        self._kernel.schedule(call, call.until)
+        return call
+
+    def connected(self, peer: str) -> None:
+        """What may be sent again is, as it may have been lost with the last connection."""
+        for call in self._calls.values():
+            if call.peer == peer and call.repeat is not None:
+                self._kernel.send(peer, call.repeat)
+
+    def answered(self, peer: str, subject: str, number: int) -> PendingCall | None:
+        """The call that a message from ``peer`` answers, if it does."""
+        call = self._calls.get(f"call:{number}")
+        return call if call is not None and (call.peer, call.subject) == (peer, subject) else None
+
+    @takes(Administer, ADMINISTER)
+    def _on_administer(self, peer: str, message: Administer) -> None:
+        result, error = "", ""
+        try:
+            carry_out = self._dispatch.prepare(message.command, _object(message.arguments))
+            self._kernel.note("", "administer", "", "", said(f"{peer}: {message.command} {message.arguments}"))
+            result = json.dumps(carry_out())
+        except LeasekitError as wrong:
+            error = str(wrong)
+        if len(result) > TEXT_MAX:
+            result = json.dumps({"done": True, "note": "the answer is too long to send"})
+        self._kernel.send(peer, Administered(message.command, message.number, result, clip(error)))
+
+    @takes(Administered)
+    def _on_administered(self, peer: str, message: Administered) -> None:
+        call = self.answered(peer, message.command, message.number)
+        if call is None:
+            return
+        try:
+            result = json.loads(message.result) if message.result else None
+        except (ValueError, RecursionError):
+            result = message.result
+        self.end(call, Reply(call.command, result, f"{peer}: {message.error}" if message.error else ""))
+
+    def refused(self, peer: str, message: ErrorReply) -> bool:
+        """Whether an error answers a command that ``peer`` was sent."""
+        call = self.answered(peer, message.lease, message.number)
+        if call is None:
+            return False
+        self.end(call, Reply(call.command, error=f"{peer}: {words(message.reason)}"))
+        return True
+
+    def end(self, call: PendingCall, reply: Reply) -> None:
+        """The call is over, and its command answered."""
+        del self._calls[call.id]
+        self._kernel.forget(call)
+        self._kernel.reply(reply)
+
+    def _unheard(self, call: PendingCall) -> None:
+        self.end(call, Reply(call.command, error=call.unheard))
+
+
+def _object(text: str) -> dict[str, Any]:
+    """The JSON object that a peer sent for arguments. Raises ``CommandError``."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise CommandError(f"arguments: {error}") from error
+    if not isinstance(found, dict):
+        raise CommandError(f"arguments: found {text!r:.40}, expected a JSON object")
+    return found
+
 
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 NAME_ALLOWED: Final = "1 to 64 letters, digits, dots, dashes and underscores, the first a letter or digit"

@@ -1,24 +1,27 @@
-"""What broker and authority share as servers: numbered requests in, numbered updates out.
+"""What broker and authority share as servers: numbered requests in, numbered updates out, notices that are owed to
+peers, and reports of trouble.
 
 A request with the number last seen is a repeat and is answered from the record; a lower one is dropped; a higher one is
-new. An update is due, in order, until the client acknowledges it.
+new. An update is due, in order, until the client acknowledges it; a notice until its peer accepts it, or it is of no
+use any more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
-from leasekit.actors.dispatch import query, takes
-from leasekit.actors.kernel import Kernel
-from leasekit.actors.keyring import Keyring
+from leasekit.actors.kernel import Kernel, query, takes
+from leasekit.actors.peering import Keyring
 from leasekit.core.claims.keys import key_tag
 from leasekit.core.errors import CommandError, RemoteError
 from leasekit.core.leases.records import Update
+from leasekit.core.leases.relations import Notice, Report
 from leasekit.core.properties import is_plain
-from leasekit.core.protocol.messages import Accepted, Ack, LeaseUpdate, Message, TicketUpdate, acknowledge
-from leasekit.core.reasons import Code
-from leasekit.core.schema import Change
+from leasekit.core.protocol.codec import encode_message
+from leasekit.core.protocol.messages import Accepted, Ack, ErrorReply, LeaseUpdate, Message, TicketUpdate, acknowledge
+from leasekit.core.reasons import Code, Reason, words
+from leasekit.core.schema import Change, Row
 from leasekit.core.time import Instant
 
 FRESH, REPEAT, OLD = "fresh", "repeat", "old"
@@ -241,3 +244,135 @@ class Served(Generic[L]):
         if lease is None:
             raise CommandError(f"no lease {arguments.get('lease')!r} here")
         return self._describe_lease(lease)
+
+
+class Notices:
+    """The notices that a server owes."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+        self.accepted: list[Callable[[Notice, bytes], None]] = []
+        """Who is told, in order, that a peer has one, with the receipt that came for it: what waited for that can go
+        on. If one of them raises ``LeasekitError`` the notice stays due."""
+        self._notices: dict[str, Notice] = {}
+        kernel.register(
+            Notice,
+            due_at=lambda notice: min(notice.send_at, notice.until),
+            on_due=self._due,
+            owes=lambda notice, peer: notice.id in self._notices and notice.peer == peer,
+            send=self._send_now,
+        )
+
+    def __iter__(self) -> Iterator[Notice]:
+        return iter(self._notices.values())
+
+    def owe(self, id_: str, peer: str, subject: str, number: int, message: Message, until: Instant) -> None:
+        """Owe ``message`` to ``peer``; a notice of the same ``id_`` that is still due is replaced."""
+        old = self._notices.get(id_)
+        if old is not None:
+            self._end(old)
+        notice = Notice(id_, peer, subject, number, until, encode_message(message))
+        self._notices[id_] = notice
+        self._send(notice)
+        self._kernel.touch(notice)
+
+    def _send(self, notice: Notice) -> None:
+        self._kernel.send(notice.peer, notice.content())
+        self._kernel.owe(notice, notice.peer)
+        notice.send_at = self._kernel.now + self._kernel.backoff(notice.tries)
+        notice.tries += 1
+
+    @takes(Accepted)
+    def _on_accepted(self, peer: str, message: Accepted) -> None:
+        for notice in self._waiting_for(peer, message.lease, message.number):
+            for tell in self.accepted:
+                tell(notice, message.receipt)
+            self._end(notice)
+
+    def refused(self, peer: str, message: ErrorReply) -> bool:
+        """A peer that can't take a notice has had it; one that can't take an update is sent it again."""
+        for notice in self._waiting_for(peer, message.lease, message.number) if message.number else ():
+            self._end(notice)
+            self._kernel.complain(f"{peer} refused a notice about {message.lease}: {words(message.reason)}")
+        return True
+
+    def _waiting_for(self, peer: str, subject: str, number: int) -> list[Notice]:
+        return [n for n in self._notices.values() if (n.peer, n.subject, n.number) == (peer, subject, number)]
+
+    def _end(self, notice: Notice) -> None:
+        del self._notices[notice.id]
+        self._kernel.owe_no_more(notice, notice.peer)
+        self._kernel.erase(notice)
+
+    # -- time and state ----------------------------------------------------------------------------------------
+
+    def _due(self, notice: Notice) -> None:
+        if notice.until <= self._kernel.now:
+            self._end(notice)
+        elif notice.send_at <= self._kernel.now:
+            self._send(notice)
+
+    def _send_now(self, notice: Notice, peer: str) -> None:
+        notice.tries = 0
+        self._send(notice)
+
+    def restore(self, rows: Iterable[Row]) -> None:
+        """Take up what a store kept: it is sent at once."""
+        for notice in map(Notice.from_row, rows):
+            self._notices[notice.id] = notice
+            self._kernel.owe(notice, notice.peer)
+            self._kernel.schedule(notice, self._kernel.now)
+
+
+REPORTS_KEPT: Final = 20
+REPORTS_SHOWN: Final = 5
+"""How many of them an actor tells with its status."""
+REPORT: Final = "report"
+
+
+class Reports:
+    """The reports that the actor called ``name`` keeps."""
+
+    def __init__(self, kernel: Kernel, name: str) -> None:
+        self._kernel = kernel
+        self._name = name
+        self._reports: dict[str, Report] = {}
+        kernel.register(Report)
+
+    def keep(self, subject: str, reason: Reason, peer: str = "", *, event: str = REPORT) -> None:
+        """Keep what was found about ``subject``, a claim or evidence, here or by ``peer``; what says the same as before
+        changes nothing. ``event`` is what the log calls it.
+        """
+        id_ = f"{reason.code}:{subject}@{peer}"
+        known = self._reports.pop(id_, None)
+        if known is not None and known.reason == reason:
+            self._reports[id_] = known
+            return
+        while len(self._reports) >= REPORTS_KEPT:
+            self._forget(next(iter(self._reports.values())))
+        report = self._reports[id_] = Report(id_, self._kernel.now, peer, subject, reason)
+        self._kernel.touch(report)
+        self._kernel.note("", event, "", "", Reason(Code.REPORTED, peer).because(reason) if peer else reason)
+
+    def _forget(self, report: Report) -> None:
+        del self._reports[report.id]
+        self._kernel.erase(report)
+
+    def latest(self) -> list[dict[str, Any]]:
+        """The latest as plain data, the last one at the end."""
+        latest = [*self._reports.values()][-REPORTS_SHOWN:]
+        return [
+            {
+                "at": one.at,
+                "from": one.peer or self._name,
+                "code": one.reason.code,
+                "about": one.subject,
+                "words": words(one.reason),
+            }
+            for one in latest
+        ]
+
+    def restore(self, rows: Iterable[Row]) -> None:
+        """Take up what a store kept."""
+        found = map(Report.from_row, rows)
+        self._reports = {one.id: one for one in sorted(found, key=lambda one: (one.at, one.id))}

@@ -16,10 +16,10 @@ from leasekit.cli.times import SPAN, WHEN, at, term_columns
 from leasekit.core.claims.statements import decode_statement
 from leasekit.core.errors import LeasekitError
 from leasekit.core.leases.machine import NONE
-from leasekit.core.leases.rows import unpack_body
+from leasekit.core.leases.records import unpack_body
+from leasekit.core.reasons import counted, with_article
 from leasekit.core.schema import TABLES
 from leasekit.core.time import Duration, Instant, Term
-from leasekit.core.words import counted, with_article
 
 BROKER: Final = "broker"
 SUFFIXES: Final = (".png", ".svg")

@@ -18,8 +18,8 @@ from leasekit.cli.topology import request_topology
 from leasekit.cli.watching import Following, WatchOutcome
 from leasekit.config.instants import dated, shown
 from leasekit.core.errors import LeasekitError
+from leasekit.core.reasons import counted
 from leasekit.core.time import Duration, Instant, format_duration
-from leasekit.core.words import counted
 
 GUEST = "guest"
 TRIES = 3

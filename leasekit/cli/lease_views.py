@@ -9,7 +9,7 @@ from leasekit.cli.output import pairs, print_fields, print_table
 from leasekit.cli.times import now, show_when, to_second
 from leasekit.config.instants import dated, shown
 from leasekit.core.leases.machine import NONE
-from leasekit.core.words import counted
+from leasekit.core.reasons import counted
 
 HISTORY_COLUMNS = ("at", "event", "from", "to", "why")
 

@@ -18,8 +18,8 @@ from leasekit.cli.output import example, json_option, listing, report
 from leasekit.cli.places import DeployPlace, daemon_options
 from leasekit.cli.times import SPAN, WHEN, now, to_second
 from leasekit.core.errors import LeasekitError
+from leasekit.core.reasons import counted
 from leasekit.core.time import INSTANT_MAX, MINUTE, SECOND, Duration, Instant, format_duration
-from leasekit.core.words import counted
 
 if TYPE_CHECKING:
     from leasekit.drivers.libvirt.leased import HostBook

@@ -17,13 +17,12 @@ import click
 from leasekit.cli.output import example, json_option, note, print_fields, print_json, print_table
 from leasekit.cli.places import FILE_VARIABLE, DeployPlace, daemon_options
 from leasekit.cli.times import WHEN, Count, now, to_second
+from leasekit.core.claims.claim import DEPTH_DEFAULT, DEPTH_MAX, Ticket, TicketVerifier, decode_ticket
 from leasekit.core.claims.keys import ED25519, fingerprint
-from leasekit.core.claims.ticket import DEPTH_MAX, Ticket, decode_ticket
-from leasekit.core.claims.verify import DEPTH_DEFAULT, TicketVerifier
 from leasekit.core.errors import LeasekitError, TicketError
+from leasekit.core.reasons import with_article
 from leasekit.core.schema import TABLES
 from leasekit.core.time import Instant
-from leasekit.core.words import with_article
 
 if TYPE_CHECKING:
     from leasekit.config.deployment import ActorSpec

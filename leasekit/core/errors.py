@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from leasekit.core.reasons import DETAIL_MAX, Code, Reason, clip, said
-from leasekit.core.words import words
+from leasekit.core.reasons import DETAIL_MAX, Code, Reason, clip, said, words
 
 
 class LeasekitError(Exception):

@@ -17,9 +17,8 @@ from typing import Any, Final
 import trio
 
 from leasekit.core.errors import CommandError, LeasekitError
-from leasekit.core.reasons import read
+from leasekit.core.reasons import read, view
 from leasekit.core.schema import TABLES, LogRow
-from leasekit.core.words import view
 from leasekit.runtime.client import LENGTH, REQUEST_MAX, FrameError, length, pack, unpack
 from leasekit.runtime.logs import TAIL_MAX
 from leasekit.runtime.queues import WATCH_MAX, Feed, Watcher

@@ -32,10 +32,9 @@ from typing import Any, Final, TextIO
 from zlib import crc32
 
 from leasekit.config.instants import dated
-from leasekit.core.reasons import read
+from leasekit.core.reasons import read, words
 from leasekit.core.schema import Row
 from leasekit.core.time import SECOND, Instant
-from leasekit.core.words import words
 from leasekit.drivers.files import make_private
 
 FILES: Final = 64

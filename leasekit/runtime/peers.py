@@ -11,7 +11,7 @@ import trio
 
 from leasekit.config.transport import TransportSettings
 from leasekit.core.protocol.channel import Channel
-from leasekit.core.protocol.fields import BATCH_MAX
+from leasekit.core.protocol.messages import BATCH_MAX
 from leasekit.runtime.limits import Allowance
 from leasekit.runtime.sockets import Endpoint, Wire
 

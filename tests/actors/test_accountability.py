@@ -12,16 +12,15 @@ from msgspec.structs import replace
 from leasekit.actors.base import Actor
 from leasekit.actors.broker.book import Book
 from leasekit.actors.broker.broker import Broker
-from leasekit.actors.reports import REPORTS_KEPT
+from leasekit.actors.served import REPORTS_KEPT
+from leasekit.core.claims.claim import Ticket
 from leasekit.core.claims.evidence import decode_evidence, verify_evidence
 from leasekit.core.claims.keys import fingerprint
 from leasekit.core.claims.statements import CONTRACT, RELINQUISHMENT, state
-from leasekit.core.claims.ticket import Ticket
 from leasekit.core.leases.relations import Delegation
 from leasekit.core.protocol.messages import ClaimReport, Redeem, Relinquish
-from leasekit.core.reasons import Reason, read
+from leasekit.core.reasons import Reason, read, words
 from leasekit.core.time import HOUR, MINUTE, SECOND
-from leasekit.core.words import words
 from leasekit.emulation.world import Outcome
 
 

@@ -13,10 +13,10 @@ from leasekit.core.drivers import LEASE, SITE, UNIT, Blame
 from leasekit.core.errors import CommandError
 from leasekit.core.leases import authority as au
 from leasekit.core.protocol.messages import EXTEND, MODIFY, NEW, ErrorReply, LeaseUpdate, Message, Redeem
+from leasekit.core.reasons import words
 from leasekit.core.schema import Row
 from leasekit.core.steps import Action, ActionDone
 from leasekit.core.time import HOUR, SECOND, Instant
-from leasekit.core.words import words
 
 
 class Heard:

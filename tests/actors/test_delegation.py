@@ -11,13 +11,12 @@ from leasekit.actors.broker.broker import Broker
 from leasekit.actors.peering import Peer
 from leasekit.actors.settings import AuthoritySettings, BrokerSettings, DelegationSpec, UnitGroup
 from leasekit.actors.site.authority import Authority
+from leasekit.core.claims.claim import decode_ticket
 from leasekit.core.claims.keys import UNSIGNED, UnsignedIdentity
-from leasekit.core.claims.ticket import decode_ticket
 from leasekit.core.protocol.messages import Offer, OfferAnswer, Reclaim, Truncated
-from leasekit.core.reasons import said
+from leasekit.core.reasons import said, words
 from leasekit.core.steps import Connected, Input, Message, Outgoing, Received, Tick
 from leasekit.core.time import HOUR, MINUTE, SECOND
-from leasekit.core.words import words
 from leasekit.policies.authority.first_fit import FirstFit
 from leasekit.policies.broker.fcfs import Fcfs
 from leasekit.stores.memory import MemoryStore

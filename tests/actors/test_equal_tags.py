@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from leasekit.core.claims import keys
 from leasekit.core.claims.keys import Keypair, key_tag
 from leasekit.core.protocol.messages import Ack, CloseLease, ErrorReply, Redeem, RequestTicket
+from leasekit.core.reasons import words
 from leasekit.core.time import HOUR, MINUTE, SECOND, Term
-from leasekit.core.words import words
 
 
 @pytest.fixture

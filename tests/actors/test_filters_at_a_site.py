@@ -12,14 +12,14 @@ from leasekit.actors.settings import AuthoritySettings, DelegationSpec, UnitGrou
 from leasekit.actors.site.authority import Authority
 from leasekit.actors.site.kinds import ASKING, KEPT, SLICE, Kinds
 from leasekit.actors.site.turns import FILTERS_MAX
+from leasekit.core.claims.claim import decode_ticket, delegate
 from leasekit.core.claims.keys import UNSIGNED, UnsignedIdentity, key_tag
-from leasekit.core.claims.ticket import decode_ticket, delegate
 from leasekit.core.filters import COMPARISONS_MAX, parse_filter
 from leasekit.core.mappers import AuthorityCycle, AuthorityDecision
 from leasekit.core.protocol.messages import NEW, Offer, OfferAnswer, Redeem
+from leasekit.core.reasons import words
 from leasekit.core.steps import Received, Tick
 from leasekit.core.time import Term
-from leasekit.core.words import words
 from leasekit.policies.authority.first_fit import FirstFit
 
 SITE, BROKER, GUEST = UnsignedIdentity("site"), UnsignedIdentity("broker"), UnsignedIdentity("guest")

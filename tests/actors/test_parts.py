@@ -8,31 +8,21 @@ from typing import Any, ClassVar
 import attrs
 import pytest
 
-from leasekit.actors.broker.admission import Admission
-from leasekit.actors.broker.answers import Answers
-from leasekit.actors.broker.book import Book
-from leasekit.actors.broker.dry_runs import DryRuns
-from leasekit.actors.broker.holds import Holds
-from leasekit.actors.broker.introductions import Introductions
-from leasekit.actors.broker.planner import Planner
-from leasekit.actors.broker.queue import RequestQueue
-from leasekit.actors.broker.quotes import Quotes
-from leasekit.actors.calls import ADMINISTER_TIMEOUT, Calls
-from leasekit.actors.dispatch import Dispatch, command, deferred, query, takes
+from leasekit.actors.broker.answers import Answers, Introductions
+from leasekit.actors.broker.book import Book, RequestQueue
+from leasekit.actors.broker.planner import Holds, Planner, Quotes
+from leasekit.actors.broker.requests import Admission, DryRuns
 from leasekit.actors.guest.membership import Membership
-from leasekit.actors.guest.returns import Returns
+from leasekit.actors.guest.tickets import Returns
 from leasekit.actors.issued import Issued
-from leasekit.actors.kernel import Kernel
-from leasekit.actors.keyring import Keyring
-from leasekit.actors.notices import Notices
-from leasekit.actors.peering import Peering
-from leasekit.actors.reports import REPORTS_KEPT, Reports
-from leasekit.actors.served import Served
+from leasekit.actors.kernel import Dispatch, Kernel, command, deferred, query, takes
+from leasekit.actors.peering import ADMINISTER_TIMEOUT, Calls, Keyring, Peering
+from leasekit.actors.served import REPORTS_KEPT, Notices, Reports, Served
 from leasekit.actors.settings import ActorSettings, BrokerSettings, DelegationSpec, Peer
 from leasekit.actors.turns import MapperTurns
+from leasekit.core.claims.claim import delegate, delegate_root
 from leasekit.core.claims.keys import ED25519, Keypair, key_tag
 from leasekit.core.claims.statements import ENDORSEMENT, check_statement, endorse
-from leasekit.core.claims.ticket import delegate, delegate_root
 from leasekit.core.errors import CommandError, LeasekitError, RemoteError
 from leasekit.core.leases import broker as br
 from leasekit.core.leases import delegation as deleg

@@ -4,34 +4,26 @@ from __future__ import annotations
 
 import pytest
 
-from leasekit.actors.broker.admission import Admission
-from leasekit.actors.broker.answers import Answers
-from leasekit.actors.broker.book import Book
-from leasekit.actors.broker.claims import GrantedClaims
-from leasekit.actors.broker.cycle import Cycles, LeaseViews
-from leasekit.actors.broker.dependents import SourceDependents
-from leasekit.actors.broker.grants import GrantChecks, Grants, HeldParts, TicketCutter
-from leasekit.actors.broker.holds import Holds
-from leasekit.actors.broker.introductions import Introductions
-from leasekit.actors.broker.preemption import Preemption
-from leasekit.actors.broker.queue import RequestQueue
-from leasekit.actors.broker.requests import Requests
-from leasekit.actors.broker.returned import ReportsOfSites, ReturnedTickets
-from leasekit.actors.broker.statements import Statements
-from leasekit.actors.broker.subdelegation import Subdelegation
-from leasekit.actors.broker.taken import TakenDelegations
-from leasekit.actors.broker.terms import LeaseTerms
-from leasekit.actors.broker.withholding import ReleasedSources, Withholding
+from leasekit.actors.broker.answers import Answers, Introductions, LeaseTerms, Preemption
+from leasekit.actors.broker.book import Book, RequestQueue
+from leasekit.actors.broker.claims import GrantedClaims, ReportsOfSites, ReturnedTickets, Statements
+from leasekit.actors.broker.delegations import (
+    ReleasedSources,
+    SourceDependents,
+    Subdelegation,
+    TakenDelegations,
+    Withholding,
+)
+from leasekit.actors.broker.grants import Cycles, GrantChecks, Grants, HeldParts, LeaseViews, TicketCutter
+from leasekit.actors.broker.planner import Holds
+from leasekit.actors.broker.requests import Admission, Requests
 from leasekit.actors.kernel import Kernel
-from leasekit.actors.keyring import Keyring
-from leasekit.actors.notices import Notices
-from leasekit.actors.peering import Peering
-from leasekit.actors.reports import Reports
-from leasekit.actors.served import Served
+from leasekit.actors.peering import Keyring, Peering
+from leasekit.actors.served import Notices, Reports, Served
 from leasekit.actors.settings import ActorSettings, BrokerSettings, DelegationSpec, Peer
+from leasekit.core.claims.claim import delegate_root
 from leasekit.core.claims.keys import ED25519, Keypair, key_tag
 from leasekit.core.claims.statements import RECEIPT, reclaim, state
-from leasekit.core.claims.ticket import delegate_root
 from leasekit.core.errors import CommandError, RemoteError, TicketError
 from leasekit.core.leases import broker as br
 from leasekit.core.leases import delegation as deleg

@@ -7,31 +7,25 @@ from typing import Any
 
 import pytest
 
-from leasekit.actors.calls import Calls
-from leasekit.actors.dispatch import Dispatch
-from leasekit.actors.guest.answers import BrokerAnswers, BrokerUpdates, SiteAnswers, SiteUpdates
-from leasekit.actors.guest.changes import LeaseChanges
-from leasekit.actors.guest.dry_runs import Probes
-from leasekit.actors.guest.endings import Endings
-from leasekit.actors.guest.leases import Leases
-from leasekit.actors.guest.limits import Limits
+from leasekit.actors.guest.answers import (
+    BrokerAnswers,
+    BrokerUpdates,
+    LeaseTimeouts,
+    LeaseTimers,
+    SiteAnswers,
+    SiteUpdates,
+)
+from leasekit.actors.guest.leases import GuestOperations, Leases, Limits
+from leasekit.actors.guest.lifecycle import Dependents, Endings, Predecessors, Redeems, SliceKeys, Transitions
 from leasekit.actors.guest.membership import Membership
-from leasekit.actors.guest.operations import GuestOperations
-from leasekit.actors.guest.redeems import Redeems
-from leasekit.actors.guest.requests import LeaseRequests
-from leasekit.actors.guest.rests import Rests
-from leasekit.actors.guest.returns import Returns
-from leasekit.actors.guest.slices import Slices
-from leasekit.actors.guest.tickets import Sites, Tickets
-from leasekit.actors.guest.timeouts import LeaseTimeouts, LeaseTimers
+from leasekit.actors.guest.requests import LeaseChanges, LeaseRequests, Probes, Rests, Slices
+from leasekit.actors.guest.tickets import Returns, Sites, Tickets
 from leasekit.actors.guest.topologies import LeasedTopologies, PlanTrials
-from leasekit.actors.guest.transitions import Dependents, Predecessors, SliceKeys, Transitions
-from leasekit.actors.kernel import Kernel
-from leasekit.actors.keyring import Keyring
-from leasekit.actors.peering import Peering
+from leasekit.actors.kernel import Dispatch, Kernel
+from leasekit.actors.peering import Calls, Keyring, Peering
 from leasekit.actors.settings import ActorSettings, GuestSettings, Peer
+from leasekit.core.claims.claim import delegate, delegate_root
 from leasekit.core.claims.keys import ED25519, Keypair
-from leasekit.core.claims.ticket import delegate, delegate_root
 from leasekit.core.errors import CommandError, RemoteError, TicketError
 from leasekit.core.leases import membership as mb
 from leasekit.core.leases import service_manager as sm
@@ -61,11 +55,10 @@ from leasekit.core.protocol.messages import (
     UnitState,
     Withdraw,
 )
-from leasekit.core.reasons import Code, Reason, said
+from leasekit.core.reasons import Code, Reason, said, words
 from leasekit.core.steps import ActionDone, Command
 from leasekit.core.time import HOUR, MINUTE, Term
 from leasekit.core.topology import LinkWish, PlanOptions, SiteWish, TopologyRequest
-from leasekit.core.words import words
 
 ME, HUB, SITE = (Keypair(letter * 32) for letter in (b"m", b"h", b"s"))
 TERM = Term(HOUR, 2 * HOUR)

@@ -11,7 +11,7 @@ from deployed_world import CHAIN, DeployedWorld
 
 from leasekit.actors.base import Actor
 from leasekit.actors.broker.broker import Broker
-from leasekit.core.claims.ticket import decode_ticket
+from leasekit.core.claims.claim import decode_ticket
 from leasekit.core.mappers import BrokerCycle, Defer, Preempt
 from leasekit.core.protocol.messages import Relinquish, RequestTicket, TicketUpdate, Truncated
 from leasekit.core.steps import Received, TurnDone

@@ -9,16 +9,15 @@ from actor_bench import Bench, Fault, Mappers, Plan
 from bad_mappers import BAD_MAPPERS
 from msgspec.structs import replace
 
-from leasekit.actors.broker.dry_runs import PEER_PROBES_MAX
-from leasekit.actors.guest.dry_runs import PROBE_TIMEOUT
+from leasekit.actors.broker.requests import PEER_PROBES_MAX
+from leasekit.actors.guest.requests import PROBE_TIMEOUT
 from leasekit.actors.turns import run_turn
 from leasekit.core.claims.keys import key_tag
 from leasekit.core.mappers import BrokerCycle, Grant
 from leasekit.core.protocol.messages import ErrorReply, Probe, ProbeAnswer, RequestTicket
-from leasekit.core.reasons import Code, Reason
+from leasekit.core.reasons import Code, Reason, words
 from leasekit.core.steps import Command, Received, Reply, Tick, TurnDone
 from leasekit.core.time import HOUR, MINUTE, SECOND, Term
-from leasekit.core.words import words
 from leasekit.policies.registry import BUILT_IN, mapper_maker
 
 NOW = SECOND

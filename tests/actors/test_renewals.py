@@ -10,7 +10,7 @@ import pytest
 from deployed_world import CHAIN, DeployedWorld
 
 from leasekit.actors.base import Actor
-from leasekit.core.claims.ticket import decode_ticket
+from leasekit.core.claims.claim import decode_ticket
 from leasekit.core.protocol.messages import ErrorReply, Offer, OfferAnswer, Redeem, TicketUpdate
 from leasekit.core.reasons import Reason, said
 from leasekit.core.steps import Connected, Outgoing, Tick

@@ -14,10 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from leasekit.actors.settings import ADMINISTER, DELEGATE, ENDORSE, PERMISSIONS
-from leasekit.core.claims.claim import Claim, issue
+from leasekit.core.claims.claim import Claim, Ticket, decode_ticket, issue
 from leasekit.core.claims.keys import Keypair
 from leasekit.core.claims.statements import CONTRACT, RECEIPT, RECLAIM, RELINQUISHMENT, TRUNCATION, endorse, state
-from leasekit.core.claims.ticket import Ticket, decode_ticket
 from leasekit.core.protocol.codec import decode_message, encode_message
 from leasekit.core.protocol.messages import (
     Accepted,

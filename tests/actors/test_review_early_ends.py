@@ -23,9 +23,9 @@ from leasekit.core.protocol.messages import (
     TicketUpdate,
     Truncated,
 )
+from leasekit.core.reasons import words
 from leasekit.core.steps import Received, TurnDone
 from leasekit.core.time import HOUR, MINUTE, SECOND
-from leasekit.core.words import words
 from leasekit.policies.broker.fcfs import Fcfs
 
 EARLY = CHAIN.replace('default_broker = "upper"', 'default_broker = "upper"\nsettings.extend_lead = "20m"').replace(

@@ -10,8 +10,8 @@ from deployed_world import CHAIN, DeployedWorld
 from msgspec.structs import replace
 from test_suspension import SAVING, TEXT, SavingWorld
 
+from leasekit.core.claims.claim import decode_ticket
 from leasekit.core.claims.statements import CONTRACT, RELINQUISHMENT, TRUNCATION, state
-from leasekit.core.claims.ticket import decode_ticket
 from leasekit.core.drivers import RESUME
 from leasekit.core.protocol.messages import LeaseUpdate, Redeem, Relinquish, RequestTicket, TicketUpdate
 from leasekit.core.reasons import Code

@@ -11,8 +11,8 @@ from deployed_world import CHAIN, DeployedWorld
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from leasekit.actors.issued import shares, withheld_shares
 from leasekit.actors.settings import BrokerSettings
-from leasekit.actors.shares import shares, withheld_shares
 from leasekit.core.leases.relations import Delegation
 from leasekit.core.protocol.messages import RequestTicket, Withhold
 from leasekit.core.time import HOUR, MINUTE, SECOND, Term

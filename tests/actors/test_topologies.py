@@ -11,9 +11,8 @@ from msgspec.structs import replace
 from topology_worlds import HEAD, STAR, TopologyWorld, ask, broker, guest, held, network, pair, show, site, where, world
 
 from leasekit.core.protocol.messages import Plan, Planned, Redeem, RequestTicket, TicketUpdate, Withhold
-from leasekit.core.reasons import mark
+from leasekit.core.reasons import mark, words
 from leasekit.core.time import HOUR, MINUTE, SECOND, Term
-from leasekit.core.words import words
 
 
 def planned(made: TopologyWorld, request: dict[str, Any], guest_: str = "g") -> dict[str, Any]:

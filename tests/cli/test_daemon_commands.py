@@ -21,8 +21,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from system.system_waits import wait_until
 
 from leasekit.cli import main
+from leasekit.core.claims.claim import decode_ticket
 from leasekit.core.claims.evidence import Evidence, decode_evidence, encode_evidence
-from leasekit.core.claims.ticket import decode_ticket
 
 pytestmark = pytest.mark.xdist_group("cli_daemons")
 

@@ -38,7 +38,6 @@ TO_LIST_LEASES = {
     "leasekit.core.leases.machine",
     "leasekit.core.time",
     "leasekit.core.reasons",
-    "leasekit.core.words",
     "leasekit.runtime.client",
 }
 FOR_OTHERS = {"asyncio", "attr", "cattrs", "cryptography", "email", "importlib.metadata", "sqlite3", "ssl", "trio"}

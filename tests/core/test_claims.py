@@ -11,9 +11,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from wire_strategies import properties, terms, texts
 
-from leasekit.core.claims.claim import BODY_MAX, DEGREE_MAX, TAG, TYPE_MAX, UNITS_MAX, Claim, decode_claim, issue
+from leasekit.core.claims.claim import (
+    BODY_MAX,
+    DEGREE_MAX,
+    DEPTH_MAX,
+    TAG,
+    TYPE_MAX,
+    UNITS_MAX,
+    Claim,
+    decode_claim,
+    decode_ticket,
+    delegate,
+    delegate_root,
+    issue,
+)
 from leasekit.core.claims.keys import UNSIGNED, Keypair, UnsignedIdentity, fingerprint
-from leasekit.core.claims.ticket import DEPTH_MAX, decode_ticket, delegate, delegate_root
 from leasekit.core.errors import TicketError
 from leasekit.core.properties import is_plain
 from leasekit.core.time import INSTANT_MAX, Term

@@ -17,7 +17,8 @@ from msgspec.structs import asdict, astuple, replace
 from wire_strategies import BY_CLASS, messages, packable
 
 from leasekit.core.errors import WireError
-from leasekit.core.protocol import codec, fields
+from leasekit.core.protocol import codec
+from leasekit.core.protocol import messages as wire
 from leasekit.core.protocol.channel import ENVELOPE_OVERHEAD, FRAME_MAX
 from leasekit.core.protocol.codec import UnknownKind, decode_batch, decode_message, encode_batch, encode_message
 from leasekit.core.protocol.messages import (
@@ -126,7 +127,7 @@ def test_join_batch_is_the_encoding_of_the_list(parts: list[bytes]) -> None:
 
 def test_a_batch_has_a_limit_on_both_sides() -> None:
     """A batch of the most messages passes; one more is refused when it is made and when it is read."""
-    full = [Ack("L", 1)] * fields.BATCH_MAX
+    full = [Ack("L", 1)] * wire.BATCH_MAX
     assert decode_batch(encode_batch(full)) == full
     with pytest.raises(ValueError, match="found 1025 messages, a batch holds at most 1024"):
         encode_batch([*full, full[0]])
@@ -328,11 +329,11 @@ def test_missing_fields_get_their_defaults() -> None:
 
 def test_lists_have_a_limit() -> None:
     """Victims and units up to the limit pass; beyond, they are refused."""
-    redeem = replace(REDEEM, victims=("u",) * fields.LIST_MAX)
+    redeem = replace(REDEEM, victims=("u",) * wire.LIST_MAX)
     assert decode_message(encode_message(redeem)) == redeem
-    text = fault(raw(redeem, victims=["u"] * (fields.LIST_MAX + 1)))
+    text = fault(raw(redeem, victims=["u"] * (wire.LIST_MAX + 1)))
     assert text == "message, Redeem: victims: found an array of 12001, allowed is an array of length <= 12000"
-    units = tuple(UnitState(f"u{n}", "active", {"ip": "10.0.0.1"}, None) for n in range(fields.LIST_MAX))
+    units = tuple(UnitState(f"u{n}", "active", {"ip": "10.0.0.1"}, None) for n in range(wire.LIST_MAX))
     update = replace(UPDATE, units=units)
     assert decode_batch(encode_batch([update, Ack("L", 1)])) == [update, Ack("L", 1)]
 
@@ -410,7 +411,7 @@ def test_a_full_frame_of_small_values_costs_little(kind: str) -> None:
             [15, "", 1, {"code": "x", "causes": [{"code": "x", "causes": [{"code": "x"}] * 6}] * 8}]
         ),
     }[kind]()
-    data = codec.join_batch([one] * min(fields.BATCH_MAX, (FRAME_MAX - ENVELOPE_OVERHEAD) // len(one)))
+    data = codec.join_batch([one] * min(wire.BATCH_MAX, (FRAME_MAX - ENVELOPE_OVERHEAD) // len(one)))
     assert peak_of(lambda: decode_batch(data)) <= 24 * len(data)
 
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leasekit.core.claims.claim import Claim, decode_claim, issue
+from leasekit.core.claims.claim import Claim, Ticket, decode_claim, delegate, delegate_root, issue
 from leasekit.core.claims.evidence import (
     CONTRADICTION,
     OVERDELEGATION,
@@ -38,7 +38,6 @@ from leasekit.core.claims.statements import (
     standing,
     state,
 )
-from leasekit.core.claims.ticket import Ticket, delegate, delegate_root
 from leasekit.core.claims.tree import ClaimTree
 from leasekit.core.errors import TicketError
 from leasekit.core.time import INSTANT_MAX, Term

@@ -17,6 +17,7 @@ from leasekit.core.reasons import (
     DETAIL_MAX,
     REASONS_MAX,
     TEXT_MAX,
+    WORDS,
     Code,
     Reason,
     all_of,
@@ -26,8 +27,9 @@ from leasekit.core.reasons import (
     said,
     to_text,
     unmark,
+    view,
+    words,
 )
-from leasekit.core.words import WORDS, view, words
 
 VALUES = {"who", "what", "units", "of", "at", "until", "now", "detail", "fits"}
 

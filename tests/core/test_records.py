@@ -37,6 +37,7 @@ from leasekit.core.leases.records import (
     GuestLease,
     GuestUnit,
     Held,
+    KeptRecord,
     Operation,
     Resumed,
     Return,
@@ -56,7 +57,6 @@ from leasekit.core.leases.relations import (
     Window,
     Withheld,
 )
-from leasekit.core.leases.rows import KeptRecord
 from leasekit.core.protocol.messages import LeaseUpdate, TicketUpdate
 from leasekit.core.schema import TABLES
 

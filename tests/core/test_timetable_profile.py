@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from leasekit.core.timetable import profile
-from leasekit.core.timetable.layer import Layer, StepFunction
+from leasekit.core.timetable.capacity import Layer, StepFunction
 from leasekit.core.timetable.profile import BEGIN, FOREVER, Profile
 
 LINE = 400

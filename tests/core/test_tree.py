@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 from claim_chains import BROKER, GUEST, LOWER, OTHER, SITE, child, root
 
-from leasekit.core.claims.claim import decode_claim
+from leasekit.core.claims.claim import Ticket, decode_claim
 from leasekit.core.claims.keys import UnsignedIdentity
-from leasekit.core.claims.ticket import Ticket
 from leasekit.core.claims.tree import BY_DELEGATION, BY_USE, Added, ClaimTree, Overdelegation
 from leasekit.core.errors import TicketError
 from leasekit.core.time import Term

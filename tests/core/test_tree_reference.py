@@ -8,9 +8,8 @@ from claim_chains import BROKER, SITE, child, root, serials
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from leasekit.core.claims.claim import Claim
+from leasekit.core.claims.claim import Claim, Ticket, delegate_root
 from leasekit.core.claims.keys import UnsignedIdentity
-from leasekit.core.claims.ticket import Ticket, delegate_root
 from leasekit.core.claims.tree import BY_DELEGATION, BY_USE, ClaimTree, Overdelegation
 from leasekit.core.time import Term
 

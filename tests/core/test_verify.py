@@ -8,10 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leasekit.core.claims.claim import Claim, decode_claim, issue
+from leasekit.core.claims.claim import (
+    DEPTH_DEFAULT,
+    Claim,
+    Ticket,
+    TicketVerifier,
+    decode_claim,
+    decode_ticket,
+    delegate,
+    delegate_root,
+    issue,
+)
 from leasekit.core.claims.keys import ED25519, Ed25519, Keypair
-from leasekit.core.claims.ticket import Ticket, decode_ticket, delegate, delegate_root
-from leasekit.core.claims.verify import DEPTH_DEFAULT, TicketVerifier
 from leasekit.core.errors import TicketError
 from leasekit.core.time import Term
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from leasekit.core.words import counted
+from leasekit.core.reasons import counted
 
 
 @pytest.mark.parametrize(("count", "said"), [(0, "0 hosts"), (1, "1 host"), (2, "2 hosts")])

@@ -6,9 +6,9 @@ from typing import Any, get_args, get_type_hints
 
 from fuzz_draw import MAC, SIGNERS, MacSigner
 
+from leasekit.core.claims.claim import delegate, delegate_root
 from leasekit.core.claims.evidence import encode_evidence, of_overdelegation, of_returned
 from leasekit.core.claims.statements import CONTRACT, RECEIPT, RELINQUISHMENT, endorse, reclaim, state
-from leasekit.core.claims.ticket import delegate, delegate_root
 from leasekit.core.claims.tree import ClaimTree
 from leasekit.core.properties import Properties
 from leasekit.core.protocol.channel import Channel

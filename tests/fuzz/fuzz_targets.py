@@ -14,7 +14,7 @@ from typing import Any
 import msgpack
 from fuzz_draw import MAC, SIGNERS, Draw, MacSigner
 
-from leasekit.core.claims.claim import Claim, decode_claim, pack
+from leasekit.core.claims.claim import DEPTH_DEFAULT, Claim, Ticket, TicketVerifier, decode_claim, decode_ticket, pack
 from leasekit.core.claims.evidence import (
     KINDS,
     OVERDELEGATION,
@@ -37,9 +37,7 @@ from leasekit.core.claims.statements import (
     endorsed,
     reclaim_deadline,
 )
-from leasekit.core.claims.ticket import Ticket, decode_ticket
 from leasekit.core.claims.tree import ClaimTree
-from leasekit.core.claims.verify import DEPTH_DEFAULT, TicketVerifier
 from leasekit.core.errors import TicketError, WireError
 from leasekit.core.protocol.channel import Channel, Closed, Established, Event, State
 from leasekit.core.protocol.codec import UnknownKind, decode_batch, decode_message, encode_batch, encode_message

@@ -15,10 +15,9 @@ from runtime_world import make_shell, running, until
 
 from leasekit.config.instants import dated
 from leasekit.core.errors import CommandError
-from leasekit.core.reasons import mark, read
+from leasekit.core.reasons import mark, read, words
 from leasekit.core.schema import Change
 from leasekit.core.time import DAY, HOUR, MINUTE, SECOND, Duration, Instant, format_duration
-from leasekit.core.words import words
 from leasekit.runtime import clock as clocks
 from leasekit.runtime.clock import ANCHOR_KEY, BOOT_KEY, LAST_KEY, RealClock
 from leasekit.runtime.shell import ActorShell, ActorStoppedError

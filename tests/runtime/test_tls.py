@@ -11,8 +11,7 @@ import pytest
 import trio
 from transport_nodes import KEYS, PLAIN, TCP, Node, Raw, poll
 
-from leasekit.core.protocol.fields import BATCH_MAX
-from leasekit.core.protocol.messages import Ack
+from leasekit.core.protocol.messages import BATCH_MAX, Ack
 from leasekit.runtime.tls import Tls, TlsError
 from leasekit.runtime.transport import Endpoint
 

@@ -17,8 +17,7 @@ from transport_nodes import KEYS, NOW, TCP, Node, Raw, couple, poll, unix
 from leasekit.core.claims.keys import ED25519
 from leasekit.core.protocol import codec
 from leasekit.core.protocol.channel import Heartbeat
-from leasekit.core.protocol.fields import BATCH_MAX
-from leasekit.core.protocol.messages import Accepted, Ack, ErrorReply, Message, OfferAnswer
+from leasekit.core.protocol.messages import BATCH_MAX, Accepted, Ack, ErrorReply, Message, OfferAnswer
 from leasekit.core.reasons import Code, Reason, said
 from leasekit.runtime.peers import ENVELOPE_FULL
 from leasekit.runtime.sockets import Stalls

@@ -23,26 +23,19 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from leasekit.actors.broker.answers import Answers
+from leasekit.actors.broker.answers import Answers, Preemption
 from leasekit.actors.broker.book import Book
-from leasekit.actors.broker.claims import GrantedClaims
-from leasekit.actors.broker.cycle import LeaseViews
-from leasekit.actors.broker.dry_runs import DryRuns
-from leasekit.actors.broker.grants import Grants, TicketCutter
-from leasekit.actors.broker.preemption import Preemption
-from leasekit.actors.broker.returned import ReturnedTickets
-from leasekit.actors.broker.taken import TakenDelegations
+from leasekit.actors.broker.claims import GrantedClaims, ReturnedTickets
+from leasekit.actors.broker.delegations import TakenDelegations
+from leasekit.actors.broker.grants import Grants, LeaseViews, TicketCutter
+from leasekit.actors.broker.requests import DryRuns
 from leasekit.actors.guest.answers import BrokerAnswers, BrokerUpdates, SiteUpdates
-from leasekit.actors.guest.changes import LeaseChanges
-from leasekit.actors.guest.endings import Endings
-from leasekit.actors.guest.leases import Leases
+from leasekit.actors.guest.leases import GuestOperations, Leases
+from leasekit.actors.guest.lifecycle import Endings, Predecessors, Redeems, Transitions
 from leasekit.actors.guest.membership import Membership
-from leasekit.actors.guest.operations import GuestOperations
-from leasekit.actors.guest.redeems import Redeems
-from leasekit.actors.guest.returns import Returns
-from leasekit.actors.guest.slices import Slices
+from leasekit.actors.guest.requests import LeaseChanges, Slices
+from leasekit.actors.guest.tickets import Returns
 from leasekit.actors.guest.topologies import LeasedTopologies
-from leasekit.actors.guest.transitions import Predecessors, Transitions
 from leasekit.actors.kernel import Kernel
 from leasekit.actors.peering import Peering
 from leasekit.actors.served import Served

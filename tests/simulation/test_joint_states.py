@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from leasekit.actors.broker.book import Book
-from leasekit.actors.broker.returned import ReturnedTickets
-from leasekit.actors.guest.operations import GuestOperations
-from leasekit.actors.guest.returns import Returns
-from leasekit.actors.guest.timeouts import LeaseTimeouts
+from leasekit.actors.broker.claims import ReturnedTickets
+from leasekit.actors.guest.answers import LeaseTimeouts
+from leasekit.actors.guest.leases import GuestOperations
+from leasekit.actors.guest.tickets import Returns
 from leasekit.actors.kernel import Kernel
 from leasekit.actors.served import Served
 from leasekit.actors.site.calendars import Calendars

@@ -7,11 +7,9 @@ from typing import Any
 
 import pytest
 
-from leasekit.actors.broker.holds import Holds
-from leasekit.actors.broker.planner import Planner
-from leasekit.actors.dispatch import takes
+from leasekit.actors.broker.planner import Holds, Planner
 from leasekit.actors.guest.topologies import LeasedTopologies
-from leasekit.actors.kernel import Kernel
+from leasekit.actors.kernel import Kernel, takes
 from leasekit.actors.settings import REQUEST
 from leasekit.core.leases.plans import PlanHold
 from leasekit.core.protocol.messages import Plan

@@ -1,20 +1,60 @@
-"""How a broker answers requests: the lease goes on or is over, nothing waits any more, and its guest is told."""
+"""How a broker answers requests: the lease goes on or is over, nothing waits any more, and its guest is told. Leases
+whose term is over, and those that are preempted, are told of as well.
+"""
 
 from __future__ import annotations
 
-from leasekit.actors.broker.book import Book
-from leasekit.actors.broker.introductions import Introductions
-from leasekit.actors.broker.queue import RequestQueue
-from leasekit.actors.kernel import Kernel
-from leasekit.actors.served import Served
+from leasekit.actors.broker.book import Book, RequestQueue
+from leasekit.actors.broker.claims import GrantedClaims, Statements, booked_until
+from leasekit.actors.kernel import Kernel, earliest
+from leasekit.actors.peering import Keyring, Peering
+from leasekit.actors.served import Notices, Served
+from leasekit.core.errors import CommandError
 from leasekit.core.leases import broker as br
 from leasekit.core.leases.plans import HOLD, PlanHold
 from leasekit.core.leases.records import BrokerLease
 from leasekit.core.leases.relations import Delegation
 from leasekit.core.properties import EMPTY
-from leasekit.core.protocol.messages import TicketUpdate
-from leasekit.core.reasons import Code, Reason
-from leasekit.core.time import Instant
+from leasekit.core.protocol.messages import NEW, Introduce, TicketUpdate
+from leasekit.core.reasons import Code, Reason, mark
+from leasekit.core.time import DAY, Instant
+
+
+class Introductions:
+    """What a broker has said of whom to whom. It says nothing unless it is to ``endorse``."""
+
+    def __init__(self, kernel: Kernel, keyring: Keyring, peering: Peering, notices: Notices, endorse: bool) -> None:
+        self._kernel = kernel
+        self._keyring = keyring
+        self._peering = peering
+        self._notices = notices
+        self._endorse = endorse
+        self._told: dict[tuple[str, str], tuple[Instant, Instant]] = {}
+        self._endorsements: dict[str, bytes] = {}
+
+    def introduce(self, guest: str, source: Delegation, until: Instant) -> bytes:
+        """If the settings say so, make a guest, whose lease ends at ``until``, known at the site of ``source``. Returns
+        the site's endorsement for the guest.
+        """
+        site = source.site
+        holder, place = self._keyring.peers.get(guest), self._keyring.peers.get(site)
+        if not self._endorse or holder is None or place is None:
+            return b""
+        at, told = self._told.get((guest, site), (-DAY, 0))
+        if at + DAY <= self._kernel.now or told + DAY < until:  # or the site may forget, before the lease begins
+            self._told[guest, site] = self._kernel.now, max(told, until)
+            number = self._kernel.next("serial")
+            message = Introduce(guest, number, self._peering.endorsement(holder), until)
+            # Due for longer than the lease is: the guest's next one may not be introduced anew.
+            self._notices.owe(f"introduce:{guest}@{site}", site, guest, number, message, max(until, source.term.end))
+        if site not in self._endorsements:
+            self._endorsements[site] = self._peering.endorsement(place)
+        return self._endorsements[site]
+
+    def unsay(self, name: str) -> None:
+        """What was said of a peer may not hold any more: it is said anew."""
+        self._told = {pair: told for pair, told in self._told.items() if name not in pair}
+        self._endorsements.pop(name, None)
 
 
 class Answers:
@@ -88,3 +128,86 @@ class Answers:
             if other is not None and other is not lease:
                 self._kernel.fire(br.MACHINE, other, "refuse", reason)
                 self.settle(other, "refused", reason)
+
+
+class LeaseTerms:
+    """The timers of leases."""
+
+    def __init__(
+        self, kernel: Kernel, served: Served[BrokerLease], book: Book, granted: GrantedClaims, answers: Answers
+    ) -> None:
+        self._kernel = kernel
+        self._served = served
+        self._book = book
+        self._granted = granted
+        self._answers = answers
+        kernel.register(BrokerLease, due_at=self._due_at, on_due=self._due, owes=served.owes, send=served.send_now)
+
+    def _due_at(self, lease: BrokerLease) -> Instant | None:
+        if lease.ended >= 0:
+            return earliest(lease.send_at if lease.unacked else None, self._served.drop_at(lease))
+        waiting = lease.deadline if lease.request else None
+        ends = booked_until(lease) if lease.claims else None
+        return earliest(lease.send_at if lease.unacked else None, waiting, ends)
+
+    def _due(self, lease: BrokerLease) -> None:
+        if lease.ended >= 0 and self._served.drop_at(lease) <= self._kernel.now:
+            self._granted.drop(lease)
+            return
+        if lease.request and lease.deadline <= self._kernel.now:
+            self._answers.reject(lease, self._why_expired(lease), event="expire")
+        if lease.unacked and lease.send_at <= self._kernel.now:
+            self._served.send(lease)
+        if lease.ended < 0 and lease.claims and booked_until(lease) <= self._kernel.now:
+            self._kernel.fire(br.MACHINE, lease, "end", Reason(Code.TERM_OVER))
+            self._book.note_news()
+            self._granted.over(lease, Reason(Code.TERM_OVER))
+
+    def _why_expired(self, lease: BrokerLease) -> Reason:
+        if lease.group and lease.asked.op == NEW:
+            have, count = self._book.group_size(lease.id)
+            if have < count or not count:
+                return Reason(Code.GROUP_INCOMPLETE, what=lease.group, units=have, of=count or -1)
+        return Reason(Code.NOT_GRANTED).because(lease.defer_reason)
+
+
+TRUNCATE = "truncate:"
+
+
+class Preemption:
+    """The leases that are ended early."""
+
+    def __init__(
+        self, kernel: Kernel, granted: GrantedClaims, statements: Statements, notices: Notices, answers: Answers
+    ) -> None:
+        self._kernel = kernel
+        self._granted = granted
+        self._statements = statements
+        self._notices = notices
+        self._answers = answers
+
+    def preempt(self, lease_id: str, at: Instant, reason: Reason, *, suspend: bool = False) -> None:
+        """End a preemptible lease at ``at``: the site is told until it accepts, and the guest hears of it now. With
+        ``suspend`` its site saves it by then.
+
+        Raises ``CommandError``.
+        """
+        lease = self._granted.leases.get(lease_id)
+        if lease is None or lease.state != br.TICKETED or not lease.claims:
+            raise CommandError(f"lease {lease_id!r} holds nothing that could be taken from it")
+        last = lease.claims[-1].until
+        if not self._kernel.now <= at < last or lease.cut >= 0:
+            raise CommandError(f"lease {lease_id} ends at {mark(last)}: at is {mark(at)}, or it was preempted before")
+        # A renewal in hand is a claim of its own: all that go on after ``at`` are ended, or none. So is what a modify
+        # cut off, which the site may still go by.
+        saving = self._granted.check_saved_by(lease, at) if suspend else 0
+        going_on = [claim for claim in lease.claims if claim.booked_until > at]
+        notices = [(claim, *self._statements.truncated(lease, claim, at, saving)) for claim in going_on]
+        if lease.request:
+            self._answers.reject(lease, Reason(Code.PREEMPTED_BY).because(reason))
+        lease.cut, lease.suspended = at, suspend
+        self._kernel.fire(br.MACHINE, lease, "preempt", Reason(Code.ENDS_AT, at=at).because(reason))
+        for claim, site, message in notices:
+            id_ = f"{TRUNCATE}{lease.id}#{claim.key}"
+            self._notices.owe(id_, site, lease.id, message.number, message, claim.term.end)
+        self._granted.notice(lease, lease.claims[-1], at, reason)

@@ -1,5 +1,5 @@
-"""The broker's book: what it holds (delegations, each with a timetable), what it has given from it, and which
-requests form groups.
+"""The broker's book: what it holds (delegations, each with a timetable), what it has given from it, which requests wait
+and form groups, and what each holder has used.
 
 Delegations that go on from each other are a *line*, and have one timetable: mappers see one source whose term ends
 with the last of them, and what is granted from it is cut where one ends and the next begins (:meth:`Book.cover`).
@@ -7,16 +7,201 @@ with the last of them, and what is granted from it is cut where one ends and the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final, NamedTuple
 
-from leasekit.core.claims.ticket import Ticket
-from leasekit.core.leases.records import Granted
+from leasekit.actors.peering import Keyring
+from leasekit.actors.settings import REQUEST
+from leasekit.core.claims.claim import Ticket
+from leasekit.core.errors import CommandError, RemoteError
+from leasekit.core.leases.records import BrokerLease, Granted, pack_body, unpack_body
 from leasekit.core.leases.relations import Delegation, Withheld
 from leasekit.core.mappers import Source
-from leasekit.core.time import DAY, Instant, Term
+from leasekit.core.reasons import Code, counted
+from leasekit.core.requests import Options
+from leasekit.core.schema import Change, Row
+from leasekit.core.time import DAY, Duration, Instant, Term
 from leasekit.core.timetable import Shortfall, Timetable
+from leasekit.core.timetable.profile import Profile
+
+KEPT: Final[Duration] = 31 * DAY
+"""How far back usage is kept at least."""
+KEPT_MAX: Final[Duration] = 400 * DAY
+"""How far back it is kept at most, whatever a mapper wishes."""
+TIDY_EVERY: Final = 1024
+STRETCHES_MAX: Final = 256
+TABLE: Final = "usage"
+
+
+class _Page(NamedTuple):
+    """A row of the table: stretches of use, as start, end and units. Full ones keep none in memory."""
+
+    id: str
+    until: Instant
+    stretches: tuple[tuple[Instant, Instant, int], ...]
+
+
+class UsageBook:
+    """A calendar of units for each holder and type (:class:`leasekit.core.mappers.Usage`), kept for ``kept`` ms."""
+
+    def __init__(self, kept: Duration = KEPT) -> None:
+        self.kept = min(max(kept, KEPT), KEPT_MAX)
+        self._profiles: dict[tuple[str, str], Profile] = {}
+        self._pages: dict[tuple[str, str], list[_Page]] = {}
+        self._serial = 0
+        self._changes = 0
+        self._rows: dict[str, Change] = {}
+
+    def held(self, holder: str, type_: str, window: Term) -> Iterable[tuple[Term, int]]:
+        """The stretches of ``window`` in which the holder holds units of the type, in order, and how many."""
+        profile = self._profiles.get((holder, type_))
+        if profile is not None:
+            for start, end, units in profile.segments(window.start, window.end):
+                if units > 0:
+                    yield Term(start, end), units
+
+    def replace(
+        self, holder: str, type_: str, before: Sequence[Granted], after: Sequence[Granted], now: Instant
+    ) -> None:
+        """A lease's claims are others than before."""
+        profile = self._profile(holder, type_)
+        for claims, sign in ((before, -1), (after, 1)):
+            others = after if sign < 0 else before
+            for claim in claims:
+                if claim not in others and claim.until > claim.term.start:
+                    if sign < 0 and claim.until <= now and not any(one.key == claim.key for one in after):
+                        self.let_go(holder, type_, (claim,))  # it is over: it has been used
+                        continue
+                    profile.add(claim.term.start, claim.until, sign * claim.units)
+        self._changes += 1
+        if self._changes % TIDY_EVERY == 0:
+            self._tidy(now)
+
+    def let_go(self, holder: str, type_: str, claims: Iterable[Granted]) -> None:
+        """Claims that were counted are in no record any more: they are written down."""
+        used = [(claim.term.start, claim.until, claim.units) for claim in claims if claim.until > claim.term.start]
+        if not used:
+            return
+        pages = self._pages.setdefault((holder, type_), [])
+        if not pages or len(pages[-1].stretches) + len(used) > STRETCHES_MAX:
+            if pages:
+                pages[-1] = pages[-1]._replace(stretches=())
+            self._serial += 1
+            pages.append(_Page(f"{self._serial:012}", 0, ()))
+        page = pages[-1]
+        until = max(page.until, *(end for _, end, _ in used))
+        page = pages[-1] = _Page(page.id, until, (*page.stretches, *used))
+        row = (page.id, holder, type_, until, pack_body((page.stretches,)))
+        self._rows[page.id] = Change(TABLE, page.id, row)
+
+    def take_changes(self) -> list[Change]:
+        """The rows to be written since this was last asked."""
+        if not self._rows:
+            return []
+        rows, self._rows = list(self._rows.values()), {}
+        return rows
+
+    def restore(self, rows: Iterable[Row], now: Instant) -> None:
+        """Take up the rows of a store, in the order of their keys."""
+        for id_, holder, type_, until, body in rows:
+            (stretches,) = unpack_body(body)
+            self._serial = max(self._serial, int(id_))
+            profile = self._profile(holder, type_)
+            for start, end, units in stretches:
+                profile.add(start, end, units)
+            pages = self._pages.setdefault((holder, type_), [])
+            if pages:
+                pages[-1] = pages[-1]._replace(stretches=())
+            pages.append(_Page(id_, until, stretches))
+        self._tidy(now)
+
+    def _profile(self, holder: str, type_: str) -> Profile:
+        profile = self._profiles.get((holder, type_))
+        if profile is None:
+            profile = self._profiles[holder, type_] = Profile()
+        return profile
+
+    def _tidy(self, now: Instant) -> None:
+        """Let go of what is too old to count."""
+        begin = now - self.kept
+        for profile in self._profiles.values():
+            profile.forget_before(begin)
+        for name, pages in list(self._pages.items()):
+            for page in pages:
+                if page.until <= begin:
+                    self._rows[page.id] = Change(TABLE, page.id, None)
+            kept = [page for page in pages if page.until > begin]
+            if kept:
+                self._pages[name] = kept
+            else:
+                del self._pages[name]
+
+
+class RequestQueue:
+    """Leases whose request waits, in order of arrival; at most ``most`` at once."""
+
+    def __init__(self, keyring: Keyring, most: int) -> None:
+        self._keyring = keyring
+        self._most = most
+        self._of: dict[str, int] = {}
+        self.leases: dict[str, BrokerLease] = {}
+        self.options: dict[str, Options] = {}
+        """What each says of how it may be granted; questions have theirs here as well."""
+
+    def __contains__(self, lease: str) -> bool:
+        return lease in self.leases
+
+    def __len__(self) -> int:
+        return len(self.leases)
+
+    def add(self, lease: BrokerLease, options: Options) -> None:
+        """The lease's request waits for the mapper."""
+        self.leases[lease.id], self.options[lease.id] = lease, options
+        self._of[lease.holder] = self._of.get(lease.holder, 0) + 1
+
+    def remove(self, lease: BrokerLease) -> None:
+        """Its request is settled."""
+        if self.leases.pop(lease.id, None) is not None:
+            self._of[lease.holder] -= 1
+            if not self._of[lease.holder]:
+                del self._of[lease.holder]
+        self.options.pop(lease.id, None)
+
+    def waiting_ids(self) -> Iterable[str]:
+        """The leases whose requests wait."""
+        return self.leases
+
+    def waiting(self, lease: str) -> BrokerLease:
+        """The lease of that id, whose request waits. Raises ``CommandError`` if none does."""
+        waiting = self.leases.get(lease)
+        if waiting is None:
+            raise CommandError(f"no request of lease {lease!r} is waiting (any more)")
+        return waiting
+
+    def check_room(self, peer: str) -> None:
+        """Raises ``RemoteError`` if ``peer`` has to wait until it may ask for more.
+
+        Half of the places are kept for all peers in equal shares, the others are for whoever comes first: so one that
+        asks without end leaves each other its share.
+        """
+        name, most, mine = self._keyring.name, self._most, self._of.get(peer, 0)
+        if len(self) >= most:
+            raise RemoteError(Code.BUSY, f"{name} has {len(self)} requests waiting, its limit: try again later")
+        limit = self._keyring.peers[peer].open_requests
+        if mine >= limit:
+            waiting = counted(limit, "request")
+            raise RemoteError(Code.BUSY, f"{peer} has {waiting} waiting at {name}, its limit: try again later")
+        if len(self) < most // 2:
+            return
+        askers = sum(REQUEST in known.may for known in self._keyring.peers.values())
+        share = max(1, (most - most // 2) // max(1, askers))
+        beyond = sum(count - share for count in self._of.values() if count > share)
+        if mine >= share and beyond >= most // 2:
+            raise RemoteError(
+                Code.BUSY,
+                f"{peer} has {mine} requests waiting at {name}, its share is {share} of {most}: try again later",
+            )
 
 
 class _Group:

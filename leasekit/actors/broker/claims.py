@@ -9,19 +9,153 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 
-from leasekit.actors.broker.book import Book
-from leasekit.actors.broker.queue import RequestQueue
-from leasekit.actors.broker.statements import Statements
-from leasekit.actors.broker.usage import UsageBook
-from leasekit.actors.kernel import Kernel
-from leasekit.actors.served import Served
+from leasekit.actors.broker.book import Book, RequestQueue, UsageBook
+from leasekit.actors.kernel import Kernel, takes
+from leasekit.actors.peering import Keyring
+from leasekit.actors.served import Reports, Served
+from leasekit.actors.settings import DELEGATE
+from leasekit.core.claims.claim import READY_AT, REPLACES, SAVING, Ticket, delegate
+from leasekit.core.claims.keys import Signer
+from leasekit.core.claims.statements import RECEIPT, TRUNCATION, Statement, check_statement, decode_statement, state
 from leasekit.core.drivers import saves
-from leasekit.core.errors import CommandError
-from leasekit.core.leases.records import BrokerLease, Granted
-from leasekit.core.protocol.messages import MODIFY, TicketUpdate
-from leasekit.core.reasons import Reason, mark
-from leasekit.core.schema import Row
-from leasekit.core.time import Duration, Instant, Term
+from leasekit.core.errors import CommandError, RemoteError
+from leasekit.core.leases import broker as br
+from leasekit.core.leases.records import BrokerLease, Granted, pack_body
+from leasekit.core.leases.relations import Notice
+from leasekit.core.mappers import Grant
+from leasekit.core.properties import Properties
+from leasekit.core.protocol.messages import MODIFY, NEW, Accepted, ClaimReport, ReturnTicket, TicketUpdate, Truncated
+from leasekit.core.reasons import Code, Reason, counted, mark, said
+from leasekit.core.requests import Options
+from leasekit.core.schema import Change, Row
+from leasekit.core.time import Duration, Instant, Term, format_duration
+
+SUSPEND = "suspend"
+
+
+def is_part(lease: BrokerLease, grant: Grant, options: Options, resource: Properties) -> bool:
+    """Whether a grant is of a part of what a deferrable request asks for, after which the lease is suspended."""
+    if lease.asked.op != NEW or not options.deferrable or lease.group or not grant.preemptible:
+        return False
+    return 0 < options.suspend < grant.term.length < lease.asked.term.length and saves(resource)
+
+
+def ends_suspended(lease: BrokerLease, grant: Grant, options: Options, resource: Properties) -> Duration:
+    """How long before its end the lease is saved, if a grant is of a part; else 0."""
+    return lease.suspend if is_part(lease, grant, options, resource) else 0
+
+
+def note_suspend(lease: BrokerLease, grant: Grant, options: Options) -> None:
+    """Remember how long it takes to save the lease: renewals needn't say it again."""
+    if not grant.preemptible:
+        lease.suspend = 0
+    elif options.suspend:
+        lease.suspend = options.suspend
+
+
+def with_suspend(lease: BrokerLease) -> Properties:
+    """The request properties of what the lease last asked for, with what it says of being suspended."""
+    told = lease.asked.properties
+    if not lease.suspend or SUSPEND in told:
+        return told
+    return {**told, SUSPEND: format_duration(lease.suspend)}
+
+
+RETURNED = "returned"
+"""The state of a claim, in history, for which the site has given a receipt."""
+
+
+def _constraints_of(claim: Granted) -> Properties:
+    """What a claim says beside units and term: whether it can be ended early, by when its units are to be up, how long
+    before its end they are saved, where the lease is suspended then, and which claim of its lease it replaces.
+    """
+    said = {"preemptible": "true"} if claim.preemptible else {}
+    if claim.replaces:
+        said[REPLACES] = claim.replaces
+    if claim.saving:
+        said[SAVING] = str(claim.saving)
+    if claim.prepare:
+        said[READY_AT] = str(claim.term.start + claim.prepare)
+    return said
+
+
+def keep_receipt(
+    kernel: Kernel, keyring: Keyring, ticket: Ticket, claim: bytes, about: tuple[str | int, ...], data: bytes
+) -> Statement:
+    """Check the receipt in ``data`` for a ``claim`` that was cut in, or from, ``ticket``, and keep it as history: if
+    anyone says that the units were given away twice, the receipt refutes it. ``about`` are the lease or delegation,
+    issuer, holder, type, units and term. Raises ``TicketError``.
+    """
+    receipt = check_statement(keyring.scheme, data, RECEIPT, signer=ticket.root.issuer, subject=claim)
+    if kernel.settings.keep_closed:
+        id_, parent = claim.hex(), ticket.leaf.parent if ticket.leaf.digest == claim else ticket.leaf.digest
+        kernel.changes.append(Change("claims", id_, (id_, 0, parent.hex(), *about, RETURNED, pack_body((data,)))))
+    return receipt
+
+
+class Statements:
+    """What is signed of the delegations in ``book``, and of the claims that are cut from them."""
+
+    def __init__(self, kernel: Kernel, keyring: Keyring, book: Book) -> None:
+        self._kernel = kernel
+        self._keyring = keyring
+        self._book = book
+
+    def cut(self, claim: Granted, holder: bytes) -> Ticket:
+        """The ticket for ``claim``, whose digest is not known before, for the key ``holder``."""
+        return delegate(
+            self._book.ticket(claim.source), self._signer_from(claim.source), holder=holder, units=claim.units,
+            term=claim.term, serial=claim.serial, constraints=_constraints_of(claim),
+        )  # fmt: skip
+
+    def cut_for(self, claim: Granted, holder: str) -> Ticket:
+        """The ticket for ``claim`` for the peer ``holder``."""
+        return self.cut(claim, self._keyring.key_of(holder))
+
+    def early_end(self, lease: BrokerLease, claim: Granted, at: Instant) -> bytes:
+        """That a claim of ``lease`` ends at ``at``."""
+        return state(self._signer_from(claim.source), TRUNCATION, claim.digest, at, lease.id).encode()
+
+    def truncated(self, lease: BrokerLease, claim: Granted, at: Instant, saving: Duration) -> tuple[str, Truncated]:
+        """Which site a claim is of, and what that is told of its early end. Raises ``CommandError``."""
+        source = self._book.get(claim.source)
+        if not claim.preemptible:
+            raise CommandError(f"lease {lease.id} is not preemptible")
+        if source is None or source.site not in self._keyring.peers:
+            raise CommandError(f"lease {lease.id}: its site can't be told")
+        statement = self.early_end(lease, claim, max(at, claim.term.start))
+        number = self._kernel.next("serial")
+        return source.site, Truncated(lease.id, number, self._ticket_again(lease, claim), statement, saving)
+
+    def _ticket_again(self, lease: BrokerLease, claim: Granted) -> bytes:
+        """The ticket that was cut for ``claim``: the same bytes, since signatures are deterministic."""
+        peer = self._keyring.peers.get(lease.holder)
+        for holder in (peer.key, *(key for key, _ in peer.former)) if peer is not None else ():
+            ticket = self.cut(claim, holder)
+            if ticket.leaf.digest == claim.digest:
+                return ticket.encode()
+        raise CommandError(f"lease {lease.id}: its ticket can't be made again")
+
+    def _signer_from(self, source: str) -> Signer:
+        """Who cuts claims from a delegation, and speaks of them: the key that it was given to."""
+        known = self._book.get(source)
+        return self._keyring.signer if known is None else self._keyring.signer_of(self._book.ticket(source).leaf.holder)
+
+    # -- receipts ----------------------------------------------------------------------------------------------
+
+    def is_of_site(self, claim: Granted, peer: str) -> bool:
+        """Whether ``peer`` is the site whose units are claimed."""
+        if self._book.get(claim.source) is None:
+            return False
+        return self._book.ticket(claim.source).root.issuer in self._keyring.keys_of(peer)
+
+    def check_receipt(self, lease: BrokerLease, claim: Granted, data: bytes) -> Statement:
+        """The site's receipt for a claim of a lease, which is kept. Raises ``TicketError`` if it is none."""
+        holder = self._keyring.peers.get(lease.holder)
+        key = holder.key.hex() if holder is not None else ""
+        issuer = self._signer_from(claim.source).public.hex()
+        about = (lease.id, issuer, key, lease.type, claim.units, *claim.term)
+        return keep_receipt(self._kernel, self._keyring, self._book.ticket(claim.source), claim.digest, about, data)
 
 
 def place_of(lease: BrokerLease, op: str, term: Term) -> int:
@@ -237,3 +371,99 @@ class GrantedClaims:
             if lease.unacked:
                 self._kernel.owe(lease, lease.holder)
             self._kernel.schedule(lease, self._kernel.now if lease.unacked else self._kernel.due_at(lease))
+
+
+REPLACED = "replaced"
+
+
+class ReturnedTickets:
+    """What comes back of what was granted, with the site's receipt."""
+
+    def __init__(
+        self, kernel: Kernel, served: Served[BrokerLease], granted: GrantedClaims, statements: Statements
+    ) -> None:
+        self._kernel = kernel
+        self._served = served
+        self._granted = granted
+        self._statements = statements
+
+    @takes(ReturnTicket)
+    def _on_return(self, peer: str, message: ReturnTicket) -> None:
+        lease = self._granted.leases.get(message.lease)
+        if lease is not None:
+            self._served.check_holder(lease, peer)
+        subject = decode_statement(message.receipt).subject
+        claim = next((c for c in lease.claims if c.digest == subject), None) if lease is not None else None
+        if lease is not None and claim is not None:
+            self._take_back(lease, claim, message.receipt)
+        self._kernel.send(peer, Accepted(message.lease, message.number))
+
+    def _take_back(self, lease: BrokerLease, claim: Granted, data: bytes) -> None:
+        if not self._granted.is_held(claim):
+            return
+        receipt = self._statements.check_receipt(lease, claim, data)
+        at = max(receipt.at, claim.term.start)
+        if at == claim.term.start and len(lease.claims) > 1:
+            if receipt.detail:  # it names the lease that the claim was redeemed for: what came before it is over
+                self._granted.leave_out(lease, claim)
+            else:
+                self._granted.undo(lease, claim)
+        elif at < claim.term.end:
+            if receipt.detail:  # it was used: so what it replaced has ended where it began
+                self._granted.settle_cut(lease, lease.claims.index(claim))
+            self._granted.end(lease, claim, at)
+        over = all(c.booked_until <= max(self._kernel.now, c.term.start) for c in lease.claims)
+        if lease.state == br.TICKETED:
+            why = said(f"{counted(claim.units)} from {mark(receipt.at)} on")
+            self._kernel.fire(br.MACHINE, lease, "returned" if over else "return", why)
+            if over:
+                self._granted.over(lease, Reason(Code.GIVEN_BACK))
+        self._granted.changed(lease)
+
+    def truncated(self, notice: Notice, receipt: bytes) -> None:
+        """A site knows of the early end of a claim, and has given ``receipt``."""
+        message, lease = notice.content(), self._granted.leases.get(notice.subject)
+        if not isinstance(message, Truncated) or lease is None:
+            return
+        subject = decode_statement(message.truncation).subject
+        claim = next((one for one in lease.claims if one.digest == subject), None)
+        if claim is None or not self._granted.is_held(claim):
+            return
+        at = self._statements.check_receipt(lease, claim, receipt).at
+        if at < claim.term.end:
+            self._granted.end(lease, claim, at)
+            self._granted.changed(lease)
+
+
+class ReportsOfSites:
+    """What sites say of the claims that they are shown."""
+
+    def __init__(
+        self, kernel: Kernel, keyring: Keyring, granted: GrantedClaims, statements: Statements, reports: Reports
+    ) -> None:
+        self._kernel = kernel
+        self._keyring = keyring
+        self._granted = granted
+        self._statements = statements
+        self._reports = reports
+
+    @takes(ClaimReport, DELEGATE)
+    def _on_claim_report(self, peer: str, message: ClaimReport) -> None:
+        """A site has taken a modify, so that what it leaves of the old claim is free; or a claim made trouble."""
+        if self._keyring.peers[peer].role != "authority":
+            raise RemoteError(Code.FORBIDDEN, f"{peer} is no site: it reports nothing")
+        if message.reason.code == Code.REPLACED:
+            self._replaced(peer, message)
+        else:
+            self._reports.keep(message.claim, message.reason, peer)
+        self._kernel.send(peer, Accepted(message.claim, message.number))
+
+    def _replaced(self, peer: str, message: ClaimReport) -> None:
+        lease = self._granted.with_cut_off(message.claim)
+        if lease is None:
+            return
+        for place, claim in enumerate(lease.claims):
+            if claim.digest.hex() == message.claim and self._statements.is_of_site(claim, peer):
+                self._statements.check_receipt(lease, claim, message.receipt)
+                self._granted.settle_cut(lease, place + 1)
+                self._kernel.touch(lease)

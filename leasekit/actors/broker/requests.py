@@ -1,24 +1,149 @@
-"""How a broker takes requests: for new leases, for more time or other units, and their withdrawal."""
+"""How a broker takes requests: for new leases, for more time or other units, and their withdrawal; and questions what
+it would answer. What can never be granted is refused at once; the rest waits for the mapper.
+"""
 
 from __future__ import annotations
 
-from leasekit.actors.broker.admission import Admission
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+import attrs
+
 from leasekit.actors.broker.answers import Answers
+from leasekit.actors.broker.book import Book, RequestQueue
 from leasekit.actors.broker.claims import place_of
 from leasekit.actors.broker.grants import HeldParts
-from leasekit.actors.dispatch import takes
-from leasekit.actors.kernel import Kernel
+from leasekit.actors.kernel import Kernel, takes
 from leasekit.actors.served import OLD, Served
-from leasekit.actors.settings import REQUEST
+from leasekit.actors.settings import REQUEST, BrokerSettings
+from leasekit.actors.turns import FAILED, NOT_CARRIED_OUT, check_decision
 from leasekit.core.errors import CommandError, RemoteError
 from leasekit.core.leases import broker as br
 from leasekit.core.leases.machine import NONE
 from leasekit.core.leases.records import Asked, BrokerLease
+from leasekit.core.leases.relations import Delegation
+from leasekit.core.mappers import BrokerCycle, BrokerMapper, Defer, Grant, Reject, Wake
 from leasekit.core.properties import Properties
-from leasekit.core.protocol.messages import EXTEND, MODIFY, NEW, RequestTicket, Withdraw
-from leasekit.core.reasons import Code, Reason, mark, said
+from leasekit.core.protocol.messages import EXTEND, MODIFY, NEW, Probe, ProbeAnswer, RequestTicket, Withdraw
+from leasekit.core.reasons import Code, Reason, mark, of_mapper, said
 from leasekit.core.requests import Options, parse_options
-from leasekit.core.time import Instant
+from leasekit.core.steps import TurnDone
+from leasekit.core.time import INSTANT_MAX, Instant, Term
+
+
+class Admission:
+    """Whether a request, or a question, is taken. ``settings`` say how long it may wait."""
+
+    def __init__(
+        self, kernel: Kernel, served: Served[BrokerLease], queue: RequestQueue, book: Book, settings: BrokerSettings
+    ) -> None:
+        self._kernel = kernel
+        self._served = served
+        self._queue = queue
+        self._book = book
+        self._settings = settings
+
+    def note(self, lease: BrokerLease, options: Options) -> None:
+        """``lease`` is that of a question: how it may be granted is known as long as the question waits."""
+        self._queue.options[lease.id] = options
+
+    def enqueue(self, lease: BrokerLease, options: Options) -> None:
+        """The request of ``lease`` waits for the mapper."""
+        self._queue.add(lease, options)
+        self._book.note_news()
+
+    def join_group(self, lease: BrokerLease, options: Options) -> None:
+        """``lease`` is asked for with others: once all are there, all wait as long as each says."""
+        self._book.join_group(lease.holder, options.group, lease.id, options.lease_count)
+        have, count = self._book.group_size(lease.id)
+        if have == count:
+            for id_ in self._book.group_of(lease.id):
+                member = self._served.leases[id_]
+                member.deadline = self.deadline(self._queue.options[id_], member.asked.term.end, whole=True)
+                self._kernel.touch(member)
+
+    def restore(self) -> None:
+        """The requests of leases that were taken up wait again."""
+        waiting = (lease for lease in self._served.leases.values() if lease.request)
+        for lease in sorted(waiting, key=lambda one: (one.arrived, one.id)):
+            options = parse_options(lease.asked.properties, lease.asked.term)
+            self.enqueue(lease, options)
+            if lease.group and lease.asked.op == NEW:
+                self._book.join_group(lease.holder, lease.group, lease.id, options.lease_count)
+
+    def forget(self, lease: BrokerLease) -> None:
+        """The question of ``lease`` is answered."""
+        self._queue.options.pop(lease.id, None)
+
+    def admit(self, peer: str, message: RequestTicket | Probe, options: Options) -> None:
+        """Refuse what can never be granted, by the answer that fits: type, site, size and time are different."""
+        self._queue.check_room(peer)
+        if message.term.end <= self._kernel.now:
+            raise RemoteError(
+                Code.PAST,
+                f"term ends at {mark(message.term.end)}, it is {mark(self._kernel.now)} at {self._served.name}",
+            )
+        sources = self._book.of_type(message.type)
+        if not sources and not self._book.types() and options.deferrable:
+            return  # just started: the sites' offers are on their way, and this request can wait for them
+        if not sources:
+            known = ", ".join(self._book.types()) or "(none yet)"
+            raise RemoteError(Code.UNKNOWN_TYPE, f"type: found {message.type!r}, {self._served.name} has {known}")
+        if message.site:
+            sources = [source for source in sources if source.site == message.site]
+            if not sources:
+                known = ", ".join(sorted({source.site for source in self._book.of_type(message.type)}))
+                raise RemoteError(
+                    Code.UNKNOWN_SITE, f"site: {message.site!r} offers no {message.type!r} here; {known} do"
+                )
+
+    def check_size(self, type_: str, units: int, options: Options) -> None:
+        """Raises ``RemoteError`` for more units than any site has, unless fewer will do."""
+        most = max((source.units for source in self._book.of_type(type_)), default=units)
+        if units > most and not options.elastic:
+            raise RemoteError(Code.TOO_LARGE, f"units: found {units}, no site here has more than {most} of {type_!r}")
+
+    def deadline(self, options: Options, end: Instant, *, whole: bool) -> Instant:
+        """Until when a request for a term that ends at ``end`` waits.
+
+        A group that is not ``whole`` waits for its members first, and not for long.
+        """
+        settings, last = self._settings, options.latest_start
+        if options.group and not whole:
+            last = min(last or INSTANT_MAX, self._kernel.now + settings.group_timeout)
+        elif not last:
+            last = (
+                self._kernel.now + settings.defer_max
+                if options.deferrable
+                else min(end, self._kernel.now + settings.request_timeout)
+            )
+        return min(last, self._kernel.now + options.request_timeout) if options.request_timeout else last
+
+    def goes_on_until(self, lease: BrokerLease, op: str, term: Term) -> Instant:
+        """Until when an extend or modify of a lease waits. Raises ``RemoteError`` where it can't be asked for."""
+        last, claim = lease.claims[-1], lease.claims[place_of(lease, op, term)]
+        if lease.cut >= 0:
+            raise RemoteError(Code.PREEMPTED, f"lease {lease.id} was preempted, it ends at {lease.cut}")
+        if last.saving:
+            raise RemoteError(Code.SUSPENDED, f"lease {lease.id} is suspended by {last.until}: extend what resumes it")
+        if last.until <= self._kernel.now:
+            raise RemoteError(Code.PAST, f"lease {lease.id} ended at {last.until}")
+        if op == EXTEND and term.start != last.until:
+            raise RemoteError(
+                Code.WRONG_TERM, f"an extend starts where the lease ends: at {mark(last.until)}, not {mark(term.start)}"
+            )
+        if op == EXTEND:
+            return last.until
+        if not claim.term.start <= term.start < claim.until:
+            raise RemoteError(Code.WRONG_TERM, f"a modify starts within the term, before {claim.until}")
+        if claim is not last and term.end != claim.until:
+            raise RemoteError(
+                Code.WRONG_TERM,
+                f"the lease goes on from {mark(claim.until)}: a modify ends there, not {mark(term.end)}",
+            )
+        return min(claim.until, term.end, self._kernel.now + self._settings.request_timeout)
+
 
 _OPS = {NEW: br.TICKETING, EXTEND: br.EXTENDING_TICKET, MODIFY: br.MODIFYING}
 
@@ -136,3 +261,211 @@ class Requests:
         before.suspended = False
         self._kernel.touch(before)
         return before.arrived
+
+
+PROBES_MAX: Final = 64
+"""How many questions may wait at once."""
+PEER_PROBES_MAX: Final = 8
+"""How many of them may be one peer's."""
+_PENDING: Final = {EXTEND: br.EXTENDING_TICKET, MODIFY: br.MODIFYING}
+GRANTED, WAITS, REFUSED = "granted", "waits", "refused"
+
+
+@attrs.define(slots=True, eq=False)
+class _Question:
+    """One of them: who asked, how, the lease that it would make, and the instant that its mapper is shown."""
+
+    peer: str
+    message: Probe
+    lease: BrokerLease
+    at: Instant
+    again: bool = False
+
+
+class Decider(Protocol):
+    """How a broker has its mapper decide, and what it makes of that."""
+
+    def show(self, lease: BrokerLease) -> BrokerCycle:
+        """What the mapper is shown: all requests that wait, and the one of ``lease`` behind them."""
+
+    def try_grant(self, lease: BrokerLease, grant: Grant) -> Delegation:
+        """The delegation that ``grant`` would be cut from. Raises ``CommandError`` if it can't be carried out."""
+
+
+class DryRuns:
+    """The questions that wait for a broker. ``fresh`` makes its mapper anew; None: it takes no questions."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        served: Served[BrokerLease],
+        admission: Admission,
+        decider: Decider,
+        fresh: Callable[[], BrokerMapper] | None,
+    ) -> None:
+        self._kernel = kernel
+        self._served = served
+        self._admission = admission
+        self._decider = decider
+        self._fresh = fresh
+        self._questions: deque[_Question] = deque()
+        self.in_turn: _Question | None = None
+        """The question that a mapper decides now."""
+        self._asked = 0
+
+    # -- asking ------------------------------------------------------------------------------------------------
+
+    @takes(Probe, REQUEST)
+    def _on_probe(self, peer: str, message: Probe) -> None:
+        if self._fresh is None:
+            raise RemoteError(Code.UNAVAILABLE, f"{self._served.name} answers requests only")
+        theirs = sum(question.peer == peer for question in self._questions)
+        if len(self._questions) >= PROBES_MAX or theirs >= PEER_PROBES_MAX:
+            raise RemoteError(
+                Code.BUSY, f"{self._served.name} has {len(self._questions)} questions waiting: try again later"
+            )
+        try:
+            options = parse_options(message.properties, message.term)
+        except CommandError as error:
+            raise RemoteError(Code.BAD_PROPERTIES, str(error)) from error
+        if options.group:
+            raise RemoteError(Code.BAD_PROPERTIES, "group_id: a group is answered whole, one request can't be tried")
+        try:
+            self._admission.admit(peer, message, options)
+            lease = self._tried(peer, message, options)
+        except RemoteError as error:
+            self._answer(peer, message, REFUSED, error.reason)
+            return
+        self._admission.note(lease, options)
+        self._questions.append(_Question(peer, message, lease, self._kernel.now))
+
+    def _tried(self, peer: str, message: Probe, options: Options) -> BrokerLease:
+        """The lease as it would be if the request were made. Raises ``RemoteError`` where it can't be."""
+        asked = Asked(message.op, message.units, message.term, message.site, message.properties)
+        self._asked += 1
+        # No holder's id begins like this: they begin with a fingerprint.
+        id_ = f"probe-{self._asked}"
+        if message.op == NEW:
+            self._admission.check_size(message.type, message.units, options)
+            return BrokerLease(
+                id_, peer, "", message.type, br.NASCENT, br.TICKETING, asked, 0, 0, self._kernel.now,
+                self._admission.deadline(options, message.term.end, whole=False),
+            )  # fmt: skip
+        if message.op not in _PENDING:
+            raise RemoteError(Code.BAD_OP, f"op: found {message.op!r}, allowed are {NEW}, {', '.join(_PENDING)}")
+        lease = self._served.leases.get(message.of)
+        if lease is None or not self._served.is_holders(lease, peer) or not lease.claims:
+            raise RemoteError(Code.UNKNOWN_LEASE, f"{self._served.name} has granted {peer} no lease {message.of}")
+        deadline = self._admission.goes_on_until(lease, message.op, message.term)
+        return BrokerLease(
+            id_, peer, lease.slice, lease.type, br.TICKETED, _PENDING[message.op], asked, 0, 0, self._kernel.now,
+            deadline, claims=lease.claims,
+        )  # fmt: skip
+
+    # -- its mapper's turn -------------------------------------------------------------------------------------
+
+    def is_due(self) -> bool:
+        """Whether a question waits for a mapper."""
+        return bool(self._questions)
+
+    def next_call(self) -> Callable[[], Any] | None:
+        """What has a mapper decide the next question."""
+        while self._questions:
+            self.in_turn = question = self._questions.popleft()
+            at = max(self._kernel.now, question.at)
+            if question.lease.deadline <= at:  # it waited for the mapper, as a request may
+                self._close(REFUSED, Reason(Code.NOT_GRANTED))
+                continue
+            cycle = self._decider.show(question.lease)
+            if not question.lease.defer_reason:
+                return self._call(cycle._replace(now=at))
+            self._close(WAITS, question.lease.defer_reason)
+        return None
+
+    def _call(self, cycle: BrokerCycle) -> Callable[[], Any]:
+        fresh = self._fresh
+        assert fresh is not None, "no question is taken without"
+        return lambda: fresh().allocate(cycle)
+
+    def turn_done(self, done: TurnDone) -> None:
+        """Answer with what was decided on the question."""
+        question = self.in_turn
+        assert question is not None, "its turn has ended"
+        if done.error:
+            self._complain(FAILED, done.error)
+            self._close(REFUSED, Reason(Code.MAPPER_FAILED))
+            return
+        try:
+            wake = self._judge(question.lease, done)
+        except CommandError as error:
+            self._complain(NOT_CARRIED_OUT, str(error))
+            self._close(REFUSED, Reason(Code.MAPPER_WRONG).because(error.reason))
+            return
+        if self.in_turn is None:
+            return
+        if wake is not None and not question.again:
+            # It decides in rounds: the next one tells.
+            question.at, question.again = wake, True
+            self._questions.appendleft(question)
+            self.in_turn = None
+        else:
+            self._close(WAITS, Reason(Code.MAPPER_SILENT))
+
+    def _complain(self, kind: str, why: str) -> None:
+        self._kernel.complain(f"broker mapper, asked what it would do: {why}", "mapper", kind)
+
+    def _judge(self, lease: BrokerLease, done: TurnDone) -> Instant | None:
+        """Answer with what was decided on the question; else the instant at which the mapper wants to be called."""
+        wake: Instant | None = None
+        for decision in done.decisions:
+            if isinstance(decision, Wake):
+                check_decision(decision)
+                wake = decision.at if wake is None else min(wake, decision.at)
+            elif isinstance(decision, (Grant, Reject, Defer)) and decision.lease == lease.id:
+                check_decision(decision)
+                self._close_by(lease, decision)
+                return None
+        return wake
+
+    def _close_by(self, lease: BrokerLease, decision: Grant | Reject | Defer) -> None:
+        if isinstance(decision, Defer):
+            self._close(WAITS, of_mapper(decision.reason))
+        elif isinstance(decision, Reject):
+            fits = -1 if decision.earliest is None else max(decision.earliest, -1)
+            self._close(REFUSED, of_mapper(decision.reason, fits), earliest=fits)
+        else:
+            source = self._decider.try_grant(lease, decision)
+            self._close(GRANTED, None, site=source.site, units=decision.units, term=decision.term)
+
+    def _close(
+        self,
+        status: str,
+        reason: Reason | None,
+        *,
+        site: str = "",
+        units: int = 0,
+        term: Term | None = None,
+        earliest: Instant = -1,
+    ) -> None:
+        question = self.in_turn
+        assert question is not None, "there is one to be answered"
+        self.in_turn = None
+        self._admission.forget(question.lease)
+        self._answer(question.peer, question.message, status, reason, site, units, term, earliest)
+
+    def _answer(
+        self,
+        peer: str,
+        message: Probe,
+        status: str,
+        reason: Reason | None,
+        site: str = "",
+        units: int = 0,
+        term: Term | None = None,
+        earliest: Instant = -1,
+    ) -> None:
+        answer = ProbeAnswer(
+            message.lease, message.number, status, site, units, term or message.term, reason,
+            earliest,
+        )  # fmt: skip
+        self._kernel.send(peer, answer)

@@ -1,4 +1,5 @@
-"""What brokers and sites answer a guest: each update is taken once, in order, and acknowledged.
+"""What brokers and sites answer a guest, and what happens when they don't: each update is taken once, in order, and
+acknowledged.
 
 :class:`BrokerUpdates` and :class:`SiteUpdates` find out what a message settles, and whether it can be believed;
 :class:`BrokerAnswers` and :class:`SiteAnswers` do what follows for the lease.
@@ -8,18 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from leasekit.actors.dispatch import takes
-from leasekit.actors.guest.endings import Endings
-from leasekit.actors.guest.leases import Leases
+from leasekit.actors.guest.leases import CLOSE, GuestOperations, Leases, Limits
+from leasekit.actors.guest.lifecycle import Endings, Redeems, Transitions
 from leasekit.actors.guest.membership import Membership
-from leasekit.actors.guest.operations import CLOSE, GuestOperations
-from leasekit.actors.guest.redeems import Redeems
-from leasekit.actors.guest.returns import Returns
-from leasekit.actors.guest.tickets import Tickets
-from leasekit.actors.guest.transitions import Transitions
-from leasekit.actors.kernel import Kernel
-from leasekit.core.claims.ticket import decode_ticket
+from leasekit.actors.guest.tickets import Returns, Tickets
+from leasekit.actors.kernel import Kernel, earliest, takes
+from leasekit.core.claims.claim import decode_ticket
 from leasekit.core.errors import RemoteError, TicketError
+from leasekit.core.leases import membership as mb
 from leasekit.core.leases import service_manager as sm
 from leasekit.core.leases.machine import NONE
 from leasekit.core.leases.records import GuestLease, Held
@@ -33,9 +30,8 @@ from leasekit.core.protocol.messages import (
     TicketUpdate,
     acknowledge,
 )
-from leasekit.core.reasons import Code, Reason, said
+from leasekit.core.reasons import Code, Reason, counted, said
 from leasekit.core.time import Instant
-from leasekit.core.words import counted
 
 
 class BrokerAnswers:
@@ -338,3 +334,91 @@ class SiteUpdates:
         if message.number == lease.operation.number and peer == lease.site:
             self._answers.not_taken(lease, message.reason.code, Reason(Code.SAYS, peer).because(message.reason))
         return True
+
+
+class LeaseTimeouts:
+    """The timeouts of a guest's leases."""
+
+    def __init__(
+        self, limits: Limits, endings: Endings, redeems: Redeems, membership: Membership, broker: BrokerUpdates
+    ) -> None:
+        self._limits = limits
+        self._endings = endings
+        self._redeems = redeems
+        self._membership = membership
+        self._broker = broker
+
+    def due_at(self, lease: GuestLease) -> Instant | None:
+        """When that is next."""
+        return self._limits.of(lease)
+
+    def check(self, lease: GuestLease) -> None:
+        """Do what the lease's state makes happen now by itself."""
+        if not self._limits.is_past(lease):
+            return
+        expire = self._endings.expire
+        match (lease.state, lease.pending):
+            case (sm.NASCENT, _):
+                expire(lease, Reason(Code.NO_TICKET, lease.broker))
+            case (_, sm.CLOSE_WAIT):
+                expire(lease, Reason(Code.NO_CLOSE, lease.site))
+            case (sm.TICKETED, sm.REDEEMING):
+                expire(lease, Reason(Code.NO_LEASE, lease.site))
+            case (sm.TICKETED, _):
+                if self._limits.is_over(lease):
+                    expire(lease, Reason(Code.TERM_UNUSED))
+            case (sm.ACTIVE_TICKETED, sm.EXTENDING_LEASE | sm.EXTENDING_FURTHER):
+                victims = self._limits.leaving_victims(lease) if lease.is_promised else []
+                if victims:
+                    self._membership.leave_early(lease, victims)
+                else:
+                    late = Reason(Code.NO_EXTEND, lease.site)
+                    expire(lease, late if lease.noticed < 0 else lease.reason)
+            case (sm.ACTIVE_TICKETED, sm.EXTENDING_TICKET):
+                self._redeems.go_on(lease)
+            case (sm.ACTIVE_TICKETED, _) if lease.ask:
+                self._broker.unheard(lease)
+            case (sm.ACTIVE_TICKETED, sm.UNDOING):
+                expire(lease, Reason(Code.NO_UNDO, lease.site))
+            case (sm.ACTIVE_TICKETED, sm.MODIFYING):
+                if not self._redeems.go_on_from_modify(lease):
+                    expire(lease, Reason(Code.NO_MODIFY, lease.site))
+            case (sm.ACTIVE, sm.CLOSING):
+                self._endings.leave_at_once(lease)
+            case (sm.ACTIVE, _):
+                expire(lease, Reason(Code.TERM_OVER) if lease.noticed < 0 else lease.reason)
+
+
+class LeaseTimers:
+    """When time next concerns a guest's lease, and what happens then, in order."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        records: Leases,
+        operations: GuestOperations,
+        timeouts: LeaseTimeouts,
+        transitions: Transitions,
+    ) -> None:
+        self._kernel = kernel
+        self._records = records
+        self._operations = operations
+        self._timeouts = timeouts
+        self._transitions = transitions
+
+    def due_at(self, lease: GuestLease) -> Instant | None:
+        """When its time comes: to send something again, for its state, for its mapper, or to be forgotten."""
+        if lease.state in (sm.CLOSED, sm.FAILED):
+            return lease.ended + self._kernel.settings.retention
+        held = lease.hold_until if lease.join == mb.BLOCKED_JOIN and lease.hold_until > self._kernel.now else None
+        return earliest(self._operations.due_at(lease), self._timeouts.due_at(lease), held)
+
+    def due(self, lease: GuestLease) -> None:
+        """Its time has come."""
+        if lease.state in (sm.CLOSED, sm.FAILED):
+            if lease.ended + self._kernel.settings.retention <= self._kernel.now:
+                self._records.drop(lease)
+            return
+        self._operations.due(lease)
+        self._timeouts.check(lease)
+        self._transitions.advance(lease)

@@ -1,22 +1,73 @@
-"""A guest's leases and slices: which there are, how operators and mappers name and see them.
-
-This part knows nothing of the protocol: others move leases.
+"""A guest's leases and slices: which there are, how operators and mappers name and see them, until when what is asked
+for them is of use, and what is asked of brokers and sites.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
-from leasekit.actors.dispatch import query
-from leasekit.actors.kernel import Kernel
+from leasekit.actors.guest.tickets import Returns
+from leasekit.actors.kernel import Kernel, earliest, query, takes
+from leasekit.actors.settings import GuestSettings
+from leasekit.actors.turns import check_decision
 from leasekit.core.errors import CommandError
+from leasekit.core.leases import membership as mb
 from leasekit.core.leases import service_manager as sm
-from leasekit.core.leases.records import GuestLease, Held, Slice
+from leasekit.core.leases.machine import NONE
+from leasekit.core.leases.records import NO_OPERATION, GuestLease, Held, Operation, Slice
 from leasekit.core.mappers import GuestUnitView, LeaseView
+from leasekit.core.protocol.messages import EXTEND, NEW, Accepted, CloseLease, Message, Redeem, RequestTicket, Withdraw
+from leasekit.core.reasons import view, words
 from leasekit.core.schema import Change, Row
 from leasekit.core.time import Instant, Term
-from leasekit.core.words import view, words
+
+NAME_MAX = 128
+T = TypeVar("T")
+
+
+def structure(kind: Callable[..., T], arguments: Mapping[str, Any], *, term: bool = False) -> T:
+    """The decision that a command's arguments say. Raises ``CommandError``."""
+    values = dict(arguments)
+    if term and isinstance(values.get("term"), (list, tuple)) and len(values["term"]) == 2:
+        values["term"] = Term(*values["term"])
+    if "victims" in values and (values["victims"] is None or isinstance(values["victims"], list)):
+        values["victims"] = tuple(values["victims"] or ())
+    try:
+        decision = kind(**values)
+    except TypeError as error:
+        raise CommandError(re.sub(r"\w+\.__new__\(\)", "arguments", str(error))) from error
+    check_decision(decision)
+    return decision
+
+
+def text_of(arguments: Mapping[str, Any], field: str) -> str:
+    """A text among a command's arguments; empty if it isn't given. Raises ``CommandError``."""
+    value = arguments.get(field) or ""
+    if not isinstance(value, str):
+        raise CommandError(f"{field}: found {value!r:.80}, expected text")
+    return value
+
+
+def check_name(field: str, value: Any) -> None:
+    """Raises ``CommandError`` unless a slice or lease can have this name."""
+    if not isinstance(value, str) or len(value) > NAME_MAX or "/" in value or not value.isprintable():
+        raise CommandError(
+            f"{field}: found {value!r:.80}, expected up to {NAME_MAX} printable characters without a slash"
+        )
+
+
+def check_units(units: Any) -> None:
+    """Raises ``CommandError`` unless so many units can be asked for."""
+    if type(units) is not int or not 0 < units < 2**31:
+        raise CommandError(f"units: found {units!r}, expected a whole number of at least 1")
+
+
+def joint(lease: GuestLease) -> str:
+    """Its state, and what is pending in it, for an operator."""
+    return lease.state if lease.pending == NONE else f"{lease.state}, {lease.pending}"
+
 
 OPEN = (sm.NASCENT, sm.TICKETED, sm.ACTIVE, sm.ACTIVE_TICKETED)
 
@@ -245,3 +296,266 @@ def _order(identifier: str) -> tuple[int, str]:
     """Ids end in a counter: order by it, so that the order of request survives a restart."""
     tail = identifier.rpartition("-")[2]
     return (int(tail) if tail.isdigit() else 0, identifier)
+
+
+class Limits:
+    """The instants of a guest's leases. ``is_undecided`` tells leases that must not be redeemed yet."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        settings: GuestSettings,
+        slices: Mapping[str, Slice],
+        is_undecided: Callable[[GuestLease], bool],
+    ) -> None:
+        self._kernel = kernel
+        self._settings = settings
+        self._slices = slices
+        self._is_undecided = is_undecided
+
+    def of(self, lease: GuestLease) -> Instant | None:
+        """When the lease's state itself makes something happen, if no message does."""
+        if lease.state == sm.ACTIVE and lease.pending == NONE:  # by far the most common
+            return self._leaves_at(lease, lease.end)
+        match (lease.state, lease.pending):
+            case (sm.NASCENT, sm.TICKETING | sm.CLOSE_WAIT):
+                return lease.ask_deadline
+            case (sm.TICKETED | sm.ACTIVE, sm.CLOSE_WAIT):
+                return self._last_end(lease) + self._settings.close_timeout
+            case (sm.TICKETED, sm.REDEEMING):
+                return lease.end + self._settings.clock_skew
+            case (sm.TICKETED, _):
+                goes_on = max(self._redeem_at(lease), lease.hold_until)
+                return lease.end if self._is_held(lease) else min(goes_on, lease.end)
+            case (sm.ACTIVE_TICKETED, sm.EXTENDING_LEASE | sm.EXTENDING_FURTHER):
+                assert lease.renewal is not None
+                goes_on = lease.is_promised and not self.leaving_victims(lease)
+                return self._leaves_at(lease, lease.renewal.term.end if goes_on else lease.end)
+            case (sm.ACTIVE_TICKETED, sm.UNDOING):
+                assert lease.renewal is not None
+                # A site that only accepts it goes on by the extension already, and says so when its units are up.
+                return self._leaves_at(lease, lease.renewal.term.end if lease.op_accepted else lease.end)
+            case (sm.ACTIVE_TICKETED, sm.MODIFYING) if lease.operation.number:
+                leaves = self._leaves_at(lease, lease.end)
+                return min(max(self.redeem_by(lease), self._changed_by(lease)), leaves) if lease.op_accepted else leaves
+            case (sm.ACTIVE_TICKETED, _) if lease.noticed >= 0 and not lease.is_promised:
+                return 0  # its site will refuse the renewal: the sooner, the sooner its units can leave
+            case (sm.ACTIVE_TICKETED, pending) if pending == NONE and lease.is_promised:
+                return 0  # a modify that came between is settled
+            case (sm.ACTIVE_TICKETED, _):
+                return self.redeem_by(lease)
+            case (sm.ACTIVE, sm.MODIFYING) if lease.op_accepted and lease.renewal is not None:
+                return self._leaves_at(lease, lease.renewal.term.end)
+            case (sm.ACTIVE, sm.CLOSING):
+                # The site goes on to the end of an extend that it has accepted, heard of or not.
+                return self._last_end(lease) if lease.op_accepted else lease.end
+            case (sm.ACTIVE, _):
+                return self._leaves_at(lease, lease.end)
+        return None
+
+    def redeem_by(self, lease: GuestLease) -> Instant:
+        """When a lease with tickets in hand must ask its site to go on, milliseconds: at its end, if that was asked
+        before, and accepted.
+        """
+        if lease.is_promised:
+            return self._leaves_at(lease, lease.end)
+        return lease.end - max(self._settings.extend_lead, self._settings.leave_time)
+
+    def leaves_before(self, end: Instant) -> Instant:
+        """When units must begin to leave, for a lease that ends at ``end``, milliseconds."""
+        return end - self._settings.leave_time
+
+    def _changed_by(self, lease: GuestLease) -> Instant:
+        """From when on a modify that the site has accepted is in force there, whose clock may be behind."""
+        start = lease.renewal.term.start if lease.renewal is not None else lease.operation.since
+        return start + self._settings.clock_skew
+
+    def _leaves_at(self, lease: GuestLease, end: Instant) -> Instant:
+        """When units are to leave a lease that ends at ``end``, if its site does not end it before."""
+        return (end if lease.noticed < 0 else min(end, lease.noticed)) - self._settings.leave_time
+
+    @staticmethod
+    def _last_end(lease: GuestLease) -> Instant:
+        """When the lease ends at the latest, whatever the site has done with the renewal."""
+        return lease.renewal.term.end if lease.renewal is not None else lease.end
+
+    def is_past(self, lease: GuestLease) -> bool:
+        """Whether its time has come."""
+        limit = self.of(lease)
+        return limit is not None and limit <= self._kernel.now
+
+    def is_over(self, lease: GuestLease) -> bool:
+        """Whether its term has ended."""
+        return lease.end <= self._kernel.now
+
+    def may_redeem(self, lease: GuestLease) -> bool:
+        """Whether the time has come to redeem its first ticket."""
+        return self._redeem_at(lease) <= self._kernel.now
+
+    def _redeem_at(self, lease: GuestLease) -> Instant:
+        assert lease.approved is not None
+        return lease.approved.term.start - self._settings.redeem_lead
+
+    def waits_for_others(self, lease: GuestLease) -> bool:
+        """Whether it must not be redeemed before the others of its slice or topology have their tickets."""
+        record = self._slices.get(lease.slice)
+        return (record is not None and not record.released) or self._is_undecided(lease)
+
+    def is_held_by_mapper(self, lease: GuestLease) -> bool:
+        """Whether the mapper wants it to wait longer than for its predecessor."""
+        return lease.hold_until > self._kernel.now
+
+    def _is_held(self, lease: GuestLease) -> bool:
+        blocked = lease.join == mb.BLOCKED_REDEEM and not self.is_held_by_mapper(lease)
+        return blocked or self.waits_for_others(lease)
+
+    def leaving_victims(self, lease: GuestLease) -> list[str]:
+        """Those that are to leave before an extend, and have not been told: no more than there are units too many. Its
+        site spares the others, if the lease has lost units since they were named.
+        """
+        wanted = lease.renewal.units if lease.renewal is not None else 0
+        going = [name for name in lease.leaving if name in lease.units][: max(0, len(lease.units) - wanted)]
+        return [name for name in going if lease.units[name].state not in ("leaving", "left")]
+
+
+CLOSE: Final = "close"
+"""The operation that is no redeem."""
+
+
+class GuestOperations:
+    """The requests and operations of a guest's leases. ``returns`` words what a close gives up."""
+
+    def __init__(self, kernel: Kernel, records: Leases, returns: Returns) -> None:
+        self._kernel = kernel
+        self._records = records
+        self._returns = returns
+
+    # -- at the broker -----------------------------------------------------------------------------------------
+
+    def ask(self, lease: GuestLease, event: str, deadline: Instant) -> None:
+        """Have the broker asked for ``lease.asked``; ``event`` is ``ask``, ``extend`` or ``modify``."""
+        self._kernel.fire(sm.MACHINE, lease, event)
+        lease.number += 1
+        lease.ask, lease.ask_accepted, lease.ask_deadline, lease.ask_tries = lease.number, False, deadline, 0
+        self._send_ask(lease)
+
+    def withdraw(self, lease: GuestLease) -> None:
+        """Take back what the broker was asked: it is told until it says what became of the request."""
+        lease.number += 1
+        lease.ask_tries = 0
+        self._send_ask(lease)
+
+    def forsake(self, lease: GuestLease) -> None:
+        """The broker is told once that its answer is not wanted: if a ticket comes all the same, it goes back."""
+        lease.number += 1
+        self._kernel.send(lease.broker, Withdraw(lease.id, lease.number, lease.ask))
+        self.end_ask(lease)
+        self._kernel.touch(lease)
+
+    def end_ask(self, lease: GuestLease) -> None:
+        """The broker's answer is there, or not waited for any more."""
+        lease.ask = 0
+        self._kernel.owe_no_more(lease, lease.broker)
+
+    def _send_ask(self, lease: GuestLease) -> None:
+        asked = lease.asked
+        message: Message
+        if lease.pending == sm.WITHDRAWING or (lease.state, lease.pending) == (sm.NASCENT, sm.CLOSE_WAIT):
+            message = Withdraw(lease.id, lease.number, lease.ask)
+        else:
+            held = lease.following[-1] if asked.op == EXTEND and lease.following else lease.approved
+            claim = held.digest if asked.op != NEW and held is not None else b""
+            message = RequestTicket(
+                lease.id, lease.ask, asked.op, lease.slice, lease.type, asked.units, asked.term, asked.site,
+                asked.properties, claim,
+            )  # fmt: skip
+        self._kernel.send(lease.broker, message)
+        settings = self._kernel.settings
+        wait = settings.retry_max if lease.ask_accepted else self._kernel.backoff(lease.ask_tries)
+        lease.ask_at = self._kernel.now + wait
+        lease.ask_tries += 1
+        self._kernel.owe(lease, lease.broker)
+        self._kernel.touch(lease)
+
+    # -- at the site -------------------------------------------------------------------------------------------
+
+    def begin(self, lease: GuestLease, op: str) -> None:
+        """Have the site do ``op``: a redeem's kind, or :data:`CLOSE`."""
+        lease.number += 1
+        next_ = lease.next_configuration
+        configuration = lease.configuration if next_ is None else next_
+        lease.operation = Operation(op, lease.number, configuration, self._kernel.now)
+        lease.op_accepted, lease.op_tries = False, 0
+        self._send_op(lease)
+
+    @staticmethod
+    def end(lease: GuestLease) -> None:
+        """The site's answer is there, or not waited for any more."""
+        lease.operation = NO_OPERATION
+
+    def _send_op(self, lease: GuestLease) -> None:
+        self._kernel.send(lease.site, self._op_message(lease))
+        settings = self._kernel.settings
+        wait = settings.retry_max if lease.op_accepted else self._kernel.backoff(lease.op_tries)
+        lease.op_at = self._kernel.now + wait
+        lease.op_tries += 1
+        self._kernel.owe(lease, lease.site)
+        self._kernel.touch(lease)
+
+    def _op_message(self, lease: GuestLease) -> Message:
+        op, number, configuration, _ = lease.operation
+        if op == CLOSE:
+            save = lease.suspends and not lease.close_reason
+            return CloseLease(lease.id, number, self._returns.relinquish_rest(lease), save)
+        held = lease.approved if op == NEW else lease.renewal
+        return Redeem(
+            lease.id, number, op, lease.slice, held.ticket if held is not None else b"", lease.resource,
+            configuration, lease.leaving, lease.truncation,
+        )  # fmt: skip
+
+    # -- until they are answered -------------------------------------------------------------------------------
+
+    @takes(Accepted)
+    def _on_accepted(self, peer: str, message: Accepted) -> None:
+        """A server has a request, and will answer it in time."""
+        if self._returns.accepted(peer, message):
+            return
+        lease, later = self._records.by_id.get(message.lease), self._kernel.now + self._kernel.settings.retry_max
+        if lease is None:
+            return
+        if message.number == lease.ask and peer == lease.broker and not lease.ask_accepted:
+            # Nothing to write down: after a restart the request is sent again, and accepted again.
+            lease.ask_accepted, lease.ask_at = True, later
+            self._kernel.schedule(lease, self._kernel.due_at(lease))
+        elif message.number == lease.operation.number and peer == lease.site and not lease.op_accepted:
+            lease.op_accepted, lease.op_at = True, later
+            if lease.operation.op == NEW:
+                self._kernel.schedule(lease, self._kernel.due_at(lease))  # as above
+            else:
+                self._kernel.touch(lease)
+
+    @staticmethod
+    def due_at(lease: GuestLease) -> Instant | None:
+        """When something of the lease is to be sent again."""
+        return earliest(lease.ask_at if lease.ask else None, lease.op_at if lease.operation.number else None)
+
+    def due(self, lease: GuestLease) -> None:
+        """Send again what is due."""
+        if lease.ask and lease.ask_at <= self._kernel.now < lease.ask_deadline:
+            self._send_ask(lease)
+        if lease.operation.number and lease.op_at <= self._kernel.now:
+            self._send_op(lease)
+
+    @staticmethod
+    def owes(lease: GuestLease, peer: str) -> bool:
+        """Whether something that was sent to ``peer`` is not answered."""
+        return bool((lease.ask and lease.broker == peer) or (lease.operation.number and lease.site == peer))
+
+    def send_now(self, lease: GuestLease, peer: str) -> None:
+        """A connection to ``peer`` has come up: what is not answered is sent again at once."""
+        if lease.ask and lease.broker == peer:
+            lease.ask_tries = 0
+            self._send_ask(lease)
+        if lease.operation.number and lease.site == peer:
+            lease.op_tries = 0
+            self._send_op(lease)

@@ -1,28 +1,43 @@
-"""New leases that a guest asks for, by its operator's commands and its mapper's decisions: both take the same way.
+"""What a guest asks for, by its operator's commands and its mapper's decisions, which take the same way: new leases,
+extends, modifies, what a broker would answer, what holds for a slice, and the rest of what was suspended.
 
 A request is checked before anything happens; one that can't be carried out changes nothing and says why.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
-from leasekit.actors.dispatch import command
-from leasekit.actors.guest.decisions import NAME_MAX, check_name, check_units, structure
-from leasekit.actors.guest.leases import Leases
-from leasekit.actors.guest.operations import GuestOperations
-from leasekit.actors.kernel import Kernel
-from leasekit.actors.keyring import Keyring
+from leasekit.actors.guest.leases import (
+    NAME_MAX,
+    GuestOperations,
+    Leases,
+    Limits,
+    check_name,
+    check_units,
+    joint,
+    structure,
+    text_of,
+)
+from leasekit.actors.guest.lifecycle import Endings, Redeems, Transitions
+from leasekit.actors.guest.tickets import Tickets
+from leasekit.actors.kernel import Kernel, command, deferred, takes
+from leasekit.actors.peering import Calls, Keyring
 from leasekit.actors.settings import GuestSettings
+from leasekit.core.claims.claim import begin_of, decode_ticket, saving_of
 from leasekit.core.errors import CommandError
 from leasekit.core.leases import service_manager as sm
-from leasekit.core.leases.records import After, Asked, GuestLease, Slice
-from leasekit.core.mappers import RequestLease
-from leasekit.core.protocol.messages import NEW
-from leasekit.core.reasons import mark
-from leasekit.core.requests import Options, parse_options
-from leasekit.core.time import Instant, Term
+from leasekit.core.leases.plans import HOLD
+from leasekit.core.leases.records import After, Asked, GuestLease, Resumed, Slice
+from leasekit.core.leases.saved import RESUMES
+from leasekit.core.mappers import ExtendLease, ModifyLease, RequestLease
+from leasekit.core.properties import Properties
+from leasekit.core.protocol.messages import EXTEND, MODIFY, NEW, Probe, ProbeAnswer
+from leasekit.core.reasons import Code, Reason, mark, said, view
+from leasekit.core.requests import TRUE, Options, parse_options
+from leasekit.core.steps import Command, Reply
+from leasekit.core.time import SECOND, Duration, Instant, Term
 
 
 class LeaseRequests:
@@ -138,3 +153,357 @@ class LeaseRequests:
         if known not in self._records.by_id:
             raise CommandError(f"{field}: found {name!r}, expected a lease that was requested before this one")
         return known
+
+
+class LeaseChanges:
+    """What becomes of leases that a guest has."""
+
+    def __init__(self, kernel: Kernel, records: Leases, tickets: Tickets, limits: Limits, redeems: Redeems) -> None:
+        self._kernel = kernel
+        self._records = records
+        self._tickets = tickets
+        self._limits = limits
+        self._redeems = redeems
+
+    @command("lease.extend")
+    def _extend(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        return self._records.describe(self.extend(structure(ExtendLease, arguments)))
+
+    @command("lease.modify")
+    def _modify(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        return self._records.describe(self.modify(structure(ModifyLease, arguments)))
+
+    @command("lease.undo_extend")
+    def _undo(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        lease = self._records.find(str(arguments.get("lease", "")))
+        self._redeems.undo_extend(lease)
+        return self._records.describe(lease)
+
+    def extend(self, wish: ExtendLease) -> GuestLease:
+        """Renew a lease, growing or shrinking it. Raises ``CommandError``."""
+        lease, asked, give_up = self.extension(wish)
+        self._redeems.extend(lease, asked, wish.victims, give_up)
+        return lease
+
+    def extension(self, wish: ExtendLease) -> tuple[GuestLease, Asked, Instant]:
+        """The lease, what its broker is asked, and when the answer comes too late. Raises ``CommandError``."""
+        lease = self._records.find(wish.lease)
+        self._must_allow(lease, "extend")
+        units = _new_units(lease, wish.units, wish.victims, further=True)
+        end = lease.following[-1].term.end if lease.following else lease.end
+        if wish.end <= end:
+            raise CommandError(f"end: found {mark(wish.end)}, it must be later than the lease's end, {mark(end)}")
+        give_up = self._limits.leaves_before(end)
+        if give_up <= self._kernel.now:
+            raise CommandError(f"lease {lease.id} ends at {mark(end)}: too late to extend it")
+        self._tickets.check_returned(lease)
+        return lease, Asked(EXTEND, units, Term(end, wish.end), lease.site, dict(wish.properties)), give_up
+
+    def modify(self, wish: ModifyLease) -> GuestLease:
+        """Change a lease in mid-term: by a replacement ticket if units or end change, at the site alone otherwise. What
+        was granted to go on from its term stands. Raises ``CommandError``.
+        """
+        lease, asked = self.modification(wish)
+        self._redeems.take_in_hand(lease)
+        self._redeems.change(
+            lease, None if wish.configuration is None else {**lease.configuration, **wish.configuration}, wish.victims
+        )
+        if asked is None:
+            self._redeems.reconfigure(lease, said("configuration"))
+        else:
+            limits = self._limits
+            self._redeems.modify(
+                lease, asked, limits.redeem_by(lease) if lease.further else limits.leaves_before(lease.end)
+            )
+        return lease
+
+    def modification(self, wish: ModifyLease) -> tuple[GuestLease, Asked | None]:
+        """The lease, and what its broker is asked, if anything. Raises ``CommandError``."""
+        lease = self._records.find(wish.lease)
+        self._must_allow(lease, "modify")
+        self._must_have_time(lease)
+        held, now = lease.approved, self._kernel.now
+        assert held is not None, "an active lease has a ticket"
+        units = _new_units(lease, wish.units, wish.victims)
+        end = wish.end if wish.end is not None else lease.end
+        if end <= now:
+            raise CommandError(f"end: found {mark(end)}, it is {mark(now)} here: close the lease instead")
+        start = max(now, held.term.start)
+        if end <= start:
+            raise CommandError(
+                f"end: found {mark(end)}, it must be later than the start of the lease's term, {mark(start)}"
+            )
+        if end != lease.end and lease.following:
+            raise CommandError(
+                f"end: lease {lease.id} goes on from {mark(lease.end)} to {mark(lease.following[-1].term.end)}, "
+                f"so its end can't "
+                f"be modified; `leasekit lease extend {lease.name or lease.id} --undo` takes an extension back first"
+            )
+        if end != lease.end:
+            self._tickets.check_returned(lease)
+        if wish.configuration is None and units == held.units and end == lease.end:
+            raise CommandError("nothing to modify: give configuration, units or end")
+        if units == held.units and end == lease.end:
+            return lease, None
+        return lease, Asked(MODIFY, units, Term(start, end), lease.site, {})
+
+    @staticmethod
+    def _must_allow(lease: GuestLease, event: str) -> None:
+        if sm.MACHINE.allows((lease.state, lease.pending), event) and not lease.closing:
+            return
+        raise CommandError(f"lease {lease.id} is {joint(lease)}: only an active lease with nothing pending can {event}")
+
+    def _must_have_time(self, lease: GuestLease) -> None:
+        """A modify may come between a lease and its extension only if it can be settled before."""
+        if lease.pending != sm.EXTENDING_LEASE:
+            return
+        which = f"lease {lease.id} is about to go on by its extension, at {mark(lease.end)}"
+        if not lease.is_promised:
+            raise CommandError(f"{which}, which site {lease.site} has yet to confirm: modify it when that has come")
+        settings = self._kernel.settings
+        least = settings.clock_skew + settings.retry_first
+        if self._limits.redeem_by(lease) - self._kernel.now < least:
+            raise CommandError(
+                f"{which}: too late to modify it before, which may take {least / SECOND:g} s; modify it from then on"
+            )
+
+
+def _new_units(lease: GuestLease, units: int | None, victims: tuple[str, ...], *, further: bool = False) -> int:
+    """How many units are wanted; ``further``: from the end of the tickets in hand on. Raises ``CommandError``."""
+    assert lease.approved is not None, "an active lease has a ticket"
+    later = lease.following[-1] if further and lease.following else None
+    held = (later or lease.approved).units
+    have = len(lease.units) if later is None else later.units
+    if units is None:
+        units = held - len(victims) if victims else held
+    check_units(units)
+    unknown = [name for name in victims if name not in lease.units]
+    if unknown:
+        raise CommandError(f"victims: {unknown[0]!r} is no unit of lease {lease.id}; it has {', '.join(lease.units)}")
+    if len(set(victims)) != len(victims) or len(victims) > max(0, have - units):
+        raise CommandError(
+            f"victims: {len(victims)} units are named, going from {have} to {units} units gives up "
+            f"{max(0, have - units)}, each named once"
+        )
+    return units
+
+
+PROBE_TIMEOUT: Final[Duration] = 20 * SECOND
+"""How long a broker's answer is waited for where it is only asked what it would say."""
+
+
+class Probes:
+    """Dry runs of requests: a command's reply is what the broker said."""
+
+    def __init__(
+        self, kernel: Kernel, keyring: Keyring, calls: Calls, requests: LeaseRequests, changes: LeaseChanges
+    ) -> None:
+        self._kernel = kernel
+        self._keyring = keyring
+        self._calls = calls
+        self._requests = requests
+        self._changes = changes
+
+    @deferred("lease.probe")
+    def _probe(self, command: Command) -> None:
+        wish = structure(RequestLease, command.arguments, term=True)
+        self._requests.check(wish)
+        broker = self._requests.broker(wish.broker)
+        if parse_options(wish.properties, wish.term).group:
+            raise CommandError("properties.group_id: a group is answered whole, one request of it can't be tried")
+        self._send(command, broker, wish.type, Asked(NEW, wish.units, wish.term, wish.site, wish.properties))
+
+    @deferred("lease.probe_extend")
+    def _probe_extend(self, command: Command) -> None:
+        lease, asked, _ = self._changes.extension(structure(ExtendLease, command.arguments))
+        self._send(command, lease.broker, lease.type, asked, lease.id)
+
+    @deferred("lease.probe_modify")
+    def _probe_modify(self, command: Command) -> None:
+        """Of units or end: a configuration is the site's to decide."""
+        lease, asked = self._changes.modification(structure(ModifyLease, command.arguments))
+        if asked is None:
+            raise CommandError("units and end stay as they are: the broker has nothing to decide")
+        self._send(command, lease.broker, lease.type, asked, lease.id)
+
+    def _send(self, command: Command, broker: str, type_: str, asked: Asked, of: str = "") -> None:
+        subject = f"{self._keyring.tag}-probe"
+        unheard = f"{broker} did not answer within {PROBE_TIMEOUT // SECOND} s; nothing was asked for"
+        call = self._calls.begin(command, broker, subject, PROBE_TIMEOUT, unheard)
+        probe = call.repeat = Probe(
+            subject, call.number, type_, asked.units, asked.term, asked.site, dict(asked.properties), asked.op, of
+        )
+        self._kernel.send(broker, probe)
+
+    @takes(ProbeAnswer)
+    def _answered(self, peer: str, message: ProbeAnswer) -> None:
+        call = self._calls.answered(peer, message.lease, message.number)
+        if call is not None:
+            answer: dict[str, Any] = {
+                "broker": peer,
+                "status": message.status,
+                "site": message.site,
+                "units": message.units,
+                "term": list(message.term),
+                **view(message.reason),
+                "earliest": message.earliest if message.earliest >= 0 else None,
+            }
+            self._calls.end(call, Reply(call.command, answer))
+
+
+KEY_MAX: Final = 4096
+
+
+class Slices:
+    """The slices of a guest."""
+
+    def __init__(self, kernel: Kernel, records: Leases, endings: Endings, transitions: Transitions) -> None:
+        self._kernel = kernel
+        self._records = records
+        self._endings = endings
+        self._transitions = transitions
+        self.closing: list[Callable[[str, Reason], None]] = []
+        """Who is told, in order, of a slice that is to be closed, and why."""
+
+    def settle(self, lease: GuestLease) -> None:
+        """A lease has its ticket, or is over: a slice that holds its redeems goes on when every ticket is there, and
+        closes when one was refused.
+        """
+        record = self._records.slices.get(lease.slice)
+        if record is None or record.released or not record.hold:
+            return
+        members = self._records.of_slice(record.id)
+        lost = next((other for other in members if other.state in (sm.FAILED, sm.CLOSED)), None)
+        if lost is not None:
+            record.refused = Reason(Code.LEASE_LOST, lost.id, lost.state).because(lost.reason)
+            record.released = True
+            self._kernel.touch(record)
+            for other in members:
+                self._endings.close_if_open(other, Reason(Code.SLICE_HOLDS_FOR_ALL).because(record.refused))
+        elif sum(other.approved is not None for other in members) >= record.hold:
+            record.released = True
+            self._kernel.touch(record)
+            for other in members:
+                if other is not lease:
+                    self._transitions.advance(other)
+
+    @command("slice.create")
+    def _create(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        name, hold = text_of(arguments, "name"), arguments.get("hold", 0)
+        check_name("name", name)
+        if not name or name in self._records.slices:
+            raise CommandError(f"name: found {name!r}, expected a name that no slice has yet")
+        if type(hold) is not int or not 0 <= hold <= 10_000:
+            raise CommandError(f"hold: found {hold!r}, expected how many leases to wait for (0: none)")
+        key = _key_text(arguments)
+        record = Slice(name, hold, hold == 0, key=key)
+        self._records.slices[name] = record
+        self._kernel.touch(record)
+        return {"slice": name, "hold": hold}
+
+    @command("slice.key")
+    def _set_key(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """The slice's users log in with another key: units that are there are told, those to come get it."""
+        name, key = text_of(arguments, "name"), _key_text(arguments)
+        record = self._find(name)
+        record.key = key
+        self._kernel.touch(record)
+        leases = [lease for lease in self._records.open.values() if lease.slice == name]
+        for lease in leases:
+            self._transitions.advance(lease)
+        return {"slice": name, "leases": [lease.id for lease in leases]}
+
+    def _find(self, name: str) -> Slice:
+        record = self._records.slices.get(name)
+        if record is None:
+            known = ", ".join(self._records.slices) or "(none)"
+            raise CommandError(f"name: no slice {name!r} here; there are {known}")
+        return record
+
+    @command("slice.close")
+    def _close(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        name, text = text_of(arguments, "name"), text_of(arguments, "reason")
+        reason = said(text) if text else Reason(Code.SLICE_CLOSED)
+        for tell in self.closing:
+            tell(name, reason)
+        self._find(name)
+        closed = []
+        for lease in list(self._records.open.values()):
+            if lease.slice == name and lease.suspends and lease.pending == sm.CLOSING:
+                lease.closing = True  # its rest is not asked for
+                self._kernel.touch(lease)
+            elif lease.slice == name and not lease.closing and lease.pending not in (sm.CLOSING, sm.CLOSE_WAIT):
+                self._endings.close(lease, reason)
+                closed.append(lease.id)
+        return {"slice": name, "closed": closed}
+
+
+def _key_text(arguments: Mapping[str, Any]) -> str:
+    key = text_of(arguments, "key").strip()
+    if len(key) > KEY_MAX or any(not line.isprintable() for line in key.splitlines()):
+        raise CommandError(f"key: expected OpenSSH public keys, a line each, at most {KEY_MAX} characters in all")
+    return key
+
+
+ONCE: Final = (
+    "elastic", "min_units", "deferrable", "latest_start", "request_timeout", "group_id", "lease_count", "image",
+    "prepare", "exclude_sites", "resumes",
+)  # fmt: skip
+"""Request properties that say how the suspended lease was to begin: its rest begins otherwise."""
+
+
+class Rests:
+    """What becomes of suspended leases."""
+
+    def __init__(self, kernel: Kernel, requests: LeaseRequests) -> None:
+        self._kernel = kernel
+        self._requests = requests
+
+    def ended(self, lease: GuestLease) -> None:
+        """Ask for what is left of a lease that was suspended, if its guest still wants it."""
+        held, asked = lease.approved, lease.first_asked
+        if (
+            not lease.suspends
+            or held is None
+            or asked is None
+            or lease.close_reason
+            or lease.closing
+            or HOLD in asked.properties
+        ):
+            return
+        begin = begin_of(decode_ticket(held.ticket).leaf)
+        stopped = max(begin, min(self._kernel.now, lease.noticed if lease.noticed >= 0 else self._kernel.now))
+        left = _whole_end(lease, begin + asked.term.length) - stopped
+        if left <= 0:
+            return
+        wish = RequestLease(
+            lease.type, held.units, Term(self._kernel.now, self._kernel.now + left), lease.slice, lease.name,
+            lease.broker, lease.site, self._rest_properties(lease.id, asked, stopped - begin),
+            {**lease.configuration, RESUMES: lease.id},
+        )  # fmt: skip
+        try:
+            rest = self._requests.request(wish)
+        except CommandError as error:
+            self._kernel.complain(f"the rest of lease {lease.id}, which was suspended, can't be asked for: {error}")
+            return
+        rest.resumes = Resumed(lease.id, stopped)
+        self._kernel.note(lease.id, "rest", "", "", said(f"{rest.id} asks for the {left} ms that are left"))
+        self._kernel.touch(rest)
+
+    def _rest_properties(self, before: str, asked: Asked, done: Duration) -> Properties:
+        """Its window, if it had one, moves on by the time that it has run: it is to be done when it was to be done."""
+        kept = {name: value for name, value in asked.properties.items() if name not in ONCE}
+        latest = parse_options(asked.properties, asked.term).latest_start
+        if latest:
+            kept["latest_start"] = str(max(self._kernel.now, latest + done))
+        if "suspend" in kept:
+            kept["prepare"] = kept["suspend"]
+        return {**kept, "deferrable": TRUE, "resumes": before}
+
+
+def _whole_end(lease: GuestLease, asked: Instant) -> Instant:
+    """When the lease was to end, had it not been suspended: at ``asked``, if it was granted a part of what it asked."""
+    tickets = [one for one in (lease.approved, lease.renewal, *lease.further) if one is not None]
+    if any(saving_of(decode_ticket(one.ticket).leaf) for one in tickets):
+        return asked
+    return max(one.term.end for one in tickets)

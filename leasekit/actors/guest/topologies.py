@@ -14,14 +14,11 @@ from typing import Any, Final
 
 from msgspec.structs import asdict
 
-from leasekit.actors.calls import Calls
-from leasekit.actors.dispatch import command, deferred, query, takes
-from leasekit.actors.guest.decisions import NAME_MAX
-from leasekit.actors.guest.endings import Endings
-from leasekit.actors.guest.leases import Leases
+from leasekit.actors.guest.leases import NAME_MAX, Leases
+from leasekit.actors.guest.lifecycle import Endings
 from leasekit.actors.guest.requests import LeaseRequests
-from leasekit.actors.kernel import Kernel, earliest
-from leasekit.actors.keyring import Keyring
+from leasekit.actors.kernel import Kernel, command, deferred, earliest, query, takes
+from leasekit.actors.peering import Calls, Keyring
 from leasekit.core.errors import CommandError
 from leasekit.core.leases import service_manager as sm
 from leasekit.core.leases.plans import ASKING, CLOSED, COMMITTED, COMMITTING, FAILED, HOLD, TOPOLOGY_MACHINE, Topology
@@ -29,7 +26,7 @@ from leasekit.core.leases.records import GuestLease
 from leasekit.core.mappers import RequestLease, RequestTopology, TopologyView
 from leasekit.core.properties import PROPERTIES_MAX
 from leasekit.core.protocol.messages import ErrorReply, Plan, Planned, PlanPart, ReleaseParts
-from leasekit.core.reasons import Code, Reason, mark, marked, said
+from leasekit.core.reasons import Code, Reason, mark, marked, said, view, words
 from leasekit.core.requests import parse_options
 from leasekit.core.schema import Row
 from leasekit.core.steps import Command, Reply
@@ -43,7 +40,6 @@ from leasekit.core.topology import (
     in_order,
     read_topology,
 )
-from leasekit.core.words import view, words
 
 PLAN_TIMEOUT: Final[Duration] = 30 * SECOND
 """How long an answer is waited for where the broker is only asked what it would plan."""

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from leasekit.actors.dispatch import query, shown
+from leasekit.actors.base import Server
 from leasekit.actors.issued import Issued
-from leasekit.actors.server import Server
+from leasekit.actors.kernel import query, shown
 from leasekit.actors.settings import AuthoritySettings, Peer
 from leasekit.actors.site.calendars import Calendars, Maintenance, WithheldShares
 from leasekit.actors.site.claims import Accusations, ClaimReports, Incidents, SiteClaims
@@ -35,9 +35,9 @@ from leasekit.core.leases.outage import Outage
 from leasekit.core.leases.records import SiteLease, SiteUnit
 from leasekit.core.leases.saved import SavedUnit
 from leasekit.core.mappers import AuthorityMapper
+from leasekit.core.reasons import view
 from leasekit.core.schema import Row
 from leasekit.core.steps import ActionDone, Tick
-from leasekit.core.words import view
 
 
 class Authority(Server[SiteLease]):

@@ -15,11 +15,9 @@ from typing import Any, Final
 
 import attrs
 
-from leasekit.actors.dispatch import command, query, shown
-from leasekit.actors.issued import Issued
-from leasekit.actors.kernel import Kernel
-from leasekit.actors.notices import Notices
-from leasekit.actors.shares import withheld_shares
+from leasekit.actors.issued import Issued, withheld_shares
+from leasekit.actors.kernel import Kernel, command, query, shown
+from leasekit.actors.served import Notices
 from leasekit.actors.site.turns import DemandQueue
 from leasekit.actors.site.units import Inventory, Units
 from leasekit.core.errors import CommandError
@@ -28,11 +26,10 @@ from leasekit.core.leases import delegation as deleg
 from leasekit.core.leases.records import SiteLease
 from leasekit.core.leases.relations import Delegation, Window
 from leasekit.core.protocol.messages import Withhold
-from leasekit.core.reasons import Code, Reason, clip, mark, marked, said
+from leasekit.core.reasons import Code, Reason, clip, counted, mark, marked, said
 from leasekit.core.schema import Row
 from leasekit.core.time import INSTANT_MAX, Instant, Term
 from leasekit.core.timetable import Timetable
-from leasekit.core.words import counted
 
 TIDY_EVERY: Final = 256
 """After how many leases that are over calendars forget what is past."""

@@ -15,13 +15,11 @@ from typing import Any, Final
 import attrs
 from attrs import evolve
 
-from leasekit.actors.dispatch import command, query, shown
-from leasekit.actors.kernel import Kernel
-from leasekit.actors.keyring import Keyring
-from leasekit.actors.notices import Notices
-from leasekit.actors.reports import Reports
+from leasekit.actors.kernel import Kernel, command, query, shown
+from leasekit.actors.peering import Keyring
+from leasekit.actors.served import Notices, Reports
 from leasekit.actors.settings import AuthoritySettings
-from leasekit.core.claims.claim import DEGREE_ONE, Claim, decode_claim
+from leasekit.core.claims.claim import DEGREE_ONE, Claim, Ticket, TicketVerifier, decode_claim
 from leasekit.core.claims.evidence import (
     OVERDELEGATION,
     Evidence,
@@ -35,9 +33,7 @@ from leasekit.core.claims.evidence import (
 )
 from leasekit.core.claims.keys import Signer, fingerprint
 from leasekit.core.claims.statements import RECEIPT, Statement, standing, state
-from leasekit.core.claims.ticket import Ticket
 from leasekit.core.claims.tree import BY_DELEGATION, BY_USE, ClaimTree, Overdelegation, Standing
-from leasekit.core.claims.verify import TicketVerifier
 from leasekit.core.errors import CommandError, LeasekitError, TicketError
 from leasekit.core.leases.records import SiteClaim, SiteLease
 from leasekit.core.leases.relations import Incident

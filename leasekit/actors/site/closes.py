@@ -6,16 +6,15 @@ from collections import Counter
 
 import attrs
 
-from leasekit.actors.dispatch import takes
 from leasekit.actors.issued import taken_back
-from leasekit.actors.kernel import Kernel
-from leasekit.actors.keyring import Keyring
+from leasekit.actors.kernel import Kernel, takes
+from leasekit.actors.peering import Keyring
 from leasekit.actors.served import FRESH, OLD, Served
 from leasekit.actors.settings import DELEGATE
 from leasekit.actors.site.claims import HEARD, REDEEMED, VOID, Accusations, SiteClaims
 from leasekit.actors.site.leases import LeaseEnds, LeaseUpdates, SiteLeases
 from leasekit.actors.site.redeems import GIVEN_BACK
-from leasekit.core.claims.claim import Claim, decode_claim
+from leasekit.core.claims.claim import Claim, Ticket, decode_claim, decode_ticket
 from leasekit.core.claims.keys import fingerprint
 from leasekit.core.claims.statements import (
     RECEIPT,
@@ -26,7 +25,6 @@ from leasekit.core.claims.statements import (
     decode_statement,
     state,
 )
-from leasekit.core.claims.ticket import Ticket, decode_ticket
 from leasekit.core.errors import TicketError
 from leasekit.core.leases import authority as au
 from leasekit.core.leases.machine import NONE

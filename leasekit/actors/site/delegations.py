@@ -10,15 +10,14 @@ import attrs
 
 from leasekit.actors.issued import Issued
 from leasekit.actors.kernel import Kernel
-from leasekit.actors.keyring import Keyring
-from leasekit.actors.reports import Reports
+from leasekit.actors.peering import Keyring
+from leasekit.actors.served import Reports
 from leasekit.actors.settings import AuthoritySettings, DelegationSpec
 from leasekit.actors.site.claims import VOID, SiteClaims
 from leasekit.actors.site.turns import DemandQueue
 from leasekit.actors.site.units import Inventory
-from leasekit.core.claims.claim import DEGREE_ONE
+from leasekit.core.claims.claim import DEGREE_ONE, Ticket, decode_ticket, delegate_root
 from leasekit.core.claims.evidence import in_words
-from leasekit.core.claims.ticket import Ticket, decode_ticket, delegate_root
 from leasekit.core.errors import CommandError, TicketError
 from leasekit.core.leases import authority as au
 from leasekit.core.leases import delegation as deleg

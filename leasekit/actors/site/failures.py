@@ -19,8 +19,7 @@ from typing import Any, Final
 
 import attrs
 
-from leasekit.actors.dispatch import command, query, shown
-from leasekit.actors.kernel import Kernel
+from leasekit.actors.kernel import Kernel, command, query, shown
 from leasekit.actors.settings import AuthoritySettings
 from leasekit.actors.site.calendars import Calendars
 from leasekit.actors.site.leases import LeaseUpdates, SiteLeases
@@ -33,11 +32,10 @@ from leasekit.core.leases import outage as out
 from leasekit.core.leases.outage import Outage
 from leasekit.core.leases.records import SiteLease, SiteUnit
 from leasekit.core.properties import EMPTY, Properties
-from leasekit.core.reasons import Code, Reason, said
+from leasekit.core.reasons import Code, Reason, said, view
 from leasekit.core.schema import Row
 from leasekit.core.steps import ActionDone
 from leasekit.core.time import MINUTE, SECOND, Duration, Instant
-from leasekit.core.words import view
 
 AGAIN_FIRST: Final[Duration] = 10 * SECOND
 """How long after setups were stopped one is tried; the wait doubles from there."""

@@ -28,10 +28,9 @@ from leasekit.core.leases.records import SiteLease, SiteUnit
 from leasekit.core.leases.saved import RESUMES
 from leasekit.core.mappers import Assign, Power, Refuse, Release
 from leasekit.core.protocol.messages import EXTEND, LeaseUpdate, UnitState
-from leasekit.core.reasons import Code, Reason, all_of, of_mapper, said
+from leasekit.core.reasons import Code, Reason, all_of, counted, of_mapper, said
 from leasekit.core.schema import Row
 from leasekit.core.time import Duration, Instant, Term
-from leasekit.core.words import counted
 
 
 @attrs.define(eq=False)

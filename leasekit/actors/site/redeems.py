@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import attrs
 
-from leasekit.actors.dispatch import takes
-from leasekit.actors.kernel import Kernel
-from leasekit.actors.keyring import Keyring
+from leasekit.actors.kernel import Kernel, takes
+from leasekit.actors.peering import Keyring
 from leasekit.actors.served import Served
 from leasekit.actors.settings import REDEEM, AuthoritySettings
 from leasekit.actors.site.calendars import Calendars
@@ -18,22 +17,19 @@ from leasekit.actors.site.claims import HEARD, REDEEMED, SEEN, VOID, Accusations
 from leasekit.actors.site.delegations import DelegationLimits
 from leasekit.actors.site.leases import LeaseEnds, LeaseUpdates, SiteLeases
 from leasekit.actors.site.units import Inventory
-from leasekit.core.claims.claim import Claim, decode_claim
+from leasekit.core.claims.claim import REPLACES, Claim, Ticket, decode_claim, decode_ticket, saving_of
 from leasekit.core.claims.evidence import in_words
 from leasekit.core.claims.statements import TRUNCATION, check_statement
-from leasekit.core.claims.ticket import REPLACES, Ticket, decode_ticket, saving_of
 from leasekit.core.claims.tree import Surplus
 from leasekit.core.errors import RemoteError, TicketError
 from leasekit.core.leases import authority as au
 from leasekit.core.leases.records import AcceptedChange as Later
 from leasekit.core.leases.records import SiteLease
 from leasekit.core.properties import Properties, check_plain, digest_properties, is_plain
-from leasekit.core.protocol.fields import LIST_MAX
-from leasekit.core.protocol.messages import EXTEND, MODIFY, NEW, UNDO, Redeem
-from leasekit.core.reasons import Code, Reason, mark, said
+from leasekit.core.protocol.messages import EXTEND, LIST_MAX, MODIFY, NEW, UNDO, Redeem
+from leasekit.core.reasons import Code, Reason, counted, mark, said
 from leasekit.core.time import Instant, Term
 from leasekit.core.timetable import Shortfall
-from leasekit.core.words import counted
 
 
 @attrs.define(eq=False)

@@ -14,9 +14,8 @@ from typing import Any, Final
 
 import attrs
 
-from leasekit.actors.dispatch import query, shown
-from leasekit.actors.kernel import Kernel
-from leasekit.actors.keyring import Keyring
+from leasekit.actors.kernel import Kernel, query, shown
+from leasekit.actors.peering import Keyring
 from leasekit.actors.settings import AuthoritySettings
 from leasekit.actors.site.units import Inventory
 from leasekit.core.drivers import DROP, NOT_RESUMED, NOT_SAVED, RESUME, SAVE, UNIT

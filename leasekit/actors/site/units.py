@@ -13,8 +13,7 @@ from typing import Any, Final
 import attrs
 from sortedcontainers import SortedList
 
-from leasekit.actors.dispatch import shown
-from leasekit.actors.kernel import Kernel
+from leasekit.actors.kernel import Kernel, shown
 from leasekit.actors.settings import UnitGroup
 from leasekit.actors.site.kinds import Kinds
 from leasekit.core.drivers import SITE, UNIT, Blame
@@ -26,10 +25,9 @@ from leasekit.core.leases.machine import NONE
 from leasekit.core.leases.records import SiteUnit
 from leasekit.core.mappers import UnitView
 from leasekit.core.properties import EMPTY, Properties
-from leasekit.core.reasons import Code, Reason, clip
+from leasekit.core.reasons import Code, Reason, clip, view, words
 from leasekit.core.schema import Row
 from leasekit.core.steps import ActionDone
-from leasekit.core.words import view, words
 
 
 @attrs.define(eq=False, slots=False)

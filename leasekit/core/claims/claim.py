@@ -1,4 +1,5 @@
-"""Claims: one link of a ticket's chain, signed once and carried as it was signed (SHARP; paper section 2.2).
+"""Claims and tickets: a ticket is a chain of claims, each signed once and carried as it was signed (SHARP; paper
+section 2.2); and how a ticket is verified.
 
 A claim's body is a msgpack array in its shortest encoding, so that one claim has one encoding: a body that does
 not come out the same when it is encoded again is refused. Its digest (SHA-256 of body and signature) names it.
@@ -6,19 +7,21 @@ not come out the same when it is encoded again is refused. Its digest (SHA-256 o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from hashlib import sha256
+from itertools import pairwise
 from typing import Any, Final
 
 import attrs
 import msgpack
 
-from leasekit.core.claims.keys import KEY_BYTES, SIGNATURE_BYTES, Signer
+from leasekit.core.claims.keys import KEY_BYTES, SIGNATURE_BYTES, Scheme, Signer, fingerprint
 from leasekit.core.errors import TicketError
 from leasekit.core.properties import EMPTY, Properties, check_plain, check_properties, is_plain
-from leasekit.core.reasons import Code
-from leasekit.core.time import INSTANT_MAX, Term, make_term
+from leasekit.core.reasons import Code, mark
+from leasekit.core.time import INSTANT_MAX, Duration, Instant, Term, make_term
 
 TAG: Final = "claim1"
 DIGEST_BYTES: Final = 32
@@ -185,3 +188,262 @@ def _constraints(found: Any) -> Properties:
 
 def _outside(field: str, found: object) -> TicketError:
     return TicketError(Code.MALFORMED, f"claim: {field} is {found!r:.80}, which is outside its limits")
+
+
+DEPTH_MAX: Final = 32
+"""More than any setting may allow: what a decoder accepts before it looks at settings."""
+
+READY_AT, SAVING = "ready_at", "saving"
+"""Constraints of a claim: by when its units are to be up, and how long before its end they are saved, both in ms."""
+REPLACES = "replaces"
+"""A constraint of a claim: the digest, in hex, of the claim of the same lease that ends where it begins."""
+JOINED_MAX: Final = 8
+"""The most tickets of one grant: a term that begins and ends within so many stretches of a delegation."""
+
+
+@attrs.frozen(slots=True, eq=False)
+class Ticket:
+    """``chain`` runs from the root claim to the holder's own (the leaf)."""
+
+    chain: tuple[Claim, ...]
+
+    @property
+    def leaf(self) -> Claim:
+        """The holder's own claim."""
+        return self.chain[-1]
+
+    @property
+    def root(self) -> Claim:
+        """The site's claim; its issuer is the site's key."""
+        return self.chain[0]
+
+    def encode(self) -> bytes:
+        """The ticket as it travels and is stored: bodies as they were signed."""
+        return pack([(claim.body, claim.signature) for claim in self.chain])
+
+
+def saving_of(claim: Claim) -> Duration:
+    """How long before the end of a claim its units are saved, because the lease is suspended then; 0: it isn't."""
+    return _number(claim, SAVING, 0)
+
+
+def begin_of(claim: Claim) -> Instant:
+    """When the term begins that was asked for: a claim may begin earlier, for its units to be prepared."""
+    return _number(claim, READY_AT, claim.term.start)
+
+
+def replaced_by(claim: Claim, others: Iterable[Claim]) -> bool:
+    """Whether one of ``others`` says that it replaces ``claim``, and is the same holder's."""
+    return any(other.constraints.get(REPLACES) == claim.id and other.holder == claim.holder for other in others)
+
+
+def _number(claim: Claim, name: str, otherwise: int) -> int:
+    text = claim.constraints.get(name, "")
+    return min(int(text), INSTANT_MAX) if text.isdecimal() and text.isascii() and len(text) < 20 else otherwise
+
+
+def decode_ticket(data: bytes) -> Ticket:
+    """The ticket in ``data``; signatures are not checked. Raises ``TicketError`` (code ``malformed``)."""
+    try:
+        links = msgpack.unpackb(
+            data, use_list=False, max_array_len=DEPTH_MAX, max_bin_len=BODY_MAX, max_map_len=0, max_ext_len=0,
+            max_str_len=0
+        )  # fmt: skip
+    except msgpack.exceptions.ExtraData as error:
+        raise TicketError(Code.MALFORMED, "ticket is not msgpack: it goes on after its end") from error
+    except (ValueError, RecursionError) as error:
+        raise TicketError(Code.MALFORMED, f"ticket is not msgpack: {error}") from error
+    if type(links) is not tuple or not links:
+        raise _no_ticket()
+    chain = []
+    for link in links:
+        if type(link) is not tuple or len(link) != 2 or type(link[0]) is not bytes or type(link[1]) is not bytes:
+            raise _no_ticket()
+        chain.append(decode_claim(link[0], link[1]))
+    return Ticket(tuple(chain))
+
+
+def join_tickets(tickets: Sequence[bytes]) -> bytes:
+    """Encoded tickets that go on from each other, as they travel together; empty for none."""
+    return pack(list(tickets)) if tickets else b""
+
+
+def split_tickets(data: bytes) -> tuple[bytes, ...]:
+    """The tickets in ``data``, still encoded, at most :data:`JOINED_MAX`. Raises ``TicketError`` (``malformed``)."""
+    if not data:
+        return ()
+    try:
+        found = msgpack.unpackb(
+            data, use_list=False, max_array_len=JOINED_MAX, max_map_len=0, max_ext_len=0, max_str_len=0
+        )
+    except (ValueError, RecursionError, msgpack.exceptions.ExtraData) as error:
+        raise TicketError(Code.MALFORMED, f"tickets are not msgpack: {error}") from error
+    if type(found) is not tuple or not all(type(one) is bytes for one in found):
+        raise TicketError(Code.MALFORMED, f"tickets: expected an array of at most {JOINED_MAX} tickets")
+    return found
+
+
+def _no_ticket() -> TicketError:
+    return TicketError(Code.MALFORMED, "ticket: expected an array of pairs of claim body and signature")
+
+
+def delegate(
+    ticket: Ticket,
+    signer: Signer,
+    *,
+    holder: bytes,
+    units: int,
+    term: Term,
+    serial: int,
+    degree: int = DEGREE_ONE,
+    constraints: Properties = EMPTY,
+) -> Ticket:
+    """A child of ``ticket``, signed by its holder: the same type and properties, fewer units, a term inside.
+
+    The caller keeps the book of what else it has given from ``ticket``, in which a child counts with its capacity
+    (units times ``degree``). Raises ``TicketError`` when the child could not be valid whatever the book says.
+    """
+    parent = ticket.leaf
+    if signer.public != parent.holder:
+        raise TicketError(Code.NOT_HOLDER, "only the holder of a claim can delegate it")
+    if not parent.term.contains(term) or units * max(degree, DEGREE_ONE) // DEGREE_ONE > parent.capacity:
+        raise TicketError(
+            Code.EXCEEDS_PARENT,
+            f"{units} units at degree {degree / DEGREE_ONE:g} over {term} do not fit in {parent.units} over "
+            f"{parent.term}, of which {parent.capacity} can be given away",
+        )
+    child = issue(
+        signer, holder=holder, type=parent.type, units=units, term=term, serial=serial, degree=degree,
+        properties=parent.properties, parent=parent.digest, constraints=constraints,
+    )  # fmt: skip
+    return Ticket((*ticket.chain, child))
+
+
+def delegate_root(
+    signer: Signer,
+    *,
+    holder: bytes,
+    type: str,
+    units: int,
+    term: Term,
+    serial: int,
+    degree: int = DEGREE_ONE,
+    properties: bytes = b"",
+) -> Ticket:
+    """A new chain of depth 1: a site gives part of what it has to a broker (or straight to a guest)."""
+    claim = issue(
+        signer, holder=holder, type=type, units=units, term=term, serial=serial, degree=degree, properties=properties
+    )  # fmt: skip
+    return Ticket((claim,))
+
+
+DEPTH_DEFAULT = 8
+CACHE_DEFAULT = 10_000
+
+
+class TicketVerifier:
+    """Checks tickets; remembers at most ``cache_size`` verified claims that were parents."""
+
+    def __init__(self, scheme: Scheme, *, depth_max: int = DEPTH_DEFAULT, cache_size: int = CACHE_DEFAULT) -> None:
+        self._scheme = scheme
+        self._depth_max = depth_max
+        self._cache_size = cache_size
+        self._verified: OrderedDict[bytes, None] = OrderedDict()
+
+    def check(
+        self,
+        ticket: Ticket,
+        *,
+        root: bytes | None,
+        holder: bytes,
+        now: Instant,
+        skew: Duration,
+        issuer: bytes | None = None,
+        ahead: Duration | None = None,
+    ) -> Claim:
+        """The ticket's leaf, if all holds.
+
+        ``root`` is the key that the chain must begin with (None: any site will do), ``holder`` the key of who
+        presents it, ``issuer`` who must have signed the leaf (None: whoever the chain says), ``ahead`` how far in the
+        future its term may start, in milliseconds (None: any time). Raises ``TicketError`` whose code names the first
+        check that failed.
+        """
+        chain, leaf = ticket.chain, ticket.leaf
+        if len(chain) > self._depth_max:
+            raise TicketError(Code.TOO_DEEP, f"chain of {len(chain)} claims, at most {self._depth_max} are accepted")
+        if root is not None and ticket.root.issuer != root:
+            raise TicketError(
+                Code.WRONG_SITE, f"root claim is issued by {fingerprint(ticket.root.issuer)}, not by this site"
+            )
+        if leaf.holder != holder:
+            raise TicketError(
+                Code.NOT_HOLDER, f"claim is held by {fingerprint(leaf.holder)}, presented by {fingerprint(holder)}"
+            )
+        if issuer is not None and leaf.issuer != issuer:
+            raise TicketError(
+                Code.WRONG_ISSUER, f"claim is issued by {fingerprint(leaf.issuer)}, not {fingerprint(issuer)}"
+            )
+        if leaf.term.end <= now - skew:
+            raise TicketError(
+                Code.EXPIRED, f"claim ended at {mark(leaf.term.end)}, it is {mark(now)} here", at=leaf.term.end, now=now
+            )
+        if ahead is not None and leaf.term.start > now + ahead:
+            raise TicketError(
+                Code.FUTURE, f"claim starts at {mark(leaf.term.start)}, more than {ahead} ms after {mark(now)}"
+            )
+        check_chain(chain)
+        self._check_signatures(chain)
+        return leaf
+
+    def _check_signatures(self, chain: tuple[Claim, ...]) -> None:
+        known = 0
+        for index in range(len(chain) - 1, -1, -1):
+            if chain[index].digest in self._verified:
+                self._verified.move_to_end(chain[index].digest)
+                known = index + 1
+                break
+        for claim in chain[known:]:
+            if not self._scheme.verify(claim.issuer, claim.signature, claim.body):
+                raise TicketError(
+                    Code.BAD_SIGNATURE, f"signature of {fingerprint(claim.issuer)} on a claim does not verify"
+                )
+        for claim in chain[known:-1] or (chain if len(chain) == 1 else ()):
+            self._remember(claim.digest)
+
+    def _remember(self, digest: bytes) -> None:
+        self._verified[digest] = None
+        if len(self._verified) > self._cache_size:
+            self._verified.popitem(last=False)
+
+
+def check_chain(chain: Sequence[Claim]) -> None:
+    """Whether claims hang together from a root down, whoever holds the last one; signatures are not looked at.
+
+    Raises ``TicketError``: see the module for the codes, from ``wrong_root`` to ``exceeds_term``.
+    """
+    if chain[0].parent:
+        raise TicketError(Code.WRONG_ROOT, "root claim names a parent")
+    for parent, child in pairwise(chain):
+        _check_link(parent, child)
+
+
+def _check_link(parent: Claim, child: Claim) -> None:
+    if child.parent != parent.digest:
+        raise TicketError(Code.WRONG_PARENT, "a claim does not name the claim above it as its parent")
+    if child.issuer != parent.holder:
+        raise TicketError(Code.BROKEN_CHAIN, "a claim's issuer is not the holder of its parent")
+    if child.type != parent.type:
+        raise TicketError(Code.TYPE_CHANGED, f"type {child.type!r} was delegated from {parent.type!r}")
+    if child.properties != parent.properties:
+        raise TicketError(Code.PROPERTIES_CHANGED, "the digest of the resource properties differs from the parent's")
+    allowed = parent.capacity
+    if child.units > allowed:
+        raise TicketError(Code.EXCEEDS_UNITS, f"{child.units} units were delegated from {parent.units}")
+    if child.degree != DEGREE_ONE and child.capacity > allowed:
+        raise TicketError(
+            Code.EXCEEDS_DEGREE,
+            f"{child.units} units at degree {child.degree / DEGREE_ONE:g} were delegated, {child.capacity} in all; the "
+            f"parent can give away {allowed}",
+        )
+    if not parent.term.contains(child.term):
+        raise TicketError(Code.EXCEEDS_TERM, f"term {tuple(child.term)} is outside the parent's {tuple(parent.term)}")

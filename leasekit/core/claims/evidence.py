@@ -36,7 +36,7 @@ from typing import Any, Final, TypeAlias
 
 import attrs
 
-from leasekit.core.claims.claim import Claim, decode_claim
+from leasekit.core.claims.claim import DEPTH_MAX, Claim, Ticket, check_chain, decode_claim, replaced_by
 from leasekit.core.claims.keys import Scheme, fingerprint
 from leasekit.core.claims.statements import (
     CONTRACT,
@@ -48,9 +48,7 @@ from leasekit.core.claims.statements import (
     decode_statement,
     stands_at,
 )
-from leasekit.core.claims.ticket import DEPTH_MAX, Ticket, replaced_by
 from leasekit.core.claims.tree import Overdelegation
-from leasekit.core.claims.verify import check_chain
 from leasekit.core.errors import TicketError
 from leasekit.core.json_text import JsonError, read_json
 from leasekit.core.reasons import Code

@@ -45,8 +45,7 @@ from typing import Final, final
 import attrs
 from sortedcontainers import SortedList
 
-from leasekit.core.claims.claim import Claim, decode_claim
-from leasekit.core.claims.ticket import Ticket
+from leasekit.core.claims.claim import Claim, Ticket, decode_claim
 from leasekit.core.errors import TicketError
 from leasekit.core.reasons import Code
 from leasekit.core.time import Instant

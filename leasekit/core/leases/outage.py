@@ -18,8 +18,7 @@ import attrs
 
 from leasekit.core.leases.authority import FREE
 from leasekit.core.leases.machine import NONE, Machine
-from leasekit.core.leases.records import SiteUnit
-from leasekit.core.leases.rows import KeptRecord, volatile
+from leasekit.core.leases.records import KeptRecord, SiteUnit, volatile
 from leasekit.core.reasons import Reason
 from leasekit.core.time import Instant
 

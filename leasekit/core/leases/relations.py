@@ -11,7 +11,7 @@ import attrs
 
 from leasekit.core.leases import delegation as deleg
 from leasekit.core.leases.machine import NONE
-from leasekit.core.leases.rows import KeptRecord, volatile
+from leasekit.core.leases.records import KeptRecord, volatile
 from leasekit.core.properties import Properties
 from leasekit.core.protocol.codec import UnknownKind, decode_message
 from leasekit.core.protocol.messages import Message

@@ -17,7 +17,7 @@ from typing import ClassVar, Final
 import attrs
 
 from leasekit.core.leases.machine import NONE, Machine
-from leasekit.core.leases.rows import KeptRecord, volatile
+from leasekit.core.leases.records import KeptRecord, volatile
 from leasekit.core.reasons import Reason
 from leasekit.core.time import Instant
 

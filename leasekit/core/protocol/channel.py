@@ -43,7 +43,7 @@ import msgpack
 from leasekit.core.claims.keys import KEY_BYTES, Scheme, Signer, fingerprint
 from leasekit.core.errors import RemoteError
 from leasekit.core.protocol.codec import show
-from leasekit.core.protocol.fields import NAME_MAX, TEXT_MAX, WORD_MAX
+from leasekit.core.protocol.messages import NAME_MAX, TEXT_MAX, WORD_MAX
 from leasekit.core.reasons import Code, clip
 from leasekit.core.time import INSTANT_MAX, Instant
 

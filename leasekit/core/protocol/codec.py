@@ -22,8 +22,7 @@ import msgspec
 from msgspec import DecodeError, MsgspecError, Raw, ValidationError
 
 from leasekit.core.errors import WireError
-from leasekit.core.protocol.fields import BATCH_MAX, ID_MAX, NUMBER_MAX, Check
-from leasekit.core.protocol.messages import ErrorReply, Message, WireStruct
+from leasekit.core.protocol.messages import BATCH_MAX, ID_MAX, NUMBER_MAX, Check, ErrorReply, Message, WireStruct
 from leasekit.core.reasons import Code, Reason
 
 KINDS: Final[Mapping[int, type[WireStruct]]] = {cls.__struct_config__.tag: cls for cls in get_args(Message)}

@@ -27,12 +27,11 @@ from leasekit.core.errors import LeasekitError
 from leasekit.core.leases import service_manager as sm
 from leasekit.core.leases.machine import NONE
 from leasekit.core.mappers import BrokerCycle, BrokerDecision, BrokerMapper, Grant
-from leasekit.core.reasons import read
+from leasekit.core.reasons import read, words
 from leasekit.core.requests import TRUE
 from leasekit.core.schema import LOG, Change
 from leasekit.core.steps import Action
 from leasekit.core.time import DAY, Duration, Instant, Term, format_duration
-from leasekit.core.words import words
 from leasekit.emulation.compare.pool import Saving
 from leasekit.emulation.compare.works import BEST_EFFORT, Work
 from leasekit.emulation.lean import BROKER, SITE, lean_world

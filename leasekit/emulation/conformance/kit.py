@@ -21,8 +21,8 @@ from typing import Any, Final
 import attrs
 
 from leasekit.core.errors import LeasekitError
+from leasekit.core.reasons import with_article
 from leasekit.core.settings import SettingsError
-from leasekit.core.words import with_article
 from leasekit.emulation.conformance import watched
 from leasekit.emulation.conformance.cases import (
     FORMAT,

@@ -23,11 +23,10 @@ from leasekit.actors.settings import (
 from leasekit.actors.site.authority import Authority
 from leasekit.core.claims.keys import UNSIGNED, UnsignedIdentity
 from leasekit.core.errors import CommandError
-from leasekit.core.reasons import read
+from leasekit.core.reasons import read, words
 from leasekit.core.schema import LOG, Change
 from leasekit.core.steps import Action
 from leasekit.core.time import DAY, HOUR, MINUTE, SECOND, Duration, Instant
-from leasekit.core.words import words
 from leasekit.emulation.conformance.cases import GUESTS, Case, Event
 from leasekit.emulation.conformance.judges import JUDGES, complaint
 from leasekit.emulation.conformance.watched import ANSWERS, Fault, FaultFound, TurnRecord, Watched

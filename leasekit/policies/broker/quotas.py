@@ -17,10 +17,9 @@ from typing import Final, NamedTuple
 import attrs
 
 from leasekit.core.mappers import PendingRequest, Usage
-from leasekit.core.reasons import mark, marked
+from leasekit.core.reasons import counted, mark, marked
 from leasekit.core.settings import DurationSetting
 from leasekit.core.time import HOUR, INSTANT_MAX, WEEK, Duration, Instant, Term, format_duration
-from leasekit.core.words import counted
 
 ANY: Final = "*"
 _UNLIMITED: Final = 1 << 62

@@ -10,9 +10,8 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from leasekit.core.mappers import PendingRequest
-from leasekit.core.reasons import mark, marked
+from leasekit.core.reasons import counted, mark, marked
 from leasekit.core.time import Instant, Term, format_duration
-from leasekit.core.words import counted
 from leasekit.policies.broker.rooms import Place, Room, Shape
 from leasekit.policies.broker.wishes import misses
 

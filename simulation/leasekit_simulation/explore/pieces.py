@@ -20,8 +20,8 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import attrs
 from msgspec import Struct
 
+from leasekit.core.claims.claim import decode_ticket
 from leasekit.core.claims.statements import decode_statement
-from leasekit.core.claims.ticket import decode_ticket
 from leasekit.core.leases.records import BrokerLease, GuestLease, SiteLease
 from leasekit.core.protocol.messages import Ack, LeaseUpdate, Message, TicketUpdate, acknowledge
 from leasekit.core.steps import Action

@@ -16,33 +16,23 @@ from typing import Any, Final
 import attrs
 
 from leasekit.actors.base import Actor
-from leasekit.actors.broker.admission import Admission
-from leasekit.actors.broker.answers import Answers
-from leasekit.actors.broker.book import Book
+from leasekit.actors.broker.answers import Answers, Introductions
+from leasekit.actors.broker.book import Book, RequestQueue
 from leasekit.actors.broker.broker import Broker
 from leasekit.actors.broker.claims import GrantedClaims
-from leasekit.actors.broker.cycle import Cycles
-from leasekit.actors.broker.dry_runs import DryRuns
-from leasekit.actors.broker.holds import Holds
-from leasekit.actors.broker.introductions import Introductions
-from leasekit.actors.broker.planner import Planner
-from leasekit.actors.broker.queue import RequestQueue
-from leasekit.actors.broker.subdelegation import Subdelegation
-from leasekit.actors.broker.taken import TakenDelegations
-from leasekit.actors.calls import Calls
-from leasekit.actors.guest.leases import Leases
-from leasekit.actors.guest.limits import Limits
+from leasekit.actors.broker.delegations import Subdelegation, TakenDelegations
+from leasekit.actors.broker.grants import Cycles
+from leasekit.actors.broker.planner import Holds, Planner
+from leasekit.actors.broker.requests import Admission, DryRuns
+from leasekit.actors.guest.leases import Leases, Limits
 from leasekit.actors.guest.membership import Membership
-from leasekit.actors.guest.returns import Returns
 from leasekit.actors.guest.service_manager import ServiceManager
+from leasekit.actors.guest.tickets import Returns
 from leasekit.actors.guest.topologies import LeasedTopologies
 from leasekit.actors.issued import Issued
 from leasekit.actors.kernel import Kernel
-from leasekit.actors.keyring import Keyring
-from leasekit.actors.notices import Notices
-from leasekit.actors.peering import Peering
-from leasekit.actors.reports import Reports
-from leasekit.actors.served import Served
+from leasekit.actors.peering import Calls, Keyring, Peering
+from leasekit.actors.served import Notices, Reports, Served
 from leasekit.actors.settings import (
     AuthoritySettings,
     BrokerSettings,

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from leasekit.core.claims.ticket import decode_ticket, split_tickets
+from leasekit.core.claims.claim import decode_ticket, split_tickets
 from leasekit.core.leases import authority, broker, delegation, outage, plans, power, returns, saved, service_manager
 from leasekit.core.leases.machine import TransitionTable
 from leasekit.core.protocol.messages import LeaseUpdate, Message, ReturnTicket, TicketUpdate

@@ -8,9 +8,8 @@ from typing import Final, NamedTuple
 
 import attrs
 
-from leasekit.core.claims.claim import Claim
+from leasekit.core.claims.claim import Claim, begin_of, decode_ticket, split_tickets
 from leasekit.core.claims.statements import decode_statement
-from leasekit.core.claims.ticket import begin_of, decode_ticket, split_tickets
 from leasekit.core.errors import TicketError
 from leasekit.core.protocol.messages import (
     EXTEND,

@@ -7,8 +7,8 @@ from typing import Any
 
 import attrs
 
+from leasekit.core.claims.claim import decode_ticket
 from leasekit.core.claims.statements import decode_statement, reclaim_deadline
-from leasekit.core.claims.ticket import decode_ticket
 from leasekit.core.errors import TicketError
 from leasekit.core.leases import authority
 from leasekit.core.protocol.messages import (

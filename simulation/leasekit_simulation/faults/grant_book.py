@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from leasekit.core.claims.claim import Claim
+from leasekit.core.claims.claim import READY_AT, REPLACES, SAVING, Claim, begin_of
 from leasekit.core.claims.statements import decode_statement
-from leasekit.core.claims.ticket import READY_AT, REPLACES, SAVING, begin_of
 from leasekit.core.errors import CommandError
 from leasekit.core.protocol.messages import MODIFY, NEW, RequestTicket, TicketUpdate, Truncated
 from leasekit.core.requests import Options, parse_options

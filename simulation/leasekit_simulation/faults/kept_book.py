@@ -8,9 +8,8 @@ from typing import Final
 
 import attrs
 
-from leasekit.core.claims.claim import Claim
+from leasekit.core.claims.claim import Claim, decode_ticket
 from leasekit.core.claims.statements import decode_statement
-from leasekit.core.claims.ticket import decode_ticket
 from leasekit.core.drivers import LEASE
 from leasekit.core.errors import TicketError
 from leasekit.core.leases import authority

@@ -9,8 +9,8 @@ from typing import Any
 
 import attrs
 
+from leasekit.core.claims.claim import decode_ticket, split_tickets
 from leasekit.core.claims.statements import decode_statement
-from leasekit.core.claims.ticket import decode_ticket, split_tickets
 from leasekit.core.protocol.messages import (
     EXTEND,
     MODIFY,

@@ -7,9 +7,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from leasekit.core.claims.claim import Claim
+from leasekit.core.claims.claim import Claim, decode_ticket
 from leasekit.core.claims.statements import decode_statement
-from leasekit.core.claims.ticket import decode_ticket
 from leasekit.core.errors import TicketError
 from leasekit.core.protocol.messages import (
     UNDO,
@@ -22,10 +21,9 @@ from leasekit.core.protocol.messages import (
     Relinquish,
     Truncated,
 )
-from leasekit.core.reasons import Code
+from leasekit.core.reasons import Code, words
 from leasekit.core.schema import Row
 from leasekit.core.time import SECOND, Duration, Instant
-from leasekit.core.words import words
 from leasekit_simulation.faults.checkers import Listening, must
 from leasekit_simulation.faults.claim_book import ClaimChecker
 from leasekit_simulation.faults.message_book import OVER

@@ -11,9 +11,8 @@ from typing import Any, Final, NamedTuple
 
 import attrs
 
-from leasekit.core.claims.claim import Claim
+from leasekit.core.claims.claim import Claim, decode_ticket
 from leasekit.core.claims.statements import decode_statement
-from leasekit.core.claims.ticket import decode_ticket
 from leasekit.core.errors import TicketError
 from leasekit.core.protocol.messages import (
     EXTEND,
@@ -32,11 +31,10 @@ from leasekit.core.protocol.messages import (
     TicketUpdate,
     Withhold,
 )
-from leasekit.core.reasons import Code, Reason
+from leasekit.core.reasons import Code, Reason, words
 from leasekit.core.schema import Row
 from leasekit.core.steps import ActionDone
 from leasekit.core.time import Instant, Term
-from leasekit.core.words import words
 from leasekit_simulation.faults.checkers import Listening, must, unit_of
 from leasekit_simulation.faults.claim_book import ClaimChecker, fullest
 from leasekit_simulation.faults.unit_book import UnitChecker

@@ -21,11 +21,10 @@ from leasekit.core.claims.evidence import decode_evidence, verify_evidence
 from leasekit.core.errors import TicketError
 from leasekit.core.leases import membership
 from leasekit.core.leases import service_manager as sm
-from leasekit.core.reasons import Code, read
+from leasekit.core.reasons import Code, read, words
 from leasekit.core.schema import Row
 from leasekit.core.steps import Action, ActionDone
 from leasekit.core.time import HOUR, MINUTE, SECOND, Duration, Instant
-from leasekit.core.words import words
 from leasekit_simulation.faults.all_checkers import AGAIN, WAITED, Checkers
 from leasekit_simulation.faults.checkers import Listening, Violated, must
 from leasekit_simulation.faults.hostile import HostileGuest

@@ -1,0 +1,580 @@
+"""What a broker holds of others, and what it delegates to other brokers of that.
+
+What it gives is reserved in the timetable of the source that it was cut from, like a lease. One that is taken back
+gives its units free when the site has accepted that the claim ends early: until then the site would count both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from msgspec.structs import replace
+
+from leasekit.actors.broker.answers import TRUNCATE
+from leasekit.actors.broker.book import Book, rest_of
+from leasekit.actors.broker.claims import GrantedClaims, keep_receipt
+from leasekit.actors.issued import Issued, replaced_by, taken_back, withheld_shares
+from leasekit.actors.kernel import Kernel, command, earliest, takes
+from leasekit.actors.peering import Keyring
+from leasekit.actors.served import Notices
+from leasekit.actors.settings import DELEGATE, BrokerSettings, DelegationSpec
+from leasekit.core.claims.claim import DEGREE_ONE, UNITS_MAX, Ticket, decode_ticket, delegate
+from leasekit.core.claims.statements import RECLAIM, TRUNCATION, check_statement, reclaim_deadline, state
+from leasekit.core.errors import CommandError, RemoteError, TicketError
+from leasekit.core.leases import broker as br
+from leasekit.core.leases import delegation as deleg
+from leasekit.core.leases.relations import Delegation, Notice, Withheld
+from leasekit.core.mappers import Grant
+from leasekit.core.properties import digest_properties
+from leasekit.core.protocol.messages import (
+    HELD_MAX,
+    Accepted,
+    HeldClaim,
+    LetGo,
+    Offer,
+    OfferAnswer,
+    Reclaim,
+    Truncated,
+    Withhold,
+)
+from leasekit.core.reasons import Code, Reason, mark, marked, said, with_article
+from leasekit.core.schema import Row
+from leasekit.core.time import Instant, Term
+from leasekit.core.timetable.profile import Profile
+
+
+def _key(id_: str) -> str:
+    """Under which a delegation that was given is reserved in the timetable of its source."""
+    return f"given {id_}"
+
+
+class Subdelegation:
+    """What the settings say is given of what is in ``book``: the issuer of :attr:`issued`."""
+
+    def __init__(
+        self, kernel: Kernel, keyring: Keyring, book: Book, notices: Notices, settings: BrokerSettings
+    ) -> None:
+        self._kernel = kernel
+        self._keyring = keyring
+        self._book = book
+        self._notices = notices
+        self._settings = settings
+        self.issued = Issued(kernel, keyring, self)
+        self._begun = False
+
+    def begin(self) -> None:
+        """It is known what time it is: what the settings say is given, for the first time or again."""
+        if not self._begun:
+            self._begun = True
+            self.issued.give(again=True)
+
+    def delegation_specs(self) -> Sequence[DelegationSpec]:
+        """What the settings say is to be given."""
+        return self._settings.delegations
+
+    def most_of(self, spec: DelegationSpec) -> int:
+        """As many as are asked for."""
+        return UNITS_MAX  # whether it ever has that much shows when its sites have delegated
+
+    def check_wish(self, line: str, type_: str, units: int) -> None:
+        """How many are given must be said."""
+        if not units and line not in self.issued.specs:
+            raise CommandError(f"units: found none, and the settings don't say how many {type_!r} are given: say it")
+
+    def delegate(self, id_: str, spec: DelegationSpec, last: Delegation | None, *, instead: bool = False) -> bool:
+        """See :class:`Issuer`."""
+        for source in self._book.of_type(spec.type):
+            if (spec.site and source.site != spec.site) or source.state != deleg.HELD:
+                continue
+            if (
+                last is None
+                and next(one for one in self._book.line(source.base) if one.state == deleg.HELD) is not source
+            ):
+                continue  # what comes later is for renewals
+            if last is not None and self._book.base(last.source) != source.base:
+                continue
+            begin, wanted = self.issued.stretch(spec, last, instead=instead)
+            start, end = max(begin, source.term.start) if last is None else begin, min(wanted, source.term.end)
+            if not source.term.start <= start < end:
+                continue
+            term, promised = Term(start, end), spec.units * spec.degree // DEGREE_ONE
+            same = (
+                instead
+                and last is not None
+                and (end, promised) == (last.term.end, decode_ticket(last.ticket).leaf.capacity)
+            )
+            if same or self._free_but_for_windows(source, term) < promised:
+                continue  # the site, and who gave this, count the old claim until nothing of it is in use
+            whole = self._book.ticket(source.id)
+            ticket = delegate(
+                whole, self._keyring.signer_of(whole.leaf.holder), holder=self._keyring.key_of(spec.broker),
+                units=spec.units, term=term, serial=self._kernel.next("serial"), degree=spec.degree,
+            )  # fmt: skip
+            table, key = self._book.table(source.id), _key(id_)
+            if key in table:  # a line that begins anew, under the name of what is over
+                table.release(key)
+            # Over a maintenance window it may be more than there is: the taker hears of that when it has it.
+            table.reserve(key, ticket.leaf.capacity, term, force=True)
+            self.issued.offer(
+                id_, spec.broker, ticket, source.properties, line=self.issued.line_name(spec), site=source.site,
+                source=source.id,
+            )  # fmt: skip
+            return True
+        return False
+
+    def _free_but_for_windows(self, source: Delegation, term: Term) -> int:
+        """What could be granted of a delegation over ``term`` if all of it were in service."""
+        for window in source.withheld:
+            self._book.withhold(source, window, -1)
+        free = self._book.table(source.id).available(term)
+        for window in source.withheld:
+            self._book.withhold(source, window, 1)
+        return free
+
+    def offer_taken(self, record: Delegation) -> None:
+        """It may have been cut out of what a maintenance window takes: the taker is to leave that alone."""
+        source = self._book.get(record.source)
+        for window in source.withheld if source is not None else ():
+            begin, end = (
+                max(window.term.start, record.term.start, self._kernel.now),
+                min(window.term.end, record.term.end),
+            )
+            lacking = -self._book.table(record.source).available(Term(begin, end)) if begin < end else 0
+            if lacking > 0 and window.units:
+                number, units = self._kernel.next("serial"), min(lacking, record.units)
+                message = Withhold(record.id, number, window.window, units, window.term, window.reason)
+                self._notices.owe(
+                    f"{window.window}@{record.id}", record.peer, record.id, number, message, window.term.end
+                )
+
+    def offer_refused(self, record: Delegation) -> None:
+        """The taker has the claim all the same: its units are free when the site knows that it is not to be used."""
+        self._end_claim(record, record.term.start)
+
+    def taken_back(self, record: Delegation) -> None:
+        """Its taker stops what depends on it."""
+
+    def is_own_claim(self, peer: str, ticket: Ticket, offered: Delegation) -> bool:
+        """What this broker forgot it can't tell from what others made up."""
+        return False
+
+    def check_given_in_all(self, type_: str) -> None:
+        """Whether there is as much shows when its sites have delegated."""
+
+    def let_go(self, record: Delegation, until: Instant) -> None:
+        """What the taker granted before may go on until then."""
+        self._end_claim(record, max(record.reclaimed, record.replaced, min(until, record.term.end)))
+
+    def _end_claim(self, record: Delegation, at: Instant) -> None:
+        if at >= record.term.end:
+            return
+        if record.site not in self._keyring.peers:
+            self._kernel.complain(f"{record.id} stays reserved: its site {record.site!r} is no peer that could be told")
+            return
+        number = self._kernel.next("serial")
+        signer = self._keyring.signer_of(decode_ticket(record.ticket).leaf.issuer)
+        statement = state(signer, TRUNCATION, record.digest, at, record.id).encode()
+        message = Truncated(record.id, number, record.ticket, statement)
+        self._notices.owe(f"{TRUNCATE}{record.id}", record.site, record.id, number, message, record.term.end)
+
+    def truncated(self, notice: Notice, receipt: bytes) -> None:
+        """A site knows of the early end of a claim, and has given ``receipt``."""
+        record, message = self.issued.given.get(notice.subject), notice.content()
+        if isinstance(message, Truncated) and record is not None:
+            ticket = decode_ticket(record.ticket)
+            leaf = ticket.leaf
+            about = (record.id, leaf.issuer.hex(), leaf.holder.hex(), leaf.type, leaf.units, *leaf.term)
+            self._free(record, keep_receipt(self._kernel, self._keyring, ticket, leaf.digest, about, receipt).at)
+
+    def _free(self, record: Delegation, at: Instant) -> None:
+        record.freed = at
+        self._kernel.touch(record)
+        table = self._book.table_or_none(record.source)
+        if table is not None:
+            table.end(_key(record.id), at)
+            self._book.note_news()
+            self.issued.give_waiting()
+
+    def restore(self, rows: Collection[Row], wishes: Collection[Row]) -> None:
+        """Take up what a store kept, and reserve it in what was taken up of the book."""
+        self.issued.restore(rows, wishes)
+        for given in self.issued:
+            table = self._book.table_or_none(given.source)
+            if table is not None and given.state != deleg.ENDED:  # one that was refused until its site knows: freed
+                table.reserve(_key(given.id), decode_ticket(given.ticket).leaf.capacity, given.term, force=True)
+                if given.freed >= 0:
+                    table.end(_key(given.id), given.freed)
+
+
+class SourceDependents:
+    """The claims and delegations that depend on a delegation in ``book``."""
+
+    def __init__(self, kernel: Kernel, keyring: Keyring, book: Book, granted: GrantedClaims, issued: Issued) -> None:
+        self._kernel = kernel
+        self._keyring = keyring
+        self._book = book
+        self._granted = granted
+        self._issued = issued
+
+    def check_own(self, parts: Sequence[tuple[Delegation, Term]], grant: Grant) -> None:
+        """Where a line has less than is in use, a modify that takes nothing more fits in; but of each claim no more can
+        be cut than it has. Raises ``CommandError``.
+        """
+        for source, term in parts:
+            if self._book.table(source.id).available(term) >= 0:
+                continue
+            used = Profile()
+            for units, start, end in self._cut_from(source, but=grant.lease):
+                if start < end:
+                    used.add(start, end, units)
+            most = self._book.ticket(source.id).leaf.capacity - grant.units
+            if used.first_at_least(term.start, most + 1) < term.end:
+                raise CommandError(
+                    f"{source.id} has {source.units} units, and more are in use of what was there before"
+                )
+
+    def _cut_from(self, source: Delegation, *, but: str) -> Iterator[tuple[int, Instant, Instant]]:
+        """What is cut from a delegation, but for the lease ``but``: units, from when, until when they are booked."""
+        for lease in self._granted.leases.values():
+            claims = lease.claims if lease.id != but else ()
+            yield from ((one.units, one.term.start, one.until) for one in claims if one.source == source.id)
+            for old, new in pairwise(claims):
+                if old.held and old.source == source.id:
+                    yield from ((units, *term) for _, units, term in rest_of(old, new))
+        for one in self._issued:
+            if one.source == source.id:
+                yield one.units, one.term.start, one.term.end if one.freed < 0 else one.freed
+
+    def busy_until(self, source: Delegation) -> Instant:
+        """When the last thing ends that was cut from ``source`` and may go on, or may be cut yet: 0 if nothing is."""
+        claims = [c for lease in self._granted.leases.values() for c in lease.claims if c.source == source.id]
+        ends = [c.booked_until for c in claims if source.reclaimed < 0 or c.term.start < source.reclaimed]
+        ends += [d.term.end for d in self._issued if d.source == source.id and d.state != deleg.ENDED]
+        last = max((end for end in (*ends, source.grants_until) if end > self._kernel.now), default=0)
+        return min(last, source.deadline) if source.deadline >= 0 else last
+
+    def let_go(self, source: Delegation, at: Instant, deadline: Instant, why: Reason) -> None:
+        """Nothing new goes on under ``source`` from ``at`` on; what was cut from it is over by ``deadline`` (-1: it
+        runs out).
+        """
+        with self._book.changing(source, self._kernel.now):
+            source.reclaimed = at
+        source.deadline = deadline
+        self._kernel.fire(deleg.MACHINE, source, "let_go", why)
+        self._stop_granting(source)
+
+    def _stop_granting(self, source: Delegation) -> None:
+        """What was cut from ``source`` and has not begun by then is off; its own takers are told."""
+        for record in list(self._issued):
+            if record.source == source.id and deleg.MACHINE.allows((record.state, record.pending), "reclaim"):
+                self._issued.give_again(record)
+                self._issued.take_back(
+                    record, source.reclaimed, source.deadline, Reason(Code.TOOK_BACK, source.peer, source.id)
+                )
+        for lease in list(self._granted.leases.values()):
+            for claim in lease.claims if lease.state == br.TICKETED else ():
+                if claim.source == source.id and claim.term.start >= source.reclaimed:
+                    self._granted.notice(lease, claim, claim.term.start, taken_back(source.peer, self._keyring.name))
+                    break
+
+
+TAKEN_MAX = 1000
+"""How many delegations of one giver are held at once."""
+REFUSED_MAX = 1000
+"""How many refused offers are remembered at once."""
+
+
+class TakenDelegations:
+    """The delegations that are held: they are those in ``book``."""
+
+    def __init__(
+        self, kernel: Kernel, keyring: Keyring, book: Book, issued: Issued, dependents: SourceDependents
+    ) -> None:
+        self._kernel = kernel
+        self._keyring = keyring
+        self._book = book
+        self._issued = issued
+        self._dependents = dependents
+        self.refused_offers: dict[tuple[str, bytes], Reason] = {}
+        """Why tickets, by their giver and their bytes, were not taken."""
+        kernel.register(
+            Delegation,
+            due_at=lambda one: issued.due_at(one) if one.given else self._due_at(one),
+            on_due=lambda one: issued.due(one) if one.given else self._due(one),
+            owes=issued.owes,
+            send=issued.send_now,
+        )
+
+    @takes(Offer, DELEGATE)
+    def _on_offer(self, peer: str, message: Offer) -> None:
+        known = self._known(peer, message.delegation)
+        if known is not None and known.ticket == message.ticket:
+            self._kernel.send(peer, self._taken_answer(known, message.number))
+            return
+        reason = self.refused_offers.get((peer, message.ticket))
+        try:
+            if known is not None:
+                raise TicketError(
+                    Code.EXISTS,
+                    f"{self._keyring.name} holds another claim under this name until {mark(known.term.end)}",
+                )
+            if not reason:
+                self._take(self._check_offer(peer, message))
+        except TicketError as error:
+            reason = error.reason
+            self._remember_refused(peer, message.ticket, error.reason)
+        taken = self._book.get(message.delegation) if not reason else None
+        held = self._held_of(message) if reason and not message.line else ()
+        answer = OfferAnswer(message.delegation, message.number, reason, 0, held)
+        self._kernel.send(peer, answer if taken is None else self._taken_answer(taken, message.number))
+
+    def _held_of(self, offer: Offer) -> tuple[HeldClaim, ...]:
+        """What is held of the line that ``offer`` begins: its giver may have lost its store."""
+        return tuple(
+            HeldClaim(one.id, one.ticket, one.state, one.replaced if one.state == deleg.REPLACED else one.reclaimed)
+            for one in self._book.line(offer.delegation)[-HELD_MAX:]
+        )
+
+    def _taken_answer(self, source: Delegation, number: int) -> OfferAnswer:
+        """It is held; and until when what it stands in the place of is in use, or more of it than there is now."""
+        before = [one for one in self._book.line(source.base) if one.state == deleg.REPLACED]
+        others = len(self._book.line(source.base)) > 1
+        until = max((one.freed for one in before), default=0)
+        short = self._book.table(source.id).overcommitted() if others else []
+        beyond = short[-1].end if short and short[-1].end > self._kernel.now else 0
+        return OfferAnswer(source.id, number, None, max(until, 0), (), beyond)
+
+    def _remember_refused(self, peer: str, ticket: bytes, reason: Reason) -> None:
+        """A repeat of the offer is refused as well, even if it could be taken by then: its giver may have heard the
+        first answer, and counts on its units.
+        """
+        self.refused_offers[peer, ticket] = reason
+        if len(self.refused_offers) > REFUSED_MAX:
+            del self.refused_offers[next(iter(self.refused_offers))]
+
+    def _known(self, peer: str, id_: str) -> Delegation | None:
+        """A giver's delegation, if it is held. Raises ``RemoteError`` if it can't be that giver's: names of delegations
+        begin with their giver's, so that none is in the way of another's, or of what this broker gives itself.
+        """
+        if not id_.startswith(f"{peer}/"):
+            raise RemoteError(Code.NOT_YOURS, f"delegation: found {id_!r}, names of {peer}'s begin with {peer}/")
+        return self._book.get(id_)
+
+    def _check_offer(self, peer: str, message: Offer) -> tuple[Delegation, Ticket]:
+        ticket = self._check_given(peer, message.ticket)
+        leaf = ticket.leaf
+        if leaf.properties != digest_properties(message.properties):
+            raise TicketError(Code.WRONG_PROPERTIES, "the resource properties are not those that the claim names")
+        source = Delegation(
+            message.delegation, peer, leaf.type, leaf.units, leaf.term, message.ticket, message.properties,
+            message.number, self._site_of(peer, ticket, message.site), leaf.digest, deleg.HELD,
+            line="" if message.line == message.delegation else message.line,
+        )  # fmt: skip
+        self._check_line(peer, source, ticket)
+        return source, ticket
+
+    def _check_line(self, peer: str, source: Delegation, ticket: Ticket) -> None:
+        """A delegation that goes on from others, or takes the place of the rest of one, is of the same kind of units.
+        Raises ``TicketError``.
+        """
+        if source.line:
+            self._known(peer, source.line)
+        for other in self._book.line(source.base):
+            root = self._book.ticket(other.id).root.issuer
+            same = root == ticket.root.issuer or source.site in self._keyring.peers  # whose keys are known, then
+            if (source.type, source.site) != (other.type, other.site) or not same:
+                raise TicketError(
+                    Code.WRONG_LINE, f"{other.id} is {other.type!r} of {other.site}: it can't go on from it"
+                )
+            if source.properties != other.properties:
+                raise TicketError(Code.WRONG_LINE, f"{other.id} has other resource properties, it can't go on from it")
+            overlaps = source.term.start < other.grants_until and other.term.start < source.term.end
+            if overlaps and (not source.line or source.term.start < other.term.start):
+                raise TicketError(Code.WRONG_LINE, f"{other.id} covers {marked(other.term)}, which it overlaps")
+
+    def _check_given(self, peer: str, data: bytes) -> Ticket:
+        """The ticket in ``data``, which ``peer`` has cut for this broker. Raises ``TicketError``."""
+        ticket = decode_ticket(data)
+        key = self._keyring.key_among(peer, ticket.leaf.issuer)
+        root = key if self._keyring.peers[peer].role == "authority" else None
+        self._keyring.verify(ticket, root=root, issuer=key)
+        return ticket
+
+    def _site_of(self, peer: str, ticket: Ticket, called: str) -> str:
+        """The name of the site that a chain begins at: the one that its key has here, else what the giver calls it."""
+        root = ticket.root.issuer
+        for known in self._keyring.peers.values():
+            if root in self._keyring.keys_of(known.name):
+                if known.role != "authority":
+                    raise TicketError(
+                        Code.UNKNOWN_SITE,
+                        f"the chain begins at {known.name}, which is no site but {with_article(known.role)}",
+                    )
+                return known.name
+        if not called or called in self._keyring.peers:
+            raise TicketError(Code.UNKNOWN_SITE, f"the chain begins at a site that {peer} calls {called!r}")
+        return called
+
+    def _take(self, taken: tuple[Delegation, Ticket]) -> None:
+        source, ticket = taken
+        self._check_room(source.peer)
+        self._book.add(source, ticket)
+        for other in replaced_by(source, list(self._book.line(source.base))):
+            with self._book.changing(other, self._kernel.now):
+                other.replaced = source.term.start
+            self._kernel.fire(deleg.MACHINE, other, "replace", Reason(Code.IN_ITS_PLACE, source.id, units=source.units))
+            other.freed = self._dependents.busy_until(other)
+        self._kernel.note(
+            source.id,
+            "taken",
+            "",
+            deleg.HELD,
+            said(f"{source.units} {source.type} of {source.site} to {mark(source.term.end)}"),
+        )
+        self._kernel.touch(source)
+        self._book.note_news()
+        self._issued.give()
+
+    def _check_room(self, peer: str) -> None:
+        count = self._book.count_of(peer)
+        if count >= TAKEN_MAX:
+            raise TicketError(Code.BUSY, f"{self._keyring.name} holds {count} delegations of {peer}, its limit")
+
+    # -- what the giver takes back -----------------------------------------------------------------------------
+
+    @takes(Reclaim, DELEGATE)
+    def _on_reclaim(self, peer: str, message: Reclaim) -> None:
+        source = self._known(peer, message.delegation)
+        ticket = self._check_given(peer, message.ticket)
+        note = check_statement(
+            self._keyring.scheme, message.statement, RECLAIM, signer=ticket.leaf.issuer, subject=ticket.leaf.digest
+        )
+        deadline, at = reclaim_deadline(note), note.at
+        if source is None:
+            # It overtook its offer, which must not be taken when it comes.
+            self._check_room(peer)
+            leaf = ticket.leaf
+            source = Delegation(
+                message.delegation, peer, leaf.type, leaf.units, leaf.term, message.ticket, {}, message.number,
+                self._keyring.peers[peer].name, leaf.digest, deleg.HELD,
+            )  # fmt: skip
+            # By itself: what it goes on from, if it does, it does not say.
+            self._book.add(source, ticket)
+            at = leaf.term.start  # nothing can come of it: its properties are not known
+            self._kernel.note(source.id, "taken", "", deleg.HELD, Reason(Code.TAKEN_BACK_UNOFFERED))
+        if deleg.MACHINE.allows((source.state, source.pending), "let_go"):
+            self._dependents.let_go(
+                source, at, -1 if deadline is None else deadline, Reason(Code.TAKES_BACK_AS_OF, peer, at=note.at)
+            )
+            source.statement = message.statement
+        until = self._dependents.busy_until(source)
+        self._kernel.send(peer, OfferAnswer(message.delegation, message.number, None, until))
+
+    # -- time and state ----------------------------------------------------------------------------------------
+
+    def _due_at(self, source: Delegation) -> Instant | None:
+        if source.state in (deleg.REFUSED, deleg.ENDED):
+            return None
+        freed = source.freed if source.state == deleg.REPLACED and source.freed >= 0 else None
+        return earliest(source.term.end, freed, source.grants_until if source.grants_until > self._kernel.now else None)
+
+    def _due(self, source: Delegation) -> None:
+        if source.state == deleg.REPLACED:
+            source.freed = self._dependents.busy_until(source)  # a modify that came back unused goes on for longer
+        if self._issued.ended(source):
+            self._book.remove(source.id)
+        elif source.grants_until <= self._kernel.now:
+            self._book.close(source.id)
+
+    def restore(self, rows: Iterable[Row]) -> None:
+        """Take up what a store kept."""
+        for source in map(Delegation.from_row, rows):
+            if not source.given and source.state in (deleg.HELD, deleg.REPLACED, deleg.RECLAIMED):
+                self._book.add(source, decode_ticket(source.ticket))
+                self._kernel.schedule(source, self._kernel.due_at(source))
+                if source.grants_until <= self._kernel.now:
+                    self._book.close(source.id)
+
+
+WINDOWS_MAX = 100
+"""How many maintenance windows of one delegation are heeded at once."""
+
+
+class Withholding:
+    """The maintenance windows of what a broker has: nothing new is granted then, and its takers hear of them."""
+
+    def __init__(self, kernel: Kernel, keyring: Keyring, book: Book, notices: Notices, issued: Issued) -> None:
+        self._kernel = kernel
+        self._keyring = keyring
+        self._book = book
+        self._notices = notices
+        self._issued = issued
+
+    @takes(Withhold, DELEGATE)
+    def _on_withhold(self, peer: str, message: Withhold) -> None:
+        """The giver's units are in maintenance then: nothing new is granted of them."""
+        source = self._book.get(message.delegation)
+        if source is None or source.peer != peer:
+            raise RemoteError(
+                Code.UNKNOWN_DELEGATION, f"{self._keyring.name} holds no delegation {message.delegation} of {peer}"
+            )
+        known = next((one for one in source.withheld if one.window == message.window), None)
+        if known is None or message.number > known.number:  # else it is a repeat, or was overtaken
+            self._withhold(source, known, message)
+        self._kernel.send(peer, Accepted(message.delegation, message.number))
+
+    def _withhold(self, source: Delegation, known: Withheld | None, message: Withhold) -> None:
+        kept = [one for one in source.withheld if one is not known and one.term.end > self._kernel.now]
+        heeded = sum(one.units > 0 for one in kept)
+        if message.units and heeded >= WINDOWS_MAX:
+            raise RemoteError(
+                Code.BUSY, f"{self._keyring.name} heeds {heeded} maintenance windows of {source.id}, its limit"
+            )
+        if len(kept) - heeded >= WINDOWS_MAX:  # those that were taken back are remembered for the order of messages
+            kept.remove(next(one for one in kept if not one.units))
+        window = Withheld(message.window, message.units, message.term, message.reason, message.number)
+        if known is not None:
+            self._book.withhold(source, known, -1)
+        takers = [d for d in self._issued if d.source == source.id and d.state in (deleg.OFFERING, deleg.HELD)]
+        rest = Term(max(message.term.start, min(self._kernel.now, message.term.end - 1)), message.term.end)
+        told = withheld_shares(message.units, rest, self._book.table(source.id).available, takers)
+        self._book.withhold(source, window, 1)
+        source.withheld = (*kept, window)
+        for record in takers:
+            if record.id in told and (told[record.id] or known is not None):
+                number = self._kernel.next("serial")
+                passed = replace(message, delegation=record.id, number=number, units=told[record.id])
+                until = message.term.end
+                self._notices.owe(f"{message.window}@{record.id}", record.peer, record.id, number, passed, until)
+        self._book.note_news()
+        self._kernel.touch(source)
+
+
+class ReleasedSources:
+    """The delegations that the operator lets go of."""
+
+    def __init__(self, kernel: Kernel, book: Book, notices: Notices, dependents: SourceDependents) -> None:
+        self._kernel = kernel
+        self._book = book
+        self._notices = notices
+        self._dependents = dependents
+
+    @command("source.release")
+    def _release(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Let go of what is held, as if its giver had taken it back: for one that is gone."""
+        name = str(arguments.get("source", ""))
+        found = [one for one in (self._book.get(name), *self._book.line(name)) if one is not None]
+        sources = [one for one in dict.fromkeys(found) if deleg.MACHINE.allows((one.state, one.pending), "let_go")]
+        if not found:
+            known = ", ".join(sorted(one["source"] for one in self._book.describe(self._kernel.now))) or "(none)"
+            raise CommandError(f"source: found {name!r}, held are {known}")
+        if not sources:
+            raise CommandError(f"source {name} is {found[0].state}: there is nothing to let go of")
+        for source in sources:
+            self._dependents.let_go(source, self._kernel.now, -1, Reason(Code.OPERATOR_LETS_GO))
+            number, until = self._kernel.next("serial"), self._dependents.busy_until(source)
+            message = LetGo(source.id, number, source.ticket, until)
+            self._notices.owe(f"let_go:{source.id}", source.peer, source.id, number, message, source.term.end)
+        return {"sources": [one.id for one in sources]}

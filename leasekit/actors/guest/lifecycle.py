@@ -1,0 +1,488 @@
+"""How a guest's lease goes on: it is redeemed, renewed and changed, waits for its predecessors, and ends: closed by its
+guest, over with its term, or lost at its site. Then units leave first, the site is told, and what is left of the
+lease's tickets goes back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from leasekit.actors.guest.leases import CLOSE, GuestOperations, Leases, Limits, joint, structure
+from leasekit.actors.guest.membership import Membership
+from leasekit.actors.guest.tickets import Returns
+from leasekit.actors.kernel import Kernel, command
+from leasekit.core.errors import CommandError
+from leasekit.core.leases import membership as mb
+from leasekit.core.leases import service_manager as sm
+from leasekit.core.leases.machine import NONE
+from leasekit.core.leases.records import Asked, GuestLease, Held
+from leasekit.core.mappers import CloseLeaseEarly, Go, Hold
+from leasekit.core.properties import Properties
+from leasekit.core.protocol.messages import EXTEND, MODIFY, NEW, UNDO, LeaseUpdate
+from leasekit.core.reasons import Code, Reason, counted, mark, said, words
+from leasekit.core.time import Instant
+
+
+class Endings:
+    """The ends of a guest's leases."""
+
+    def __init__(
+        self, kernel: Kernel, records: Leases, operations: GuestOperations, returns: Returns, membership: Membership
+    ) -> None:
+        self._kernel = kernel
+        self._records = records
+        self._operations = operations
+        self._returns = returns
+        self._membership = membership
+        self.ended: list[Callable[[GuestLease], None]] = []
+        """Who is told, in order, of a lease that is over."""
+
+    @command("lease.close")
+    def _close(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        return self._records.describe(self.close_early(structure(CloseLeaseEarly, arguments)))
+
+    def close_early(self, wish: CloseLeaseEarly) -> GuestLease:
+        """End a lease early. Closing one that is over, or closing already, is an error that says so."""
+        lease = self._records.find(wish.lease)
+        if lease.state in (sm.CLOSED, sm.FAILED):
+            raise CommandError(
+                f"lease {lease.id} is {lease.state} already: {words(lease.reason) or 'no reason recorded'}"
+            )
+        if lease.closing or lease.pending in (sm.CLOSING, sm.CLOSE_WAIT):
+            raise CommandError(f"lease {lease.id} is being closed already")
+        self.close(lease, said(wish.reason) if wish.reason else Reason(Code.CLOSED_BY_GUEST))
+        return lease
+
+    def close(self, lease: GuestLease, reason: Reason | None) -> None:
+        """End the lease before its time."""
+        if lease.closing:
+            return
+        before = (lease.state, lease.pending)
+        self._kernel.fire(sm.MACHINE, lease, "close", reason)
+        lease.closing, lease.close_reason, lease.reason = True, reason, reason
+        self._after_close(lease, before)
+
+    def close_if_open(self, lease: GuestLease | None, reason: Reason | None) -> None:
+        """As :meth:`close`, for one of several that end together, which may be over already."""
+        if lease is not None and sm.MACHINE.allows((lease.state, lease.pending), "close"):
+            self.close(lease, reason)
+
+    def expire(self, lease: GuestLease, reason: Reason | None) -> None:
+        """The lease's time is up, or nobody answers for it any more."""
+        before = (lease.state, lease.pending)
+        self._kernel.fire(sm.MACHINE, lease, "expire", reason)
+        lease.reason = lease.reason if lease.closing and lease.reason else reason
+        self._after_close(lease, before)
+
+    def _after_close(self, lease: GuestLease, before: tuple[str, str]) -> None:
+        if lease.pending == sm.CLOSING:
+            if lease.ask:
+                self._operations.end_ask(lease)
+            self._give_back_further(lease)  # a ticket that was redeemed already goes back when the site has closed it
+            self._operations.end(lease)
+            self._membership.move(lease, "leave")
+            self._membership.leave(lease, list(lease.units))
+            self._membership.check_left(lease)
+        elif lease.pending == sm.CLOSE_WAIT and before == (sm.NASCENT, sm.TICKETING):
+            self._operations.withdraw(lease)
+        elif lease.pending == sm.CLOSE_WAIT:
+            self._give_back_further(lease)
+            self._operations.begin(lease, CLOSE)
+        elif lease.state in (sm.CLOSED, sm.FAILED):
+            self.end_unused(lease)
+
+    def _give_back_further(self, lease: GuestLease) -> None:
+        self._returns.give_back_all(lease, lease.further, lease.site)
+        lease.further = ()
+
+    def leave_at_once(self, lease: GuestLease) -> None:
+        """Units that have not left in time are not waited for."""
+        for unit in lease.units.values():
+            unit.action = 0
+        lease.busy = 0
+        self.all_left(lease)
+
+    def all_left(self, lease: GuestLease) -> None:
+        """All units have left: the site is told."""
+        if lease.pending == sm.CLOSING:
+            self._kernel.fire(sm.MACHINE, lease, "left")
+            self._membership.move(lease, "over")
+            self._operations.begin(lease, CLOSE)
+
+    def over(self, lease: GuestLease, event: str, reason: Reason | None, receipt: bytes = b"") -> None:
+        """The site has said its last word on the lease: ``event`` is ``closed`` or ``lost``."""
+        lease.reason = reason
+        self._kernel.fire(sm.MACHINE, lease, event, reason)
+        held = lease.approved
+        # A site that ends a lease by itself gives no receipt: what is left of the claim is the broker's all the same.
+        if held is not None and (receipt or held.term.end > self._kernel.now + self._kernel.settings.clock_skew):
+            self._returns.give_back(lease, held, lease.site, receipt)
+        self.end(lease)
+
+    def end_unused(self, lease: GuestLease) -> None:
+        """The lease is over, and its site does not have it: of one that was not redeemed, its claim may go on."""
+        if lease.approved is not None:
+            self._returns.give_back(lease, lease.approved, lease.site)
+        self.end(lease)
+
+    def end(self, lease: GuestLease) -> None:
+        """The lease is over: nothing is owed for it any more, and those that waited for it are told."""
+        lease.ended = self._kernel.now
+        lease.ask, lease.operation = 0, lease.operation._replace(number=0)
+        if lease.renewal is not None:
+            self._returns.give_back(lease, lease.renewal, lease.site)
+            lease.renewal = None
+        self._give_back_further(lease)
+        self._membership.move(lease, "over")
+        self._membership.clear(lease)
+        self._records.open.pop(lease.id, None)
+        self._kernel.owe_no_more(lease, lease.broker)
+        self._kernel.owe_no_more(lease, lease.site)
+        self._kernel.touch(lease)
+        for tell in self.ended:
+            tell(lease)
+
+
+TAKEN_BACK = Reason(Code.EXTEND_TAKEN_BACK)
+
+
+class Redeems:
+    """What a guest's leases redeem. ``advance`` does what a lease's state allows then."""
+
+    def __init__(
+        self, kernel: Kernel, operations: GuestOperations, returns: Returns, advance: Callable[[GuestLease], None]
+    ) -> None:
+        self._kernel = kernel
+        self._operations = operations
+        self._returns = returns
+        self._advance = advance
+
+    # -- going on ----------------------------------------------------------------------------------------------
+
+    def begin(self, lease: GuestLease) -> None:
+        """Redeem a lease's first ticket."""
+        self._kernel.fire(sm.MACHINE, lease, "redeem")
+        self._operations.begin(lease, NEW)
+
+    def in_hand(self, lease: GuestLease) -> bool:
+        """An active lease goes on by the tickets in hand, if there are any; whether there are."""
+        if not sm.MACHINE.allows((lease.state, lease.pending), "in_hand") or not lease.further:
+            return False
+        self._kernel.fire(sm.MACHINE, lease, "in_hand", _span(lease.further[:1]))
+        return True
+
+    def extend(self, lease: GuestLease, asked: Asked, victims: tuple[str, ...], deadline: Instant) -> None:
+        """Ask the broker for what is to go on from a lease, and wait for the answer until ``deadline``."""
+        lease.asked, lease.victims = asked, victims
+        self._operations.ask(lease, "extend", deadline)
+
+    def go_on(self, lease: GuestLease) -> None:
+        """Ask the site to go on by the first of the tickets in hand."""
+        lease.renewal, lease.further = lease.further[0], lease.further[1:]
+        self._kernel.fire(sm.MACHINE, lease, "redeem")
+        self._operations.begin(lease, EXTEND)
+
+    def confirmed(self, lease: GuestLease, update: LeaseUpdate) -> None:
+        """The site goes by what it was asked last."""
+        late = Reason(Code.UNDO_LATE) if lease.operation.op == UNDO else None
+        self._go_over(lease)
+        self._operations.end(lease)
+        lease.granted, lease.contract, lease.reason = update.term, update.contract, update.reason or late
+        self._kernel.fire(sm.MACHINE, lease, "lease", said(f"{counted(len(update.units))} to {mark(update.term.end)}"))
+
+    @staticmethod
+    def _go_over(lease: GuestLease) -> None:
+        if lease.renewal is not None:
+            lease.approved, lease.renewal, lease.truncation = lease.renewal, None, b""
+        if lease.next_configuration is not None:
+            lease.configuration, lease.next_configuration = lease.next_configuration, None
+        lease.victims = lease.victims if lease.ask else ()
+
+    def refused(self, lease: GuestLease, reason: Reason | None) -> None:
+        """The site does not do what it was asked."""
+        renewal = lease.renewal
+        # What was granted to go on from the running term, which a modify has not moved, stands.
+        stands = lease.operation.op == MODIFY and (renewal is None or lease.asked.term.end == lease.end)
+        self._operations.end(lease)
+        lease.renewal, lease.truncation, lease.next_configuration, lease.victims = None, b"", None, ()
+        lease.reason = reason
+        self._kernel.fire(sm.MACHINE, lease, "lease_refused", reason)
+        if renewal is not None:
+            self._returns.give_back(lease, renewal, lease.site)
+        if not stands:
+            self._returns.give_back_all(lease, lease.further, lease.site)
+            lease.further = ()
+        if lease.pending == sm.WITHDRAWING:
+            self._operations.withdraw(lease)  # what was to go on from it
+
+    # -- changing ----------------------------------------------------------------------------------------------
+
+    def modify(self, lease: GuestLease, asked: Asked, deadline: Instant) -> None:
+        """Ask the broker for a ticket in the place of the one that a lease runs on."""
+        lease.asked = asked
+        self._operations.ask(lease, "modify", deadline)
+
+    def modify_by(self, lease: GuestLease, held: Held, truncation: bytes) -> None:
+        """Redeem that ticket."""
+        lease.renewal, lease.truncation, lease.reason = held, truncation, None
+        self._operations.begin(lease, MODIFY)
+
+    def reconfigure(self, lease: GuestLease, why: Reason | None) -> None:
+        """Have the site give a lease's units another configuration."""
+        self._kernel.fire(sm.MACHINE, lease, "modify", why)
+        self._operations.begin(lease, MODIFY)
+
+    @staticmethod
+    def change(lease: GuestLease, configuration: Properties | None, victims: tuple[str, ...]) -> None:
+        """What the modify of a lease that is to come says beside its ticket."""
+        lease.next_configuration, lease.victims = configuration, victims
+
+    def take_in_hand(self, lease: GuestLease) -> None:
+        """The ticket that the site was asked to go on by, and has accepted, is in hand while a modify comes between."""
+        if lease.pending == sm.EXTENDING_LEASE and lease.renewal is not None:
+            self._kernel.owe_no_more(lease, lease.site)
+            lease.further = (lease.renewal._replace(promised=True), *lease.further)
+            self._operations.end(lease)
+            lease.renewal = None
+
+    def go_on_from_modify(self, lease: GuestLease) -> bool:
+        """A lease must go on although nobody knows what came of a modify; whether it can."""
+        if lease.op_accepted:  # its site goes by it: what comes of it is told in time
+            lease.before = lease.approved.digest if lease.approved is not None else b""
+            self._go_over(lease)
+        elif lease.is_promised:
+            # The site may have taken the modify. Its ticket ends when the lease goes on.
+            lease.before = lease.renewal.digest if lease.renewal is not None else lease.before
+            lease.renewal, lease.next_configuration, lease.victims, lease.truncation = None, None, (), b""
+            lease.reason = Reason(Code.NO_MODIFY, lease.site)
+            self._kernel.fire(sm.MACHINE, lease, "lease_refused", lease.reason)
+        else:
+            return False
+        self.go_on(lease)
+        return True
+
+    # -- taking it back ----------------------------------------------------------------------------------------
+
+    def undo_extend(self, lease: GuestLease) -> None:
+        """Take the last extension of a lease back, which has not begun. Raises ``CommandError``."""
+        events = sm.TABLE[lease.state, lease.pending]
+        if ("undo" not in events and "let_go" not in events) or lease.closing:
+            meanwhile = "undo its extension when that is settled" if lease.following and not lease.closing else ""
+            which = f"lease {lease.id} is {joint(lease)}"
+            raise CommandError(f"{which}: {meanwhile or 'it has no extension that could be undone now'}")
+        if lease.pending == sm.EXTENDING_TICKET:
+            self._kernel.fire(sm.MACHINE, lease, "undo", TAKEN_BACK)
+            self._operations.withdraw(lease)
+        elif lease.pending == sm.EXTENDING_FURTHER:
+            self._kernel.fire(sm.MACHINE, lease, "let_go", TAKEN_BACK)
+            lease.victims = ()
+            self._operations.forsake(lease)
+        else:
+            self._take_back(lease, _last_extension(lease))
+
+    def _take_back(self, lease: GuestLease, tickets: tuple[Held, ...]) -> None:
+        why = _span(tickets)
+        if tickets[0] is lease.renewal:
+            self._kernel.fire(sm.MACHINE, lease, "undo", why)
+            self._operations.begin(lease, UNDO)
+            return
+        self._kernel.fire(sm.MACHINE, lease, "undo" if lease.pending == NONE else "let_go", why)
+        lease.further = lease.further[: -len(tickets)]
+        self._returns.give_back_all(lease, tickets, lease.site)
+        self._advance(lease)
+
+    def undone(self, lease: GuestLease, reason: Reason | None) -> None:
+        """The site does not go on by the extension: all of it goes back."""
+        if not sm.MACHINE.allows((lease.state, lease.pending), "undone"):
+            return
+        tickets = _last_extension(lease)
+        self._operations.end(lease)
+        lease.renewal, lease.further, lease.victims, lease.reason = None, (), (), reason
+        self._kernel.fire(sm.MACHINE, lease, "undone", _span(tickets))
+        self._returns.give_back_all(lease, tickets, lease.site)
+
+
+def _last_extension(lease: GuestLease) -> tuple[Held, ...]:
+    """The tickets that the last extend of a lease brought. Raises ``CommandError`` if there is none, or if it has
+    begun.
+    """
+    following = lease.following
+    extends = following[-1].extends if following else 0
+    if not extends:
+        raise CommandError(f"lease {lease.id} has no extension that could be undone: it was granted as it is")
+    if lease.approved is not None and lease.approved.extends == extends:
+        raise CommandError(f"the last extension of lease {lease.id} has begun: it can't be undone")
+    return tuple(one for one in following if one.extends == extends)
+
+
+def _span(tickets: tuple[Held, ...]) -> Reason:
+    first, last = tickets[0].term, tickets[-1].term
+    return said(f"{counted(tickets[0].units)} from {mark(first.start)} to {mark(last.end)}")
+
+
+SLICE_KEY: Final = "slice.key"
+"""The configuration property that holds a slice's login keys."""
+READY: Final = "ready"
+WAIT: Final = "wait"
+LOST: Final = "lost"
+
+
+class Predecessors:
+    """Whether one of a guest's leases may go on. ``unblock`` is the mapper's upcall, given a lease and its
+    predecessor.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        records: Leases,
+        endings: Endings,
+        unblock: Callable[[GuestLease, GuestLease], Go | Hold],
+    ) -> None:
+        self._kernel = kernel
+        self._records = records
+        self._endings = endings
+        self._unblock = unblock
+
+    def may_join(self, lease: GuestLease) -> bool:
+        """Whether units may join; the lease is blocked if they may not yet, and closed if they never will."""
+        if not mb.MACHINE.allows((lease.join, NONE), "block_join"):
+            return True
+        answer = self._look_at(lease, lease.after.join, lambda p: p.join == mb.JOINED)
+        if answer == LOST:
+            self._endings.close(lease, self._what_became_of(Code.JOIN_PREDECESSOR, lease.after.join))
+        elif answer == WAIT:
+            Membership.move(lease, "block_join")
+        return answer == READY
+
+    def may_redeem(self, lease: GuestLease, *, due: bool) -> bool:
+        """The same for its first ticket; the mapper is asked when that is ``due``."""
+        answer = self._look_at(lease, lease.after.redeem, lambda p: p.state in (sm.ACTIVE, sm.ACTIVE_TICKETED), ask=due)
+        if answer == LOST:
+            self._endings.expire(lease, self._what_became_of(Code.REDEEM_PREDECESSOR, lease.after.redeem))
+            return False
+        if answer == WAIT:
+            if lease.join != mb.BLOCKED_REDEEM:
+                Membership.move(lease, "block_redeem")
+                self._kernel.note(lease.id, "blocked_redeem", "", "", said(f"waits for {lease.after.redeem}"))
+        else:
+            Membership.move(lease, "unblock")
+        self._kernel.touch(lease)
+        return answer == READY
+
+    def _look_at(self, lease: GuestLease, name: str, done: Callable[[GuestLease], bool], *, ask: bool = True) -> str:
+        """:data:`READY`, :data:`WAIT` or :data:`LOST`; with ``ask``, the mapper's upcall comes before ``READY``."""
+        if not name:
+            return READY
+        predecessor = self._records.by_id.get(name)
+        if predecessor is None or predecessor.state in (sm.CLOSED, sm.FAILED):
+            return READY if lease.after.proceed else LOST
+        if not done(predecessor) or self._kernel.now < lease.hold_until:
+            return WAIT
+        if not ask:
+            return READY
+        answer = self._unblock(lease, predecessor)
+        if isinstance(answer, Hold):
+            lease.hold_until = max(answer.until, self._kernel.now + 1)
+            self._kernel.touch(lease)
+            return WAIT
+        if answer.configuration:
+            lease.configuration = {**lease.configuration, **answer.configuration}
+            if lease.next_configuration is not None:
+                lease.next_configuration = {**lease.next_configuration, **answer.configuration}
+            self._kernel.touch(lease)
+        return READY
+
+    def _what_became_of(self, code: Code, name: str) -> Reason:
+        other = self._records.by_id.get(name)
+        return Reason(code, name, "over") if other is None else Reason(code, name, other.state).because(other.reason)
+
+
+class SliceKeys:
+    """The login keys of a guest's slices, on their way to the units."""
+
+    def __init__(self, kernel: Kernel, records: Leases, redeems: Redeems) -> None:
+        self._kernel = kernel
+        self._records = records
+        self._redeems = redeems
+
+    def roll(self, lease: GuestLease) -> None:
+        """Have the site give the slice's key to units that have another one; it is asked once for each key."""
+        record = self._records.slices.get(lease.slice)
+        key = record.key if record is not None else ""
+        if not key or lease.key_tried == key or lease.configuration.get(SLICE_KEY) == key:
+            return
+        if lease.state == sm.TICKETED:
+            lease.configuration = {**lease.configuration, SLICE_KEY: key}
+        elif (
+            sm.MACHINE.allows((lease.state, lease.pending), "modify")
+            and not lease.closing
+            and lease.end > self._kernel.now
+        ):
+            lease.key_tried = key
+            self._redeems.change(lease, {**lease.configuration, SLICE_KEY: key}, ())
+            self._redeems.reconfigure(lease, said("the slice's key"))
+        self._kernel.touch(lease)
+
+
+class Transitions:
+    """What follows for a guest's leases."""
+
+    def __init__(
+        self, limits: Limits, predecessors: Predecessors, redeems: Redeems, membership: Membership, keys: SliceKeys
+    ) -> None:
+        self._limits = limits
+        self._predecessors = predecessors
+        self._redeems = redeems
+        self._membership = membership
+        self._keys = keys
+
+    def advance(self, lease: GuestLease) -> None:
+        """Do what the lease's state allows now: join, or redeem."""
+        if lease.join == mb.BLOCKED_JOIN and not self._limits.is_held_by_mapper(lease):
+            self.join(lease)
+        if lease.state == sm.ACTIVE and lease.pending in (NONE, sm.EXTENDING_TICKET):
+            self._keys.roll(lease)
+            if self._redeems.in_hand(lease):
+                self.advance(lease)
+        elif (lease.state, lease.pending) == (sm.TICKETED, NONE):
+            self._redeem_first(lease)
+        elif (lease.state, lease.pending) == (sm.ACTIVE_TICKETED, NONE):
+            if self._limits.is_past(lease):
+                self._redeems.go_on(lease)
+            else:
+                self._keys.roll(lease)
+
+    def _redeem_first(self, lease: GuestLease) -> None:
+        if self._limits.waits_for_others(lease):
+            return
+        due = self._limits.may_redeem(lease)
+        if self._predecessors.may_redeem(lease, due=due) and due:
+            self._keys.roll(lease)
+            self._redeems.begin(lease)
+
+    def join(self, lease: GuestLease) -> None:
+        """Have the units of an active lease join that wait."""
+        if lease.state not in (sm.ACTIVE, sm.ACTIVE_TICKETED) or lease.pending in (sm.CLOSING, sm.CLOSE_WAIT):
+            return
+        if self._predecessors.may_join(lease):
+            self._membership.join(lease)
+
+
+class Dependents:
+    """Leases that have another one as a predecessor."""
+
+    def __init__(self, kernel: Kernel, records: Leases, transitions: Transitions) -> None:
+        self._kernel = kernel
+        self._records = records
+        self._transitions = transitions
+
+    def wake(self, lease: GuestLease) -> None:
+        """A lease has come so far that those may go on which waited for it."""
+        for dependent in self._records.dependents(lease):
+            if dependent.join == mb.BLOCKED_JOIN:
+                self._transitions.join(dependent)
+                self._kernel.touch(dependent)
+            elif dependent.state == sm.TICKETED and dependent.pending == NONE:
+                self._transitions.advance(dependent)
