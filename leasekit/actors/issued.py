@@ -227,23 +227,25 @@ class Issuer(Protocol):
         """The taker has heard of it; what it granted before ends at ``until``."""
 
 
+@attrs.define(eq=False, slots=False)
 class Issued:
     """The delegations that an actor gives, by name, and what its operator wishes to be given."""
 
-    def __init__(self, kernel: Kernel, keyring: Keyring, issuer: Issuer) -> None:
-        self._kernel = kernel
-        self._keyring = keyring
-        self._issuer = issuer
-        self.given: dict[str, Delegation] = {}
-        self.specs: dict[str, DelegationSpec] = {}
-        """What is to be given, by line."""
-        self.taken: list[Callable[[Delegation], None]] = []
-        """Who is told, in order, of a delegation that its taker has from now on."""
-        self.wishes: dict[str, DelegationWish] = {}
-        self._retried: dict[str, int] = {}
-        self._waiting_lines: dict[str, None] = {}
-        kernel.register(Delegation, due_at=self.due_at, on_due=self.due, owes=self.owes, send=self.send_now)
-        kernel.register(DelegationWish)
+    _kernel: Kernel
+    _keyring: Keyring
+    _issuer: Issuer
+    given: dict[str, Delegation] = attrs.field(factory=dict, init=False)
+    specs: dict[str, DelegationSpec] = attrs.field(factory=dict, init=False)
+    """What is to be given, by line."""
+    taken: list[Callable[[Delegation], None]] = attrs.field(factory=list, init=False)
+    """Who is told, in order, of a delegation that its taker has from now on."""
+    wishes: dict[str, DelegationWish] = attrs.field(factory=dict, init=False)
+    _retried: dict[str, int] = attrs.field(factory=dict, init=False)
+    _waiting_lines: dict[str, None] = attrs.field(factory=dict, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._kernel.register(Delegation, due_at=self.due_at, on_due=self.due, owes=self.owes, send=self.send_now)
+        self._kernel.register(DelegationWish)
 
     def __iter__(self) -> Iterator[Delegation]:
         return iter(self.given.values())

@@ -367,20 +367,20 @@ def shown(record: object, *fields: str) -> dict[str, Any]:
     return {field: list(value) if isinstance(value, (list, tuple)) else value for field, value in values}
 
 
+@attrs.define(eq=False)
 class Dispatch:
     """Who takes what, of an actor in ``role``."""
 
-    def __init__(self, role: str) -> None:
-        self._role = role
-        self.messages: dict[type, Handler] = {}
-        self.needs: dict[type, str] = {}
-        self.commands: dict[str, Answer] = {}
-        self.deferred: dict[str, Callable[[Command], None]] = {}
-        self.queries: dict[str, Answer] = {}
-        self.connected: list[Callable[[str], None]] = []
-        """What happens, in order, when a connection to a peer comes up."""
-        self.refused: list[Callable[[str, ErrorReply], bool]] = []
-        """Who is told of an error that a peer sends, in order, until it was meant for one of them."""
+    _role: str
+    messages: dict[type, Handler] = attrs.field(factory=dict, init=False)
+    needs: dict[type, str] = attrs.field(factory=dict, init=False)
+    commands: dict[str, Answer] = attrs.field(factory=dict, init=False)
+    deferred: dict[str, Callable[[Command], None]] = attrs.field(factory=dict, init=False)
+    queries: dict[str, Answer] = attrs.field(factory=dict, init=False)
+    connected: list[Callable[[str], None]] = attrs.field(factory=list, init=False)
+    """What happens, in order, when a connection to a peer comes up."""
+    refused: list[Callable[[str, ErrorReply], bool]] = attrs.field(factory=list, init=False)
+    """Who is told of an error that a peer sends, in order, until it was meant for one of them."""
 
     def add(self, part: object) -> None:
         """Have a part's methods take what they are marked with."""

@@ -164,15 +164,17 @@ class PendingCall:
     timer: Instant | None = None
 
 
+@attrs.define(eq=False, slots=False)
 class Calls:
     """The pending calls of an actor, and what peers have it do."""
 
-    def __init__(self, kernel: Kernel, keyring: Keyring, dispatch: Dispatch) -> None:
-        self._kernel = kernel
-        self._keyring = keyring
-        self._dispatch = dispatch
-        self._calls: dict[str, PendingCall] = {}
-        kernel.register_unkept(PendingCall, on_due=self._unheard)
+    _kernel: Kernel
+    _keyring: Keyring
+    _dispatch: Dispatch
+    _calls: dict[str, PendingCall] = attrs.field(factory=dict, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._kernel.register_unkept(PendingCall, on_due=self._unheard)
 
     @deferred("peer.command")
     def _administer(self, command: Command) -> None:

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
+import attrs
+
 from leasekit.actors.kernel import Kernel, query, takes
 from leasekit.actors.peering import Keyring
 from leasekit.core.claims.keys import key_tag
@@ -246,16 +248,18 @@ class Served(Generic[L]):
         return self._describe_lease(lease)
 
 
+@attrs.define(eq=False, slots=False)
 class Notices:
     """The notices that a server owes."""
 
-    def __init__(self, kernel: Kernel) -> None:
-        self._kernel = kernel
-        self.accepted: list[Callable[[Notice, bytes], None]] = []
-        """Who is told, in order, that a peer has one, with the receipt that came for it: what waited for that can go
-        on. If one of them raises ``LeasekitError`` the notice stays due."""
-        self._notices: dict[str, Notice] = {}
-        kernel.register(
+    _kernel: Kernel
+    accepted: list[Callable[[Notice, bytes], None]] = attrs.field(factory=list, init=False)
+    """Who is told, in order, that a peer has one, with the receipt that came for it: what waited for that can go
+    on. If one of them raises ``LeasekitError`` the notice stays due."""
+    _notices: dict[str, Notice] = attrs.field(factory=dict, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._kernel.register(
             Notice,
             due_at=lambda notice: min(notice.send_at, notice.until),
             on_due=self._due,
@@ -330,14 +334,16 @@ REPORTS_SHOWN: Final = 5
 REPORT: Final = "report"
 
 
+@attrs.define(eq=False, slots=False)
 class Reports:
     """The reports that the actor called ``name`` keeps."""
 
-    def __init__(self, kernel: Kernel, name: str) -> None:
-        self._kernel = kernel
-        self._name = name
-        self._reports: dict[str, Report] = {}
-        kernel.register(Report)
+    _kernel: Kernel
+    _name: str
+    _reports: dict[str, Report] = attrs.field(factory=dict, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._kernel.register(Report)
 
     def keep(self, subject: str, reason: Reason, peer: str = "", *, event: str = REPORT) -> None:
         """Keep what was found about ``subject``, a claim or evidence, here or by ``peer``; what says the same as before

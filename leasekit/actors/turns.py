@@ -12,6 +12,8 @@ from traceback import walk_tb
 from types import FrameType
 from typing import Any, Final, Protocol, get_type_hints
 
+import attrs
+
 from leasekit.actors.kernel import Kernel, earliest
 from leasekit.core.errors import CommandError, LeasekitError
 from leasekit.core.mappers import Demand, Grant, LeaseView, PendingRequest, PlannedPart, Wake
@@ -214,21 +216,21 @@ Carriers = Mapping[type, Callable[[Any], object]]
 ``ValueError``, with nothing changed, if that can't be done."""
 
 
+@attrs.define(eq=False, slots=False)
 class MapperTurns:
     """The turns of the mapper of an actor in ``role``: one runs at a time, and what it decides is carried out decision
     by decision.
     """
 
-    def __init__(self, kernel: Kernel, role: str, wake: Instant | None = None) -> None:
-        self._kernel = kernel
-        self._role = role
-        self._carriers: Carriers = {}
-        self._waiting: Callable[[], Iterable[str]] = tuple
-        self._failed = 0
-        self.running = 0
-        """The number of the turn that runs now, or 0."""
-        self.wake = wake
-        """When the mapper wants to be called next."""
+    _kernel: Kernel
+    _role: str
+    wake: Instant | None = None
+    """When the mapper wants to be called next."""
+    _carriers: Carriers = attrs.field(factory=dict, init=False)
+    _waiting: Callable[[], Iterable[str]] = attrs.field(factory=lambda: tuple, init=False)
+    _failed: int = attrs.field(default=0, init=False)
+    running: int = attrs.field(default=0, init=False)
+    """The number of the turn that runs now, or 0."""
 
     def declare(self, carriers: Carriers, waiting: Callable[[], Iterable[str]] = tuple) -> None:
         """Say once how decisions are carried out, and how the ids of those that wait for the mapper are found, for its

@@ -8,10 +8,8 @@ from typing import Any
 import pytest
 
 from leasekit.actors.kernel import Kernel
-from leasekit.actors.keyring import Keyring
-from leasekit.actors.notices import Notices
-from leasekit.actors.reports import Reports
-from leasekit.actors.served import Served
+from leasekit.actors.peering import Keyring
+from leasekit.actors.served import Notices, Reports, Served
 from leasekit.actors.settings import ActorSettings, AuthoritySettings, DelegationSpec, Peer, UnitGroup
 from leasekit.actors.site.calendars import Calendars, Maintenance, WithheldShares
 from leasekit.actors.site.claims import Accusations, ClaimReports, Incidents, SiteClaims
@@ -31,9 +29,9 @@ from leasekit.actors.site.redeems import (
 from leasekit.actors.site.saved import Operations, SiteSaved
 from leasekit.actors.site.turns import GROW, NEW, REPLACE, SHRINK, DemandQueue, demand_of
 from leasekit.actors.site.units import Inventory, Units
+from leasekit.core.claims.claim import Ticket, delegate, delegate_root
 from leasekit.core.claims.keys import ED25519, Keypair, key_tag
 from leasekit.core.claims.statements import RELINQUISHMENT, TRUNCATION, state
-from leasekit.core.claims.ticket import Ticket, delegate, delegate_root
 from leasekit.core.drivers import LEASE, SITE, Blame
 from leasekit.core.errors import CommandError, RemoteError, TicketError
 from leasekit.core.leases import authority as au

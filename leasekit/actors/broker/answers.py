@@ -4,6 +4,8 @@ whose term is over, and those that are preempted, are told of as well.
 
 from __future__ import annotations
 
+import attrs
+
 from leasekit.actors.broker.book import Book, RequestQueue
 from leasekit.actors.broker.claims import GrantedClaims, Statements, booked_until
 from leasekit.actors.kernel import Kernel, earliest
@@ -20,17 +22,17 @@ from leasekit.core.reasons import Code, Reason, mark
 from leasekit.core.time import DAY, Instant
 
 
+@attrs.define(eq=False, slots=False)
 class Introductions:
     """What a broker has said of whom to whom. It says nothing unless it is to ``endorse``."""
 
-    def __init__(self, kernel: Kernel, keyring: Keyring, peering: Peering, notices: Notices, endorse: bool) -> None:
-        self._kernel = kernel
-        self._keyring = keyring
-        self._peering = peering
-        self._notices = notices
-        self._endorse = endorse
-        self._told: dict[tuple[str, str], tuple[Instant, Instant]] = {}
-        self._endorsements: dict[str, bytes] = {}
+    _kernel: Kernel
+    _keyring: Keyring
+    _peering: Peering
+    _notices: Notices
+    _endorse: bool
+    _told: dict[tuple[str, str], tuple[Instant, Instant]] = attrs.field(factory=dict, init=False)
+    _endorsements: dict[str, bytes] = attrs.field(factory=dict, init=False)
 
     def introduce(self, guest: str, source: Delegation, until: Instant) -> bytes:
         """If the settings say so, make a guest, whose lease ends at ``until``, known at the site of ``source``. Returns
@@ -57,22 +59,15 @@ class Introductions:
         self._endorsements.pop(name, None)
 
 
+@attrs.define(eq=False, slots=False)
 class Answers:
     """The answers to requests that waited in ``queue``."""
 
-    def __init__(
-        self,
-        kernel: Kernel,
-        served: Served[BrokerLease],
-        queue: RequestQueue,
-        book: Book,
-        introductions: Introductions,
-    ) -> None:
-        self._kernel = kernel
-        self._served = served
-        self._queue = queue
-        self._book = book
-        self._introductions = introductions
+    _kernel: Kernel
+    _served: Served[BrokerLease]
+    _queue: RequestQueue
+    _book: Book
+    _introductions: Introductions
 
     def settle(
         self,
@@ -130,18 +125,20 @@ class Answers:
                 self.settle(other, "refused", reason)
 
 
+@attrs.define(eq=False)
 class LeaseTerms:
     """The timers of leases."""
 
-    def __init__(
-        self, kernel: Kernel, served: Served[BrokerLease], book: Book, granted: GrantedClaims, answers: Answers
-    ) -> None:
-        self._kernel = kernel
-        self._served = served
-        self._book = book
-        self._granted = granted
-        self._answers = answers
-        kernel.register(BrokerLease, due_at=self._due_at, on_due=self._due, owes=served.owes, send=served.send_now)
+    _kernel: Kernel
+    _served: Served[BrokerLease]
+    _book: Book
+    _granted: GrantedClaims
+    _answers: Answers
+
+    def __attrs_post_init__(self) -> None:
+        self._kernel.register(
+            BrokerLease, due_at=self._due_at, on_due=self._due, owes=self._served.owes, send=self._served.send_now
+        )
 
     def _due_at(self, lease: BrokerLease) -> Instant | None:
         if lease.ended >= 0:
@@ -174,17 +171,15 @@ class LeaseTerms:
 TRUNCATE = "truncate:"
 
 
+@attrs.define(eq=False)
 class Preemption:
     """The leases that are ended early."""
 
-    def __init__(
-        self, kernel: Kernel, granted: GrantedClaims, statements: Statements, notices: Notices, answers: Answers
-    ) -> None:
-        self._kernel = kernel
-        self._granted = granted
-        self._statements = statements
-        self._notices = notices
-        self._answers = answers
+    _kernel: Kernel
+    _granted: GrantedClaims
+    _statements: Statements
+    _notices: Notices
+    _answers: Answers
 
     def preempt(self, lease_id: str, at: Instant, reason: Reason, *, suspend: bool = False) -> None:
         """End a preemptible lease at ``at``: the site is told until it accepts, and the guest hears of it now. With

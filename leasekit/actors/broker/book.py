@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
+import attrs
+
 from leasekit.actors.peering import Keyring
 from leasekit.actors.settings import REQUEST
 from leasekit.core.claims.claim import Ticket
@@ -138,16 +140,16 @@ class UsageBook:
                 del self._pages[name]
 
 
+@attrs.define(eq=False, slots=False)
 class RequestQueue:
     """Leases whose request waits, in order of arrival; at most ``most`` at once."""
 
-    def __init__(self, keyring: Keyring, most: int) -> None:
-        self._keyring = keyring
-        self._most = most
-        self._of: dict[str, int] = {}
-        self.leases: dict[str, BrokerLease] = {}
-        self.options: dict[str, Options] = {}
-        """What each says of how it may be granted; questions have theirs here as well."""
+    _keyring: Keyring
+    _most: int
+    _of: dict[str, int] = attrs.field(factory=dict, init=False)
+    leases: dict[str, BrokerLease] = attrs.field(factory=dict, init=False)
+    options: dict[str, Options] = attrs.field(factory=dict, init=False)
+    """What each says of how it may be granted; questions have theirs here as well."""
 
     def __contains__(self, lease: str) -> bool:
         return lease in self.leases

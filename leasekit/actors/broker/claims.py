@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 
+import attrs
+
 from leasekit.actors.broker.book import Book, RequestQueue, UsageBook
 from leasekit.actors.kernel import Kernel, takes
 from leasekit.actors.peering import Keyring
@@ -93,13 +95,13 @@ def keep_receipt(
     return receipt
 
 
+@attrs.define(eq=False)
 class Statements:
     """What is signed of the delegations in ``book``, and of the claims that are cut from them."""
 
-    def __init__(self, kernel: Kernel, keyring: Keyring, book: Book) -> None:
-        self._kernel = kernel
-        self._keyring = keyring
-        self._book = book
+    _kernel: Kernel
+    _keyring: Keyring
+    _book: Book
 
     def cut(self, claim: Granted, holder: bytes) -> Ticket:
         """The ticket for ``claim``, whose digest is not known before, for the key ``holder``."""
@@ -376,16 +378,14 @@ class GrantedClaims:
 REPLACED = "replaced"
 
 
+@attrs.define(eq=False)
 class ReturnedTickets:
     """What comes back of what was granted, with the site's receipt."""
 
-    def __init__(
-        self, kernel: Kernel, served: Served[BrokerLease], granted: GrantedClaims, statements: Statements
-    ) -> None:
-        self._kernel = kernel
-        self._served = served
-        self._granted = granted
-        self._statements = statements
+    _kernel: Kernel
+    _served: Served[BrokerLease]
+    _granted: GrantedClaims
+    _statements: Statements
 
     @takes(ReturnTicket)
     def _on_return(self, peer: str, message: ReturnTicket) -> None:
@@ -435,17 +435,15 @@ class ReturnedTickets:
             self._granted.changed(lease)
 
 
+@attrs.define(eq=False)
 class ReportsOfSites:
     """What sites say of the claims that they are shown."""
 
-    def __init__(
-        self, kernel: Kernel, keyring: Keyring, granted: GrantedClaims, statements: Statements, reports: Reports
-    ) -> None:
-        self._kernel = kernel
-        self._keyring = keyring
-        self._granted = granted
-        self._statements = statements
-        self._reports = reports
+    _kernel: Kernel
+    _keyring: Keyring
+    _granted: GrantedClaims
+    _statements: Statements
+    _reports: Reports
 
     @takes(ClaimReport, DELEGATE)
     def _on_claim_report(self, peer: str, message: ClaimReport) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
+import attrs
 from msgspec.structs import replace
 
 from leasekit.actors.broker.answers import TRUNCATE
@@ -208,15 +209,15 @@ class Subdelegation:
                     table.end(_key(given.id), given.freed)
 
 
+@attrs.define(eq=False)
 class SourceDependents:
     """The claims and delegations that depend on a delegation in ``book``."""
 
-    def __init__(self, kernel: Kernel, keyring: Keyring, book: Book, granted: GrantedClaims, issued: Issued) -> None:
-        self._kernel = kernel
-        self._keyring = keyring
-        self._book = book
-        self._granted = granted
-        self._issued = issued
+    _kernel: Kernel
+    _keyring: Keyring
+    _book: Book
+    _granted: GrantedClaims
+    _issued: Issued
 
     def check_own(self, parts: Sequence[tuple[Delegation, Term]], grant: Grant) -> None:
         """Where a line has less than is in use, a modify that takes nothing more fits in; but of each claim no more can
@@ -286,25 +287,25 @@ REFUSED_MAX = 1000
 """How many refused offers are remembered at once."""
 
 
+@attrs.define(eq=False, slots=False)
 class TakenDelegations:
     """The delegations that are held: they are those in ``book``."""
 
-    def __init__(
-        self, kernel: Kernel, keyring: Keyring, book: Book, issued: Issued, dependents: SourceDependents
-    ) -> None:
-        self._kernel = kernel
-        self._keyring = keyring
-        self._book = book
-        self._issued = issued
-        self._dependents = dependents
-        self.refused_offers: dict[tuple[str, bytes], Reason] = {}
-        """Why tickets, by their giver and their bytes, were not taken."""
-        kernel.register(
+    _kernel: Kernel
+    _keyring: Keyring
+    _book: Book
+    _issued: Issued
+    _dependents: SourceDependents
+    refused_offers: dict[tuple[str, bytes], Reason] = attrs.field(factory=dict, init=False)
+    """Why tickets, by their giver and their bytes, were not taken."""
+
+    def __attrs_post_init__(self) -> None:
+        self._kernel.register(
             Delegation,
-            due_at=lambda one: issued.due_at(one) if one.given else self._due_at(one),
-            on_due=lambda one: issued.due(one) if one.given else self._due(one),
-            owes=issued.owes,
-            send=issued.send_now,
+            due_at=lambda one: self._issued.due_at(one) if one.given else self._due_at(one),
+            on_due=lambda one: self._issued.due(one) if one.given else self._due(one),
+            owes=self._issued.owes,
+            send=self._issued.send_now,
         )
 
     @takes(Offer, DELEGATE)
@@ -502,15 +503,15 @@ WINDOWS_MAX = 100
 """How many maintenance windows of one delegation are heeded at once."""
 
 
+@attrs.define(eq=False)
 class Withholding:
     """The maintenance windows of what a broker has: nothing new is granted then, and its takers hear of them."""
 
-    def __init__(self, kernel: Kernel, keyring: Keyring, book: Book, notices: Notices, issued: Issued) -> None:
-        self._kernel = kernel
-        self._keyring = keyring
-        self._book = book
-        self._notices = notices
-        self._issued = issued
+    _kernel: Kernel
+    _keyring: Keyring
+    _book: Book
+    _notices: Notices
+    _issued: Issued
 
     @takes(Withhold, DELEGATE)
     def _on_withhold(self, peer: str, message: Withhold) -> None:
@@ -552,14 +553,14 @@ class Withholding:
         self._kernel.touch(source)
 
 
+@attrs.define(eq=False)
 class ReleasedSources:
     """The delegations that the operator lets go of."""
 
-    def __init__(self, kernel: Kernel, book: Book, notices: Notices, dependents: SourceDependents) -> None:
-        self._kernel = kernel
-        self._book = book
-        self._notices = notices
-        self._dependents = dependents
+    _kernel: Kernel
+    _book: Book
+    _notices: Notices
+    _dependents: SourceDependents
 
     @command("source.release")
     def _release(self, arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import chain
 
+import attrs
+
 from leasekit.actors.broker.answers import Answers
 from leasekit.actors.broker.book import Book, RequestQueue
 from leasekit.actors.broker.claims import (
@@ -39,17 +41,15 @@ from leasekit.core.time import Instant, Term
 from leasekit.core.timetable import Shortfall
 
 
+@attrs.define(eq=False)
 class LeaseViews:
     """Requests and leases as mappers see them."""
 
-    def __init__(
-        self, kernel: Kernel, queue: RequestQueue, book: Book, granted: GrantedClaims, settings: BrokerSettings
-    ) -> None:
-        self._kernel = kernel
-        self._queue = queue
-        self._book = book
-        self._granted = granted
-        self._settings = settings
+    _kernel: Kernel
+    _queue: RequestQueue
+    _book: Book
+    _granted: GrantedClaims
+    _settings: BrokerSettings
 
     @property
     def usage(self) -> Usage | None:
@@ -112,18 +112,18 @@ def _stays_preemptible(lease: BrokerLease) -> bool:
     return concerned(lease).preemptible and (lease.asked.op == MODIFY or "preemptible" not in lease.asked.properties)
 
 
+@attrs.define(eq=False, slots=False)
 class Cycles:
     """The cycles of a mapper that is called ``inline``, or in another thread."""
 
-    def __init__(self, kernel: Kernel, queue: RequestQueue, book: Book, views: LeaseViews, inline: bool) -> None:
-        self._kernel = kernel
-        self._queue = queue
-        self._book = book
-        self._views = views
-        self._inline = inline
-        self._shown: dict[str, PendingRequest] = {}
-        self.at: Instant = 0
-        """When the mapper was last shown anything."""
+    _kernel: Kernel
+    _queue: RequestQueue
+    _book: Book
+    _views: LeaseViews
+    _inline: bool
+    _shown: dict[str, PendingRequest] = attrs.field(factory=dict, init=False)
+    at: Instant = attrs.field(default=0, init=False)
+    """When the mapper was last shown anything."""
 
     def due_at(self, wake: Instant | None, *, asked: bool = False) -> Instant | None:
         """When the mapper is to be called: now if it is ``asked`` something, or requests wait and something has changed
@@ -183,17 +183,15 @@ CLAIM_MAX = 512
 """More bytes than a claim that a broker cuts for a guest has."""
 
 
+@attrs.define(eq=False)
 class GrantChecks:
     """Whether a grant is what was asked for, of what there is."""
 
-    def __init__(
-        self, kernel: Kernel, keyring: Keyring, book: Book, cycles: Cycles, dependents: SourceDependents
-    ) -> None:
-        self._kernel = kernel
-        self._keyring = keyring
-        self._book = book
-        self._cycles = cycles
-        self._dependents = dependents
+    _kernel: Kernel
+    _keyring: Keyring
+    _book: Book
+    _cycles: Cycles
+    _dependents: SourceDependents
 
     def check(self, lease: BrokerLease, options: Options, grant: Grant) -> None:
         """Raises ``CommandError`` if ``grant`` can't be carried out, units apart."""
@@ -242,17 +240,15 @@ class GrantChecks:
             raise CommandError(f"the term goes on over {len(parts)} delegations, too many for one grant")
 
 
+@attrs.define(eq=False)
 class TicketCutter:
     """Tickets for what is granted."""
 
-    def __init__(
-        self, kernel: Kernel, book: Book, granted: GrantedClaims, statements: Statements, answers: Answers
-    ) -> None:
-        self._kernel = kernel
-        self._book = book
-        self._granted = granted
-        self._statements = statements
-        self._answers = answers
+    _kernel: Kernel
+    _book: Book
+    _granted: GrantedClaims
+    _statements: Statements
+    _answers: Answers
 
     def new_key(self, lease: BrokerLease) -> str:
         """Under which something is booked for ``lease``."""
@@ -317,17 +313,15 @@ class TicketCutter:
         return made
 
 
+@attrs.define(eq=False)
 class Grants:
     """What is granted of the requests that wait. It is the ``Decider`` of questions."""
 
-    def __init__(
-        self, queue: RequestQueue, book: Book, cycles: Cycles, checks: GrantChecks, cutter: TicketCutter
-    ) -> None:
-        self._queue = queue
-        self._book = book
-        self._cycles = cycles
-        self._checks = checks
-        self._cutter = cutter
+    _queue: RequestQueue
+    _book: Book
+    _cycles: Cycles
+    _checks: GrantChecks
+    _cutter: TicketCutter
 
     def grant(self, grants: Sequence[Grant]) -> None:
         """Reserve for all, or for none; then cut the tickets."""
@@ -373,17 +367,15 @@ class Grants:
         return self._book.cover(grant.source, grant.booked)[0][0]
 
 
+@attrs.define(eq=False)
 class HeldParts:
     """What is held for planned topologies, and granted when all parts of one are asked for."""
 
-    def __init__(
-        self, granted: GrantedClaims, queue: RequestQueue, book: Book, holds: Holds, cutter: TicketCutter
-    ) -> None:
-        self._granted = granted
-        self._queue = queue
-        self._book = book
-        self._cutter = cutter
-        self.holds = holds
+    _granted: GrantedClaims
+    _queue: RequestQueue
+    _book: Book
+    holds: Holds
+    _cutter: TicketCutter
 
     def use(self, hold: PlanHold, lease: BrokerLease) -> None:
         """``lease`` asks for a part of a hold: if it is the last one, all are granted, and nothing is held any more."""

@@ -67,21 +67,21 @@ def _key(plan: str, part: str) -> str:
     return f"hold {plan}/{part}"
 
 
+@attrs.define(eq=False, slots=False)
 class Holds:
     """The holds of a broker. ``settings`` say how many there may be, and for how long."""
 
-    def __init__(
-        self, kernel: Kernel, keyring: Keyring, served: Served[BrokerLease], book: Book, settings: BrokerSettings
-    ) -> None:
-        self._kernel = kernel
-        self._keyring = keyring
-        self._served = served
-        self._book = book
-        self._settings = settings
-        self.held: dict[str, PlanHold] = {}
-        self.dropped: list[Callable[[PlanHold, Reason], None]] = []
-        """Who is told, in order, that what a hold held is free again, and why."""
-        kernel.register(PlanHold, due_at=lambda hold: hold.expires, on_due=self._due)
+    _kernel: Kernel
+    _keyring: Keyring
+    _served: Served[BrokerLease]
+    _book: Book
+    _settings: BrokerSettings
+    held: dict[str, PlanHold] = attrs.field(factory=dict, init=False)
+    dropped: list[Callable[[PlanHold, Reason], None]] = attrs.field(factory=list, init=False)
+    """Who is told, in order, that what a hold held is free again, and why."""
+
+    def __attrs_post_init__(self) -> None:
+        self._kernel.register(PlanHold, due_at=lambda hold: hold.expires, on_due=self._due)
 
     # -- holding -----------------------------------------------------------------------------------------------
 
@@ -307,14 +307,14 @@ def check_may_plan(keyring: Keyring, peer: str) -> None:
         raise RemoteError(Code.FORBIDDEN, f"{peer} is no broker: {keyring.name} neither quotes nor holds for it")
 
 
+@attrs.define(eq=False)
 class Quotes:
     """What is shown to planners of a broker's delegations, and asked of other brokers."""
 
-    def __init__(self, kernel: Kernel, keyring: Keyring, book: Book, settings: BrokerSettings) -> None:
-        self._kernel = kernel
-        self._keyring = keyring
-        self._book = book
-        self._settings = settings
+    _kernel: Kernel
+    _keyring: Keyring
+    _book: Book
+    _settings: BrokerSettings
 
     def ask(self, query: str, number: int, term: Term, types: tuple[str, ...], *, but: str) -> set[str]:
         """Ask the other brokers that the settings name, but for ``but``, what they have. Returns who was asked."""
@@ -414,28 +414,23 @@ class _Planning:
     timer: Instant | None = None
 
 
+@attrs.define(eq=False, slots=False)
 class Planner:
     """The requests for topologies that wait for a broker. ``plan`` is its mapper's, if that plans any."""
 
-    def __init__(
-        self,
-        kernel: Kernel,
-        keyring: Keyring,
-        holds: Holds,
-        quotes: Quotes,
-        plan: Callable[[PlanCycle], Any] | None,
-    ) -> None:
-        self._kernel = kernel
-        self._keyring = keyring
-        self._holds = holds
-        self._quotes = quotes
-        self._plan = plan
-        self.plannings: dict[str, _Planning] = {}
-        self.in_turn: _Planning | None = None
-        """The request that the mapper plans now."""
-        self._ready: deque[_Planning] = deque()
-        kernel.register_unkept(_Planning, on_due=self._due)
-        holds.dropped.append(self._hold_dropped)
+    _kernel: Kernel
+    _keyring: Keyring
+    _holds: Holds
+    _quotes: Quotes
+    _plan: Callable[[PlanCycle], Any] | None
+    plannings: dict[str, _Planning] = attrs.field(factory=dict, init=False)
+    in_turn: _Planning | None = attrs.field(default=None, init=False)
+    """The request that the mapper plans now."""
+    _ready: deque[_Planning] = attrs.field(factory=deque, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._kernel.register_unkept(_Planning, on_due=self._due)
+        self._holds.dropped.append(self._hold_dropped)
 
     # -- being asked -------------------------------------------------------------------------------------------
 

@@ -32,17 +32,15 @@ from leasekit.core.steps import TurnDone
 from leasekit.core.time import INSTANT_MAX, Instant, Term
 
 
+@attrs.define(eq=False, slots=False)
 class Admission:
     """Whether a request, or a question, is taken. ``settings`` say how long it may wait."""
 
-    def __init__(
-        self, kernel: Kernel, served: Served[BrokerLease], queue: RequestQueue, book: Book, settings: BrokerSettings
-    ) -> None:
-        self._kernel = kernel
-        self._served = served
-        self._queue = queue
-        self._book = book
-        self._settings = settings
+    _kernel: Kernel
+    _served: Served[BrokerLease]
+    _queue: RequestQueue
+    _book: Book
+    _settings: BrokerSettings
 
     def note(self, lease: BrokerLease, options: Options) -> None:
         """``lease`` is that of a question: how it may be granted is known as long as the question waits."""
@@ -148,22 +146,15 @@ class Admission:
 _OPS = {NEW: br.TICKETING, EXTEND: br.EXTENDING_TICKET, MODIFY: br.MODIFYING}
 
 
+@attrs.define(eq=False)
 class Requests:
     """The requests of guests."""
 
-    def __init__(
-        self,
-        kernel: Kernel,
-        served: Served[BrokerLease],
-        admission: Admission,
-        answers: Answers,
-        held: HeldParts,
-    ) -> None:
-        self._kernel = kernel
-        self._served = served
-        self._admission = admission
-        self._answers = answers
-        self._held = held
+    _kernel: Kernel
+    _served: Served[BrokerLease]
+    _admission: Admission
+    _answers: Answers
+    _held: HeldParts
 
     @takes(RequestTicket, REQUEST)
     def _on_request(self, peer: str, message: RequestTicket) -> None:
@@ -292,26 +283,19 @@ class Decider(Protocol):
         """The delegation that ``grant`` would be cut from. Raises ``CommandError`` if it can't be carried out."""
 
 
+@attrs.define(eq=False, slots=False)
 class DryRuns:
     """The questions that wait for a broker. ``fresh`` makes its mapper anew; None: it takes no questions."""
 
-    def __init__(
-        self,
-        kernel: Kernel,
-        served: Served[BrokerLease],
-        admission: Admission,
-        decider: Decider,
-        fresh: Callable[[], BrokerMapper] | None,
-    ) -> None:
-        self._kernel = kernel
-        self._served = served
-        self._admission = admission
-        self._decider = decider
-        self._fresh = fresh
-        self._questions: deque[_Question] = deque()
-        self.in_turn: _Question | None = None
-        """The question that a mapper decides now."""
-        self._asked = 0
+    _kernel: Kernel
+    _served: Served[BrokerLease]
+    _admission: Admission
+    _decider: Decider
+    _fresh: Callable[[], BrokerMapper] | None
+    _questions: deque[_Question] = attrs.field(factory=deque, init=False)
+    in_turn: _Question | None = attrs.field(default=None, init=False)
+    """The question that a mapper decides now."""
+    _asked: int = attrs.field(default=0, init=False)
 
     # -- asking ------------------------------------------------------------------------------------------------
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import attrs
+
 from leasekit.actors.guest.leases import CLOSE, GuestOperations, Leases, Limits
 from leasekit.actors.guest.lifecycle import Endings, Redeems, Transitions
 from leasekit.actors.guest.membership import Membership
@@ -34,19 +36,17 @@ from leasekit.core.reasons import Code, Reason, counted, said
 from leasekit.core.time import Instant
 
 
+@attrs.define(eq=False)
 class BrokerAnswers:
     """What follows from a broker's answers."""
 
-    def __init__(
-        self, kernel: Kernel, returns: Returns, endings: Endings, redeems: Redeems, transitions: Transitions
-    ) -> None:
-        self._kernel = kernel
-        self._returns = returns
-        self._endings = endings
-        self._redeems = redeems
-        self._transitions = transitions
-        self.ticketed: list[Callable[[GuestLease], None]] = []
-        """Who is told, in order, of a lease that has its first ticket."""
+    _kernel: Kernel
+    _returns: Returns
+    _endings: Endings
+    _redeems: Redeems
+    _transitions: Transitions
+    ticketed: list[Callable[[GuestLease], None]] = attrs.field(factory=list, init=False)
+    """Who is told, in order, of a lease that has its first ticket."""
 
     def granted(
         self, lease: GuestLease, message: TicketUpdate, held: Held, further: tuple[Held, ...], site: str
@@ -97,22 +97,15 @@ class BrokerAnswers:
         self._endings.end(lease)
 
 
+@attrs.define(eq=False)
 class BrokerUpdates:
     """What brokers say of a guest's leases."""
 
-    def __init__(
-        self,
-        kernel: Kernel,
-        records: Leases,
-        tickets: Tickets,
-        operations: GuestOperations,
-        answers: BrokerAnswers,
-    ) -> None:
-        self._kernel = kernel
-        self._records = records
-        self._tickets = tickets
-        self._operations = operations
-        self._answers = answers
+    _kernel: Kernel
+    _records: Leases
+    _tickets: Tickets
+    _operations: GuestOperations
+    _answers: BrokerAnswers
 
     @takes(TicketUpdate)
     def _on_update(self, peer: str, message: TicketUpdate) -> None:
@@ -193,19 +186,17 @@ def _is_made_anew(lease: GuestLease, message: TicketUpdate) -> bool:
     return decode_ticket(message.ticket).leaf.digest != digest
 
 
+@attrs.define(eq=False)
 class SiteAnswers:
     """What follows from what a site says."""
 
-    def __init__(
-        self, kernel: Kernel, redeems: Redeems, endings: Endings, membership: Membership, transitions: Transitions
-    ) -> None:
-        self._kernel = kernel
-        self._redeems = redeems
-        self._endings = endings
-        self._membership = membership
-        self._transitions = transitions
-        self.confirmed: list[Callable[[GuestLease], None]] = []
-        """Who is told, in order, of a lease that is active as it was asked for."""
+    _kernel: Kernel
+    _redeems: Redeems
+    _endings: Endings
+    _membership: Membership
+    _transitions: Transitions
+    confirmed: list[Callable[[GuestLease], None]] = attrs.field(factory=list, init=False)
+    """Who is told, in order, of a lease that is active as it was asked for."""
 
     def answered(self, lease: GuestLease, message: LeaseUpdate) -> None:
         """The site goes by what it was asked last, refuses it, or has taken it back."""
@@ -268,22 +259,15 @@ class SiteAnswers:
             self._transitions.advance(lease)
 
 
+@attrs.define(eq=False)
 class SiteUpdates:
     """What sites say of a guest's leases. ``advance`` does what a lease's state allows then."""
 
-    def __init__(
-        self,
-        kernel: Kernel,
-        records: Leases,
-        tickets: Tickets,
-        answers: SiteAnswers,
-        advance: Callable[[GuestLease], None],
-    ) -> None:
-        self._kernel = kernel
-        self._records = records
-        self._tickets = tickets
-        self._answers = answers
-        self._advance = advance
+    _kernel: Kernel
+    _records: Leases
+    _tickets: Tickets
+    _answers: SiteAnswers
+    _advance: Callable[[GuestLease], None]
 
     @takes(LeaseUpdate)
     def _on_update(self, peer: str, message: LeaseUpdate) -> None:
@@ -336,17 +320,15 @@ class SiteUpdates:
         return True
 
 
+@attrs.define(eq=False)
 class LeaseTimeouts:
     """The timeouts of a guest's leases."""
 
-    def __init__(
-        self, limits: Limits, endings: Endings, redeems: Redeems, membership: Membership, broker: BrokerUpdates
-    ) -> None:
-        self._limits = limits
-        self._endings = endings
-        self._redeems = redeems
-        self._membership = membership
-        self._broker = broker
+    _limits: Limits
+    _endings: Endings
+    _redeems: Redeems
+    _membership: Membership
+    _broker: BrokerUpdates
 
     def due_at(self, lease: GuestLease) -> Instant | None:
         """When that is next."""
@@ -389,22 +371,15 @@ class LeaseTimeouts:
                 expire(lease, Reason(Code.TERM_OVER) if lease.noticed < 0 else lease.reason)
 
 
+@attrs.define(eq=False)
 class LeaseTimers:
     """When time next concerns a guest's lease, and what happens then, in order."""
 
-    def __init__(
-        self,
-        kernel: Kernel,
-        records: Leases,
-        operations: GuestOperations,
-        timeouts: LeaseTimeouts,
-        transitions: Transitions,
-    ) -> None:
-        self._kernel = kernel
-        self._records = records
-        self._operations = operations
-        self._timeouts = timeouts
-        self._transitions = transitions
+    _kernel: Kernel
+    _records: Leases
+    _operations: GuestOperations
+    _timeouts: LeaseTimeouts
+    _transitions: Transitions
 
     def due_at(self, lease: GuestLease) -> Instant | None:
         """When its time comes: to send something again, for its state, for its mapper, or to be forgotten."""

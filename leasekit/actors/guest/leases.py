@@ -8,6 +8,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
+import attrs
+
 from leasekit.actors.guest.tickets import Returns
 from leasekit.actors.kernel import Kernel, earliest, query, takes
 from leasekit.actors.settings import GuestSettings
@@ -72,20 +74,22 @@ def joint(lease: GuestLease) -> str:
 OPEN = (sm.NASCENT, sm.TICKETED, sm.ACTIVE, sm.ACTIVE_TICKETED)
 
 
+@attrs.define(eq=False, slots=False)
 class Leases:
     """Leases by id, and slices by name. With ``keep_closed`` the row of a lease that is forgotten stays as history."""
 
-    def __init__(self, kernel: Kernel, keep_closed: bool) -> None:
-        self._kernel = kernel
-        self._keep_closed = keep_closed
-        self.by_id: dict[str, GuestLease] = {}
-        self.open: dict[str, GuestLease] = {}
-        """Leases that are neither closed nor failed, in order of request."""
-        self.slices: dict[str, Slice] = {}
-        self.named: dict[tuple[str, str], str] = {}
-        """The id of the last lease of a name, by slice and name."""
-        self._successors: dict[str, dict[str, GuestLease]] = {}
-        kernel.register(Slice)
+    _kernel: Kernel
+    _keep_closed: bool
+    by_id: dict[str, GuestLease] = attrs.field(factory=dict, init=False)
+    open: dict[str, GuestLease] = attrs.field(factory=dict, init=False)
+    """Leases that are neither closed nor failed, in order of request."""
+    slices: dict[str, Slice] = attrs.field(factory=dict, init=False)
+    named: dict[tuple[str, str], str] = attrs.field(factory=dict, init=False)
+    """The id of the last lease of a name, by slice and name."""
+    _successors: dict[str, dict[str, GuestLease]] = attrs.field(factory=dict, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._kernel.register(Slice)
 
     def restore(self, slices: Iterable[Row], leases: Iterable[Row]) -> None:
         """Take up what a store kept: all that is due is due at once."""
@@ -298,20 +302,14 @@ def _order(identifier: str) -> tuple[int, str]:
     return (int(tail) if tail.isdigit() else 0, identifier)
 
 
+@attrs.define(eq=False, slots=False)
 class Limits:
     """The instants of a guest's leases. ``is_undecided`` tells leases that must not be redeemed yet."""
 
-    def __init__(
-        self,
-        kernel: Kernel,
-        settings: GuestSettings,
-        slices: Mapping[str, Slice],
-        is_undecided: Callable[[GuestLease], bool],
-    ) -> None:
-        self._kernel = kernel
-        self._settings = settings
-        self._slices = slices
-        self._is_undecided = is_undecided
+    _kernel: Kernel
+    _settings: GuestSettings
+    _slices: Mapping[str, Slice]
+    _is_undecided: Callable[[GuestLease], bool]
 
     def of(self, lease: GuestLease) -> Instant | None:
         """When the lease's state itself makes something happen, if no message does."""
@@ -422,13 +420,13 @@ CLOSE: Final = "close"
 """The operation that is no redeem."""
 
 
+@attrs.define(eq=False)
 class GuestOperations:
     """The requests and operations of a guest's leases. ``returns`` words what a close gives up."""
 
-    def __init__(self, kernel: Kernel, records: Leases, returns: Returns) -> None:
-        self._kernel = kernel
-        self._records = records
-        self._returns = returns
+    _kernel: Kernel
+    _records: Leases
+    _returns: Returns
 
     # -- at the broker -----------------------------------------------------------------------------------------
 

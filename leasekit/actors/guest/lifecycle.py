@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+import attrs
+
 from leasekit.actors.guest.leases import CLOSE, GuestOperations, Leases, Limits, joint, structure
 from leasekit.actors.guest.membership import Membership
 from leasekit.actors.guest.tickets import Returns
@@ -24,19 +26,17 @@ from leasekit.core.reasons import Code, Reason, counted, mark, said, words
 from leasekit.core.time import Instant
 
 
+@attrs.define(eq=False)
 class Endings:
     """The ends of a guest's leases."""
 
-    def __init__(
-        self, kernel: Kernel, records: Leases, operations: GuestOperations, returns: Returns, membership: Membership
-    ) -> None:
-        self._kernel = kernel
-        self._records = records
-        self._operations = operations
-        self._returns = returns
-        self._membership = membership
-        self.ended: list[Callable[[GuestLease], None]] = []
-        """Who is told, in order, of a lease that is over."""
+    _kernel: Kernel
+    _records: Leases
+    _operations: GuestOperations
+    _returns: Returns
+    _membership: Membership
+    ended: list[Callable[[GuestLease], None]] = attrs.field(factory=list, init=False)
+    """Who is told, in order, of a lease that is over."""
 
     @command("lease.close")
     def _close(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -147,16 +147,14 @@ class Endings:
 TAKEN_BACK = Reason(Code.EXTEND_TAKEN_BACK)
 
 
+@attrs.define(eq=False)
 class Redeems:
     """What a guest's leases redeem. ``advance`` does what a lease's state allows then."""
 
-    def __init__(
-        self, kernel: Kernel, operations: GuestOperations, returns: Returns, advance: Callable[[GuestLease], None]
-    ) -> None:
-        self._kernel = kernel
-        self._operations = operations
-        self._returns = returns
-        self._advance = advance
+    _kernel: Kernel
+    _operations: GuestOperations
+    _returns: Returns
+    _advance: Callable[[GuestLease], None]
 
     # -- going on ----------------------------------------------------------------------------------------------
 
@@ -328,22 +326,16 @@ WAIT: Final = "wait"
 LOST: Final = "lost"
 
 
+@attrs.define(eq=False)
 class Predecessors:
     """Whether one of a guest's leases may go on. ``unblock`` is the mapper's upcall, given a lease and its
     predecessor.
     """
 
-    def __init__(
-        self,
-        kernel: Kernel,
-        records: Leases,
-        endings: Endings,
-        unblock: Callable[[GuestLease, GuestLease], Go | Hold],
-    ) -> None:
-        self._kernel = kernel
-        self._records = records
-        self._endings = endings
-        self._unblock = unblock
+    _kernel: Kernel
+    _records: Leases
+    _endings: Endings
+    _unblock: Callable[[GuestLease, GuestLease], Go | Hold]
 
     def may_join(self, lease: GuestLease) -> bool:
         """Whether units may join; the lease is blocked if they may not yet, and closed if they never will."""
@@ -399,13 +391,13 @@ class Predecessors:
         return Reason(code, name, "over") if other is None else Reason(code, name, other.state).because(other.reason)
 
 
+@attrs.define(eq=False)
 class SliceKeys:
     """The login keys of a guest's slices, on their way to the units."""
 
-    def __init__(self, kernel: Kernel, records: Leases, redeems: Redeems) -> None:
-        self._kernel = kernel
-        self._records = records
-        self._redeems = redeems
+    _kernel: Kernel
+    _records: Leases
+    _redeems: Redeems
 
     def roll(self, lease: GuestLease) -> None:
         """Have the site give the slice's key to units that have another one; it is asked once for each key."""
@@ -426,17 +418,15 @@ class SliceKeys:
         self._kernel.touch(lease)
 
 
+@attrs.define(eq=False)
 class Transitions:
     """What follows for a guest's leases."""
 
-    def __init__(
-        self, limits: Limits, predecessors: Predecessors, redeems: Redeems, membership: Membership, keys: SliceKeys
-    ) -> None:
-        self._limits = limits
-        self._predecessors = predecessors
-        self._redeems = redeems
-        self._membership = membership
-        self._keys = keys
+    _limits: Limits
+    _predecessors: Predecessors
+    _redeems: Redeems
+    _membership: Membership
+    _keys: SliceKeys
 
     def advance(self, lease: GuestLease) -> None:
         """Do what the lease's state allows now: join, or redeem."""
@@ -470,13 +460,13 @@ class Transitions:
             self._membership.join(lease)
 
 
+@attrs.define(eq=False)
 class Dependents:
     """Leases that have another one as a predecessor."""
 
-    def __init__(self, kernel: Kernel, records: Leases, transitions: Transitions) -> None:
-        self._kernel = kernel
-        self._records = records
-        self._transitions = transitions
+    _kernel: Kernel
+    _records: Leases
+    _transitions: Transitions
 
     def wake(self, lease: GuestLease) -> None:
         """A lease has come so far that those may go on which waited for it."""

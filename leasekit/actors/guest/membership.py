@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
+import attrs
+
 from leasekit.actors.kernel import Kernel
 from leasekit.core.leases import membership as mb
 from leasekit.core.leases.machine import NONE
@@ -19,17 +21,19 @@ from leasekit.core.schema import Row
 from leasekit.core.steps import Action, ActionDone
 
 
+@attrs.define(eq=False, slots=False)
 class Membership:
     """The units of a guest's ``leases``."""
 
-    def __init__(self, kernel: Kernel, leases: Mapping[str, GuestLease]) -> None:
-        self._kernel = kernel
-        self._leases = leases
-        self.all_joined: list[Callable[[GuestLease], None]] = []
-        """Who is told, in order, of a lease of which all units have joined, or failed to."""
-        self.all_left: list[Callable[[GuestLease], None]] = []
-        """The same when all have left."""
-        kernel.register(GuestUnit)
+    _kernel: Kernel
+    _leases: Mapping[str, GuestLease]
+    all_joined: list[Callable[[GuestLease], None]] = attrs.field(factory=list, init=False)
+    """Who is told, in order, of a lease of which all units have joined, or failed to."""
+    all_left: list[Callable[[GuestLease], None]] = attrs.field(factory=list, init=False)
+    """The same when all have left."""
+
+    def __attrs_post_init__(self) -> None:
+        self._kernel.register(GuestUnit)
 
     def restore(self, rows: Iterable[Row]) -> None:
         """Take up the units of leases that a store kept."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+import attrs
+
 from leasekit.actors.guest.leases import (
     NAME_MAX,
     GuestOperations,
@@ -155,15 +157,15 @@ class LeaseRequests:
         return known
 
 
+@attrs.define(eq=False)
 class LeaseChanges:
     """What becomes of leases that a guest has."""
 
-    def __init__(self, kernel: Kernel, records: Leases, tickets: Tickets, limits: Limits, redeems: Redeems) -> None:
-        self._kernel = kernel
-        self._records = records
-        self._tickets = tickets
-        self._limits = limits
-        self._redeems = redeems
+    _kernel: Kernel
+    _records: Leases
+    _tickets: Tickets
+    _limits: Limits
+    _redeems: Redeems
 
     @command("lease.extend")
     def _extend(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -292,17 +294,15 @@ PROBE_TIMEOUT: Final[Duration] = 20 * SECOND
 """How long a broker's answer is waited for where it is only asked what it would say."""
 
 
+@attrs.define(eq=False)
 class Probes:
     """Dry runs of requests: a command's reply is what the broker said."""
 
-    def __init__(
-        self, kernel: Kernel, keyring: Keyring, calls: Calls, requests: LeaseRequests, changes: LeaseChanges
-    ) -> None:
-        self._kernel = kernel
-        self._keyring = keyring
-        self._calls = calls
-        self._requests = requests
-        self._changes = changes
+    _kernel: Kernel
+    _keyring: Keyring
+    _calls: Calls
+    _requests: LeaseRequests
+    _changes: LeaseChanges
 
     @deferred("lease.probe")
     def _probe(self, command: Command) -> None:
@@ -354,16 +354,16 @@ class Probes:
 KEY_MAX: Final = 4096
 
 
+@attrs.define(eq=False)
 class Slices:
     """The slices of a guest."""
 
-    def __init__(self, kernel: Kernel, records: Leases, endings: Endings, transitions: Transitions) -> None:
-        self._kernel = kernel
-        self._records = records
-        self._endings = endings
-        self._transitions = transitions
-        self.closing: list[Callable[[str, Reason], None]] = []
-        """Who is told, in order, of a slice that is to be closed, and why."""
+    _kernel: Kernel
+    _records: Leases
+    _endings: Endings
+    _transitions: Transitions
+    closing: list[Callable[[str, Reason], None]] = attrs.field(factory=list, init=False)
+    """Who is told, in order, of a slice that is to be closed, and why."""
 
     def settle(self, lease: GuestLease) -> None:
         """A lease has its ticket, or is over: a slice that holds its redeems goes on when every ticket is there, and
@@ -452,12 +452,12 @@ ONCE: Final = (
 """Request properties that say how the suspended lease was to begin: its rest begins otherwise."""
 
 
+@attrs.define(eq=False)
 class Rests:
     """What becomes of suspended leases."""
 
-    def __init__(self, kernel: Kernel, requests: LeaseRequests) -> None:
-        self._kernel = kernel
-        self._requests = requests
+    _kernel: Kernel
+    _requests: LeaseRequests
 
     def ended(self, lease: GuestLease) -> None:
         """Ask for what is left of a lease that was suspended, if its guest still wants it."""

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
+import attrs
+
 from leasekit.actors.kernel import Kernel, query, takes
 from leasekit.actors.peering import Keyring, Peering
 from leasekit.actors.settings import ENDORSE, Peer
@@ -39,20 +41,20 @@ RETURNS_MAX: Final = 10_000
 """How many tickets for leases that nobody knows are on their way back at once, at most."""
 
 
+@attrs.define(eq=False, slots=False)
 class Returns:
     """A guest's claims on their way back. ``leases`` are those that it has, by id; ``sites`` names the site whose key a
     chain begins with (empty: none that is known).
     """
 
-    def __init__(
-        self, kernel: Kernel, keyring: Keyring, leases: Mapping[str, GuestLease], sites: Callable[[bytes], str]
-    ) -> None:
-        self._kernel = kernel
-        self._keyring = keyring
-        self._leases = leases
-        self._sites = sites
-        self._returns: dict[str, Return] = {}
-        kernel.register(Return, due_at=self._due_at, on_due=self._due, owes=self.owes, send=self._send_now)
+    _kernel: Kernel
+    _keyring: Keyring
+    _leases: Mapping[str, GuestLease]
+    _sites: Callable[[bytes], str]
+    _returns: dict[str, Return] = attrs.field(factory=dict, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._kernel.register(Return, due_at=self._due_at, on_due=self._due, owes=self.owes, send=self._send_now)
 
     def __iter__(self) -> Iterator[Return]:
         return iter(self._returns.values())

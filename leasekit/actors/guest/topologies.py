@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+import attrs
 from msgspec.structs import asdict
 
 from leasekit.actors.guest.leases import NAME_MAX, Leases
@@ -417,17 +418,15 @@ class LeasedTopologies:
             )
 
 
+@attrs.define(eq=False)
 class PlanTrials:
     """Dry runs of topologies: a command's reply is what the broker said that it would plan."""
 
-    def __init__(
-        self, kernel: Kernel, keyring: Keyring, calls: Calls, requests: LeaseRequests, topologies: LeasedTopologies
-    ) -> None:
-        self._kernel = kernel
-        self._keyring = keyring
-        self._calls = calls
-        self._requests = requests
-        self._topologies = topologies
+    _kernel: Kernel
+    _keyring: Keyring
+    _calls: Calls
+    _requests: LeaseRequests
+    _topologies: LeasedTopologies
 
     @deferred("topology.plan")
     def _try(self, command: Command) -> None:
