@@ -13,20 +13,19 @@ from leasekit.actors.served import Notices, Reports, Served
 from leasekit.actors.settings import ActorSettings, AuthoritySettings, DelegationSpec, Peer, UnitGroup
 from leasekit.actors.site.calendars import Calendars, Maintenance, WithheldShares
 from leasekit.actors.site.claims import Accusations, ClaimReports, Incidents, SiteClaims
-from leasekit.actors.site.closes import ClaimVoids, Closes, DoubleUse, EarlyEnds, Receipts, Relinquishments
+from leasekit.actors.site.closes import ClaimVoids, Closes, DoubleUse, EarlyEnds, Relinquishments
 from leasekit.actors.site.delegations import DelegationLimits, SiteDelegations
 from leasekit.actors.site.failures import Replacements, SiteOutages, UnitCommands, UnitEnds, UnitFailures
 from leasekit.actors.site.leases import Assignment, LeaseEnds, LeaseTimes, LeaseUpdates, SiteLeases
 from leasekit.actors.site.redeems import (
     AcceptedTerms,
     ClaimAccounts,
-    ClaimHistory,
     RedeemedTickets,
     Redemptions,
     TicketAdmission,
     TicketChecks,
 )
-from leasekit.actors.site.saved import Operations, SiteSaved
+from leasekit.actors.site.saved import SiteSaved
 from leasekit.actors.site.turns import GROW, NEW, REPLACE, SHRINK, DemandQueue, demand_of
 from leasekit.actors.site.units import Inventory, Units
 from leasekit.core.claims.claim import Ticket, delegate, delegate_root
@@ -147,9 +146,8 @@ class Site:
         self.served: Served[SiteLease] = Served(kernel, keyring, lambda lease: {})
         inventory, known = Inventory(settings.inventory), self.served.leases
         saved = SiteSaved(kernel, keyring, known, inventory, settings)
-        operations = Operations(kernel, "site", known, inventory, saved)
         self.units = units = Units(
-            kernel, inventory, settings.failures_max, operations.begin, lambda unit: self.outages.waits(unit)
+            kernel, inventory, settings.failures_max, saved.begin, lambda unit: self.outages.waits(unit)
         )
         self.demands = demands = DemandQueue(known, watches=False)
         self.calendars = calendars = Calendars(kernel, inventory, units, demands)
@@ -163,7 +161,8 @@ class Site:
         limits = DelegationLimits(kernel, keyring, self.delegations.issued, demands, reports)
         accounts = ClaimAccounts(kernel, keyring, claims, limits, accusations)
         admission = TicketAdmission(kernel, claims, calendars, accounts, told)
-        checks = TicketChecks(kernel, keyring, inventory, settings, ClaimHistory(claims, self.incidents, limits))
+        history = (claims.check_unused, self.incidents.check_issuers, limits.check_reclaimed)
+        checks = TicketChecks(kernel, keyring, inventory, settings, history)
         self.leases = leases = SiteLeases(kernel, updates, units, calendars, demands)
         self.ends = ends = LeaseEnds(kernel, leases, units, inventory, saved)
         LeaseTimes(kernel, self.served, demands, leases, ends)
@@ -173,14 +172,14 @@ class Site:
         replacements = Replacements(kernel, leases, demands, updates, settings)
         self.failures = failures = UnitFailures(leases, units, calendars, self.outages, replacements)
         self.unit_ends = UnitEnds(kernel, leases, units, demands, failures)
-        self.commands = UnitCommands(leases, units, calendars, demands, operations.context)
+        self.commands = UnitCommands(leases, units, calendars, demands, saved.context)
         self.decide = Assignment(kernel, leases, units, demands).carriers
         withheld = WithheldShares(kernel, inventory, calendars, self.delegations.issued, notices)
         self.maintenance = Maintenance(kernel, known, leases.notice, calendars, withheld)
         terms = AcceptedTerms(kernel, leases, ends, claims, updates)
         tickets = RedeemedTickets(keyring, claims, checks, admission, terms)
         self.redemptions = Redemptions(self.served, leases, terms, tickets)
-        self.closes = Closes(kernel, self.served, updates, ends, Receipts(kernel, keyring, claims))
+        self.closes = Closes(kernel, self.served, updates, ends, claims)
         voids, double_use = ClaimVoids(kernel, claims, leases, ends), DoubleUse(leases, accusations, updates, ends)
         self.relinquishments = Relinquishments(kernel, keyring, claims, voids, double_use)
         self.early_ends = EarlyEnds(kernel, keyring, claims, leases, ends)

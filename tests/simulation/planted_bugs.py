@@ -40,19 +40,19 @@ from leasekit.actors.kernel import Kernel
 from leasekit.actors.peering import Peering
 from leasekit.actors.served import Served
 from leasekit.actors.site.calendars import Calendars, Maintenance
+from leasekit.actors.site.claims import SiteClaims
 from leasekit.actors.site.closes import EarlyEnds
 from leasekit.actors.site.failures import SiteOutages
 from leasekit.actors.site.leases import SiteLeases
 from leasekit.actors.site.redeems import (
     AcceptedTerms,
     ClaimAccounts,
-    ClaimHistory,
     RedeemedTickets,
     Redemptions,
     TicketAdmission,
     TicketChecks,
 )
-from leasekit.actors.site.saved import Operations
+from leasekit.actors.site.saved import SiteSaved
 from leasekit.actors.site.units import Units
 from leasekit.core.claims.keys import Ed25519
 from leasekit.core.steps import ActionDone
@@ -200,7 +200,7 @@ BUGS: Final[dict[str, Bug]] = {
         Units, "done", "if unit is None or", "if unit is None or (unit.state == au.TEARDOWN and not done.number % 5) or"
     ),
     "an action number is used twice": Bug(
-        Operations, "begin", "unit.action = number or self._kernel.next(\"action\")",
+        SiteSaved, "begin", "unit.action = number or self._kernel.next(\"action\")",
         "unit.action = number or self._kernel.next(\"action\") // 2 + 1",
     ),
     "units that a guest gives up by name are not those that go": Bug(
@@ -227,11 +227,11 @@ BUGS: Final[dict[str, Bug]] = {
     # -- claims
     "signatures are not checked": Bug(Ed25519, "verify", "if len(signature)", "return True\n    if len(signature)"),
     "a claim that was given back is honoured": Bug(
-        ClaimHistory, "check", "if known is not None and known.state == VOID:", "if False:",
+        SiteClaims, "check_unused", "if known is not None and known.state == VOID:", "if False:",
         Bug(ClaimAccounts, "count", "if until <= max(self._kernel.now, leaf.term.start):", "if False:"),
     ),
     "a claim is redeemed twice": Bug(
-        ClaimHistory, "check", "if known is not None and known.state == REDEEMED:", "if False:"
+        SiteClaims, "check_unused", "if known is not None and known.state == REDEEMED:", "if False:"
     ),
     "a guest forgets to give a ticket back": Bug(
         Returns, "give_back", "if held.term.end <= self._kernel.now", "if True"
@@ -270,12 +270,12 @@ BUGS: Final[dict[str, Bug]] = {
     ),
     # -- reasons
     "good tickets are refused as expired": Bug(
-        TicketChecks, "check", "if leaf.term.end <= self._kernel.now:",
-        "if leaf.term.end <= self._kernel.now or leaf.serial % 4 == 0:",
+        TicketChecks, "check", "if leaf.term.end <= now:",
+        "if leaf.term.end <= now or leaf.serial % 4 == 0:",
     ),
     "good tickets are refused as given back": Bug(
-        ClaimHistory, "check", "if known is not None and known.state == VOID:",
-        "if leaf.serial % 4 == 0:\n"
+        SiteClaims, "check_unused", "if known is not None and known.state == VOID:",
+        "if ticket.leaf.serial % 4 == 0:\n"
         '        raise TicketError(Code.RETURNED, "the claim was given back")\n'
         "    if known is not None and known.state == VOID:",
     ),
@@ -336,7 +336,7 @@ BUGS: Final[dict[str, Bug]] = {
         Calendars, "_dip", "if more and start < window.end:", "if False:"
     ),
     "units do not come back after maintenance": Bug(
-        Calendars, "end_window", "self._units.bring_back(name)", NOTHING
+        Calendars, "end_window", "self._units.bring_back(unit.id)", NOTHING
     ),
     "a lease runs on in a window that closes it": Bug(Maintenance, "_add", "if window.close:", "if False:"),
     "a lease runs on after its broker has ended it early": Bug(

@@ -14,20 +14,19 @@ from leasekit.actors.kernel import query, shown
 from leasekit.actors.settings import AuthoritySettings, Peer
 from leasekit.actors.site.calendars import Calendars, Maintenance, WithheldShares
 from leasekit.actors.site.claims import Accusations, ClaimReports, Incidents, SiteClaims
-from leasekit.actors.site.closes import ClaimVoids, Closes, DoubleUse, EarlyEnds, Receipts, Relinquishments
+from leasekit.actors.site.closes import ClaimVoids, Closes, DoubleUse, EarlyEnds, Relinquishments
 from leasekit.actors.site.delegations import DelegationLimits, SiteDelegations
 from leasekit.actors.site.failures import Replacements, SiteOutages, UnitCommands, UnitEnds, UnitFailures
 from leasekit.actors.site.leases import Assignment, LeaseEnds, LeaseTimes, LeaseUpdates, SiteLeases
 from leasekit.actors.site.redeems import (
     AcceptedTerms,
     ClaimAccounts,
-    ClaimHistory,
     RedeemedTickets,
     Redemptions,
     TicketAdmission,
     TicketChecks,
 )
-from leasekit.actors.site.saved import Operations, SiteSaved
+from leasekit.actors.site.saved import SiteSaved
 from leasekit.actors.site.turns import DemandQueue, SiteTurns
 from leasekit.actors.site.units import Inventory, Units, summary
 from leasekit.core.claims.keys import Scheme, Signer
@@ -60,8 +59,7 @@ class Authority(Server[SiteLease]):
         kernel, keyring, served = self.kernel, self.keyring, self.served
         self.inventory = inventory = Inventory(settings.inventory)
         self.saved = saved = SiteSaved(kernel, keyring, self.leases, inventory, settings)
-        operations = Operations(kernel, name, self.leases, inventory, saved)
-        self.units = units = Units(kernel, inventory, settings.failures_max, operations.begin, self._waits)
+        self.units = units = Units(kernel, inventory, settings.failures_max, saved.begin, self._waits)
         self.demands = demands = DemandQueue(self.leases, watches=getattr(mapper, "watches", False) is True)
         self.calendars = calendars = Calendars(kernel, inventory, units, demands)
 
@@ -77,7 +75,8 @@ class Authority(Server[SiteLease]):
         limits = DelegationLimits(kernel, keyring, issued, demands, self.reports)
         accounts = ClaimAccounts(kernel, keyring, claims, limits, accusations)
         admission = TicketAdmission(kernel, claims, calendars, accounts, told)
-        checks = TicketChecks(kernel, keyring, inventory, settings, ClaimHistory(claims, self.incidents, limits))
+        history = (claims.check_unused, self.incidents.check_issuers, limits.check_reclaimed)
+        checks = TicketChecks(kernel, keyring, inventory, settings, history)
 
         # Leases, and their units.
         leases = SiteLeases(kernel, updates, units, calendars, demands)
@@ -94,12 +93,12 @@ class Authority(Server[SiteLease]):
         # What guests and brokers send.
         terms = AcceptedTerms(kernel, leases, ends, claims, updates)
         tickets = RedeemedTickets(keyring, claims, checks, admission, terms)
-        self.closes = Closes(kernel, served, updates, ends, Receipts(kernel, keyring, claims))
+        self.closes = Closes(kernel, served, updates, ends, claims)
         early_ends = EarlyEnds(kernel, keyring, claims, leases, ends)
         double_use = DoubleUse(leases, accusations, updates, ends)
         for part in (
             saved, claims, self.incidents, outages, failures, calendars, self.closes, early_ends,
-            UnitCommands(leases, units, calendars, demands, operations.context),
+            UnitCommands(leases, units, calendars, demands, saved.context),
             Maintenance(kernel, self.leases, leases.notice, calendars, withheld),
             Redemptions(served, leases, terms, tickets),
             Relinquishments(kernel, keyring, claims, ClaimVoids(kernel, claims, leases, ends), double_use),

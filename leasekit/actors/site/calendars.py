@@ -23,7 +23,7 @@ from leasekit.actors.site.units import Inventory, Units
 from leasekit.core.errors import CommandError
 from leasekit.core.leases import authority as au
 from leasekit.core.leases import delegation as deleg
-from leasekit.core.leases.records import SiteLease
+from leasekit.core.leases.records import SiteLease, SiteUnit
 from leasekit.core.leases.relations import Delegation, Window
 from leasekit.core.protocol.messages import Withhold
 from leasekit.core.reasons import Code, Reason, clip, counted, mark, marked, said
@@ -122,7 +122,10 @@ class Calendars:
 
     def units_in(self, window: Window) -> Counter[str]:
         """How many units of each type a window has."""
-        return Counter(self._units[name].type for name in window.units if name in self._units)
+        return Counter(unit.type for unit in self._units_of(window))
+
+    def _units_of(self, window: Window) -> list[SiteUnit]:
+        return [self._units[name] for name in window.units if name in self._units]
 
     def _dip(self, window: Window, type_: str, count: int) -> None:
         """Have ``count`` units missing in the calendar over what is left of the window."""
@@ -134,11 +137,8 @@ class Calendars:
 
     def _taken_by(self, window: Window, type_: str) -> int:
         """How many units are out because of the window; or will be: all but those that are out for good."""
-        units = [self._units[name] for name in window.units if name in self._units and self._units[name].type == type_]
-        if window.begun:
-            return sum(unit.retire == retired_for(window) for unit in units)
-        passing = {None, *map(retired_for, self.windows.values())}
-        return sum(unit.retire in passing for unit in units)
+        passing = {retired_for(window)} if window.begun else {None, *map(retired_for, self.windows.values())}
+        return sum(unit.type == type_ and unit.retire in passing for unit in self._units_of(window))
 
     def _missing(self, type_: str) -> int:
         """How many units, more than are in service, the calendar has beside what is missing in it for a while: units
@@ -202,21 +202,20 @@ class Calendars:
         if window.begun:
             return
         window.begun = True
-        for name in window.units:
-            if name in self._units and self._units[name].state != au.OUT and not self._units[name].retire:
-                self._units.retire(name, retired_for(window))
+        for unit in self._units_of(window):
+            if unit.state != au.OUT and not unit.retire:
+                self._units.retire(unit.id, retired_for(window))
         self.count_all(window)
         self._kernel.touch(window)
 
     def end_window(self, window: Window) -> None:
         """Its units come back, but for those that another window has by now."""
-        for name in window.units if window.begun else ():
-            if name in self._units and self._units[name].retire == retired_for(window):
-                self._units.bring_back(name)
-                following = [one for one in self.windows.values() if one.begun and one is not window]
-                for other in following:  # it begins as this one ends
-                    if name in other.units:
-                        self._units.retire(name, retired_for(other))
+        for unit in self._units_of(window) if window.begun else ():
+            if unit.retire == retired_for(window):
+                self._units.bring_back(unit.id)
+                for other in self.windows.values():
+                    if other.begun and other is not window and unit.id in other.units:  # it begins as this one ends
+                        self._units.retire(unit.id, retired_for(other))
         for type_ in self.units_in(window):
             self._dip(window, type_, 0)
             self._dips.pop((window.id, type_), None)

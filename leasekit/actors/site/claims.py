@@ -32,13 +32,13 @@ from leasekit.core.claims.evidence import (
     span_in_words,
 )
 from leasekit.core.claims.keys import Signer, fingerprint
-from leasekit.core.claims.statements import RECEIPT, Statement, standing, state
+from leasekit.core.claims.statements import RECEIPT, RELINQUISHMENT, Statement, check_statement, standing, state
 from leasekit.core.claims.tree import BY_DELEGATION, BY_USE, ClaimTree, Overdelegation, Standing
 from leasekit.core.errors import CommandError, LeasekitError, TicketError
 from leasekit.core.leases.records import SiteClaim, SiteLease
 from leasekit.core.leases.relations import Incident
-from leasekit.core.protocol.messages import ClaimReport
-from leasekit.core.reasons import Code, Reason, marked
+from leasekit.core.protocol.messages import ClaimReport, CloseLease
+from leasekit.core.reasons import Code, Reason, mark, marked
 from leasekit.core.schema import Row
 from leasekit.core.time import Instant
 from leasekit.core.timetable import Shortfall
@@ -73,6 +73,14 @@ class SiteClaims:
     def get(self, digest: bytes) -> SiteClaim | None:
         """What is known of a claim."""
         return self.by_digest.get(digest)
+
+    def check_unused(self, ticket: Ticket) -> None:
+        """Raises ``TicketError`` if the ticket was given back, or redeemed."""
+        known = self.get(ticket.leaf.digest)
+        if known is not None and known.state == VOID:
+            raise TicketError(Code.RETURNED, f"the claim was given back as of {mark(known.at)}")
+        if known is not None and known.state == REDEEMED:
+            raise TicketError(Code.REDEEMED, f"the claim was redeemed for lease {known.lease}")
 
     def tidy(self) -> None:
         """Another claim was counted: from time to time the tree forgets those that are over."""
@@ -156,7 +164,7 @@ class SiteClaims:
             at = min(at, record.until)
         self.tree.end_early(digest, at)
         if record is not None and digest not in self.tree:  # the tree is told again after a restart
-            record.until, record.used = at if record.until < 0 else min(at, record.until), False
+            record.until, record.used = at, False
         self.refresh(digest)
         return at
 
@@ -168,6 +176,20 @@ class SiteClaims:
     def receipt(self, claim: bytes, at: Instant, lease: str) -> bytes:
         """The site's receipt for a claim that is void as of ``at``; ``lease`` is the one that used it, if any did."""
         return state(self.root_signer(claim), RECEIPT, claim, at, lease).encode()
+
+    def given_back(self, peer: str, message: CloseLease, lease: SiteLease | None) -> bytes:
+        """The receipt for what is left of the lease's claim, if its guest gives that back; none for an older one, which
+        is used up. Without the lease, which was over for so long, only its claim is remembered.
+        """
+        data = message.relinquishment
+        if not data:
+            return b""
+        note = check_statement(self._keyring.scheme, data, RELINQUISHMENT, signer=self._keyring.said_by(peer, data))
+        known = self.get(note.subject)
+        if note.subject != lease.claim if lease is not None else known is None or known.lease != message.lease:
+            return b""
+        end = self.end_claim(note.subject, max(self._kernel.now, note.at))
+        return self.receipt(note.subject, end, message.lease)
 
     # -- the site's word ---------------------------------------------------------------------------------------
 

@@ -38,29 +38,6 @@ STRAYS_MAX = 1000
 """How many closes of leases that were never redeemed are remembered at once."""
 
 
-@attrs.define(eq=False)
-class Receipts:
-    """Receipts for what is left of the claims of leases that are closed."""
-
-    _kernel: Kernel
-    _keyring: Keyring
-    _claims: SiteClaims
-
-    def of(self, peer: str, message: CloseLease, lease: SiteLease | None) -> bytes:
-        """The receipt for what is left of the lease's claim, if its guest gives that back; none for an older one, which
-        is used up. Without the lease, which was over for so long, only its claim is remembered.
-        """
-        data = message.relinquishment
-        if not data:
-            return b""
-        note = check_statement(self._keyring.scheme, data, RELINQUISHMENT, signer=self._keyring.said_by(peer, data))
-        known = self._claims.get(note.subject)
-        if note.subject != lease.claim if lease is not None else known is None or known.lease != message.lease:
-            return b""
-        end = self._claims.end_claim(note.subject, max(self._kernel.now, note.at))
-        return self._claims.receipt(note.subject, end, message.lease)
-
-
 @attrs.define(eq=False, slots=False)
 class Closes:
     """The closes that guests send."""
@@ -69,7 +46,7 @@ class Closes:
     _served: Served[SiteLease]
     _updates: LeaseUpdates
     _ends: LeaseEnds
-    _receipts: Receipts
+    _claims: SiteClaims
     strays: list[str] = attrs.field(factory=list, init=False)
     """Leases of which only closes were heard."""
 
@@ -85,7 +62,7 @@ class Closes:
         if fresh != FRESH:
             self._served.repeat(lease, message.number)
             return
-        receipt = self._receipts.of(peer, message, lease)
+        receipt = self._claims.given_back(peer, message, lease)
         lease.number = message.number
         self._kernel.touch(lease)
         if lease.ended >= 0:
@@ -111,7 +88,7 @@ class Closes:
         Only so many, or a guest could fill the memory with them. Or one that is long forgotten: its claim is not.
         """
         self._served.check_id(message.lease, peer)
-        receipt = self._receipts.of(peer, message, None)
+        receipt = self._claims.given_back(peer, message, None)
         now = self._kernel.now
         lease = SiteLease(
             message.lease, peer, "", "", au.CLOSED, NONE, b"", Term(now, now + 1), 0, message.number,

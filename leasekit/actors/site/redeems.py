@@ -6,6 +6,8 @@ what it gave, and in the calendar of the type's units, which says whether they a
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import attrs
 
 from leasekit.actors.kernel import Kernel, takes
@@ -13,7 +15,7 @@ from leasekit.actors.peering import Keyring
 from leasekit.actors.served import Served
 from leasekit.actors.settings import REDEEM, AuthoritySettings
 from leasekit.actors.site.calendars import Calendars
-from leasekit.actors.site.claims import HEARD, REDEEMED, SEEN, VOID, Accusations, ClaimReports, Incidents, SiteClaims
+from leasekit.actors.site.claims import HEARD, REDEEMED, SEEN, Accusations, ClaimReports, SiteClaims
 from leasekit.actors.site.delegations import DelegationLimits
 from leasekit.actors.site.leases import LeaseEnds, LeaseUpdates, SiteLeases
 from leasekit.actors.site.units import Inventory
@@ -33,25 +35,6 @@ from leasekit.core.timetable import Shortfall
 
 
 @attrs.define(eq=False)
-class ClaimHistory:
-    """What has happened to a ticket's claims already."""
-
-    _claims: SiteClaims
-    _incidents: Incidents
-    _limits: DelegationLimits
-
-    def check(self, ticket: Ticket) -> None:
-        """Raises ``TicketError`` if the ticket can't be redeemed any more."""
-        known = self._claims.get(ticket.leaf.digest)
-        if known is not None and known.state == VOID:
-            raise TicketError(Code.RETURNED, f"the claim was given back as of {mark(known.at)}")
-        if known is not None and known.state == REDEEMED:
-            raise TicketError(Code.REDEEMED, f"the claim was redeemed for lease {known.lease}")
-        self._incidents.check_issuers(ticket)
-        self._limits.check_reclaimed(ticket)
-
-
-@attrs.define(eq=False)
 class TicketChecks:
     """The checks that a ticket passes before it is counted."""
 
@@ -59,37 +42,31 @@ class TicketChecks:
     _keyring: Keyring
     _inventory: Inventory
     _settings: AuthoritySettings
-    _history: ClaimHistory
+    _history: Sequence[Callable[[Ticket], None]]
+    """What is known of its claims: each raises ``TicketError`` for a ticket that can't be redeemed any more."""
 
     def check(self, peer: str, data: bytes, resource: Properties) -> tuple[Ticket, Claim]:
         """The ticket and its leaf, if ``peer`` may redeem it now. Raises ``TicketError`` with the first check that
         failed.
         """
-        ticket = decode_ticket(data)
+        ticket, now, me = decode_ticket(data), self._kernel.now, self._keyring.name
         holder = self._keyring.key_among(peer, ticket.leaf.holder)
         leaf = self._keyring.verify(ticket, root=self._keyring.own_among(ticket.root.issuer), holder=holder)
         if leaf.units > LIST_MAX:
             raise TicketError(Code.TOO_LARGE, f"{leaf.units} units don't fit in one lease: at most {LIST_MAX} do")
-        if leaf.term.end <= self._kernel.now:
-            raise TicketError(
-                Code.EXPIRED,
-                f"claim ended at {mark(leaf.term.end)}, it is {mark(self._kernel.now)} at {self._keyring.name}",
-                who=self._keyring.name,
-                at=leaf.term.end,
-                now=self._kernel.now,
-            )
+        if leaf.term.end <= now:
+            text = f"claim ended at {mark(leaf.term.end)}, it is {mark(now)} at {me}"
+            raise TicketError(Code.EXPIRED, text, who=me, at=leaf.term.end, now=now)
         if leaf.properties != digest_properties(resource):
             raise TicketError(Code.WRONG_PROPERTIES, "the resource properties are not those that the claims name")
         if leaf.type not in self._inventory.types:
             raise TicketError(
-                Code.UNKNOWN_TYPE,
-                f"type: found {leaf.type!r}, {self._keyring.name} has {', '.join(self._inventory.types)}",
+                Code.UNKNOWN_TYPE, f"type: found {leaf.type!r}, {me} has {', '.join(self._inventory.types)}"
             )
-        if leaf.term.start > self._kernel.now + self._settings.redeem_ahead_max:
-            raise TicketError(
-                Code.FUTURE, f"the term starts at {mark(leaf.term.start)}, too far ahead of {mark(self._kernel.now)}"
-            )
-        self._history.check(ticket)
+        if leaf.term.start > now + self._settings.redeem_ahead_max:
+            raise TicketError(Code.FUTURE, f"the term starts at {mark(leaf.term.start)}, too far ahead of {mark(now)}")
+        for check in self._history:
+            check(ticket)
         return ticket, leaf
 
     def check_first(self, peer: str, data: bytes, resource: Properties) -> tuple[Ticket, Claim]:
@@ -292,31 +269,31 @@ class AcceptedTerms:
 
     def accept(self, lease: SiteLease, message: Redeem, leaf: Claim, until: Instant) -> None:
         """The extend or modify of ``message`` is good, up to ``until``: it is applied when its term begins."""
-        self._kernel.fire(au.MACHINE, lease, message.op, said(f"{counted(leaf.units)} to {mark(leaf.term.end)}"))
-        lease.number = message.number
         later = Later(
             message.op, message.number, leaf.digest, leaf.units, leaf.term, message.victims, message.properties
         )
-        lease.next, lease.after = later, lease.next
+        self._take(lease, later, f"{counted(leaf.units)} to {mark(leaf.term.end)}")
         self._claims.remember(leaf, lease.id, REDEEMED, self._kernel.now)
         self._end_with(lease, leaf, until)
         if leaf.term.start <= self._kernel.now:
             self._leases.apply_next(lease)
+
+    def accept_configuration(self, lease: SiteLease, message: Redeem) -> None:
+        """A modify without a ticket: only the configuration changes, now."""
+        term = Term(self._kernel.now, lease.term.end) if lease.term.end > self._kernel.now else lease.term
+        later = Later(MODIFY, message.number, lease.claim, lease.wanted, term, (), message.properties)
+        self._take(lease, later, "configuration")
+        self._leases.apply_next(lease)
+
+    def _take(self, lease: SiteLease, later: Later, why: str) -> None:
+        self._kernel.fire(au.MACHINE, lease, later.op, said(why))
+        lease.number, lease.next, lease.after = later.number, later, lease.next
 
     def _end_with(self, lease: SiteLease, leaf: Claim, until: Instant) -> None:
         if until < leaf.term.end:
             self._leases.notice(lease, until, Reason(Code.ENDED_ABOVE))
         elif saving := saving_of(leaf):
             self._ends.suspend(lease, leaf.term.end, saving, "its broker")
-
-    def accept_configuration(self, lease: SiteLease, message: Redeem) -> None:
-        """A modify without a ticket: only the configuration changes, now."""
-        self._kernel.fire(au.MACHINE, lease, "modify", said("configuration"))
-        lease.number = message.number
-        term = Term(self._kernel.now, lease.term.end) if lease.term.end > self._kernel.now else lease.term
-        later = Later(MODIFY, message.number, lease.claim, lease.wanted, term, (), message.properties)
-        lease.next, lease.after = later, lease.next
-        self._leases.apply_next(lease)
 
     def refuse(self, lease: SiteLease, number: int, reason: Reason) -> None:
         """Refuse a request about a lease. Written down, unlike other refusals: a repeat that comes late must not be

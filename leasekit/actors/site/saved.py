@@ -37,7 +37,7 @@ DROP_AGAIN: Final[Duration] = HOUR
 
 @attrs.define(eq=False, slots=False)
 class SiteSaved:
-    """What a site has saved."""
+    """What drivers are told to do with a site's units, and what the site has saved of them."""
 
     _kernel: Kernel
     _keyring: Keyring
@@ -89,7 +89,40 @@ class SiteSaved:
 
     # -- what drivers are told ---------------------------------------------------------------------------------
 
-    def claim(self, lease: SiteLease, unit: SiteUnit) -> None:
+    def begin(self, unit: SiteUnit, op: str, number: int) -> None:
+        """Have ``op`` done to a unit, under a number of its own; or again, under the number that it has."""
+        lease = self._leases.get(unit.lease)
+        if op == "setup" and not number and lease is not None and lease.properties.get(RESUMES):
+            self._claim(lease, unit)
+        unit.action = number or self._kernel.next("action")
+        # What a guest has said keeps nothing from being torn down: no driver hears of it then.
+        configuration = EMPTY if lease is None or op == "teardown" else lease.properties
+        self._kernel.actions.append(
+            Action(unit.action, op, unit.id, unit.type, unit.lease, self.context(unit, lease), configuration)
+        )
+        self._kernel.touch(unit)
+
+    def context(self, unit: SiteUnit, lease: SiteLease | None) -> Properties:
+        """What the site says of a unit: nothing of it is a guest's, which has a place of its own. With the key under
+        which a unit is saved, or from which it goes on: that is the site's to give, and no guest names one.
+        """
+        properties = self._inventory.properties_of(unit.id, unit.type)
+        context = {**properties, **unit.given, "unit.name": unit.id, "site.name": self._keyring.name}
+        for name in (SAVE, RESUME):
+            context.pop(name, None)
+        if lease is not None:
+            context["lease.id"] = lease.id
+            context["lease.holder"] = lease.holder
+            context["lease.end"] = str(lease.term.end)
+            context["slice.name"] = lease.slice
+        kept = self._busy.get(unit.id)
+        if kept is not None and kept.state == sv.SAVING and unit.state == au.TEARDOWN:
+            context[SAVE] = kept.id
+        elif kept is not None and kept.state == sv.CLAIMED and unit.state == au.SETUP:
+            context[RESUME] = kept.id
+        return context
+
+    def _claim(self, lease: SiteLease, unit: SiteUnit) -> None:
         """The unit goes on from its own state, if that is there, or from another's of the suspended lease."""
         wanted = (lease.properties[RESUMES], lease.holder, lease.type, sv.SAVED)
         keys = (b"", *self._keyring.keys_of(lease.holder))  # one that has only the name of a former peer is another
@@ -103,20 +136,6 @@ class SiteSaved:
             chosen.by = unit.id
             self._busy[unit.id] = chosen
             self._kernel.fire(sv.MACHINE, chosen, "claim", said(f"{unit.id} of {lease.id}"))
-
-    def tell(self, unit: SiteUnit, context: Properties) -> Properties:
-        """A driver's ``context``, with the key under which a unit is saved, or from which it goes on. Keys are the
-        site's to give: no guest names one.
-        """
-        told = dict(context)
-        for name in (SAVE, RESUME):
-            told.pop(name, None)
-        kept = self._busy.get(unit.id)
-        if kept is not None and kept.state == sv.SAVING and unit.state == au.TEARDOWN:
-            told[SAVE] = kept.id
-        elif kept is not None and kept.state == sv.CLAIMED and unit.state == au.SETUP:
-            told[RESUME] = kept.id
-        return told
 
     # -- what becomes of it ------------------------------------------------------------------------------------
 
@@ -218,38 +237,3 @@ class SiteSaved:
     def _query_saved(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
         fields = ("lease", "unit", "holder", "type", "state", "until")
         return [{"key": one.id, **shown(one, *fields)} for one in self.units.values()]
-
-
-@attrs.define(eq=False)
-class Operations:
-    """The actions on units of the site called ``name``."""
-
-    _kernel: Kernel
-    _name: str
-    _leases: Mapping[str, SiteLease]
-    _inventory: Inventory
-    _saved: SiteSaved
-
-    def begin(self, unit: SiteUnit, op: str, number: int) -> None:
-        """Have ``op`` done to a unit, under a number of its own; or again, under the number that it has."""
-        lease = self._leases.get(unit.lease)
-        if op == "setup" and not number and lease is not None and lease.properties.get(RESUMES):
-            self._saved.claim(lease, unit)
-        unit.action = number or self._kernel.next("action")
-        # What a guest has said keeps nothing from being torn down: no driver hears of it then.
-        said = EMPTY if lease is None or op == "teardown" else lease.properties
-        self._kernel.actions.append(
-            Action(unit.action, op, unit.id, unit.type, unit.lease, self.context(unit, lease), said)
-        )
-        self._kernel.touch(unit)
-
-    def context(self, unit: SiteUnit, lease: SiteLease | None) -> Properties:
-        """What the site says of a unit: nothing of it is a guest's, which has a place of its own."""
-        properties = self._inventory.properties_of(unit.id, unit.type)
-        context = {**properties, **unit.given, "unit.name": unit.id, "site.name": self._name}
-        if lease is not None:
-            context["lease.id"] = lease.id
-            context["lease.holder"] = lease.holder
-            context["lease.end"] = str(lease.term.end)
-            context["slice.name"] = lease.slice
-        return self._saved.tell(unit, context)
