@@ -23,8 +23,7 @@ import mapper_api
 from leasekit.actors import settings as actor_settings
 from leasekit.cli.lazy import LazyGroup
 from leasekit.cli.main import cli
-from leasekit.config.shell import ShellSettings
-from leasekit.config.transport import TransportSettings
+from leasekit.config.shell import ShellSettings, TransportSettings
 from leasekit.core.leases import authority, broker, delegation, membership, outage, power, returns, service_manager
 from leasekit.core.leases.machine import NONE, Joint, TransitionTable
 from leasekit.core.time import format_duration

@@ -104,9 +104,8 @@ def rotate(
     For site.key that is site.next.key, site.next.pub and site.succession. Nothing secret is in the last two: peers
     learn the new key from the statement. The old key is left as it is.
     """
-    from leasekit.config.keys import check_key
-    from leasekit.config.passphrases import passphrase_of, read_passphrase
-    from leasekit.config.rotation import rotate as rotate_key
+    from leasekit.config.keys import check_key, passphrase_of, read_passphrase
+    from leasekit.config.keys import rotate as rotate_key
 
     sealed = check_key(file)
     found = passphrase_of(file, passphrase_file, _ask) if sealed else None
@@ -147,7 +146,7 @@ def _ask(path: Path) -> str:
 
 
 def _new_passphrase(ask: bool, file: Path | None) -> bytes | None:
-    from leasekit.config.passphrases import check_passphrase, read_passphrase
+    from leasekit.config.keys import check_passphrase, read_passphrase
 
     if file is not None:
         return read_passphrase(file)

@@ -89,7 +89,7 @@ def succeed(place: DeployPlace, name: str, statement: Path, as_json: bool) -> No
 
     Until the instant that it names, the peer may still use tickets that its old key holds.
     """
-    from leasekit.config.rotation import load_succession
+    from leasekit.config.keys import load_succession
 
     text = load_succession(statement).encode().hex()
     done = place.command("", "peer.succeed", name=name, succession=text)

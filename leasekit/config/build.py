@@ -13,10 +13,9 @@ from leasekit.actors.broker.broker import Broker
 from leasekit.actors.guest.service_manager import ServiceManager
 from leasekit.actors.settings import AuthoritySettings, BrokerSettings, GuestSettings, Peer
 from leasekit.actors.site.authority import Authority
-from leasekit.config.deployment import ActorSpec, Deployment
+from leasekit.config.deployment import ActorSpec, Deployment, dialled_at
 from leasekit.config.errors import ConfigErrors, Faults
 from leasekit.config.identities import KeySource, emulation_keys
-from leasekit.config.reach import dialled_at
 from leasekit.config.tables import DriverSpec, PeerSpec, Permission
 from leasekit.config.traces import SignalSpec, data_dir, open_signal
 from leasekit.core.claims.keys import Scheme, Signer

@@ -9,22 +9,25 @@ from functools import lru_cache
 from hashlib import sha256
 from typing import Final, NamedTuple, Protocol
 
-from leasekit.config.addresses import UNIX_PATH_MAX, socket_path, too_long
 from leasekit.config.deployment import ActorSpec, Deployment
 from leasekit.config.errors import ConfigError, Faults
 from leasekit.config.keys import (
+    Ask,
     KeyFileError,
     KeyFileMissing,
     check_key,
     folder_trouble,
     load_key,
     load_public,
+    load_succession,
     new_key,
+    passphrase_of,
     public_path,
+    read_passphrase,
+    statement_path,
     write_public,
 )
-from leasekit.config.passphrases import Ask, passphrase_of, read_passphrase
-from leasekit.config.rotation import load_succession, statement_path
+from leasekit.config.sockets import UNIX_PATH_MAX, socket_path, too_long
 from leasekit.core.claims.keys import ED25519, UNSIGNED, Keypair, Scheme, Signer, UnsignedIdentity, fingerprint
 from leasekit.core.claims.succession import check_succession
 from leasekit.core.errors import TicketError

@@ -1,10 +1,13 @@
-"""Key files.
+"""Key files, their passphrases, and their succession.
 
 A secret key is one line in a file that only its owner may read; its public key lies beside it in ``NAME.pub``. The
 line's tag says how the rest is to be read: ``leasekit-key-1`` and 64 hex digits, or, under a passphrase,
 ``leasekit-key-scrypt-1``, the cost (a power of two), salt, nonce and sealed key in hex. The passphrase is stretched
 with scrypt, and the key sealed with ChaCha20-Poly1305, which covers the rest of the line too.
 No error, log or repr ever holds what a secret file holds.
+
+A passphrase comes from a file, or from somebody at a terminal; never from an argument, which others see. A key is
+changed by a new key beside the old one, and a statement by which others learn of it.
 """
 
 from __future__ import annotations
@@ -18,12 +21,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+import attrs
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
 
 from leasekit.core.claims.keys import KEY_BYTES, Keypair
-from leasekit.core.errors import LeasekitError
+from leasekit.core.claims.succession import SUCCESSION_MAX, Succession, decode_succession, succeed
+from leasekit.core.errors import LeasekitError, TicketError
+from leasekit.core.time import Instant
 
 SECRET_TAG: Final = "leasekit-key-1"
 SEALED_TAG: Final = "leasekit-key-scrypt-1"
@@ -261,3 +267,119 @@ def _write_new(path: Path, text: str, mode: int) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+ENVIRONMENT: Final = "LEASEKIT_PASSPHRASE_FILE"
+"""Names the passphrase file of keys for which nothing else does."""
+PASSPHRASE_MAX: Final = 1024
+"""The longest passphrase, in bytes."""
+
+Ask = Callable[[Path], str]
+"""Asks somebody for the passphrase of the key at a path."""
+
+
+def passphrase_of(key: Path, file: Path | None = None, ask: Ask | None = None) -> Passphrase | None:
+    """How to get the passphrase of ``key``: from ``file``, from the file that the environment names, or by asking.
+    None if there is no way.
+    """
+    environment = os.environ.get(ENVIRONMENT, "")
+    named = file if file is not None else Path(environment) if environment else None
+    if named is not None:
+        return lambda: read_passphrase(named)
+    if ask is not None:
+        return lambda: check_passphrase(ask(key).encode("utf-8", "surrogateescape"), "what was typed")
+    return None
+
+
+def read_passphrase(path: Path) -> bytes:
+    """The first line of the file at ``path``, which only its owner may read. Raises :class:`KeyFileError`."""
+    try:
+        with path.open("rb") as file:
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+            if mode & 0o077:
+                raise KeyFileError(
+                    f"the passphrase file {path} with mode {mode:04o}, which others may read",
+                    f"mode 0600: run `chmod 600 {path}`",
+                )
+            line = file.read(PASSPHRASE_MAX + 2).split(b"\n", 1)[0].removesuffix(b"\r")
+    except OSError as error:
+        raise KeyFileError(f"the passphrase file {path}, which can't be read ({error.strerror})", "a file") from None
+    return check_passphrase(line, f"the passphrase file {path}")
+
+
+def check_passphrase(passphrase: bytes, where: str) -> bytes:
+    """``passphrase``, if it can be one. Raises :class:`KeyFileError`."""
+    if not 0 < len(passphrase) <= PASSPHRASE_MAX:
+        raise KeyFileError(f"{where} with {len(passphrase)} bytes", f"a passphrase of 1 to {PASSPHRASE_MAX} bytes")
+    return passphrase
+
+
+TAG: Final = "leasekit-succession-1"
+
+
+@attrs.frozen(kw_only=True)
+class Rotation:
+    """What :func:`rotate` has made: the new key's file, the statement's file, and what it says."""
+
+    key: Path
+    statement: Path
+    succession: Succession
+
+
+def next_path(path: Path) -> Path:
+    """Where the successor of the key at ``path`` lies: ``site.key`` is followed by ``site.next.key``."""
+    return path.with_name(f"{path.name.removesuffix('.key')}.next.key")
+
+
+def statement_path(path: Path) -> Path:
+    """Where the succession of the key at ``path`` lies: beside it, in ``site.succession``."""
+    return path.with_name(f"{path.name.removesuffix('.key')}.succession")
+
+
+def rotate(
+    path: Path,
+    name: str,
+    at: Instant,
+    until: Instant,
+    *,
+    passphrase: Passphrase | None = None,
+    new_passphrase: bytes | None = None,
+) -> Rotation:
+    """Make the successor of the key at ``path``, and the statement, signed by both keys, that ``name`` has it from
+    ``at`` on. The old key stays where it is; the new one is under ``new_passphrase``, if that is given.
+
+    A rotation that was broken off after its key was made goes on with that key. Raises
+    :class:`~.keys.KeyFileError`; nothing that exists is overwritten.
+    """
+    old = load_key(path, passphrase)
+    following, statement = next_path(path), statement_path(path)
+    if statement.exists():
+        raise KeyFileError(f"{statement}, which exists", "a key that is not being changed already")
+    if following.exists():
+        new = load_key(following, None if new_passphrase is None else lambda: new_passphrase)
+    else:
+        new = new_key(following, new_passphrase)
+    try:
+        succession = succeed(old, new, name, at, until)
+    except TicketError as error:
+        raise KeyFileError(
+            f"a succession of {name!r} that can't be: {error}", "an end that is not before its begin"
+        ) from None
+    write_text(statement, f"{TAG} {succession.encode().hex()}\n")
+    return Rotation(key=following, statement=statement, succession=succession)
+
+
+def load_succession(path: Path) -> Succession:
+    """The succession in the file at ``path``, its signatures unchecked. Raises :class:`~.keys.KeyFileError`."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(4 * SUCCESSION_MAX)
+    except OSError as error:
+        raise KeyFileError(f"{path}, which can't be read ({error.strerror})", "a succession file") from None
+    tag, _, rest = data.decode("ascii", "replace").strip().partition(" ")
+    try:
+        if tag != TAG:
+            raise ValueError(f"it does not begin with {TAG}")
+        return decode_succession(bytes.fromhex(rest))
+    except (ValueError, TicketError) as error:
+        raise KeyFileError(f"{path}, which holds no succession ({error})", f"{TAG} and its bytes in hex") from None

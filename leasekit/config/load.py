@@ -1,21 +1,356 @@
-"""Reading deploy files."""
+"""Reading deploy files, and resolving their tables: what is checked here concerns more than one key."""
 
 from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from leasekit.config.deployment import Deployment
-from leasekit.config.emulation import apply_changes
-from leasekit.config.errors import ConfigError, ConfigErrors, Faults
+import attrs
+
+from leasekit.actors.settings import AuthoritySettings, BrokerSettings, GuestSettings
+from leasekit.config import tables
+from leasekit.config.deployment import ActorSpec, Deployment, MapperSpec, for_daemons, out_of_reach
+from leasekit.config.emulation import EmulationSpec, apply_changes, resolve_emulation
+from leasekit.config.errors import ConfigError, ConfigErrors, Faults, one_of
 from leasekit.config.identities import rotation_faults
-from leasekit.config.reach import for_daemons, out_of_reach
-from leasekit.config.resolve import make_deployment
-from leasekit.config.sockets import FILE_MAX
-from leasekit.core.settings import SettingsError
+from leasekit.config.keys import KeyFileError, KeyFileMissing, check_key, load_public, looks_like_key
+from leasekit.config.resources import Context, check_switched, check_units, resolve_drivers, resolve_given, resolve_site
+from leasekit.config.shell import TransportSettings
+from leasekit.config.sockets import (
+    ALLOWED,
+    FILE_MAX,
+    can_be_dialled,
+    control_socket,
+    place,
+    resolve_address,
+    socket_path,
+    state_folder,
+)
+from leasekit.config.traces import SignalSpec
+from leasekit.core.settings import SettingsError, structure
+from leasekit.core.signals import Signal
+from leasekit.core.time import format_duration
+from leasekit.policies.registry import make_mapper, switched_types
+
+MAPPERS: Final[Mapping[str, str]] = {"guest": "manual", "broker": "fcfs", "authority": "first_fit"}
+"""The mapper of an actor whose file names none."""
+
+_TABLES: Final = ("deployment", "actor", "peer", "emulation")
+
+
+class Resolver:
+    """Resolves one document; what is wrong with it goes to ``faults``."""
+
+    def __init__(self, file: Path, state: Path | None, document: Mapping[str, Any], faults: Faults) -> None:
+        self.file = file.absolute()
+        self.document = document
+        self.faults = faults
+        self.head = (
+            self._structured(tables.DeploymentTable, document.get("deployment", {}), "deployment")
+            or tables.DeploymentTable()
+        )
+        self.state = state_folder(file, state, self.head.name, self.head.state)
+        self.context = Context(self.file, self.state, faults)
+        self._used: dict[str, str] = {}
+
+    def resolve(self, remake: Callable[[Mapping[str, Any]], Deployment]) -> Deployment:
+        """The deployment; only to be used if there were no faults."""
+        for key in self.document:
+            if key not in _TABLES:
+                self.faults.add(key, "an unknown key", one_of(key, _TABLES))
+        context = self.context
+        context.actors = self._actor_tables()
+        context.peers = self._peer_tables()
+        named = {*self._named("actor", "actor"), *self._named("peer", "peer")}
+        context.unreadable = named - set(context.actors) - set(context.peers)
+        context.emulation = self._emulation()
+        self._check_names()
+        return Deployment(
+            file=self.file,
+            name=self.head.name or self.file.stem,
+            state=self.state,
+            create_keys=self.head.create_keys,
+            signatures=self.head.signatures,
+            actors={name: self._actor(name, table) for name, table in self.context.actors.items()},
+            peers={name: self._peer(name, table) for name, table in self.context.peers.items()},
+            emulation=context.emulation,
+            document=self.document,
+            remake=remake,
+        )
+
+    # -- tables ------------------------------------------------------------------------------------------------
+
+    def _structured(self, cls: type[Any], table: Any, where: str) -> Any:
+        return self.faults.attempt(where, lambda: structure(cls, table, where))
+
+    def _named(self, key: str, what: str) -> Mapping[str, Any]:
+        found = self.document.get(key, {})
+        if isinstance(found, Mapping):
+            return found
+        self.faults.add(key, "a value", f"tables, one for each {what}: [{key}.NAME]")
+        return {}
+
+    def _actor_tables(self) -> dict[str, tables.ActorTable]:
+        made: dict[str, tables.ActorTable] = {}
+        found = self._named("actor", "actor")
+        if self.document.get("actor", {}) == {}:
+            self.faults.add("actor", "nothing", "at least one actor: [actor.NAME]")
+        for name, table in found.items():
+            where = f"actor.{name}"
+            role = table.get("role") if isinstance(table, Mapping) else None
+            cls = tables.ACTORS.get(role, tables.ActorTable) if isinstance(role, str) else tables.ActorTable
+            if cls is tables.ActorTable and isinstance(table, Mapping):
+                # Without a role nobody can say which of the other keys are right.
+                table = {"role": role} if role is not None else {}
+            actor = self._structured(cls, table, where)
+            if actor is not None:
+                made[name] = actor
+        return made
+
+    def _peer_tables(self) -> dict[str, tables.PeerSpec]:
+        made = {}
+        for name, table in self._named("peer", "peer").items():
+            peer = self._structured(tables.PeerSpec, table, f"peer.{name}")
+            if peer is not None:
+                made[name] = peer
+        return made
+
+    def _emulation(self) -> EmulationSpec | None:
+        if "emulation" not in self.document:
+            if not self.head.signatures:
+                self.faults.add("deployment.signatures", "false", "true: only an emulation may do without signatures")
+            return None
+        if self.context.peers:
+            names = ", ".join(self.context.peers)
+            self.faults.add("peer", f"actors of other files ({names})", "all actors of an emulation in its own file")
+        spec: EmulationSpec | None = self._structured(EmulationSpec, self.document["emulation"], "emulation")
+        if spec is None:
+            return None
+        guests = [name for name, actor in self.context.actors.items() if actor.role == "guest"]
+        return resolve_emulation(spec, self.document, guests, self.faults)
+
+    # -- who knows whom ----------------------------------------------------------------------------------------
+
+    def _check_names(self) -> None:
+        for name in [*self._named("actor", "actor"), *self._named("peer", "peer")]:
+            kind = "actor" if name in self._named("actor", "actor") else "peer"
+            if not tables.NAME.fullmatch(name):
+                self.faults.add(f"{kind}.{name}", f"the name {name!r}", tables.NAME_ALLOWED)
+        for name in self.context.peers:
+            if name in self.context.actors:
+                self.faults.add(f"peer.{name}", "the name of an actor of this file", "another name, or no [peer] table")
+        for name, actor in self.context.actors.items():
+            # Sites may become known later, by a broker's endorsement; a broker must be known to be asked.
+            if actor.role == "guest" and not self.context.names_of("broker") and not self.context.unreadable:
+                self.faults.add(f"actor.{name}", "no broker for it", "an [actor] or [peer] table of one")
+
+    def _use(self, where: str, what: str) -> None:
+        """Note a fault if two actors want the same file or address."""
+        if what in self._used:
+            self.faults.add(where, f"{what}, which {self._used[what]} has", "one of its own")
+        else:
+            self._used[what] = where
+
+    # -- one actor ---------------------------------------------------------------------------------------------
+
+    def _actor(self, name: str, table: tables.ActorTable) -> ActorSpec:
+        where = f"actor.{name}"
+        self._check_permissions(where, name, table)
+        drivers, driver_of, other_types = resolve_drivers(self.context, name, table)
+        key = table.key if isinstance(table.key, tables.KeyTable) else tables.KeyTable(file=table.key)
+        settings = self._settings(where, name, table)
+        if isinstance(settings, AuthoritySettings):
+            check_units(self.context, settings.inventory, drivers, driver_of)
+        return ActorSpec(
+            name=name,
+            role=table.role,
+            key=self._key(f"{where}.key", key.file or f"keys/{name}.key"),
+            listen=self._listen(where, table),
+            control=self._control(where, name, table),
+            store=self._store(f"{where}.store", table.store or f"sqlite:{name}.db"),
+            log=table.log,
+            log_level=table.log_level,
+            settings=settings,
+            mapper=self._mapper(name, table),
+            drivers=drivers,
+            driver_of=driver_of,
+            other_types=other_types,
+            shell=table.shell,
+            transport=self._transport(where, table),
+            permissions=table.permissions,
+            passphrase_file=self.state / key.passphrase_file if key.passphrase_file else None,
+            after=tuple(self.state / path for path in key.after),
+        )
+
+    def _settings(self, where: str, name: str, table: tables.ActorTable) -> Any:
+        filled = self._structured(tables.SETTINGS[table.role], table.settings, f"{where}.settings")
+        values = {} if filled is None else attrs.asdict(filled, recurse=False)
+        if isinstance(table, tables.AuthorityTable):
+            inventory, delegations = resolve_site(self.context, name, table)
+            return AuthoritySettings(**values, inventory=inventory, delegations=delegations)
+        if isinstance(table, tables.BrokerTable):
+            for guest in table.priorities:
+                self.context.check_reference(f"{where}.priorities.{guest}", guest, "guest")
+            for planner in values.get("planners", ()):
+                self.context.check_reference(f"{where}.settings.planners", planner, "broker")
+            given = resolve_given(self.context, name, table)
+            return BrokerSettings(**values, priorities=dict(table.priorities), delegations=given)
+        if values.get("default_broker"):
+            self.context.check_reference(f"{where}.settings.default_broker", values["default_broker"], "broker")
+        return GuestSettings(**values)
+
+    def _key(self, where: str, text: str) -> Path:
+        if looks_like_key(text):
+            self.faults.add(where, "what looks like a key itself", "the path of a key file")
+            return self.state
+        path = self.state / text
+        self._use(where, str(path))
+        try:
+            check_key(path)
+        except KeyFileMissing:
+            pass  # for whoever starts the actor: an emulation needs none
+        except KeyFileError as error:
+            self.faults.add(where, error.found, error.allowed)
+        return path
+
+    def _listen(self, where: str, table: tables.ActorTable) -> tuple[str, ...]:
+        made = []
+        for index, entry in enumerate(table.listen):
+            key = f"{where}.listen[{index}]"
+            listen = entry if isinstance(entry, tables.ListenTable) else tables.ListenTable(address=entry)
+            try:
+                address = resolve_address(listen.address, self.state, listen.tls)
+            except ValueError as error:
+                self.faults.add(key, repr(listen.address), str(error))
+                continue
+            self._check_tls(f"{key}.tls", address, listen.tls)
+            if can_be_dialled(address):
+                self._use(key, place(address))
+            made.append(address)
+        return tuple(made)
+
+    def _check_tls(self, where: str, address: str, tls: bool | None) -> None:
+        if tls and socket_path(address) is not None:
+            self.faults.add(where, "true", "no tls for a Unix socket, which does not leave the machine")
+
+    def _transport(self, where: str, table: tables.ActorTable) -> TransportSettings:
+        transport = table.transport
+        if transport.heartbeat * 2 > transport.silence:
+            allowed = f"at most half of silence ({format_duration(transport.silence)})"
+            self.faults.add(f"{where}.transport.heartbeat", repr(format_duration(transport.heartbeat)), allowed)
+        if transport.backoff_min > transport.backoff_max:
+            allowed = f"at most backoff_max ({format_duration(transport.backoff_max)})"
+            self.faults.add(f"{where}.transport.backoff_min", repr(format_duration(transport.backoff_min)), allowed)
+        return transport
+
+    def _check_permissions(self, where: str, name: str, table: tables.ActorTable) -> None:
+        others = [other for other in (*self.context.actors, *self.context.peers) if other != name]
+        for peer in table.permissions:
+            if peer not in others and peer not in self.context.unreadable:
+                found = f"{peer!r}, which is no actor here"
+                self.faults.add(f"{where}.permissions.{peer}", found, one_of(peer, others))
+
+    def _control(self, where: str, name: str, table: tables.ActorTable) -> Path:
+        try:
+            path = control_socket(name, table.control, self.state)
+        except ValueError:
+            self.faults.add(f"{where}.control", repr(table.control), "a path")
+            return self.state
+        self._use(f"{where}.control", f"unix:{path}")
+        return path
+
+    def _store(self, where: str, text: str) -> Path | None:
+        kind, _, path = text.partition(":")
+        if text == "memory":
+            return None
+        if kind != "sqlite" or not path or "\0" in path:
+            self.faults.add(where, repr(text), "memory or sqlite:PATH")
+            return None
+        self._use(where, str(self.state / path))
+        return self.state / path
+
+    # -- mappers and their signals -----------------------------------------------------------------------------
+
+    def _mapper(self, name: str, table: tables.ActorTable) -> MapperSpec:
+        where = f"actor.{name}.mapper"
+        settings = {key: value for key, value in table.mapper.items() if key not in ("name", "signal")}
+        target = table.mapper.get("name", MAPPERS[table.role])
+        signal = None
+        if "signal" in table.mapper:
+            signal = self._signal(name, table.mapper["signal"], f"{where}.signal")
+        if not isinstance(target, str) or not target:
+            self.faults.add(f"{where}.name", repr(target), "the name of a mapper in quotes")
+            target = MAPPERS[table.role]
+        else:
+            target = self._mapper_path(target)
+            # A mapper is a plain object: making one costs nothing, and finds all that is wrong with its settings.
+            extras = {"signal": Signal([(0, 0.0)])} if "signal" in table.mapper else {}
+            mapper = self.faults.attempt(where, lambda: make_mapper(target, table.role, settings, where, extras))
+            if isinstance(table, tables.AuthorityTable):
+                switched = self.faults.attempt(where, lambda: switched_types(mapper, where))
+                check_switched(self.context, name, table, switched or ())
+        return MapperSpec(target=target, settings=settings, signal=signal, where=where)
+
+    def _mapper_path(self, target: str) -> str:
+        """A mapper in a file is looked for from the folder of the deploy file."""
+        path, colon, name = target.rpartition(":")
+        return f"{self.file.parent / path}:{name}" if colon and path.endswith(".py") else target
+
+    def _signal(self, name: str, table: Any, where: str) -> SignalSpec | None:
+        if isinstance(table, Mapping):
+            usual = {"seed": self.context.seed_for(f"signal/{name}")}
+            if self.context.emulation is not None:
+                usual["horizon"] = self.context.emulation.horizon
+            table = {**usual, **table}
+        spec: SignalSpec | None = self._structured(SignalSpec, table, where)
+        if spec is not None and bool(spec.file) == (spec.synthetic is not None):
+            found = "both" if spec.file else "neither"
+            self.faults.add(where, f"{found} of file and synthetic", "one of them")
+        return spec
+
+    # -- peers -------------------------------------------------------------------------------------------------
+
+    def _peer(self, name: str, table: tables.PeerSpec) -> tables.PeerSpec:
+        where, key, address = f"peer.{name}", table.key, table.address
+        if not looks_like_key(key):
+            key = str(self.state / key)
+        try:
+            load_public(key)
+        except KeyFileMissing:
+            pass  # for whoever starts an actor
+        except KeyFileError as error:
+            self.faults.add(f"{where}.key", error.found, error.allowed)
+        if address:
+            try:
+                address = resolve_address(address, self.state, table.tls)
+            except ValueError:
+                address = ""
+            self._check_tls(f"{where}.tls", address, table.tls)
+            if not address or not can_be_dialled(address):
+                self.faults.add(f"{where}.address", repr(table.address), f"{ALLOWED}, with a port to dial")
+        return attrs.evolve(table, name=name, key=key, address=address)
+
+
+def make_deployment(
+    file: Path,
+    state: Path | None,
+    document: Mapping[str, Any],
+    faults: Faults,
+    remake: Callable[[Mapping[str, Any]], Deployment],
+) -> Deployment:
+    """The deployment in ``document``. Raises :class:`~.errors.ConfigErrors` with every fault."""
+    try:
+        deployment = Resolver(file, state, document, faults).resolve(remake)
+    except SettingsError as error:
+        faults.add_settings("", error)
+        faults.finish()
+        raise
+    faults.finish()
+    return deployment
+
 
 _PLACE: Final = re.compile(r"(.*) \(at (?:line (\d+), column (\d+)|end of document)\)", re.DOTALL)
 

@@ -1,7 +1,7 @@
 """The tables of a deploy file, as attrs classes that :func:`leasekit.core.settings.structure` fills and checks key by
 key.
 
-What depends on more than one key is checked in :mod:`.resolve`, which makes a :class:`~.deployment.Deployment` of
+What depends on more than one key is checked in :mod:`.load`, which makes a :class:`~.deployment.Deployment` of
 them.
 """
 
@@ -15,8 +15,7 @@ from typing import Any, Final, Literal
 import attrs
 
 from leasekit.actors.settings import PERMISSIONS, ActorSettings, AuthoritySettings, BrokerSettings, GuestSettings
-from leasekit.config.shell import ShellSettings
-from leasekit.config.transport import TransportSettings
+from leasekit.config.shell import ShellSettings, TransportSettings
 from leasekit.core.claims.claim import TYPE_MAX
 from leasekit.core.properties import check_plain, check_properties
 from leasekit.core.settings import DurationSetting, resolved

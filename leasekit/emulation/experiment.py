@@ -51,8 +51,7 @@ from leasekit.config.build import BuiltActor, build
 from leasekit.config.deployment import Deployment
 from leasekit.config.emulation import RunSpec
 from leasekit.config.load import load
-from leasekit.config.traces import TraceMissing, data_dir
-from leasekit.config.traces.places import missing_traces
+from leasekit.config.traces import TraceMissing, data_dir, missing_traces
 from leasekit.core.errors import LeasekitError
 from leasekit.core.leases.power import OPERATIONS, power_driver
 from leasekit.core.settings import expect_one_of

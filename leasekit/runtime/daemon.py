@@ -37,10 +37,9 @@ import attrs
 import trio
 
 from leasekit.config.build import BoundDriver, BuiltActor, build, make_drivers, open_store
-from leasekit.config.deployment import Deployment
+from leasekit.config.deployment import Deployment, out_of_reach
 from leasekit.config.identities import KeySource, prepare
 from leasekit.config.instants import dated
-from leasekit.config.reach import out_of_reach
 from leasekit.config.shell import ShellSettings
 from leasekit.core.claims.keys import Scheme, Signer
 from leasekit.core.errors import LeasekitError

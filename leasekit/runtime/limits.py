@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
 
-from leasekit.config.transport import TransportSettings
+from leasekit.config.shell import TransportSettings
 from leasekit.core.time import SECOND
 
 MINUTE_S: Final = 60.0

@@ -19,7 +19,7 @@ from typing import Final
 
 import trio
 
-from leasekit.config.transport import TransportSettings
+from leasekit.config.shell import TransportSettings
 from leasekit.core.errors import WireError
 from leasekit.core.protocol import codec
 from leasekit.core.protocol.channel import Closed, Established, Event, ReceivedBatch, State

@@ -9,7 +9,7 @@ from collections import deque
 import attrs
 import trio
 
-from leasekit.config.transport import TransportSettings
+from leasekit.config.shell import TransportSettings
 from leasekit.core.protocol.channel import Channel
 from leasekit.core.protocol.messages import BATCH_MAX
 from leasekit.runtime.limits import Allowance

@@ -12,10 +12,8 @@ from click.testing import CliRunner
 from leasekit.cli import main
 from leasekit.config import keys
 from leasekit.config.identities import prepare
-from leasekit.config.keys import check_key, load_key
+from leasekit.config.keys import ENVIRONMENT, check_key, load_key, load_succession
 from leasekit.config.load import load
-from leasekit.config.passphrases import ENVIRONMENT
-from leasekit.config.rotation import load_succession
 from leasekit.core.time import DAY
 
 

@@ -12,9 +12,8 @@ from deploy_texts import SMALL, changed, write
 from leasekit.config.build import build
 from leasekit.config.errors import ConfigErrors
 from leasekit.config.identities import FileKeys, emulation_keys, prepare
-from leasekit.config.keys import load_key, new_key
+from leasekit.config.keys import load_key, new_key, rotate
 from leasekit.config.load import check, load
-from leasekit.config.rotation import rotate
 from leasekit.core.claims.keys import ED25519, UNSIGNED
 
 EMULATION = '[emulation]\nhorizon = "1d"\n'

@@ -12,6 +12,7 @@ from deploy_texts import SMALL, changed, faults, write
 from leasekit.config import keys
 from leasekit.config.identities import prepare
 from leasekit.config.keys import (
+    ENVIRONMENT,
     SEALED_TAG,
     KeyFileError,
     KeyFileLocked,
@@ -19,13 +20,17 @@ from leasekit.config.keys import (
     folder_trouble,
     load_key,
     load_public,
+    load_succession,
     looks_like_key,
     new_key,
+    next_path,
+    passphrase_of,
     public_path,
+    read_passphrase,
+    rotate,
+    statement_path,
 )
 from leasekit.config.load import load
-from leasekit.config.passphrases import ENVIRONMENT, passphrase_of, read_passphrase
-from leasekit.config.rotation import load_succession, next_path, rotate, statement_path
 from leasekit.core.claims.keys import ED25519
 from leasekit.core.claims.succession import check_succession
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from leasekit.cli import main
+from leasekit.config.deployment import dialled_at, for_daemons, out_of_reach
 from leasekit.config.load import load
-from leasekit.config.reach import dialled_at, for_daemons, out_of_reach
 
 SITE = """
 [actor.site]

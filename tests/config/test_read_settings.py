@@ -16,14 +16,13 @@ from leasekit.actors.settings import AuthoritySettings, BrokerSettings, Delegati
 from leasekit.config import tables
 from leasekit.config.deployment import ActorSpec
 from leasekit.config.emulation import EmulationSpec, PlotSpec, RunTable
-from leasekit.config.shell import ShellSettings
+from leasekit.config.shell import ShellSettings, TransportSettings
 from leasekit.config.traces import SignalSpec
-from leasekit.config.transport import TransportSettings
 from leasekit.core.settings import setting_fields
 from leasekit.drivers.registry import driver_factory, driver_names
 from leasekit.policies.registry import BUILT_IN
 
-CHECKS: Final = frozenset({"leasekit.config.resolve", "leasekit.config.resources", "leasekit.config.emulation"})
+CHECKS: Final = frozenset({"leasekit.config.load", "leasekit.config.resources", "leasekit.config.emulation"})
 """Who reads settings to check them, or to make other things of them: no use of what goes on to the actors."""
 MADE_INTO_OTHERS: Final = frozenset(
     {

@@ -11,7 +11,7 @@ import attrs
 import pytest
 
 from leasekit.config import emulation, tables
-from leasekit.config.traces import demand
+from leasekit.config.traces import SignalSpec, SyntheticSettings
 from leasekit.core.settings import setting_fields
 from leasekit.drivers.null import NullSettings
 from leasekit.drivers.process.driver import ProcessLimits, ProcessSettings
@@ -22,8 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
 TABLES = [
     value
-    for module in (tables, emulation, demand)
-    for value in vars(module).values()
+    for value in (*vars(tables).values(), *vars(emulation).values(), SignalSpec, SyntheticSettings)
     if isinstance(value, type) and attrs.has(value)
 ]
 LINK = re.compile(r"\]\(([^)#\s]+)?(?:#([^)\s]+))?\)")

@@ -13,7 +13,7 @@ from datafiles import data_file
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from leasekit.config.traces.places import TraceMissing
+from leasekit.config.traces import TraceMissing
 from leasekit.core.errors import LeasekitError
 from leasekit.core.time import HOUR, MINUTE, SECOND, Term
 from leasekit.emulation.energy import experiment

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transport_nodes import KEYS, NOW, TCP, Node, Raw, couple, poll, unix
 
-from leasekit.config.transport import TransportSettings
+from leasekit.config.shell import TransportSettings
 from leasekit.core.protocol import codec
 from leasekit.core.protocol.messages import Ack, OfferAnswer
 from leasekit.core.reasons import said

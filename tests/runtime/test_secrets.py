@@ -16,9 +16,8 @@ from leasekit.cli import main
 from leasekit.config import keys
 from leasekit.config.errors import ConfigErrors
 from leasekit.config.identities import FileKeys
-from leasekit.config.keys import load_key, new_key
+from leasekit.config.keys import load_key, new_key, rotate
 from leasekit.config.load import load
-from leasekit.config.rotation import rotate
 from leasekit.core.claims.keys import Keypair
 from leasekit.runtime.daemon import make_job
 from leasekit.runtime.tls import Tls

@@ -26,8 +26,7 @@ import attrs
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from leasekit.config.traces import data_dir
-from leasekit.config.traces.places import missing_traces
+from leasekit.config.traces import data_dir, missing_traces
 from leasekit.core.errors import LeasekitError
 from leasekit.core.settings import SettingsError, structure
 from leasekit.core.time import DAY, MINUTE, SECOND, Instant

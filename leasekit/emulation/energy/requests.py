@@ -18,9 +18,7 @@ from zoneinfo import ZoneInfo
 
 import attrs
 
-from leasekit.config.traces import data_dir
-from leasekit.config.traces.places import TraceError, missing_traces
-from leasekit.config.traces.swf import swf_jobs
+from leasekit.config.traces import TraceError, data_dir, missing_traces, swf_jobs
 from leasekit.core.time import SECOND, Duration, Instant, Term
 
 
