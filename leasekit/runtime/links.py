@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
+import attrs
 import trio
 
 from leasekit.config.shell import TransportSettings
@@ -29,6 +30,7 @@ from leasekit.core.time import SECOND, Duration, Instant, format_duration
 from leasekit.runtime.peers import PeerLink, RemotePeer
 from leasekit.runtime.sockets import broken
 
+LOG: Final = logging.getLogger("leasekit.transport")
 READ_SOME: Final = 16_384
 """How many bytes are read at once where nothing is known of what comes. A peer may have put an envelope into every
 hundred of them, each of which has a signature to be checked, while the other peers wait."""
@@ -40,27 +42,19 @@ GOODBYE: Final = SECOND
 """How long the last words to a peer may take."""
 
 
+@attrs.define(eq=False)
 class Traffic:
     """Serves links. All that it is made with is as in :class:`~leasekit.runtime.transport.Transport`; ``send`` is the
     transport's.
     """
 
-    def __init__(
-        self,
-        settings: TransportSettings,
-        clock_skew: Duration,
-        clock: Callable[[], Instant],
-        log: logging.Logger,
-        *,
-        send: Callable[[str, Sequence[Message]], None],
-        on_receive: Callable[[str, list[Message]], Awaitable[None]],
-        on_skew: Callable[[str, Duration], None],
-        on_flood: Callable[[str], None],
-    ) -> None:
-        self._settings, self._clock_skew, self._clock, self._log = settings, clock_skew, clock, log
-        self._send, self._on_receive, self._on_skew, self._on_flood = send, on_receive, on_skew, on_flood
-        self.off: dict[str, Duration] = {}
-        """By how much the clocks of peers are ahead (negative: behind), of those that are connected and not obeyed."""
+    _settings: TransportSettings
+    _clock_skew: Duration
+    _clock: Callable[[], Instant]
+    _send: Callable[[str, Sequence[Message]], None]
+    _on_receive: Callable[[str, list[Message]], Awaitable[None]]
+    off: dict[str, Duration] = attrs.field(init=False, factory=dict)
+    """By how much the clocks of peers are ahead (negative: behind), of those that are connected and not obeyed."""
 
     async def serve(self, link: PeerLink, events: list[Event]) -> None:
         """Send and receive until the link ends; ``events`` have come already."""
@@ -155,19 +149,18 @@ class Traffic:
         if peer.allowance.hold(now, pause):
             after = format_duration(self._settings.flood_after)
             text = "%s sends more than it may, and has been held back for %s without a break (transport limits)"
-            self._log.warning(text, peer.name, after, extra={"peer": peer.name})
-            self._on_flood(peer.name)
+            LOG.warning(text, peer.name, after, extra={"peer": peer.name})
         await trio.sleep(pause)
 
     def _complain(self, peer: RemotePeer, text: str) -> None:
         """A peer must not be able to fill the log: a line a second is enough to find out."""
         if trio.current_time() - peer.complained_at >= 1:
             peer.complained_at = trio.current_time()
-            self._log.warning("%s", text, extra={"peer": peer.name})
+            LOG.warning("%s", text, extra={"peer": peer.name})
 
     def _rest(self, peer: RemotePeer) -> None:
         if peer.allowance.rest():
-            self._log.info("%s sends no more than it may again", peer.name, extra={"peer": peer.name})
+            LOG.info("%s sends no more than it may again", peer.name, extra={"peer": peer.name})
 
     async def _obey(self, link: PeerLink, events: list[Event], now: Instant, empty_at: Instant) -> bool:
         """Act on ``events``; whether the connection goes on."""
@@ -193,8 +186,7 @@ class Traffic:
         self.off[name] = offset
         if not known:
             text = "the clock of %s differs by %d ms, allowed are %d (clock_skew): it is not obeyed"
-            self._log.warning(text, name, offset, self._clock_skew, extra={"peer": name})
-            self._on_skew(name, offset)
+            LOG.warning(text, name, offset, self._clock_skew, extra={"peer": name})
         return False
 
     async def _deliver(self, peer: RemotePeer, payload: bytes) -> int:

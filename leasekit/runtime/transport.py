@@ -32,7 +32,7 @@ from leasekit.core.protocol.channel import NONCE_BYTES, Channel, Closed, Establi
 from leasekit.core.protocol.messages import Message
 from leasekit.core.time import SECOND, Duration, Instant
 from leasekit.runtime.limits import CERTIFIED, SPEAKS, Stranger, Strangers
-from leasekit.runtime.links import READ_SOME, Traffic
+from leasekit.runtime.links import LOG, READ_SOME, Traffic
 from leasekit.runtime.peers import PeerAddress, PeerLink, PeerStatus, RemotePeer
 from leasekit.runtime.sockets import (
     Endpoint,
@@ -57,7 +57,6 @@ __all__ = [
     "parse_endpoint",
 ]
 
-LOG: Final = logging.getLogger("leasekit.transport")
 CLOCK_SKEW: Final[Duration] = 2 * SECOND
 LOOKS_EVERY: Final[Duration] = 100
 """How often at most the loop is woken to see whether it was stalled."""
@@ -67,10 +66,9 @@ class Transport:
     """All connections of one actor.
 
     ``on_receive(peer, messages)`` is awaited for each batch, in order for each peer; while it waits, that peer's socket
-    is not read. ``on_connected(peer)``, ``on_disconnected(peer, reason)``, ``on_skew(peer, offset)`` (milliseconds,
-    positive: the peer is ahead) and ``on_flood(peer)`` (it has sent more than it may for ``flood_after``) are plain
-    calls. ``clock`` gives Unix milliseconds, ``stalls`` for how long this process was not there to hear. ``key`` is
-    what errors call the setting that holds ``listen``.
+    is not read. ``on_connected(peer)`` and ``on_disconnected(peer, reason)`` are plain calls. ``clock`` gives Unix
+    milliseconds, ``stalls`` for how long this process was not there to hear. ``key`` is what errors call the setting
+    that holds ``listen``.
 
     Raises ``ValueError`` for two peers of one name, or one that has the actor's own.
     """
@@ -87,25 +85,17 @@ class Transport:
         on_receive: Callable[[str, list[Message]], Awaitable[None]],
         on_connected: Callable[[str], None] = lambda peer: None,
         on_disconnected: Callable[[str, str], None] = lambda peer, reason: None,
-        on_skew: Callable[[str, Duration], None] = lambda peer, offset: None,
-        on_flood: Callable[[str], None] = lambda peer: None,
         settings: TransportSettings | None = None,
         clock_skew: Duration = CLOCK_SKEW,
-        nonce: Callable[[int], bytes] = os.urandom,
         stalls: Stalls | None = None,
-        log: logging.Logger = LOG,
         key: str = "listen",
     ) -> None:
         self._name, self._signer, self._scheme = name, signer, scheme
         self._listen, self._key = tuple(listen), key
-        self._nonce, self._log = nonce, log
         self._stalls, self._looks_every = stalls or Stalls(), max(LOOKS_EVERY, clock_skew // 2)
         self._on_connected, self._on_disconnected = on_connected, on_disconnected
         self._settings = settings or TransportSettings()
-        self._traffic = Traffic(
-            self._settings, clock_skew, clock, log,
-            send=self.send, on_receive=on_receive, on_skew=on_skew, on_flood=on_flood,
-        )  # fmt: skip
+        self._traffic = Traffic(self._settings, clock_skew, clock, self.send, on_receive)
         self._peers: dict[str, RemotePeer] = {}
         self._nursery: trio.Nursery | None = None
         self._tls: Tls | None = None
@@ -148,7 +138,7 @@ class Transport:
         """Queue ``messages`` for ``peer``. Never waits: what can't be queued is dropped and counted."""
         known = self._peers.get(peer)
         if known is None:
-            self._log.warning(
+            LOG.warning(
                 "%d messages for %r dropped: no such peer is configured", len(messages), peer, extra={"peer": peer}
             )
             return
@@ -186,7 +176,7 @@ class Transport:
 
     def _drop(self, peer: RemotePeer, why: str, level: int) -> None:
         peer.dropped += 1
-        self._log.log(level, "message for %s dropped: %s", peer.name, why, extra={"peer": peer.name})
+        LOG.log(level, "message for %s dropped: %s", peer.name, why, extra={"peer": peer.name})
 
     # Who the peers are.
 
@@ -226,7 +216,7 @@ class Transport:
     def _warn_of_plain(self, what: str, endpoint: Endpoint) -> None:
         if not endpoint.encrypted and not endpoint.path:
             text = "%s %s WITHOUT TLS (tls = false): whoever carries what is said there can read all of it"
-            self._log.warning(text, what, endpoint)
+            LOG.warning(text, what, endpoint)
 
     # Connections: accepted, dialled, proven, settled.
 
@@ -252,7 +242,7 @@ class Transport:
             return peer.key if peer else None
 
         return Channel(
-            me=self._signer, name=self._name, scheme=self._scheme, nonce=self._nonce(NONCE_BYTES), peers=pinned,
+            me=self._signer, name=self._name, scheme=self._scheme, nonce=os.urandom(NONCE_BYTES), peers=pinned,
             initiator=expect is not None, expect=expect, frame_max=self._settings.frame_max, binding=binding,
         )  # fmt: skip
 
@@ -315,7 +305,7 @@ class Transport:
         """Strangers must not be able to fill the log: one line a second is enough to find the reason."""
         if trio.current_time() - self._strangers_logged_at >= 1:
             self._strangers_logged_at = trio.current_time()
-            self._log.warning("connection refused: %s", problem)
+            LOG.warning("connection refused: %s", problem)
 
     async def _keep_dialling(self, peer: RemotePeer, address: Endpoint) -> None:
         wait = self._settings.backoff_min
@@ -328,7 +318,7 @@ class Transport:
                 if problem and problem != peer.problem:
                     peer.problem = problem
                     text = "%s can't be reached at %s: %s; it is dialled again and again"
-                    self._log.warning(text, peer.name, address, problem, extra={"peer": peer.name})
+                    LOG.warning(text, peer.name, address, problem, extra={"peer": peer.name})
                 await trio.sleep(wait / SECOND)
                 wait = min(2 * wait, self._settings.backoff_max)
 
@@ -422,7 +412,7 @@ class Transport:
         if self._settle(link):
             extra = {"peer": peer.name}
             how = f"version {link.channel.version}, {'TLS' if link.wire.encrypted else 'no TLS'}"
-            self._log.info("connected to %s (%s)", peer.name, how, extra=extra)
+            LOG.info("connected to %s (%s)", peer.name, how, extra=extra)
             self._on_connected(peer.name)
             try:
                 await self._traffic.serve(link, events)
@@ -432,7 +422,7 @@ class Transport:
                     peer.problem = link.problem
                     peer.drop_all()
                     peer.gone.set()
-                    self._log.info("lost %s: %s", peer.name, link.problem or "stopping", extra=extra)
+                    LOG.info("lost %s: %s", peer.name, link.problem or "stopping", extra=extra)
                     self._on_disconnected(peer.name, link.problem)
                 link.channel.close("stopping", "the actor stops")
                 await self._traffic.say_goodbye(link)

@@ -230,7 +230,7 @@ async def test_backpressure(nursery: trio.Nursery, tmp_path: Path, caplog: Any) 
 
 
 @pytest.mark.parametrize("offset", [-60_000, -2001, 2001, 60_000])
-async def test_a_clock_that_is_off(nursery: trio.Nursery, tmp_path: Path, offset: int) -> None:
+async def test_a_clock_that_is_off(nursery: trio.Nursery, tmp_path: Path, offset: int, caplog: Any) -> None:
     """A peer whose clock is too far off is reported once and not obeyed, until its clock is right."""
     bob = await Node("bob", {"alice": None}, [unix(tmp_path / "bob.sock")]).start(nursery)
     raw = await Raw.dial(bob, "alice")
@@ -239,7 +239,7 @@ async def test_a_clock_that_is_off(nursery: trio.Nursery, tmp_path: Path, offset
     await raw.send(codec.encode_batch([Ack("L", 3)]), NOW)
     await bob.until(lambda: bool(bob.heard))
     assert bob.heard == [Ack("L", 3)]
-    assert bob.skews == [("alice", offset)]
+    assert caplog.text.count(f"the clock of alice differs by {offset} ms") == 1
 
 
 @pytest.mark.parametrize("offset", [-2000, 0, 2000])
@@ -249,7 +249,7 @@ async def test_a_clock_that_is_close(nursery: trio.Nursery, tmp_path: Path, offs
     raw = await Raw.dial(bob, "alice")
     await raw.send(codec.encode_batch([Ack("L", 1)]), NOW + offset)
     await bob.until(lambda: bob.heard == [Ack("L", 1)])
-    assert bob.skews == []
+    assert not bob.transport.clocks_off
 
 
 async def test_waiting_here_is_no_skew(nursery: trio.Nursery, tmp_path: Path) -> None:
@@ -263,7 +263,7 @@ async def test_waiting_here_is_no_skew(nursery: trio.Nursery, tmp_path: Path) ->
     bob.now += 60_000
     bob.gate.set()
     await bob.until(lambda: len(bob.heard) == 2)
-    assert bob.skews == []
+    assert not bob.transport.clocks_off
 
 
 async def listening(nursery: trio.Nursery, tmp_path: Path) -> tuple[Node, Raw]:
@@ -280,11 +280,10 @@ async def test_a_stall_of_this_process_is_no_skew(nursery: trio.Nursery, tmp_pat
     raw.write(codec.encode_batch([Ack("L", 1)]))
     bob.pass_time(30)
     await bob.until(lambda: bob.heard == [Ack("L", 1)])
-    assert bob.skews == [] and not bob.transport.clocks_off
+    assert not bob.transport.clocks_off
     await trio.testing.wait_all_tasks_blocked()
     raw.write(codec.encode_batch([Ack("L", 2)]), NOW)
-    await bob.until(lambda: bob.skews == [("alice", -30_000)])
-    assert bob.transport.clocks_off == {"alice": -30_000}
+    await poll(lambda: bob.transport.clocks_off == {"alice": -30_000})
     raw.write(codec.encode_batch([Ack("L", 3)]), NOW + 30_000)
     await bob.until(lambda: bob.heard[1:] == [Ack("L", 3)])
     assert not bob.transport.clocks_off
@@ -295,7 +294,7 @@ async def test_a_stall_hides_no_clock_that_is_ahead(nursery: trio.Nursery, tmp_p
     bob, raw = await listening(nursery, tmp_path)
     raw.write(codec.encode_batch([Ack("L", 1)]), NOW + 32_001)
     bob.pass_time(30)
-    await bob.until(lambda: bob.skews == [("alice", 2_001)])
+    await poll(lambda: bob.transport.clocks_off == {"alice": 2_001})
     assert bob.heard == []
 
 
@@ -310,7 +309,7 @@ async def test_what_its_sender_could_not_get_rid_of_is_no_skew(nursery: trio.Nur
     await trio.testing.wait_all_tasks_blocked()
     raw.write(codec.encode_batch([Ack("L", 2)]))
     await bob.until(lambda: len(bob.heard) == 2)
-    assert bob.skews == []
+    assert not bob.transport.clocks_off
 
 
 async def test_a_long_way_of_a_long_frame_is_no_skew(nursery: trio.Nursery, tmp_path: Path) -> None:
@@ -323,7 +322,7 @@ async def test_a_long_way_of_a_long_frame_is_no_skew(nursery: trio.Nursery, tmp_
     bob.now += 30_000
     await raw.stream.send_all(data[1000:])
     await bob.until(lambda: len(bob.heard) == 1)
-    assert bob.skews == []
+    assert not bob.transport.clocks_off
 
 
 def test_how_long_a_process_was_stalled() -> None:

@@ -37,8 +37,6 @@ class Node:
         self.batches: list[tuple[str, list[Message]]] = []
         self.connects: list[str] = []
         self.losses: list[tuple[str, str]] = []
-        self.skews: list[tuple[str, int]] = []
-        self.floods: list[str] = []
         self.gate = trio.Event()
         self.gate.set()
         self.scope = trio.CancelScope()
@@ -49,8 +47,6 @@ class Node:
             listen, clock=lambda: self.now, on_receive=self._hear, settings=TransportSettings(**(FAST | settings)),
             on_connected=lambda peer: self._note(self.connects.append, peer),
             on_disconnected=lambda peer, why: self._note(self.losses.append, (peer, why)),
-            on_skew=lambda peer, offset: self._note(self.skews.append, (peer, offset)),
-            on_flood=lambda peer: self._note(self.floods.append, peer),
             stalls=Stalls(lambda: self.seconds),
         )  # fmt: skip
 
