@@ -14,6 +14,7 @@ import struct
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
+import attrs
 import trio
 
 from leasekit.core.errors import CommandError, LeasekitError
@@ -38,6 +39,7 @@ _CREDENTIALS: Final = struct.Struct("3i")
 logger = logging.getLogger(__name__)
 
 
+@attrs.define(eq=False)
 class Control:
     """Serves ``shell`` on the listening socket that :func:`~leasekit.runtime.sockets.listen_unix` made.
 
@@ -45,22 +47,16 @@ class Control:
     the actor's, by name. ``warnings`` go with every answer, whatever was asked.
     """
 
-    def __init__(
-        self,
-        shell: ActorShell,
-        *,
-        describe: Callable[[], Mapping[str, Any]] = dict,
-        stop: Callable[[], None] | None = None,
-        more: Mapping[str, Callable[[Mapping[str, Any]], Awaitable[Any]]] | None = None,
-        warnings: Callable[[], list[str]] = list,
-    ) -> None:
-        self._shell = shell
-        self._warnings = warnings
-        self._describe = describe
-        self._stop = stop or shell.stop
-        self._more = more or {}
-        self._connections = 0
-        self._kinds: dict[str, Callable[[str, Mapping[str, Any]], Awaitable[Any]]] = {
+    _shell: ActorShell
+    _describe: Callable[[], Mapping[str, Any]] = attrs.field(default=dict, kw_only=True)
+    _stop: Callable[[], None] = attrs.field(kw_only=True)
+    _more: Mapping[str, Callable[[Mapping[str, Any]], Awaitable[Any]]] = attrs.field(factory=dict, kw_only=True)
+    _warnings: Callable[[], list[str]] = attrs.field(default=list, kw_only=True)
+    _connections: int = attrs.field(init=False, default=0)
+    _kinds: dict[str, Callable[[str, Mapping[str, Any]], Awaitable[Any]]] = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._kinds = {
             "command": self._command,
             "query": self._query,
             "history": self._history,
@@ -206,14 +202,14 @@ class Control:
                 end()
 
 
+@attrs.define(eq=False)
 class _Connection:
     """Frames on one stream; answers of several tasks don't mix."""
 
-    def __init__(self, stream: trio.SocketStream, warnings: Callable[[], list[str]]) -> None:
-        self._stream = stream
-        self._warnings = warnings
-        self._buffer = bytearray()
-        self._sending = trio.Lock()
+    _stream: trio.SocketStream
+    _warnings: Callable[[], list[str]]
+    _buffer: bytearray = attrs.field(init=False, factory=bytearray)
+    _sending: trio.Lock = attrs.field(init=False, factory=trio.Lock)
 
     async def receive(self) -> dict[str, Any] | None:
         """The next request, None at the end. Raises ``FrameError``."""

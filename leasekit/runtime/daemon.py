@@ -52,7 +52,7 @@ from leasekit.runtime.clock import RealClock
 from leasekit.runtime.control import Control
 from leasekit.runtime.logs import UnitLogs
 from leasekit.runtime.mapper_turns import apart
-from leasekit.runtime.shell import EXIT_BUG, ActorShell, only_leaf
+from leasekit.runtime.shell import EXIT_BUG, ActorShell, ActorStoppedError, only_leaf
 from leasekit.runtime.sockets import Endpoint, Sockets, parse_endpoint
 from leasekit.runtime.tending import Tending
 from leasekit.runtime.transport import PeerAddress, Transport, TransportSettings
@@ -98,28 +98,15 @@ class Job:
     accept_clock: bool = False
 
 
-@attrs.frozen(kw_only=True)
-class Listening:
-    """An actor that has started: where it is reached."""
-
-    name: str
-    listen: tuple[Endpoint, ...]
-    control: Path
-
-    def __str__(self) -> str:
-        where = " ".join(str(endpoint) for endpoint in self.listen) or "(dials only)"
-        return f"ready {self.name} control={self.control} listen={where}"
-
-
+@attrs.define(eq=False)
 class Daemon:
-    """Runs ``jobs`` in one process. ``on_ready`` is called for each actor when it listens."""
+    """Runs ``jobs`` in one process. ``on_ready`` is called for each actor that listens, with a line that says where."""
 
-    def __init__(self, jobs: Sequence[Job], on_ready: Callable[[Listening], None] = lambda listening: None) -> None:
-        self._jobs = jobs
-        self._on_ready = on_ready
-        self._shells: list[ActorShell] = []
-        self._stopping = False
-        self._failures: list[tuple[str, BaseException]] = []
+    _jobs: Sequence[Job]
+    _on_ready: Callable[[str], None]
+    _shells: list[ActorShell] = attrs.field(init=False, factory=list)
+    _stopping: bool = attrs.field(init=False, default=False)
+    _failures: list[tuple[str, BaseException]] = attrs.field(init=False, factory=list)
 
     async def run(self) -> list[tuple[str, BaseException]]:
         """Run until all actors have stopped; what went wrong, by actor."""
@@ -155,7 +142,8 @@ class Daemon:
         with trio.open_signal_receiver(*SIGNALS) as received:
             async for number in received:
                 if self._stopping:
-                    self._failures.append(("", _ForcedError(number)))
+                    text = f"stopped at once by {signal.Signals(number).name}"
+                    self._failures.append(("", ActorStoppedError(text, 128 + number)))
                     everything.cancel()
                     return
                 logger.info("%s: stopping; once more, and what runs is cancelled at once", signal.Signals(number).name)
@@ -208,9 +196,9 @@ class Daemon:
                 bound = await nursery.start(transport.run)
                 nursery.start_soon(control.serve, listener)
                 nursery.start_soon(tending.run)
-                listening = Listening(name=job.name, listen=tuple(bound), control=job.control)
-                logger.info("%s: listens on %s", job.role, " ".join(map(str, bound)) or "no address")
-                self._on_ready(listening)
+                where = " ".join(map(str, bound))
+                logger.info("%s: listens on %s", job.role, where or "no address")
+                self._on_ready(f"ready {job.name} control={job.control} listen={where or '(dials only)'}")
                 begun.set()
         logger.info("stopped")
 
@@ -236,12 +224,6 @@ def _meet(transport: Transport, changes: Sequence[PeerChange]) -> None:
                 address = None
             wanted = PeerAddress(name, peer.key, address)
         transport.change_peer(name, wanted)
-
-
-class _ForcedError(LeasekitError):
-    def __init__(self, number: int) -> None:
-        super().__init__(f"stopped at once by {signal.Signals(number).name}")
-        self.status = 128 + number
 
 
 def _make_shell(job: Job, store: Store) -> ActorShell:
@@ -335,14 +317,14 @@ def run_jobs(jobs: Sequence[Job], *, ready_fd: int | None = None) -> int:
     # Records are not garbage: looking for cycles among them at every few hundred allocations is wasted time.
     gc.set_threshold(50_000, 50, 100)
 
-    def on_ready(listening: Listening) -> None:
+    def on_ready(line: str) -> None:
         nonlocal left
         left -= 1
         with suppress(OSError):
-            print(listening, flush=True)
+            print(line, flush=True)
         if ready_fd is not None:
             with suppress(OSError):
-                os.write(ready_fd, f"{listening}\n".encode())
+                os.write(ready_fd, f"{line}\n".encode())
                 if not left:
                     os.close(ready_fd)
 
@@ -388,12 +370,8 @@ def run(
         print(f"leasekit: warning: {deployment.file}: {line}", file=sys.stderr)
     try:
         keys = prepare(deployment, wanted, _ask if sys.stdin is not None and sys.stdin.isatty() else None)
-        jobs = [
-            attrs.evolve(
-                make_job(deployment, name, keys, data_dir=data_dir, synthetic=synthetic), accept_clock=accept_clock
-            )
-            for name in wanted
-        ]
+        made = partial(make_job, deployment, keys=keys, data_dir=data_dir, synthetic=synthetic)
+        jobs = [attrs.evolve(made(name), accept_clock=accept_clock) for name in wanted]
     except LeasekitError as error:
         for line in str(error).splitlines():
             print(f"leasekit: {line}", file=sys.stderr)

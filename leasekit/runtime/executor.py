@@ -83,6 +83,7 @@ class _Lane:
     """Why the last try failed, while another is to come."""
 
 
+@attrs.define(eq=False)
 class Executor:
     """Runs the actions of one actor.
 
@@ -90,26 +91,19 @@ class Executor:
     replaced. Durations are milliseconds.
     """
 
-    def __init__(
-        self,
-        driver_of: Callable[[str], BoundDriver | None],
-        unit_logs: UnitLogs,
-        done: Callable[[ActionDone], None],
-        *,
-        retry_first: Duration = RETRY_FIRST,
-        retry_longest: Duration = RETRY_LONGEST,
-    ) -> None:
-        self._driver_of = driver_of
-        self._unit_logs = unit_logs
-        self._done = done
-        self._retry_first = retry_first
-        self._retry_longest = retry_longest
-        self._lanes: dict[str, _Lane] = {}
-        self._limits: dict[int, trio.Semaphore] = {}
-        self._troubled: set[str] = set()
-        self._nursery: trio.Nursery | None = None
-        self._closing = False
-        self._idle = trio.Event()
+    _driver_of: Callable[[str], BoundDriver | None]
+    _unit_logs: UnitLogs
+    _done: Callable[[ActionDone], None]
+    _retry_first: Duration = attrs.field(default=RETRY_FIRST, kw_only=True)
+    _retry_longest: Duration = attrs.field(default=RETRY_LONGEST, kw_only=True)
+    _lanes: dict[str, _Lane] = attrs.field(init=False, factory=dict)
+    _limits: dict[int, trio.Semaphore] = attrs.field(init=False, factory=dict)
+    _troubled: set[str] = attrs.field(init=False, factory=set)
+    _nursery: trio.Nursery | None = attrs.field(init=False, default=None)
+    _closing: bool = attrs.field(init=False, default=False)
+    _idle: trio.Event = attrs.field(init=False, factory=trio.Event)
+
+    def __attrs_post_init__(self) -> None:
         self._idle.set()
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:

@@ -31,6 +31,8 @@ from pathlib import Path
 from typing import Any, Final, TextIO
 from zlib import crc32
 
+import attrs
+
 from leasekit.config.instants import dated
 from leasekit.core.reasons import read, words
 from leasekit.core.schema import Row
@@ -77,16 +79,16 @@ def unit_of(action_unit: str) -> str:
     return action_unit.rpartition("/")[2] or action_unit
 
 
+@attrs.define(eq=False)
 class UnitLogs:
     """The logs of one actor's units, in ``folder``, which is made when there is something to write."""
 
-    def __init__(self, folder: Path, clock: Callable[[], Instant], *, size_max: int = SIZE_MAX) -> None:
-        self.folder = folder
-        self.dropped = 0
-        self.last_error = ""
-        self._clock = clock
-        self._size_max = size_max
-        self._followers: dict[str, list[Follower]] = {}
+    folder: Path
+    _clock: Callable[[], Instant]
+    _size_max: int = attrs.field(default=SIZE_MAX, kw_only=True)
+    dropped: int = attrs.field(init=False, default=0)
+    last_error: str = attrs.field(init=False, default="")
+    _followers: dict[str, list[Follower]] = attrs.field(init=False, factory=dict)
 
     def open(self, unit: str, prefix: str) -> Follower:
         """What writes a text to the log of ``unit``, one line of the log for each of its lines; every line begins with
@@ -303,16 +305,16 @@ def _add(
     return remove
 
 
+@attrs.define(eq=False)
 class TransitionLog:
     """Puts transitions into the log, as many as is sensible. ``watched`` says that someone looks on at a terminal."""
 
-    def __init__(self, log: logging.Logger, watched: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
-        self._log = log
-        self._watched = watched
-        self._clock = clock
-        self._second = 0.0
-        self._shown = 0
-        self._left_out = 0
+    _log: logging.Logger
+    _watched: bool = False
+    _clock: Callable[[], float] = time.monotonic
+    _second: float = attrs.field(init=False, default=0.0)
+    _shown: int = attrs.field(init=False, default=0)
+    _left_out: int = attrs.field(init=False, default=0)
 
     def write(self, rows: Sequence[Row]) -> None:
         """Log rows of the transition log: (at, lease, event, from, to, why)."""

@@ -115,18 +115,14 @@ class TurnRunner:
 
     def __init__(self, timeout: Duration, runaways_max: int) -> None:
         self._timeout = timeout
-        self._runaways = _Runaways(runaways_max)
-
-    @property
-    def runaways(self) -> int:
-        """How many turns that were given up are still running."""
-        return len(self._runaways)
+        self.runaways = _Runaways(runaways_max)
+        """The turns that were given up and are still running."""
 
     async def run(self, turn: Turn) -> TurnDone:
         """What the mapper decided, or that it took too long."""
-        if self._runaways.refusal():
+        if self.runaways.refusal():
             await trio.sleep(self._timeout / SECOND)
-            refusal = self._runaways.refusal()
+            refusal = self.runaways.refusal()
             if refusal:
                 return TurnDone(turn.number, error=refusal)
         finished, token = trio.Event(), trio.lowlevel.current_trio_token()
@@ -139,7 +135,7 @@ class TurnRunner:
         finally:
             if not ended:
                 where = run.abandon()
-                self._runaways.add(run)
+                self.runaways.add(run)
         if not ended:
             return TurnDone(turn.number, error=_too_long(self._timeout, where))
         if run.error is not None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, Generic, TypeVar
 
+import attrs
 import trio
 
 from leasekit.core.steps import Input, Received
@@ -101,15 +102,15 @@ WATCH_MAX = 10_000
 """How many items wait for a watcher that is slow; further ones are left out, and it is told how many."""
 
 
+@attrs.define(eq=False)
 class Watcher(Generic[T]):
     """One who watches. ``missed`` counts the items that were left out since :meth:`take` returned last."""
 
-    def __init__(self, wanted: Callable[[T], bool], limit: int) -> None:
-        self._wanted = wanted
-        self._limit = limit
-        self._items: list[T] = []
-        self._event = trio.Event()
-        self.missed = 0
+    _wanted: Callable[[T], bool]
+    _limit: int
+    _items: list[T] = attrs.field(init=False, factory=list)
+    _event: trio.Event = attrs.field(init=False, factory=trio.Event)
+    missed: int = attrs.field(init=False, default=0)
 
     def offer(self, item: T) -> None:
         """Keep ``item``, if it is wanted and there is room."""

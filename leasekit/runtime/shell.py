@@ -99,6 +99,7 @@ class Counts:
     bugs: int = 0
 
 
+@attrs.define(eq=False, slots=False)
 class ActorShell:
     """Runs the actor that ``make`` returns, on ``store``.
 
@@ -108,39 +109,29 @@ class ActorShell:
     the system's clock believed at the start, as after a reboot.
     """
 
-    def __init__(
-        self,
-        make: Callable[[], ActorLike],
-        store: Store,
-        *,
-        driver_of: Callable[[str], BoundDriver | None],
-        unit_logs: UnitLogs,
-        clock: RealClock | None = None,
-        inline: bool = False,
-        mapper: str = "",
-        settings: ShellSettings | None = None,
-        transition_log: TransitionLog | None = None,
-        accept_clock: bool = False,
-    ) -> None:
-        self.settings = settings or ShellSettings()
-        self.clock = clock or RealClock()
-        self.actor = make()
-        self.unit_logs = unit_logs
+    _make: Callable[[], ActorLike]
+    _store: Store
+    _driver_of: Callable[[str], BoundDriver | None] = attrs.field(kw_only=True)
+    unit_logs: UnitLogs = attrs.field(kw_only=True)
+    clock: RealClock = attrs.field(factory=RealClock, kw_only=True)
+    _inline: bool = attrs.field(default=False, kw_only=True)
+    _mapper: str = attrs.field(default="", kw_only=True)
+    settings: ShellSettings = attrs.field(factory=ShellSettings, kw_only=True)
+    _transition_log: TransitionLog = attrs.field(factory=lambda: TransitionLog(logger), kw_only=True)
+    _accept_clock: bool = attrs.field(default=False, kw_only=True)
+
+    def __attrs_post_init__(self) -> None:
+        self.actor = self._make()
         self._inbox = Inbox(self.settings.inbox_max)
-        self.executor = Executor(driver_of, unit_logs, self._inbox.put_now)
+        self.executor = Executor(self._driver_of, self.unit_logs, self._inbox.put_now)
         self.transitions: Feed[LogRow] = Feed()
         self.send: Callable[[str, Sequence[Message]], None] = lambda peer, messages: None
         self.meet: Callable[[Sequence[PeerChange]], None] = lambda changes: None
         self.state = STARTING
         self.problem = ""
         self.counts = Counts()
-        self._make = make
-        self._inline = inline
-        self._mapper = mapper
-        self._store = store
         self._store_lock = trio.Lock()
         self._turns = TurnRunner(self.settings.mapper_timeout, self.settings.runaways_max)
-        self._transition_log = transition_log or TransitionLog(logger)
         self._waiting: dict[int, _Waiting] = {}
         self._ids = itertools.count(1)
         self._generation = 0
@@ -151,7 +142,6 @@ class ActorShell:
         self._stop_asked = trio.Event()
         self._drained = False
         self._due = self._in_vain = self._yielded = False
-        self._accept_clock = accept_clock
         self._own_changes: list[Change] = []
         self._own_replies: list[Reply] = []
 
@@ -226,7 +216,7 @@ class ActorShell:
             "clock": self.clock.describe(),
             "inbox": len(self._inbox),
             "actions": self.executor.counts(),
-            "runaway_turns": self._turns.runaways,
+            "runaway_turns": len(self._turns.runaways),
             "unit_log_lines_dropped": self.unit_logs.dropped,
             **attrs.asdict(self.counts),
         }

@@ -37,36 +37,31 @@ class Trouble:
     reason: str
 
 
+@attrs.define(eq=False)
 class Tending:
     """Looks after the units of the site that ``shell`` runs, with its ``drivers`` (none: there is nothing to do).
 
     A unit that was found down is probed again after ``again_after`` seconds, before anything is done about it.
     """
 
-    def __init__(
-        self,
-        shell: ActorShell,
-        driver_of: Callable[[str], BoundDriver | None],
-        drivers: Sequence[BoundDriver],
-        *,
-        again_after: float = AGAIN_AFTER,
-    ) -> None:
-        self._again_after = again_after
-        self._shell = shell
-        self._driver_of = driver_of
-        self._drivers = drivers
-        self._orphans: list[Orphan] = []
-        self._untold: list[Trouble] = []
-        self.requests: Mapping[str, Callable[[Mapping[str, Any]], Awaitable[Any]]] = (
-            {
-                "orphans.list": self._list_orphans,
-                "orphans.remove": self._remove_orphans,
-                "unit.operate": self._operate,
-                "unit.probe": self._probe_now,
-            }
-            if self._drivers
-            else {}
-        )
+    _shell: ActorShell
+    _driver_of: Callable[[str], BoundDriver | None]
+    _drivers: Sequence[BoundDriver]
+    _again_after: float = attrs.field(default=AGAIN_AFTER, kw_only=True)
+    _orphans: list[Orphan] = attrs.field(init=False, factory=list)
+    _untold: list[Trouble] = attrs.field(init=False, factory=list)
+
+    @property
+    def requests(self) -> Mapping[str, Callable[[Mapping[str, Any]], Awaitable[Any]]]:
+        """The commands that it carries out, by name."""
+        if not self._drivers:
+            return {}
+        return {
+            "orphans.list": self._list_orphans,
+            "orphans.remove": self._remove_orphans,
+            "unit.operate": self._operate,
+            "unit.probe": self._probe_now,
+        }
 
     def describe(self) -> dict[str, Any]:
         """What it adds to an actor's status."""

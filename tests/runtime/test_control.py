@@ -47,7 +47,7 @@ async def served(shell: ActorShell, path: Path) -> AsyncIterator[Path]:
     with Sockets() as sockets:
         (listener,) = await sockets.listen(Endpoint(path=str(path)), "control")
         async with running(shell), trio.open_nursery() as nursery:
-            nursery.start_soon(Control(shell).serve, listener)
+            nursery.start_soon(Control(shell, stop=shell.stop).serve, listener)
             yield path
             nursery.cancel_scope.cancel()
 
