@@ -21,8 +21,8 @@ messages, actions, transitions and flips from the beginning.
   became of them, as shares that add up to 1: ``used``, from setup to the end of teardown; ``out_of_service``, after
   failures; ``idle``, all else. ``peak``: the most in use. Of each of its ``types`` likewise, and not added where there
   are several. ``failed`` and ``repaired``: how often a unit went out of service and came back; from the beginning.
-- ``requests`` of each guest, and of each of a site's types: :mod:`.request_book`, from the beginning. As long as it is
-  not known which site would have served it, a request counts at each that has units of its type.
+- ``requests`` of each guest, and of each of a site's types: :class:`.recorder.RequestBook`, from the beginning. As long
+  as it is not known which site would have served it, a request counts at each that has units of its type.
 - ``mapper_errors``: what actors had to say of their mappers, by actor and kind (:mod:`leasekit.actors.turns`).
 - of each site that switches units ``energy``: :meth:`.energy.account.EnergyAccount.summary`.
 - ``events``: how often an actor was woken with something due, ticks on which nothing was due left out; ``flips``:
@@ -54,25 +54,65 @@ from leasekit.config.load import load
 from leasekit.config.traces import TraceMissing, data_dir, missing_traces
 from leasekit.core.errors import LeasekitError
 from leasekit.core.leases.power import OPERATIONS, power_driver
-from leasekit.core.settings import expect_one_of
+from leasekit.core.settings import SettingsError, expect_one_of
 from leasekit.core.signals import Signal
 from leasekit.core.steps import Action
-from leasekit.core.time import HOUR, SECOND, Duration, Instant, Term, format_duration, parse_duration
+from leasekit.core.time import HOUR, SECOND, Duration, Term, format_duration, parse_duration
 from leasekit.emulation import metrics
 from leasekit.emulation.energy.account import EnergyAccount
-from leasekit.emulation.mapper_faults import MapperFaults, Tell
+from leasekit.emulation.mapper_faults import MapperFaults, Tell, TurnLimitError, turn_limit
 from leasekit.emulation.metrics import Series
 from leasekit.emulation.outputs import make_folder, write_json, writing
-from leasekit.emulation.pictures import draw
-from leasekit.emulation.recorder import Outages, Recorder, Topologies, total
-from leasekit.emulation.request_book import RequestBook, Tally
-from leasekit.emulation.run_result import RunResult
-from leasekit.emulation.sense import check_sense
-from leasekit.emulation.turn_limit import TurnLimitError, turn_limit
+from leasekit.emulation.pictures import RunResult, draw, emulation_of, site_settings
+from leasekit.emulation.recorder import Outages, Recorder, RequestBook, Tally, Topologies, total
 from leasekit.emulation.world import Outcome, World, few_collections
 from leasekit.policies.guest.load_following import LoadFollowing
-from leasekit.policies.registry import find_mapper, make_mapper
+from leasekit.policies.registry import BUILT_IN, find_mapper, make_mapper
 from leasekit.stores.memory import MemoryStore
+
+
+def senseless(deployment: Deployment) -> list[str]:
+    """A line for each site that has no units of a type that it names, and for each type that one of leasekit's own
+    mappers would ask for and that no site offers to a broker.
+    """
+    lines = []
+    offered: set[str] = set()
+    for site in deployment.of_role("authority"):
+        settings = site_settings(deployment, site.name)
+        has = capacities(deployment, site.name)
+        lines += [f"actor.{site.name}.inventory: found 0 units of {t!r}, expected 1 or more" for t in has if not has[t]]
+        offered |= {delegation.type for delegation in settings.delegations}
+    for guest in deployment.of_role("guest"):
+        if guest.mapper.target in BUILT_IN["guest"]:
+            for type_ in sorted(set(_types(guest.mapper.settings)) - offered):
+                allowed = (
+                    expect_one_of(type_, sorted(offered)) if offered else "expected one that a site has and delegates"
+                )
+                lines.append(f"{guest.mapper.where}: found type {type_!r}, which no site offers to a broker, {allowed}")
+    return lines
+
+
+def _types(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        if isinstance(value.get("type"), str):
+            yield value["type"]
+        for one in value.values():
+            yield from _types(one)
+    elif isinstance(value, list | tuple):
+        for one in value:
+            yield from _types(one)
+
+
+def check_sense(deployment: Deployment) -> None:
+    """Raise ``SettingsError`` for what makes no sense in any run of an emulation."""
+    found: dict[str, str] = {}
+    for spec in emulation_of(deployment).runs:
+        for line in senseless(deployment.with_run(spec)):
+            found.setdefault(line, spec.name)
+    if found:
+        file = deployment.file
+        raise SettingsError([f"{file}: {f'run {run!r}: ' if run else ''}{line}" for line, run in found.items()])
+
 
 INTERRUPT: Final = "interrupt"
 """What ``stopped_by`` says of a run that was interrupted."""
@@ -152,8 +192,7 @@ def _chosen(runs: Sequence[RunSpec], stems: Sequence[str], only: Sequence[str]) 
 
 
 def _summed_up(deployment: Deployment, results: Sequence[RunResult], synthetic: bool) -> dict[str, Any]:
-    emulation = deployment.emulation
-    assert emulation is not None, "its runs are summed up"
+    emulation = emulation_of(deployment)
     return {
         "file": deployment.file.name,
         "deployment": deployment.name,
@@ -209,11 +248,10 @@ def run_one(
     progress: Progress | None = None,
 ) -> RunResult:
     """Run one variant over its horizon. ``stem`` begins the names of the files that it writes to ``out``; if the run
-    does not come to its end there are none. Raises :class:`.turn_limit.TurnLimitError`.
+    does not come to its end there are none. Raises :class:`.mapper_faults.TurnLimitError`.
     """
     varied = deployment.with_run(spec)
-    emulation = varied.emulation
-    assert emulation is not None, "a run is of a deployment with an emulation"
+    emulation = emulation_of(varied)
     actors = _build_all(varied, data, synthetic)
     with ExitStack() as stack:
         log = None
@@ -221,7 +259,8 @@ def run_one(
             stack.enter_context(writing(out))
             log = stack.enter_context(_whole(out / _file(stem, "transitions")))
         mappers = {name: actor.mapper.target for name, actor in varied.actors.items()}
-        faults = MapperFaults(mappers, None if tell is None else _about(spec, tell))
+        run = f"run {spec.name!r}: " if spec.name else ""
+        faults = MapperFaults(mappers, None if tell is None else lambda text: tell(f"{run}{text}"))
         requests = RequestBook(
             {site.name: capacities(varied, site.name) for site in varied.of_role("authority")}, emulation.tick
         )
@@ -252,9 +291,14 @@ def run_one(
         )
         for built in actors.values():
             world.add(built.actor, MemoryStore(keep_log=False), action_model(built))
-        if emulation.repair is not None:
-            recorder.on_failure = _repairs(world, emulation.repair)
-        with turn_limit(emulation.turn_limit, lambda: _who(world, mappers, emulation.start, spec)):
+        if (repair := emulation.repair) is not None:  # as an operator would, after so long
+            recorder.on_failure = lambda at, site, unit: world.command_at(at + repair, site, "unit.enable", unit=unit)
+
+        def who() -> str:
+            passed = format_duration(world.now - emulation.start)
+            return f"{run}{world.acting}, mapper {mappers[world.acting]}, after {passed}:"
+
+        with turn_limit(emulation.turn_limit, who):
             wall, cpu = _run(world, Term(emulation.start, emulation.start + emulation.horizon), spec.name, progress)
     window = Term(emulation.start + emulation.warmup, emulation.start + emulation.horizon)
     by_type, promised = recorder.leased_by_type, recorder.promised
@@ -294,20 +338,6 @@ def _whole(file: Path) -> Iterator[TextIO]:
     except BaseException:
         file.unlink(missing_ok=True)
         raise
-
-
-def _about(spec: RunSpec, tell: Tell) -> Tell:
-    return lambda text: tell(f"run {spec.name!r}: {text}" if spec.name else text)
-
-
-def _who(world: World, mappers: Mapping[str, str], start: Instant, spec: RunSpec) -> str:
-    run = f"run {spec.name!r}: " if spec.name else ""
-    return f"{run}{world.acting}, mapper {mappers[world.acting]}, after {format_duration(world.now - start)}:"
-
-
-def _repairs(world: World, after: Duration) -> Callable[[Instant, str, str], None]:
-    """Has what went out of service put into service again, as an operator would, after so long."""
-    return lambda at, site, unit: world.command_at(at + after, site, "unit.enable", unit=unit)
 
 
 def _build_all(deployment: Deployment, data: Path | None, synthetic: bool) -> dict[str, BuiltActor]:
@@ -373,13 +403,12 @@ def summarise(
     guests: Mapping[str, Mapping[str, Any]],
 ) -> dict[str, Any]:
     """One run as plain data, all of which repeats for a seed."""
-    emulation = deployment.emulation
-    assert emulation is not None, "a run is of a deployment with an emulation"
+    emulation = emulation_of(deployment)
     ticks = emulation.horizon // emulation.tick
     sites = {
         name: {
             **_used(window, capacities(deployment, name), types, recorder.outages[name], requests, name),
-            **_energy(recorder.energy.get(name), capacity(deployment, name), window),
+            **_energy(recorder.energy.get(name), sum(capacities(deployment, name).values()), window),
         }
         for name, types in recorder.in_use_by_type.items()
     }
@@ -409,8 +438,7 @@ def _energy(account: EnergyAccount | None, capacity: int, window: Term) -> dict[
 
 def _measured(deployment: Deployment, wall_s: float, cpu_s: float, flips: int) -> dict[str, Any]:
     """What clocks say of a run, the processor's where another process must not count."""
-    emulation, term = deployment.emulation, _only_term(deployment)
-    assert emulation is not None, "a run is of a deployment with an emulation"
+    emulation, term = emulation_of(deployment), _only_term(deployment)
     horizon = emulation.horizon
     return {
         "wall_s": round(wall_s, 3),
@@ -492,17 +520,10 @@ def _used(
 
 def capacities(deployment: Deployment, site: str) -> dict[str, int]:
     """How many units a site has of each type."""
-    settings = deployment.actors[site].settings
-    assert isinstance(settings, AuthoritySettings), "a site has an authority's settings"
     found: dict[str, int] = {}
-    for group in settings.inventory:
+    for group in site_settings(deployment, site).inventory:
         found[group.type] = found.get(group.type, 0) + len(group.names)
     return found
-
-
-def capacity(deployment: Deployment, site: str) -> int:
-    """How many units a site has, of all types."""
-    return sum(capacities(deployment, site).values())
 
 
 def _by_type(name: str, types: Mapping[str, Series]) -> dict[str, Series]:
@@ -511,8 +532,7 @@ def _by_type(name: str, types: Mapping[str, Series]) -> dict[str, Series]:
 
 
 def _write_series(result: RunResult, out: Path) -> None:
-    recorder, emulation = result.recorder, result.deployment.emulation
-    assert emulation is not None, "a run is of a deployment with an emulation"
+    recorder, emulation = result.recorder, emulation_of(result.deployment)
     columns: dict[str, Any] = {}
     for name, series in result.leased.items():
         signal = result.actors[name].signal

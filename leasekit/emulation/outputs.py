@@ -1,15 +1,16 @@
-"""What results are written to: folders, made before the work that fills them, and the files in these."""
+"""Runs in several processes, and what results are written to: folders, made before the work that fills them."""
 
 from __future__ import annotations
 
 import csv
 import errno
 import json
+import multiprocessing
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from leasekit.core.errors import LeasekitError
 
@@ -44,3 +45,16 @@ def write_rows(path: Path, header: Sequence[str], rows: Iterable[Sequence[object
         lines = csv.writer(out, lineterminator="\n")
         lines.writerow(header)
         lines.writerows(rows)
+
+
+W = TypeVar("W")
+R = TypeVar("R")
+
+
+def spread_over(job: Callable[[W], R], work: Sequence[W], jobs: int) -> Iterator[R]:
+    """What ``job`` makes of each piece of work, in order, on so many processes."""
+    if jobs <= 1:
+        yield from map(job, work)
+        return
+    with multiprocessing.get_context("spawn").Pool(min(jobs, len(work))) as pool:
+        yield from pool.imap(job, work)

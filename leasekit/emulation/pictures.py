@@ -1,26 +1,77 @@
-"""Which pictures an experiment's file asks for, drawn from its runs."""
+"""What a run of a deploy file has shown, and which pictures the file asks for, drawn from its runs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import attrs
+
+from leasekit.actors.settings import AuthoritySettings
+from leasekit.config.build import BuiltActor
 from leasekit.config.deployment import Deployment
-from leasekit.config.emulation import PlotSpec, key_in_words, lookup
-from leasekit.core.time import format_duration
+from leasekit.config.emulation import EmulationSpec, PlotSpec, RunSpec, key_in_words, lookup
+from leasekit.core.signals import Signal
+from leasekit.core.time import Term, format_duration
 from leasekit.emulation import metrics, plots
-from leasekit.emulation.run_result import RunResult
+from leasekit.emulation.metrics import Series
+from leasekit.emulation.recorder import Recorder
+
+
+def emulation_of(deployment: Deployment) -> EmulationSpec:
+    """The emulation of a deployment that has one, as that of a run has."""
+    assert deployment.emulation is not None, "a run is of a deployment with an emulation"
+    return deployment.emulation
+
+
+def site_settings(deployment: Deployment, site: str) -> AuthoritySettings:
+    """The settings of a site."""
+    settings = deployment.actors[site].settings
+    assert isinstance(settings, AuthoritySettings), "a site has an authority's settings"
+    return settings
+
+
+@attrs.frozen(kw_only=True)
+class RunResult:
+    """One run: its summary, and the series that pictures are drawn from: ``leased`` units by guest, and by
+    guest and type; those that its mapper ``wanted`` where it follows a load. ``stem`` begins the names of its files.
+    """
+
+    spec: RunSpec
+    stem: str
+    deployment: Deployment
+    summary: Mapping[str, Any]
+    recorder: Recorder
+    leased: Mapping[str, Series]
+    leased_by_type: Mapping[str, Mapping[str, Series]]
+    wanted: Mapping[str, Signal]
+    window: Term
+    actors: Mapping[str, BuiltActor]
+
+    def in_use(self, site: str) -> dict[str, Series]:
+        """Units in use of each of a site's types: of all that it has, and of what it has had."""
+        inventory = site_settings(self.deployment, site).inventory
+        return {group.type: Series() for group in inventory} | self.recorder.in_use_by_type[site]
+
+    def in_service(self, site: str, kind: str, bought: int) -> Series:
+        """Of the units of a type that were bought, those that were not out of service."""
+        made = Series()
+        made.append(emulation_of(self.deployment).start, bought)
+        outage = self.recorder.outages[site].get(kind)
+        for at, out in outage.out if outage is not None else ():
+            made.append(at, bought - out)
+        return made
 
 
 def draw(deployment: Deployment, results: Sequence[RunResult], out: Path) -> list[Path]:
     """Draw all pictures into ``out``; returns their files, PNG and SVG."""
-    assert deployment.emulation is not None, "pictures are of an emulation"
     made: list[Path] = []
-    for plot in deployment.emulation.plots:
+    emulation = emulation_of(deployment)
+    for plot in emulation.plots:
         wanted = [result for result in results if plot.wants(result.spec)]
         if wanted:
-            made += _DRAWN[plot.kind](plot, wanted, out, deployment.emulation.units)
+            made += _DRAWN[plot.kind](plot, wanted, out, emulation.units)
     return made
 
 
@@ -29,18 +80,12 @@ def _loads(plot: PlotSpec, results: Sequence[RunResult], guest: str) -> list[plo
     for result in results:
         signal = result.actors[guest].signal
         if signal is not None:
-            name = result.spec.name or guest
-            error = result.summary["guests"][guest].get("rmse")
             wanted = result.wanted.get(guest)
             filtered = wanted is not None and metrics.rmse(signal, wanted, result.window) > 0
-            load = plots.Load(
-                name=name,
-                demand=signal,
-                holdings=result.leased[guest],
-                smoothed=wanted if filtered else None,
-                rmse=error,
-            )
-            loads.append(load)
+            loads.append(plots.Load(
+                name=result.spec.name or guest, demand=signal, holdings=result.leased[guest],
+                smoothed=wanted if filtered else None, rmse=result.summary["guests"][guest].get("rmse"),
+            ))  # fmt: skip
     return loads
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -116,17 +117,8 @@ def terms_side_by_side(
     Raises ``ValueError`` without loads.
     """
     _some(loads, "loads")
-
-    def draw(figure: Figure) -> None:
-        panels = stacked(figure, len(loads))
-        for axes, load in zip(panels, loads, strict=True):
-            _load(axes, load, window)
-            axes.set_title(_titled(load, None), fontsize=10)
-            _amount_axis(axes, units)
-        _time_axis(panels[-1], window)
-        _head(figure, title, panels[0])
-
-    return draw_figure(stem, (WIDTH, 1.0 + 1.9 * len(loads)), draw)
+    panels = [(_titled(load, None), partial(_load, load=load, window=window)) for load in loads]
+    return _panels(stem, panels, window, title, units, 1.0, 1.9)
 
 
 def stacked_guests(
@@ -147,18 +139,13 @@ def stacked_guests(
     names = list(dict.fromkeys(name for guests in panels.values() for name in guests))
     _some(names, "guests")
 
-    def draw(figure: Figure) -> None:
-        rows = stacked(figure, len(panels))
-        for axes, (panel, guests) in zip(rows, panels.items(), strict=True):
-            _stack(axes, guests, names, window)
-            if capacity is not None:
-                axes.axhline(capacity, color=BLACK, linestyle="--", linewidth=1.0, label=f"capacity ({capacity:g})")
-            axes.set_title(panel, fontsize=10)
-            _amount_axis(axes, units)
-        _time_axis(rows[-1], window)
-        _head(figure, title, rows[0])
+    def fill(axes: Axes, guests: Mapping[str, SignalSteps]) -> None:
+        _stack(axes, guests, names, window)
+        if capacity is not None:
+            axes.axhline(capacity, color=BLACK, linestyle="--", linewidth=1.0, label=f"capacity ({capacity:g})")
 
-    return draw_figure(stem, (WIDTH, 1.2 + 2.4 * len(panels)), draw)
+    rows = [(panel, partial(fill, guests=guests)) for panel, guests in panels.items()]
+    return _panels(stem, rows, window, title, units, 1.2, 2.4)
 
 
 def site_usage(
@@ -166,33 +153,17 @@ def site_usage(
 ) -> tuple[Path, Path]:
     """What is held at each site against its capacity, one panel each. Raises ``ValueError`` without sites."""
     _some(sites, "sites")
-
-    def draw(figure: Figure) -> None:
-        rows = stacked(figure, len(sites))
-        for axes, (name, (held, capacity)) in zip(rows, sites.items(), strict=True):
-            _site(axes, held, capacity, window)
-            axes.set_title(name, fontsize=10)
-            _amount_axis(axes, units)
-        _time_axis(rows[-1], window)
-        _head(figure, "Site usage", rows[0])
-
-    return draw_figure(stem, (WIDTH, 1.2 + 1.9 * len(sites)), draw)
+    rows = [(name, partial(_site, held=held, capacity=most, window=window)) for name, (held, most) in sites.items()]
+    return _panels(stem, rows, window, "Site usage", units, 1.2, 1.9)
 
 
-def fidelity_against(stem: Path, curves: Curves, x: Axis, *, measured: Curves | None = None) -> tuple[Path, Path]:
+def fidelity_against(stem: Path, curves: Curves, x: Axis) -> tuple[Path, Path]:
     """The usable share of the lease term, against its length as in Shirako's figure 5, or against another key.
 
-    ``curves`` are points (x, fidelity from 0 to 1) by kind of resource; ``measured`` adds points without a line, in the
-    colour of the curve of that name, from an emulation. Raises ``ValueError`` without curves.
+    ``curves`` are points (x, fidelity from 0 to 1) by kind of resource. Raises ``ValueError`` without curves.
     """
-    _some(curves, "curves")
 
-    def draw(figure: Figure) -> None:
-        axes = figure.subplots()
-        for index, (name, points) in enumerate(curves.items()):
-            draw_curve(axes, index, name, points, marker=measured is None)
-            if measured is not None and measured.get(name):
-                draw_curve(axes, index, f"{name}, emulated", measured[name], line=False)
+    def finish(axes: Axes) -> None:
         axes.set_title("Fidelity: usable share of the lease term")
         _axis(axes, x, ())
         axes.set_ylabel("fidelity")
@@ -200,7 +171,7 @@ def fidelity_against(stem: Path, curves: Curves, x: Axis, *, measured: Curves | 
         axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
         axes.legend(loc="lower right")
 
-    return draw_figure(stem, (7.5, 4.5), draw)
+    return _curves(stem, curves, finish)
 
 
 def alpha_curves(
@@ -210,12 +181,8 @@ def alpha_curves(
 
     ``curves`` are points (x, alpha in ms, both above 0). Raises ``ValueError`` without curves.
     """
-    _some(curves, "curves")
 
-    def draw(figure: Figure) -> None:
-        axes = figure.subplots()
-        for index, (name, points) in enumerate(curves.items()):
-            draw_curve(axes, index, name, points)
+    def finish(axes: Axes) -> None:
         axes.set_title(title or f"Overhead per tick against {x.split(' (')[0]}")
         axes.set_xscale("log")
         axes.set_yscale("log")
@@ -227,7 +194,7 @@ def alpha_curves(
         axes.yaxis.set_minor_formatter(NullFormatter())
         axes.legend()
 
-    return draw_figure(stem, (7.5, 4.5), draw)
+    return _curves(stem, curves, finish)
 
 
 def rmse_against(stem: Path, curves: Curves, x: Axis, *, units: str = "nodes") -> tuple[Path, Path]:
@@ -235,27 +202,57 @@ def rmse_against(stem: Path, curves: Curves, x: Axis, *, units: str = "nodes") -
 
     ``curves`` are points (x, error in units). Raises ``ValueError`` without curves.
     """
+    found = [point for points in curves.values() for point in points]
+
+    def finish(axes: Axes) -> None:
+        for at in found:
+            axes.annotate(f"{at[1]:.1f}", at, textcoords="offset points", xytext=(0, 7), ha="center", fontsize=8)
+        axes.set_title("Error between demand and holdings")
+        _axis(axes, x, [at for at, _ in found])
+        axes.set_ylabel(f"root mean square error ({units})")
+        axes.set_ylim(0, 1.15 * max((error for _, error in found), default=0.0) or 1.0)
+        axes.legend()
+
+    return _curves(stem, curves, finish)
+
+
+# --- parts of figures -----------------------------------------------------------------------------------------
+
+
+def _panels(
+    stem: Path,
+    panels: Sequence[tuple[str, Callable[[Axes], None]]],
+    window: Term,
+    title: str,
+    units: str,
+    head: float,
+    height: float,
+) -> tuple[Path, Path]:
+    """Panels of one figure over time, by title: each is ``height`` inches high, and what is above them ``head``."""
+
+    def draw(figure: Figure) -> None:
+        rows = stacked(figure, len(panels))
+        for axes, (name, fill) in zip(rows, panels, strict=True):
+            fill(axes)
+            axes.set_title(name, fontsize=10)
+            _amount_axis(axes, units)
+        _time_axis(rows[-1], window)
+        _head(figure, title, rows[0])
+
+    return draw_figure(stem, (WIDTH, head + height * len(panels)), draw)
+
+
+def _curves(stem: Path, curves: Curves, finish: Callable[[Axes], None]) -> tuple[Path, Path]:
+    """A figure of curves, whose titles and axes ``finish`` makes."""
     _some(curves, "curves")
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
         for index, (name, points) in enumerate(curves.items()):
             draw_curve(axes, index, name, points)
-            for term, error in points:
-                axes.annotate(
-                    f"{error:.1f}", (term, error), textcoords="offset points", xytext=(0, 7), ha="center", fontsize=8
-                )
-        axes.set_title("Error between demand and holdings")
-        _axis(axes, x, [point[0] for points in curves.values() for point in points])
-        axes.set_ylabel(f"root mean square error ({units})")
-        highest = max((error for points in curves.values() for _, error in points), default=0.0)
-        axes.set_ylim(0, 1.15 * highest or 1.0)
-        axes.legend()
+        finish(axes)
 
     return draw_figure(stem, (7.5, 4.5), draw)
-
-
-# --- parts of figures -----------------------------------------------------------------------------------------
 
 
 def _xy(function: SignalSteps, window: Term) -> tuple[list[float], list[float]]:
@@ -306,25 +303,12 @@ def _site(axes: Axes, held: SignalSteps, capacity: SignalSteps | float, window: 
         axes.axhline(capacity, color=BLACK, linestyle="--", linewidth=1.0, label="capacity")
 
 
-def draw_curve(
-    axes: Axes,
-    index: int,
-    name: str,
-    points: Sequence[tuple[float, float]],
-    *,
-    marker: bool = True,
-    line: bool = True,
-) -> None:
+def draw_curve(axes: Axes, index: int, name: str, points: Sequence[tuple[float, float]]) -> None:
     points = sorted(points)
     axes.plot(
-        [x for x, _ in points],
-        [y for _, y in points],
-        color=PALETTE[index % len(PALETTE)],
-        linestyle=DASHES[index % len(DASHES)] if line else "none",
-        marker=MARKERS[index % len(MARKERS)] if marker else None,
-        markersize=5,
-        label=name,
-    )
+        [x for x, _ in points], [y for _, y in points], color=PALETTE[index % len(PALETTE)],
+        linestyle=DASHES[index % len(DASHES)], marker=MARKERS[index % len(MARKERS)], markersize=5, label=name,
+    )  # fmt: skip
 
 
 def stacked(figure: Figure, count: int) -> list[Axes]:

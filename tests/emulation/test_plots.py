@@ -63,8 +63,8 @@ DRAWINGS: dict[str, tuple[Drawing, list[str]]] = {
         ["Site usage", "duke", "unc", "held", "capacity", "nodes"],
     ),
     "fidelity": (
-        lambda stem: plots.fidelity_against(stem, CURVES, LEASE_TERM, measured={"a VM": [(HOUR, 0.89)]}),
-        ["fidelity", "a VM", "a VM, emulated", "a machine", "lease term", "100%", "1h", "1d"],
+        lambda stem: plots.fidelity_against(stem, CURVES, LEASE_TERM),
+        ["fidelity", "a VM", "a machine", "lease term", "100%", "1h", "1d"],
     ),
     "alpha": (
         lambda stem: plots.alpha_curves(stem, {"l = 1": [(600, 0.02), (3600, 0.01)], "l = 24": [(600, 0.3)]}),

@@ -36,7 +36,7 @@ from leasekit.emulation.coallocation.experiment import (
     draw_requests,
 )
 from leasekit.emulation.lean import LeanWorld
-from leasekit.emulation.processes import spread_over
+from leasekit.emulation.outputs import spread_over
 from leasekit.emulation.world import Outcome, World
 
 TYPE: Final = "cpu"

@@ -36,8 +36,7 @@ from leasekit.emulation.energy.requests import (
     window_of,
 )
 from leasekit.emulation.metrics import Series
-from leasekit.emulation.outputs import make_folder, write_json, write_rows, writing
-from leasekit.emulation.processes import spread_over
+from leasekit.emulation.outputs import make_folder, spread_over, write_json, write_rows, writing
 from leasekit.policies.authority.energy import EnergySettings
 from leasekit.policies.authority.energy_plan import EnergyPowerSettings
 
