@@ -97,7 +97,7 @@ def test_calendars_miss_units_over_a_window() -> None:
     """Over its time, and not before or after; removed, it takes nothing."""
     kernel = Kernel(ActorSettings())
     inventory, units = units_of(kernel, [])
-    calendars = Calendars(kernel, inventory, units, DemandQueue({}, watches=False))
+    calendars = Calendars(kernel, inventory, units, lambda: None)
     window = calendars.announce(("a",), "", HOUR, 2 * HOUR, reason="works", close=False)
     with pytest.raises(CommandError, match="is in window-1 already"):
         calendars.announce((), "vm", HOUR, 3 * HOUR, reason="more", close=False)
@@ -150,7 +150,7 @@ class Site:
             kernel, inventory, settings.failures_max, saved.begin, lambda unit: self.outages.waits(unit)
         )
         self.demands = demands = DemandQueue(known, watches=False)
-        self.calendars = calendars = Calendars(kernel, inventory, units, demands)
+        self.calendars = calendars = Calendars(kernel, inventory, units, demands.look_again)
         self.claims = claims = SiteClaims(kernel, keyring, known, settings)
         updates = LeaseUpdates(kernel, self.served, units, saved, claims.root_signer)
         self.delegations = SiteDelegations(kernel, keyring, inventory, claims, settings)
@@ -158,7 +158,7 @@ class Site:
         self.incidents = Incidents(kernel, keyring, reports, settings)
         told = ClaimReports(kernel, keyring, notices, reports)
         accusations = Accusations(kernel, keyring, claims, self.incidents, told)
-        limits = DelegationLimits(kernel, keyring, self.delegations.issued, demands, reports)
+        limits = DelegationLimits(kernel, keyring, self.delegations.issued, known, reports)
         accounts = ClaimAccounts(kernel, keyring, claims, limits, accusations)
         admission = TicketAdmission(kernel, claims, calendars, accounts, told)
         history = (claims.check_unused, self.incidents.check_issuers, limits.check_reclaimed)

@@ -61,7 +61,7 @@ class Authority(Server[SiteLease]):
         self.saved = saved = SiteSaved(kernel, keyring, self.leases, inventory, settings)
         self.units = units = Units(kernel, inventory, settings.failures_max, saved.begin, self._waits)
         self.demands = demands = DemandQueue(self.leases, watches=getattr(mapper, "watches", False) is True)
-        self.calendars = calendars = Calendars(kernel, inventory, units, demands)
+        self.calendars = calendars = Calendars(kernel, inventory, units, demands.look_again)
 
         # What is known of claims, and who is to blame.
         self.claims = claims = SiteClaims(kernel, keyring, self.leases, settings)
@@ -72,7 +72,7 @@ class Authority(Server[SiteLease]):
         self.incidents = Incidents(kernel, keyring, self.reports, settings)
         told = ClaimReports(kernel, keyring, self.notices, self.reports)
         accusations = Accusations(kernel, keyring, claims, self.incidents, told)
-        limits = DelegationLimits(kernel, keyring, issued, demands, self.reports)
+        limits = DelegationLimits(kernel, keyring, issued, self.leases, self.reports)
         accounts = ClaimAccounts(kernel, keyring, claims, limits, accusations)
         admission = TicketAdmission(kernel, claims, calendars, accounts, told)
         history = (claims.check_unused, self.incidents.check_issuers, limits.check_reclaimed)

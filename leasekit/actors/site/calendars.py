@@ -18,7 +18,6 @@ import attrs
 from leasekit.actors.issued import Issued, withheld_shares
 from leasekit.actors.kernel import Kernel, command, query, shown
 from leasekit.actors.served import Notices
-from leasekit.actors.site.turns import DemandQueue
 from leasekit.actors.site.units import Inventory, Units
 from leasekit.core.errors import CommandError
 from leasekit.core.leases import authority as au
@@ -42,7 +41,8 @@ class Calendars:
     _kernel: Kernel
     _inventory: Inventory
     _units: Units
-    _demands: DemandQueue
+    _look_again: Callable[[], None]
+    """Have the mapper see that units are there again."""
     _tables: dict[str, Timetable] = attrs.field(factory=dict, init=False)
     windows: dict[str, Window] = attrs.field(factory=dict, init=False)
     _dips: dict[tuple[str, str], int] = attrs.field(factory=dict, init=False)
@@ -168,8 +168,7 @@ class Calendars:
         if type_ and type_ not in self._inventory.types:
             raise CommandError(f"type: found {type_!r}, there are {', '.join(self._inventory.types)}")
         for name in names:
-            if name not in self._units:
-                raise CommandError(f"no unit {name!r} here; `leasekit site units` shows those there are")
+            self._units.find(name)
         chosen = [u.id for u in self._units if (not names or u.id in names) and (not type_ or u.type == type_)]
         if not chosen:
             raise CommandError(f"units: none of {', '.join(names)} is of type {type_!r}")
@@ -222,7 +221,7 @@ class Calendars:
         del self.windows[window.id]
         self.count_all(window)
         self._kernel.erase(window)
-        self._demands.look_again()
+        self._look_again()
 
     def _due(self, window: Window) -> None:
         if window.end <= self._kernel.now:

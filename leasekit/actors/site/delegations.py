@@ -4,7 +4,7 @@ it, beyond what each claim says by itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 
@@ -14,7 +14,6 @@ from leasekit.actors.peering import Keyring
 from leasekit.actors.served import Reports
 from leasekit.actors.settings import AuthoritySettings, DelegationSpec
 from leasekit.actors.site.claims import VOID, SiteClaims
-from leasekit.actors.site.turns import DemandQueue
 from leasekit.actors.site.units import Inventory
 from leasekit.core.claims.claim import DEGREE_ONE, Ticket, decode_ticket, delegate_root
 from leasekit.core.claims.evidence import in_words
@@ -156,7 +155,7 @@ class DelegationLimits:
     _kernel: Kernel
     _keyring: Keyring
     _issued: Issued
-    _demands: DemandQueue
+    _leases: Mapping[str, SiteLease]
     _reports: Reports
 
     def check_reclaimed(self, ticket: Ticket) -> None:
@@ -179,7 +178,7 @@ class DelegationLimits:
             return
         most = max(decode_ticket(one.ticket).leaf.capacity for one in claims.values())
         used = Profile(0, self._kernel.now)
-        for lease in self._demands.leases.values():
+        for lease in self._leases.values():
             if lease.ended < 0 and lease.pending != au.CLOSING and lease.origin in claims:
                 for units, start, end in _held_by(lease):
                     if max(start, self._kernel.now) < end:

@@ -274,18 +274,13 @@ class UnitFailures:
         """``unit`` is down, for ``reason``. With ``lease`` and ``setup``, as ``watched`` told them, only if it is
         still that one's, from that setup.
         """
-        name = str(arguments.get("unit", ""))
-        if name not in self._units:
-            raise CommandError(f"no unit {name!r} here; `leasekit site units` shows those there are")
-        unit = self._units[name]
-        lease = str(arguments.get("lease", unit.lease))
+        unit = self._units.find(str(arguments.get("unit", "")))
+        name, lease = unit.id, str(arguments.get("lease", unit.lease))
         if unit.state != au.UP:
             raise CommandError(f"unit {name} is {unit.state}: only one that is {au.UP} can be said to have failed")
         if unit.lease != lease or arguments.get("setup", unit.setup) != unit.setup:
             raise CommandError(f"unit {name} has another lease by now, or was set up anew")
-        text = arguments.get("reason")
-        reason = said(text) if text else Reason(Code.DOWN)
-        self._units.lose(unit, reason)
+        self._units.lose(unit, _reason(arguments, Code.DOWN))
         if unit.retire:
             self._calendars.count(unit.type)
         self._replacements.go_on_without(self._leases.by_id[lease], unit)
@@ -341,9 +336,7 @@ class UnitCommands:
 
     @command("unit.disable")
     def _disable_unit(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        text = arguments.get("reason")
-        reason = said(text) if text else Reason(Code.OUT_OF_SERVICE)
-        unit = self._units.retire(str(arguments.get("unit", "")), reason)
+        unit = self._units.retire(str(arguments.get("unit", "")), _reason(arguments, Code.OUT_OF_SERVICE))
         self._calendars.count(unit.type)
         return {"unit": unit.id, "state": unit.state, **view(unit.retire)}
 
@@ -368,3 +361,8 @@ class UnitCommands:
             if unit.state == au.UP
             for lease in (self._leases.by_id.get(unit.lease),)
         ]
+
+
+def _reason(arguments: Mapping[str, Any], otherwise: Code) -> Reason:
+    text = arguments.get("reason")
+    return said(text) if text else Reason(otherwise)

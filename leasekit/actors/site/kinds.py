@@ -117,7 +117,9 @@ class Kinds:
         return spent < SLICE
 
     def accepts(self, type_: str, text: str) -> Callable[[str], bool]:
-        """What says of a unit of the type whether a filter accepts it. Raises ``FilterError``."""
+        """What says of a unit of the type whether a filter accepts it; none accepts all. Raises ``FilterError``."""
+        if not text:
+            return self._of.__contains__
         answers, of = self._asked(type_, text), self._of
         accepted = answers.accepted
         return accepted.__contains__ if answers.names_units else lambda unit: of[unit] in accepted

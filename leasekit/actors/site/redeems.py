@@ -334,10 +334,8 @@ class RedeemedTickets:
         if lease.noticed >= 0:
             raise TicketError(Code.NOTICED, who=lease.id, at=lease.noticed, because=lease.notice)
         if leaf.type != lease.type or leaf.term.start != lease.term.end:
-            raise TicketError(
-                Code.WRONG_TERM,
-                f"lease {lease.id} ends at {mark(lease.term.end)}, the claim starts at {mark(leaf.term.start)}",
-            )
+            ends, starts = mark(lease.term.end), mark(leaf.term.start)
+            raise TicketError(Code.WRONG_TERM, f"lease {lease.id} ends at {ends}, the claim starts at {starts}")
         until = self._admission.admit(ticket)
         self._terms.accept(lease, message, leaf, until)
 
@@ -346,35 +344,25 @@ class RedeemedTickets:
         if not message.ticket:
             self._terms.accept_configuration(lease, message)
             return
-        known = self._claims.get(lease.claim)
+        known, who = self._claims.get(lease.claim), f"lease {lease.id}"
         if known is not None and decode_ticket(message.ticket).leaf.term.end <= known.term.start:
-            raise TicketError(
-                Code.TOO_LATE, f"lease {lease.id} has gone on to its extension, at {mark(known.term.start)}"
-            )
+            raise TicketError(Code.TOO_LATE, f"{who} has gone on to its extension, at {mark(known.term.start)}")
         ticket, leaf = self._checks.check(peer, message.ticket, message.resource)
+        starts, ends = mark(leaf.term.start), mark(leaf.term.end)
         if leaf.type != lease.type:
-            raise TicketError(
-                Code.TYPE_CHANGED, f"lease {lease.id} is of type {lease.type!r}, the claim of {leaf.type!r}"
-            )
+            raise TicketError(Code.TYPE_CHANGED, f"{who} is of type {lease.type!r}, the claim of {leaf.type!r}")
         if leaf.constraints.get(REPLACES) != lease.claim.hex():
-            raise TicketError(
-                Code.REPLACES, f"claim {leaf.id[:16]} does not say that it replaces that of lease {lease.id}"
-            )
-        extension = lease.extension
+            raise TicketError(Code.REPLACES, f"claim {leaf.id[:16]} does not say that it replaces that of {who}")
         # Its issuer is that of the first one, or has another key by now.
         issuer = bytes.fromhex(known.issuer) if known is not None else lease.root
         cut = check_statement(self._keyring.scheme, message.truncation, TRUNCATION, signer=issuer, subject=lease.claim)
         if cut.at != leaf.term.start or cut.at >= lease.term.end:
-            raise TicketError(
-                Code.WRONG_TERM, f"lease {lease.id} is cut off at {mark(cut.at)}, the claim starts at "
-                f"{mark(leaf.term.start)}; its "
-                f"term ends at {mark(lease.term.end)}"
-            )  # fmt: skip
-        if extension is not None and leaf.term.end != extension.term.start:
-            raise TicketError(
-                Code.WRONG_TERM,
-                f"lease {lease.id} goes on from {mark(extension.term.start)}: the claim ends at {mark(leaf.term.end)}",
-            )
+            text = f"{who} is cut off at {mark(cut.at)}, the claim starts at {starts}"
+            raise TicketError(Code.WRONG_TERM, f"{text}; its term ends at {mark(lease.term.end)}")
+        later = lease.extension
+        if later is not None and leaf.term.end != later.term.start:
+            text = f"{who} goes on from {mark(later.term.start)}: the claim ends at {ends}"
+            raise TicketError(Code.WRONG_TERM, text)
         self._terms.accept(lease, message, leaf, self._admission.replace(lease, ticket))
 
 

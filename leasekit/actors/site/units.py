@@ -270,8 +270,7 @@ class Units:
         """Units that can be given out, and that a filter accepts: clean ones first (fewest failures, then inventory
         order), then those in teardown, and those that must be switched on at the end. Raises ``FilterError``.
         """
-        accepts = self.kinds.accepts(type_, filter) if filter else _any
-        return self._offer(type_, accepts)
+        return self._offer(type_, self.kinds.accepts(type_, filter))
 
     def _offer(self, type_: str, accepts: Callable[[str], bool]) -> Iterator[UnitView]:
         dark = []
@@ -526,7 +525,7 @@ class Units:
         """Take a unit out of service: at once if it is free, else when its lease has given it up. Raises
         ``CommandError``.
         """
-        unit = self._find(name)
+        unit = self.find(name)
         if unit.state == au.OUT or unit.retire:
             raise CommandError(f"unit {name} is out of service already: {words(unit.reason or unit.retire)}")
         unit.retire = reason
@@ -540,7 +539,7 @@ class Units:
 
     def bring_back(self, name: str) -> SiteUnit:
         """Put a unit into service again, after its teardown where that failed before. Raises ``CommandError``."""
-        unit = self._find(name)
+        unit = self.find(name)
         named = name in self._inventory
         if not named and not unit.left:
             raise CommandError(f"unit {name} is {words(GONE)}")
@@ -557,7 +556,8 @@ class Units:
         self._fire_nothing(unit)
         return unit
 
-    def _find(self, name: str) -> SiteUnit:
+    def find(self, name: str) -> SiteUnit:
+        """The unit of that name. Raises ``CommandError``."""
         unit = self._units.get(name)
         if unit is None:
             raise CommandError(f"no unit {name!r} here; `leasekit site units` shows those there are")
@@ -593,10 +593,6 @@ class UnitsSnapshot:
     def all(self, type_: str, filter: str = "", /) -> list[UnitView]:
         """As :meth:`Units.all`."""
         return list(_fitting((view for view in self._views.values() if view.type == type_), filter))
-
-
-def _any(unit: str) -> bool:
-    return True
 
 
 def _fitting(views: Iterable[UnitView], text: str) -> Iterator[UnitView]:
