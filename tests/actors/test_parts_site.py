@@ -12,21 +12,42 @@ from leasekit.actors.peering import Keyring
 from leasekit.actors.served import Notices, Reports, Served
 from leasekit.actors.settings import ActorSettings, AuthoritySettings, DelegationSpec, Peer, UnitGroup
 from leasekit.actors.site.calendars import Calendars, Maintenance, WithheldShares
-from leasekit.actors.site.claims import Accusations, ClaimReports, Incidents, SiteClaims
-from leasekit.actors.site.closes import ClaimVoids, Closes, DoubleUse, EarlyEnds, Relinquishments
-from leasekit.actors.site.delegations import DelegationLimits, SiteDelegations
+from leasekit.actors.site.claims import (
+    Accusations,
+    ClaimReports,
+    DelegationLimits,
+    Incidents,
+    SiteClaims,
+    SiteDelegations,
+)
 from leasekit.actors.site.failures import Replacements, SiteOutages, UnitCommands, UnitEnds, UnitFailures
-from leasekit.actors.site.leases import Assignment, LeaseEnds, LeaseTimes, LeaseUpdates, SiteLeases
+from leasekit.actors.site.leases import (
+    GROW,
+    NEW,
+    REPLACE,
+    SHRINK,
+    Assignment,
+    DemandQueue,
+    LeaseEnds,
+    LeaseTimes,
+    LeaseUpdates,
+    SiteLeases,
+    demand_of,
+)
 from leasekit.actors.site.redeems import (
     AcceptedTerms,
     ClaimAccounts,
+    ClaimVoids,
+    Closes,
+    DoubleUse,
+    EarlyEnds,
     RedeemedTickets,
     Redemptions,
+    Relinquishments,
     TicketAdmission,
     TicketChecks,
 )
 from leasekit.actors.site.saved import SiteSaved
-from leasekit.actors.site.turns import GROW, NEW, REPLACE, SHRINK, DemandQueue, demand_of
 from leasekit.actors.site.units import Inventory, Units
 from leasekit.core.claims.claim import Ticket, delegate, delegate_root
 from leasekit.core.claims.keys import ED25519, Keypair, key_tag

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from wire_strategies import messages
 
 from leasekit.actors.settings import BrokerSettings
-from leasekit.actors.site.closes import STRAYS_MAX
+from leasekit.actors.site.redeems import STRAYS_MAX
 from leasekit.core.claims.statements import RELINQUISHMENT, state
 from leasekit.core.leases import authority, broker, service_manager
 from leasekit.core.protocol.codec import decode_message, encode_message

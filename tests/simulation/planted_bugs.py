@@ -41,12 +41,12 @@ from leasekit.actors.peering import Peering
 from leasekit.actors.served import Served
 from leasekit.actors.site.calendars import Calendars, Maintenance
 from leasekit.actors.site.claims import SiteClaims
-from leasekit.actors.site.closes import EarlyEnds
 from leasekit.actors.site.failures import SiteOutages
 from leasekit.actors.site.leases import SiteLeases
 from leasekit.actors.site.redeems import (
     AcceptedTerms,
     ClaimAccounts,
+    EarlyEnds,
     RedeemedTickets,
     Redemptions,
     TicketAdmission,

@@ -13,21 +13,38 @@ from leasekit.actors.issued import Issued
 from leasekit.actors.kernel import query, shown
 from leasekit.actors.settings import AuthoritySettings, Peer
 from leasekit.actors.site.calendars import Calendars, Maintenance, WithheldShares
-from leasekit.actors.site.claims import Accusations, ClaimReports, Incidents, SiteClaims
-from leasekit.actors.site.closes import ClaimVoids, Closes, DoubleUse, EarlyEnds, Relinquishments
-from leasekit.actors.site.delegations import DelegationLimits, SiteDelegations
+from leasekit.actors.site.claims import (
+    Accusations,
+    ClaimReports,
+    DelegationLimits,
+    Incidents,
+    SiteClaims,
+    SiteDelegations,
+)
 from leasekit.actors.site.failures import Replacements, SiteOutages, UnitCommands, UnitEnds, UnitFailures
-from leasekit.actors.site.leases import Assignment, LeaseEnds, LeaseTimes, LeaseUpdates, SiteLeases
+from leasekit.actors.site.leases import (
+    Assignment,
+    DemandQueue,
+    LeaseEnds,
+    LeaseTimes,
+    LeaseUpdates,
+    SiteLeases,
+    SiteTurns,
+)
 from leasekit.actors.site.redeems import (
     AcceptedTerms,
     ClaimAccounts,
+    ClaimVoids,
+    Closes,
+    DoubleUse,
+    EarlyEnds,
     RedeemedTickets,
     Redemptions,
+    Relinquishments,
     TicketAdmission,
     TicketChecks,
 )
 from leasekit.actors.site.saved import SiteSaved
-from leasekit.actors.site.turns import DemandQueue, SiteTurns
 from leasekit.actors.site.units import Inventory, Units, summary
 from leasekit.core.claims.keys import Scheme, Signer
 from leasekit.core.leases.outage import Outage

@@ -22,8 +22,7 @@ import attrs
 from leasekit.actors.kernel import Kernel, command, query, shown
 from leasekit.actors.settings import AuthoritySettings
 from leasekit.actors.site.calendars import Calendars
-from leasekit.actors.site.leases import LeaseUpdates, SiteLeases
-from leasekit.actors.site.turns import REPLACE, DemandQueue
+from leasekit.actors.site.leases import REPLACE, DemandQueue, LeaseUpdates, SiteLeases
 from leasekit.actors.site.units import Units
 from leasekit.core.drivers import LEASE, SITE, Blame
 from leasekit.core.errors import CommandError

@@ -43,12 +43,11 @@ from leasekit.actors.settings import (
 )
 from leasekit.actors.site.authority import Authority
 from leasekit.actors.site.calendars import Calendars
-from leasekit.actors.site.claims import Incidents, SiteClaims
-from leasekit.actors.site.closes import Closes
-from leasekit.actors.site.delegations import SiteDelegations
+from leasekit.actors.site.claims import Incidents, SiteClaims, SiteDelegations
 from leasekit.actors.site.failures import SiteOutages
+from leasekit.actors.site.leases import DemandQueue
+from leasekit.actors.site.redeems import Closes
 from leasekit.actors.site.saved import SiteSaved
-from leasekit.actors.site.turns import DemandQueue
 from leasekit.actors.site.units import Inventory, Units
 from leasekit.actors.turns import MapperTurns
 from leasekit.core.claims.keys import UNSIGNED, UnsignedIdentity
