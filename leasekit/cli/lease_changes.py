@@ -10,9 +10,9 @@ import click
 from click.core import ParameterSource
 
 from leasekit.actors.settings import GuestSettings
-from leasekit.cli.lease_views import last_end, show_lease
+from leasekit.cli.lease_looks import last_end, show_lease
 from leasekit.cli.output import clean, example, json_option, print_json, report
-from leasekit.cli.places import DeployPlace, daemon_options
+from leasekit.cli.places import GUEST, DeployPlace, daemon_options
 from leasekit.cli.times import PAIR, SPAN, WHEN, Count, now, to_second
 from leasekit.cli.topology import request_topology
 from leasekit.cli.watching import Following, WatchOutcome
@@ -21,7 +21,6 @@ from leasekit.core.errors import LeasekitError
 from leasekit.core.reasons import counted
 from leasekit.core.time import Duration, Instant, format_duration
 
-GUEST = "guest"
 TRIES = 3
 """How many plans of a topology are tried, unless --tries says."""
 ANSWER_WITHIN: Duration = GuestSettings().request_timeout

@@ -1,24 +1,175 @@
-"""``leasekit lease``: list leases, show them, follow them."""
+"""``leasekit lease``: list leases, show them, follow them, get into their units.
+
+Guest, broker and site know different things of a lease, and all can be shown.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from leasekit.cli.lease_views import list_leases, show_history, show_lease, transition_line
-from leasekit.cli.output import clean, example, json_option, print_json, print_json_line, report
-from leasekit.cli.places import DeployPlace, daemon_options
-from leasekit.cli.times import Count
+from leasekit.cli.output import (
+    clean,
+    example,
+    json_option,
+    pairs,
+    print_fields,
+    print_json,
+    print_json_line,
+    print_table,
+    report,
+)
+from leasekit.cli.places import GUEST, DeployPlace, daemon_options
+from leasekit.cli.times import Count, now, show_when, to_second
+from leasekit.config.instants import dated, shown
 from leasekit.core.errors import LeasekitError
+from leasekit.core.leases.machine import NONE
+from leasekit.core.reasons import counted
 
 if TYPE_CHECKING:
     from leasekit.runtime.client import ControlClient
 
-GUEST = "guest"
+HISTORY_COLUMNS = ("at", "event", "from", "to", "why")
+
+
+def show_lease(lease: Mapping[str, Any]) -> None:
+    """One lease with all that is known of it."""
+    print_fields(_fields(lease))
+    units = lease.get("units")
+    if isinstance(units, list) and units and isinstance(units[0], dict):
+        rows = [(u["unit"], u["state"], u["reason"], pairs(u["properties"])) for u in units]
+        print_table(("unit", "state", "reason", "properties"), rows, empty="")
+
+
+def _fields(lease: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
+    instant = now()
+    for key in ("id", "name", "slice", "type", "broker", "site", "holder", "state"):
+        yield key, lease.get(key)
+    yield "pending", _not_none(lease.get("pending"))
+    yield "join", _not_none(lease.get("join"))
+    yield "reason", lease.get("reason")
+    before = lease.get("resumes")
+    yield "resumes", f"{before['lease']}, suspended {show_when(before['suspended'], instant)}" if before else ""
+    yield "suspended", "at its end" if lease.get("suspends") else ""
+    for key in ("requested", "approved", "granted", "next"):
+        yield key, _holding(lease.get(key))
+    for extension in (lease.get("renewal"), *lease.get("further", ())):
+        yield "goes on", _goes_on(extension, lease.get("name") or lease["id"])
+    for claim in lease.get("claims", ()):
+        yield "claim", f"{_holding(claim)} of {claim['source']}"
+    if lease.get("wanted") is not None:
+        yield "wanted", f"{counted(lease['wanted'])} over {_term(lease['term'])}"
+    if lease.get("end") is not None:
+        yield "ended" if lease["state"] in ("closed", "failed") else "ends", show_when(lease["end"], instant)
+    for key in ("configuration", "resource"):
+        yield key, pairs(lease.get(key) or {})
+    units = lease.get("units")
+    if isinstance(units, list) and units and isinstance(units[0], str):
+        yield "units", " ".join(units)
+
+
+def _not_none(value: Any) -> str:
+    return "" if value in (None, NONE) else str(value)
+
+
+def _holding(holding: Mapping[str, Any] | None) -> str:
+    if not holding:
+        return ""
+    op = f"{holding['op']}: " if "op" in holding else ""
+    extra = pairs(holding.get("properties") or {})
+    return f"{op}{counted(holding['units'])} over {_term(holding['term'])}{f' ({extra})' if extra else ''}"
+
+
+def _goes_on(extension: Mapping[str, Any] | None, name: str) -> str:
+    if not extension:
+        return ""
+    how = f" (`leasekit lease extend {name} --undo` takes it back)" if extension["undo"] else ""
+    return f"{_holding(extension)}{how}"
+
+
+def last_end(lease: Mapping[str, Any]) -> int:
+    """When it ends after all that it was extended by."""
+    extensions = [one for one in (lease["renewal"], *lease["further"]) if one]
+    return int(extensions[-1]["term"][1] if extensions else lease["end"])
+
+
+def _term(term: Sequence[int]) -> str:
+    return f"{to_second(term[0])} .. {to_second(term[1])}"
+
+
+def list_leases(leases: Sequence[Mapping[str, Any]]) -> None:
+    """Leases, one a line."""
+    instant = now()
+    theirs = bool(leases) and "holder" in leases[0]
+    groups = [lease.get("group", "") for lease in leases]
+    rows = [
+        (
+            lease["id"],
+            lease["holder"] if theirs else lease["name"],
+            lease["slice"],
+            lease["type"],
+            lease.get("site", ""),
+            _count(lease),
+            lease["state"] if lease["pending"] == NONE else f"{lease['state']} ({lease['pending']})",
+            _not_none(lease.get("join")),
+            show_when(_end(lease), instant),
+            lease["reason"],
+            *((group,) if any(groups) else ()),
+        )
+        for lease, group in zip(leases, groups, strict=True)
+    ]
+    columns = (
+        "id",
+        "holder" if theirs else "name",
+        "slice",
+        "type",
+        "site",
+        "units",
+        "state",
+        "join",
+        "ends",
+        "reason",
+        *(("group",) if any(groups) else ()),
+    )
+    print_table(columns, rows, empty="no leases", right=("units",))
+
+
+def _count(lease: Mapping[str, Any]) -> int:
+    units = lease.get("units")
+    if isinstance(units, int):
+        return units
+    if "wanted" in lease:
+        return int(lease["wanted"])
+    return int(lease["claims"][-1]["units"] if lease.get("claims") else lease["requested"]["units"])
+
+
+def _end(lease: Mapping[str, Any]) -> int:
+    if "end" in lease:
+        return int(lease["end"])
+    if lease.get("claims"):
+        return int(lease["claims"][-1]["term"][1])
+    return int((lease["term"] if "term" in lease else lease["requested"]["term"])[1])
+
+
+def show_history(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Transitions, one a line."""
+    lines = [(shown(r["at"]), r["event"], r["from_state"], r["to_state"], r["why"]) for r in rows]
+    print_table(HISTORY_COLUMNS, lines, empty="no transitions of such a lease")
+
+
+def transition_line(event: Mapping[str, Any]) -> str:
+    """One transition as a line of a stream."""
+    if "missed" in event:
+        return f"... {event['missed']} transitions were too many to show"
+    arrow = f"{event['from_state']} -> {event['to_state']}" if event["from_state"] else event["to_state"]
+    why = f": {event['why']}" if event["why"] else ""
+    return f"{shown(event['at'])} {event['lease']} {event['event']} {arrow}{dated(why)}"
 
 
 @click.command("list", epilog=example("leasekit lease list --slice web", "leasekit lease list --actor site --json"))
@@ -175,3 +326,86 @@ def with_topologies(
         if isinstance(found, Mapping):
             groups |= {part["lease"]: found["topology"] for part in found["parts"]}
     return [{**lease, "group": groups[lease["id"]]} if lease["id"] in groups else lease for lease in leases]
+
+
+def find_unit(client: Any, name: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """The lease and the unit that ``name`` means: ``UNIT``, ``LEASE/UNIT``, or a lease that has just one. Raises
+    ``LeasekitError`` with those that there are.
+    """
+    leases = [client.query("lease", lease=lease["id"]) for lease in client.query("leases", all=False, slice="")]
+    units = [(lease, unit) for lease in leases for unit in lease["units"]]
+
+    def names(lease: Mapping[str, Any], unit: Mapping[str, Any]) -> set[str]:
+        alone = {lease["name"], lease["id"]} if len(lease["units"]) == 1 else set()
+        return {unit["unit"], f"{lease['name']}/{unit['unit']}", f"{lease['id']}/{unit['unit']}", *alone}
+
+    found = [(lease, unit) for lease, unit in units if name in names(lease, unit)]
+    if len(found) == 1:
+        return found[0]
+    listed = ", ".join(f"{lease['name'] or lease['id']}/{unit['unit']}" for lease, unit in (found or units)[:20])
+    if found:
+        raise LeasekitError(f"{name!r} may be any of: {listed}")
+    raise LeasekitError(f"no unit {name!r} is leased; there are: {listed or 'none'}")
+
+
+@click.command(
+    context_settings={"ignore_unknown_options": True},
+    epilog=example("leasekit lease ssh vm-0", "leasekit lease ssh web/vm-0 -i ~/.ssh/web uptime"),
+)
+@click.argument("unit")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+@click.option(
+    "--identity", "-i", type=click.Path(path_type=Path, exists=True, dir_okay=False), metavar="FILE",
+    help="Log in with this private key, and no other [those of ssh and its agent].",
+)  # fmt: skip
+@click.option("--user", "-l", default="", help="Log in as this user [as the unit's properties say].")
+@daemon_options
+def ssh(place: DeployPlace, unit: str, command: Sequence[str], identity: Path | None, user: str) -> int:
+    """Log in to a unit, or run COMMAND there (after -- if it has options).
+
+    The unit's ssh server must have the host key that its site told. UNIT is a unit's name, LEASE/UNIT, or a lease
+    that has just one unit.
+    """
+    import shutil
+    import subprocess
+    import tempfile
+
+    from leasekit.drivers.ssh_login import login_of
+
+    program = shutil.which("ssh")
+    if program is None:
+        raise LeasekitError("there is no program ssh here (install openssh-client)")
+    with place.connect(GUEST) as client:
+        _, found = find_unit(client, unit)
+    login = login_of(found["properties"], user, strict=False)
+    if not login.host_key:
+        raise LeasekitError(f"unit {found['unit']} has no property host_key: its site has told of no ssh server there")
+    with tempfile.TemporaryDirectory(prefix="leasekit-ssh-") as folder:
+        known = Path(folder) / "known_hosts"
+        known.write_text(login.known_hosts(), "utf-8")
+        words = [program, *login.options(known, identity), "--", login.host, *command]
+        done = subprocess.run(words, check=False, env={**os.environ}, stdin=sys.stdin if sys.stdin else None)
+    return done.returncode
+
+
+@click.command(epilog=example("leasekit lease console vm-0"))
+@click.argument("unit")
+@daemon_options
+@json_option
+def console(place: DeployPlace, unit: str, as_json: bool) -> None:
+    """Print the last lines of a unit's console.
+
+    A console is its site's: the site's daemon must be one of the deploy file's, and run as the same user. Elsewhere ask
+    the site's operator, who has `leasekit site console`.
+    """
+    from leasekit.cli.site import show_console
+
+    with place.connect(GUEST) as client:
+        lease, found = find_unit(client, unit)
+    actors = place.deployment().actors
+    if lease["site"] not in actors:
+        raise LeasekitError(
+            f"unit {found['unit']} is at {lease['site']}, which is not in {place.deploy_file()}: ask its operator"
+        )
+    site = place._replace(actor=lease["site"])
+    show_console(site, found["unit"], as_json=as_json)

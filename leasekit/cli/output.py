@@ -1,13 +1,17 @@
-"""What commands print: one JSON document with ``--json``, tables and fields for a person without it.
+"""How commands print: tables and fields for people (coloured on a terminal), one JSON document for programs; and the
+files that they read or write.
 
-Data goes to standard output, everything else (progress, notes) to standard error. Names and reasons come from peers:
-characters that a terminal would obey are shown as escapes.
+Names, reasons and logs come from other parties: what a terminal would take for a command is shown as an escape.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import stat
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import click
@@ -16,6 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from leasekit.config.instants import dated, shown
+from leasekit.core.errors import LeasekitError
 
 WIDTH_UNKNOWN: Final = 240
 """The width of tables that don't go to a terminal: nothing is cut there."""
@@ -170,3 +175,43 @@ def pairs(properties: Mapping[str, Any]) -> str:
 def example(*lines: str) -> str:
     """The epilog of a command's help: one or more command lines."""
     return "\b\n" + "\n".join(["Example:", *(f"  {line}" for line in lines)])
+
+
+EXIT_PROBLEM: Final = 2
+STANDARD_INPUT: Final = "standard input"
+
+
+def is_standard_input(file: Path | str) -> bool:
+    """Whether standard input is meant."""
+    return str(file) == "-"
+
+
+def wrong_problem(text: str) -> int:
+    """Tell what is wrong with a problem file, in one line; the exit status of that."""
+    click.echo(f"leasekit: {clean(text)}", err=True)
+    return EXIT_PROBLEM
+
+
+def check_out_file(out: Path, source: Path) -> None:
+    """See before the work that ``out`` can be written, and that it is not ``source``, which would be lost.
+
+    What is there is left as it is. Raises ``click.UsageError`` for the source, ``LeasekitError`` for what can't be
+    written.
+    """
+    if not out.exists():
+        found = "" if out.parent.is_dir() else f"no folder {out.parent}"
+    elif _is_read(out, source):
+        raise click.UsageError(f"--out: found {out}, the file that is read, expected another one")
+    else:
+        found = "a folder" if out.is_dir() else "" if os.access(out, os.W_OK) else "no permission to write to it"
+    if found:
+        raise LeasekitError(f"--out: {out}: found {found}, expected a file that can be written")
+
+
+def _is_read(out: Path, source: Path) -> bool:
+    """Whether the two are one file, whatever they are called."""
+    try:
+        read = os.fstat(sys.stdin.fileno()) if is_standard_input(source) else source.stat()
+    except (OSError, ValueError):  # no such file, or nothing that has a number
+        return False
+    return stat.S_ISREG(read.st_mode) and os.path.samestat(read, out.stat())

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from leasekit.config.sockets import Door
     from leasekit.runtime.client import ControlClient
 
+GUEST: Final = "guest"
+BROKER: Final = "broker"
+SITE: Final = "authority"
 DEFAULT_FILE: Final = "leasekit.toml"
 FILE_VARIABLE: Final = "LEASEKIT_FILE"
 PLURALS: Final = {"guest": "guests", "broker": "brokers", "authority": "site authorities"}

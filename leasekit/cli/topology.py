@@ -1,14 +1,23 @@
-"""Leases of sites and of the bandwidth between them, all or nothing: asked for by a file, followed, shown, closed."""
+"""``leasekit slice``, and topologies: leases that belong together.
+
+A topology is sites and the bandwidth between them, all or nothing: asked for by a file, followed, shown, closed. The
+keys of its file are those of :mod:`leasekit.core.topology`; instants may be written as everywhere on the command line.
+"""
 
 from __future__ import annotations
 
+import sys
 import time
+import tomllib
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, closing
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 import click
 
+from leasekit.actors.settings import GuestSettings
 from leasekit.cli.output import (
     clean,
     console,
@@ -20,17 +29,189 @@ from leasekit.cli.output import (
     print_table,
     report,
 )
-from leasekit.cli.places import DeployPlace, daemon_options
-from leasekit.cli.times import now, term_columns, to_second
-from leasekit.cli.topology_file import read_topology_file
+from leasekit.cli.places import GUEST, DeployPlace, daemon_options
+from leasekit.cli.times import Count, now, parse_when, term_columns, to_second
+from leasekit.cli.watching import Following
+from leasekit.config.instants import parse_instant
 from leasekit.core.errors import LeasekitError
+from leasekit.core.json_text import JsonError, read_json
 from leasekit.core.leases import service_manager as sm
 from leasekit.core.leases.machine import NONE
+from leasekit.core.settings import SettingsError
+from leasekit.core.time import INSTANT_MAX, Duration, Instant
+from leasekit.core.topology import TopologyRequest, read_topology
 
 if TYPE_CHECKING:
     from leasekit.runtime.client import ControlClient
 
-GUEST: Final = "guest"
+SOON: Final[Duration] = GuestSettings().request_timeout
+"""How late a request may begin that names no start, or ``now``: as late as an answer is of use."""
+FILE_MAX: Final = 1024 * 1024
+"""The longest file that is read, in bytes."""
+
+INSTANTS: Final = ("start", "est", "lst")
+
+
+class TopologyFileError(LeasekitError):
+    """What is wrong with a topology file, a line for each fault that names file and key."""
+
+    def __init__(self, file: str, faults: list[str]) -> None:
+        super().__init__("\n".join(f"{file}: {fault}" for fault in faults))
+
+
+def read_topology_file(file: Path, now: Instant) -> TopologyRequest:
+    """The request in a file (``-``: standard input, as JSON or TOML). Raises :class:`TopologyFileError`."""
+    name = "standard input" if str(file) == "-" else str(file)
+    content = _content(file, name)
+    faults: list[str] = []
+    found = dict(content)
+    for key in INSTANTS:
+        if key in found and not (key == "start" and found[key] == "now"):
+            found[key] = _instant(found[key], key, now, faults)
+    if found.get("start", "now") == "now" and not found.keys() & {"est", "lst"}:
+        found.pop("start", None)
+        found |= {"est": now, "lst": now + SOON}
+    if "est" in found and "lst" not in found:
+        found["lst"] = found["est"]
+    # What was found wrong here is made right below, so that the rest is checked all the same.
+    bad = {fault.partition(":")[0] for fault in faults}
+    found |= {key: now for key in bad if key in INSTANTS}
+    try:
+        request = read_topology(found)
+    except SettingsError as error:
+        faults += [line for line in error.errors if line.partition(":")[0] not in bad]
+    if faults:
+        raise TopologyFileError(name, faults)
+    return request
+
+
+def _content(file: Path, name: str) -> Mapping[str, Any]:
+    try:
+        data = sys.stdin.buffer.read(FILE_MAX + 1) if str(file) == "-" else file.read_bytes()
+    except OSError as error:
+        raise TopologyFileError(name, [f"can't be read: {error.strerror}"]) from None
+    if len(data) > FILE_MAX:
+        raise TopologyFileError(name, [f"found {len(data)} bytes, at most {FILE_MAX} are allowed"])
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        raise TopologyFileError(name, ["found bytes that are not UTF-8, expected TOML or JSON"]) from None
+    is_json = file.suffix == ".json" or (file.suffix != ".toml" and text.lstrip().startswith("{"))
+    try:
+        content = read_json(text) if is_json else tomllib.loads(text)
+    except JsonError as error:
+        raise TopologyFileError(name, [str(error)]) from None
+    except tomllib.TOMLDecodeError as error:
+        raise TopologyFileError(name, [f"found no TOML: {error}"]) from None
+    except RecursionError:
+        raise TopologyFileError(name, ["found tables in tables without end"]) from None
+    if not isinstance(content, dict):
+        raise TopologyFileError(name, [f"found {type(content).__name__}, expected a table with sites and links"])
+    return content
+
+
+def _instant(value: Any, key: str, now: Instant, faults: list[str]) -> Instant:
+    """An instant of a file in milliseconds; a fault is noted where it is none."""
+    try:
+        if isinstance(value, str):
+            return parse_when(value, now)
+        if isinstance(value, datetime) or type(value) is int:
+            instant = parse_instant(value)
+            if 0 <= instant <= INSTANT_MAX:
+                return instant
+    except ValueError:
+        pass
+    faults.append(f"{key}: found {str(value)[:60]!r}, expected now, +2h, or ISO 8601 such as 2027-03-01T12:00Z")
+    return now
+
+
+SLICES: Final = listing(
+    "slice", "open", "leases", "units", ("holds for", lambda found: found["hold"] if not found["released"] else ""),
+    "refused", empty="no slices", right=("open", "leases", "units", "holds for"),
+)  # fmt: skip
+
+
+@click.group(name="slice")
+def slice_() -> None:
+    """Group leases into slices."""
+
+
+@slice_.command(epilog=example("leasekit slice create web --hold 3"))
+@click.argument("name")
+@click.option(
+    "--hold",
+    type=Count(min=0),
+    default=0,
+    metavar="N",
+    help="Redeem nothing before N leases of the slice have their tickets; if one is refused, close them all.",
+)
+@daemon_options
+@json_option
+def create(place: DeployPlace, name: str, hold: int, as_json: bool) -> None:
+    """Make a slice. One that is only named by a lease request is made by itself, and holds nothing back."""
+    made = place.command(GUEST, "slice.create", name=name, hold=hold)
+    report(made, f"slice {name} is made" + (f"; it waits for {hold} tickets" if hold else ""), as_json=as_json)
+
+
+@slice_.command(epilog=example("leasekit slice key web id_ed25519.pub"))
+@click.argument("name")
+@click.argument("keys", metavar="FILE", type=click.File("r"))
+@daemon_options
+@json_option
+def key(place: DeployPlace, name: str, keys: TextIO, as_json: bool) -> None:
+    """Have a slice's users log in with other keys: FILE holds OpenSSH public keys, a line each (`-`: stdin).
+
+    Units that are up are told at once; leases that are still to come get the keys when they are set up.
+    """
+    text = _checked(keys)
+    changed = place.command(GUEST, "slice.key", name=name, key=text)
+    report(changed, f"slice {name} has another key; {len(changed['leases'])} open leases get it", as_json=as_json)
+
+
+def _checked(file: TextIO) -> str:
+    """The text of a file of public keys: what is none would be sent to every site, a private key too."""
+    from leasekit.drivers.libvirt.plan import login_keys
+
+    try:
+        text = file.read()
+        found = login_keys(text)
+    except (LeasekitError, UnicodeDecodeError) as error:
+        raise LeasekitError(f"{file.name}: {error}") from error
+    if not found:
+        raise LeasekitError(f"{file.name}: found no key, expected a public key of OpenSSH in each line")
+    return text
+
+
+@slice_.command("list", epilog=example("leasekit slice list"))
+@daemon_options
+@json_option
+def list_(place: DeployPlace, as_json: bool) -> None:
+    """List slices and how much is in them."""
+    slices = place.query(GUEST, "slices")
+    report(slices, SLICES, as_json=as_json)
+
+
+@slice_.command(epilog=example("leasekit slice close web --wait"))
+@click.argument("name")
+@click.option("--reason", default="", help="Why, for the leases' history.")
+@click.option("--wait", is_flag=True, help="Follow the leases until all are closed.")
+@daemon_options
+@json_option
+def close(place: DeployPlace, name: str, reason: str, wait: bool, as_json: bool) -> None:
+    """Close every open lease of a slice."""
+    from leasekit.runtime.client import ControlClient
+
+    socket = place.socket(GUEST)
+    with ExitStack() as stack:
+        following = stack.enter_context(closing(Following(socket))) if wait else None
+        client = stack.enter_context(ControlClient(socket))
+        closed = client.request("command", "slice.close", {"name": name, "reason": reason})
+        if following is not None:
+            following.until_all_closed(closed["closed"])
+    words = f"slice {name}: {len(closed['closed'])} leases are {'closed' if wait else 'being closed'}"
+    report(closed, words, as_json=as_json)
+
+
 PLANNED: Final = "planned"
 COMMITTED: Final = "committed"
 OVER: Final = ("failed", "closed")
@@ -197,8 +378,6 @@ def topology(place: DeployPlace, name: str, as_json: bool) -> None:
 @json_option
 def close_topology(place: DeployPlace, name: str, reason: str, wait: bool, as_json: bool) -> None:
     """End all leases of a topology early, or give it up while it is planned."""
-    from leasekit.cli.watching import Following
-
     socket = place.socket(GUEST)
     following = Following(socket) if wait else None
     try:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
-from leasekit.cli.lease_views import last_end
+from leasekit.cli.lease_looks import last_end
 from leasekit.cli.output import console
 from leasekit.config.instants import dated
 from leasekit.core.leases import membership

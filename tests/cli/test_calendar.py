@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leasekit.cli.calendar_picture import draw
-from leasekit.cli.calendars import BARS, HOLDERS_SHOWN, OTHERS, Calendar, bars, calendars, print_calendar, taken
+from leasekit.cli.broker import BARS, HOLDERS_SHOWN, OTHERS, Calendar, bars, calendars, print_calendar, taken
+from leasekit.cli.pictures import draw
 from leasekit.core.errors import LeasekitError
 from leasekit.core.time import HOUR, Term
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from datafiles import data_file
 
-from leasekit.cli import experiment
+from leasekit.cli import emulate
 from leasekit.cli.main import run
 from leasekit.emulation.coallocation.experiment import FILE, SCENARIOS
 
@@ -37,7 +37,7 @@ def test_the_comparison_tells_seeds_and_their_spread(
     row = {"what": "success at 80 %", "low": 0.6, "high": 0.7, "found": 0.5, "least": 0.4, "most": 0.61}
     verdict = "noise" if noisy else "differs"
     summary = {"seeds": list(range(1, seeds + 1)), "not_the_papers": [], "comparison": [row | {"verdict": verdict}]}
-    experiment.print_comparison(summary)
+    emulate.print_comparison(summary)
     captured = capsys.readouterr()
     head, line = captured.out.splitlines()
     assert f"against the paper, {seeds} seed" in head and "one seed alone" in head
@@ -62,7 +62,7 @@ def test_a_folder_that_cannot_be_written_is_told_before_the_work(
 
 def test_the_scenarios_of_the_command_are_those_of_the_experiment() -> None:
     """Names are written down twice so that help needs no imports; they agree."""
-    assert experiment.SCENARIOS == SCENARIOS
+    assert emulate.SCENARIOS == SCENARIOS
 
 
 def test_missing_data_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from leasekit.cli.experiment import experiment
+from leasekit.cli import emulate
 from leasekit.cli.main import run
 from leasekit.emulation.energy.requests import LOGS
 
@@ -47,7 +47,7 @@ def test_strategies_are_compared_and_written(data: Path, tmp_path: Path, capsys:
 
 def test_the_logs_of_the_command_are_those_of_the_experiment() -> None:
     """Names are written down twice so that help needs no imports; they agree."""
-    (option,) = (one for one in experiment.commands["energy"].params if one.name == "log")
+    (option,) = (one for one in emulate.experiment.commands["energy"].params if one.name == "log")
     assert list(option.type.choices) == list(LOGS)  # type: ignore[attr-defined]
 
 

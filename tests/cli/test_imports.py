@@ -24,10 +24,7 @@ assert run(sys.argv[1:]) == 0
 print(*sys.modules, file=sys.stderr)
 """
 TO_LIST_LEASES = {
-    "leasekit.cli.lazy",
-    "leasekit.cli.lease",
     "leasekit.cli.lease_looks",
-    "leasekit.cli.lease_views",
     "leasekit.cli.main",
     "leasekit.cli.output",
     "leasekit.cli.places",

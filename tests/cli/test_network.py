@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leasekit.cli.network import NetworkTopology, print_topology, topology_of
-from leasekit.cli.network_picture import bend, curves, draw_topology, layout
+from leasekit.cli.broker import NetworkTopology, print_topology, topology_of
+from leasekit.cli.pictures import bend, curves, draw_topology, layout
 from leasekit.core.errors import LeasekitError
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from leasekit.cli import main
-from leasekit.cli.topology_file import SOON, TopologyFileError, read_topology_file
+from leasekit.cli.topology import SOON, TopologyFileError, read_topology_file
 from leasekit.core.time import HOUR, MINUTE
 
 ROOT = Path(__file__).resolve().parents[2]

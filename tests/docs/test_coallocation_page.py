@@ -15,7 +15,7 @@ from cli_daemons import running
 
 from leasekit.actors.settings import BrokerSettings
 from leasekit.cli import main
-from leasekit.cli.topology_file import read_topology_file
+from leasekit.cli.topology import read_topology_file
 from leasekit.core.topology import Frames, LinkWish, PlanOptions, SiteWish, TopologyRequest
 from leasekit.drivers.link.settings import End, LinkSettings, LinkTable
 from leasekit.policies.broker.coallocate import CoallocationSettings

@@ -1,16 +1,18 @@
-"""``leasekit status``: how the daemons of a deploy file are."""
+"""``leasekit up``, ``down``, ``status`` and ``clock``: the daemons of a deploy file."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
 import click
 
-from leasekit.cli.delegations import difference_in_words
 from leasekit.cli.output import example, json_option, note, print_json, print_table
-from leasekit.cli.places import DeployPlace, daemon_options
+from leasekit.cli.peer import difference_in_words
+from leasekit.cli.places import DeployPlace, daemon_options, file_and_actors, file_options
 from leasekit.cli.times import to_second
 from leasekit.core.errors import LeasekitError
 from leasekit.core.time import format_duration
@@ -127,3 +129,107 @@ def _problems(answer: dict[str, Any]) -> list[str]:
         for one in answer.get("orphans_untold", ())
     ]
     return [problem for problem in problems if problem]
+
+
+@click.group()
+def clock() -> None:
+    """Say that the clock of a daemon's machine is right."""
+
+
+@clock.command(epilog=example("leasekit clock accept --file deploy/quickstart/all.toml", "leasekit clock accept site"))
+@click.argument("actors", metavar="[ACTOR]...", nargs=-1)
+@file_options
+@json_option
+def accept(place: DeployPlace, actors: tuple[str, ...], as_json: bool) -> int:
+    """Have daemons take their machine's clock for right after it was set: all of a deploy file, or those ACTORs of it.
+
+    Until then time goes on at the old pace, and nothing ends by it; what is over by the clock ends now. An actor's log
+    says who accepted it. A clock that is behind can't be accepted while time is later: what to do is said then.
+
+    Exits with 1 if one of the daemons does not answer or can't accept it.
+    """
+    from leasekit.runtime.client import ControlClient, ControlError, RequestError
+
+    deployment = place.deployment()
+    for name in actors:
+        if name not in deployment.actors:
+            raise LeasekitError(f"{deployment.file}: no actor {name!r}; it has {', '.join(deployment.actors)}")
+    user = os.environ.get("SUDO_USER") or os.environ.get("USER") or f"user {os.getuid()}"
+    answers, wanted = [], actors or tuple(deployment.actors)
+    for name in wanted:
+        try:
+            with ControlClient(deployment.actors[name].control, warn=lambda text: None) as client:
+                answers.append({"actor": name, **client.command("clock.accept", by=user)})
+        except (ControlError, RequestError) as error:
+            note(f"{name}: {error}")
+    if as_json:
+        print_json(answers)
+    else:
+        for answer in answers:
+            note(f"{answer['actor']}: {_told(answer)}")
+    return 0 if len(answers) == len(wanted) else 1
+
+
+def _told(answer: dict[str, Any]) -> str:
+    if not answer["accepted"]:
+        return "there is nothing to accept: the clock agrees with the time here"
+    return f"time is {format_duration(answer['ahead'])} later than before: {answer['now']}"
+
+
+@click.command(
+    epilog=example(
+        "leasekit up deploy/quickstart/all.toml",
+        "leasekit up deploy/quickstart/all.toml site --state run/site",
+    )
+)
+@file_and_actors
+@click.option(
+    "--data", type=click.Path(path_type=Path), metavar="DIR", help="Where the traces are that mappers follow."
+)
+@click.option("--synthetic", is_flag=True, help="Let mappers follow generated load instead of traces.")
+@click.option("--accept-clock", is_flag=True, help="Believe this machine's clock, although it was set.")
+@click.option("--ready-fd", type=int, metavar="N", help="Write the ready lines to this descriptor as well.")
+def up(
+    place: DeployPlace,
+    actors: tuple[str, ...],
+    data: Path | None,
+    synthetic: bool,
+    accept_clock: bool,
+    ready_fd: int | None,
+) -> int:
+    """Run the daemons of a deploy file (or those ACTORs of it) in this process until they are stopped.
+
+    Prints a line for each actor as soon as it listens, and stops in good order on Ctrl-C, SIGTERM or `leasekit down`.
+    """
+    from leasekit.runtime.daemon import run
+
+    return run(
+        place.deployment(), actors, ready_fd=ready_fd, data_dir=data, synthetic=synthetic, accept_clock=accept_clock
+    )
+
+
+@click.command(epilog=example("leasekit down --file deploy/quickstart/all.toml"))
+@click.argument("actors", metavar="[ACTOR]...", nargs=-1)
+@file_options
+def down(place: DeployPlace, actors: tuple[str, ...]) -> None:
+    """Stop the daemons of a deploy file, or those ACTORs of it. What runs is finished, or resumed at the next start.
+
+    A process that runs several actors stops as a whole.
+    """
+    from leasekit.runtime.client import ControlClient, ControlError
+
+    deployment = place.deployment()
+    for name in actors:
+        if name not in deployment.actors:
+            raise LeasekitError(f"{deployment.file}: no actor {name!r}; it has {', '.join(deployment.actors)}")
+    with ExitStack() as stack:
+        running = {}
+        for name in actors or deployment.actors:
+            with suppress(ControlError):
+                running[name] = stack.enter_context(ControlClient(deployment.actors[name].control))
+        for name, client in running.items():
+            with suppress(ControlError):  # the process that runs it may have been told so already
+                client.stop()
+            note(f"{name}: stopping")
+    if not running:
+        raise LeasekitError(f"{deployment.file}: none of its daemons is running")
