@@ -148,7 +148,7 @@ def _one(seed: int | None, file: Path | None, shrink: bool, write: Path | None, 
 
 
 def _shrunk(scenario: Scenario, failure: Failure) -> Scenario:
-    from leasekit_simulation.faults.shrink import Shrinker
+    from leasekit_simulation.faults.campaign import Shrinker
 
     where = console(stderr=True)
     with where.status("shrinking ...") as status:

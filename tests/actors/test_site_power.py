@@ -21,8 +21,7 @@ from leasekit.emulation.world import Node
 from leasekit.policies.authority.energy import EnergyManager, EnergySettings
 from leasekit.policies.authority.first_fit import FirstFit
 from leasekit_simulation.faults.checkers import Listening, StateChecker
-from leasekit_simulation.faults.power_book import PowerChecker
-from leasekit_simulation.faults.unit_book import UnitChecker
+from leasekit_simulation.faults.unit_book import PowerChecker, UnitChecker
 
 ROLES = {"guest": "guest", "broker": "broker", "site": "authority"}
 BOOT, RESUME = LATENCIES["power_on"], LATENCIES["resume"]

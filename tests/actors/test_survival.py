@@ -30,7 +30,7 @@ from leasekit.core.reasons import Code
 from leasekit.core.steps import Connected, Received, Tick
 from leasekit.core.time import HOUR, MINUTE, SECOND, Term
 from leasekit_simulation.faults.checkers import StateChecker
-from leasekit_simulation.faults.left_over import collections
+from leasekit_simulation.faults.twins import collections
 
 M = TypeVar("M")
 ROLES = {"guest": "guest", "broker": "broker", "site": "authority"}

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from planted_bugs import BUGS, known, planted
 
+from leasekit_simulation.faults.campaign import Shrinker, same_failure
 from leasekit_simulation.faults.run import explain, simulate
 from leasekit_simulation.faults.scenario import draw, read_scenario, write_scenario
-from leasekit_simulation.faults.shrink import Shrinker, same_failure
 
 BUG = "a unit that can't be torn down is used again"
 SEED = known()[BUG].seed

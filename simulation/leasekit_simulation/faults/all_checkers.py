@@ -7,27 +7,19 @@ from typing import Any, Final
 
 from leasekit.core.protocol.messages import LeaseUpdate, TicketUpdate
 from leasekit.core.time import INSTANT_MAX, Duration, Instant
-from leasekit_simulation.faults.blame_book import BlameChecker
-from leasekit_simulation.faults.checkers import Listening, MemoryChecker, StateChecker
-from leasekit_simulation.faults.claim_book import ClaimChecker, HonourChecker
-from leasekit_simulation.faults.close_book import CloseChecker
-from leasekit_simulation.faults.end_book import EndChecker
-from leasekit_simulation.faults.grant_book import GrantChecker
-from leasekit_simulation.faults.kept_book import KeptChecker
-from leasekit_simulation.faults.mapper_book import MapperChecker
-from leasekit_simulation.faults.message_book import GuestChecker, MessageChecker
-from leasekit_simulation.faults.order_book import OrderChecker
-from leasekit_simulation.faults.power_book import PowerChecker
+from leasekit_simulation.faults.checkers import Listening, MapperChecker, MemoryChecker, StateChecker
+from leasekit_simulation.faults.claim_book import ClaimChecker, GrantChecker, HonourChecker
+from leasekit_simulation.faults.end_book import CloseChecker, EndChecker
+from leasekit_simulation.faults.message_book import GuestChecker, MessageChecker, OrderChecker
 from leasekit_simulation.faults.reason_book import ReasonChecker
 from leasekit_simulation.faults.refusals import BrokerRefusals, SiteRefusals
-from leasekit_simulation.faults.unit_book import UnitChecker
-from leasekit_simulation.faults.workload import Hooks
+from leasekit_simulation.faults.unit_book import BlameChecker, KeptChecker, PowerChecker, UnitChecker
 
 AGAIN: Final = "again"
 WAITED: Final = "waited"
 
 
-class Checkers(Hooks):
+class Checkers:
     """All checkers of a run, and what they are told of an operator's hand."""
 
     def __init__(
@@ -104,51 +96,53 @@ class Checkers(Hooks):
             self.sites.announced(self._now(), sender, message)
 
     def told(self, guest: str, lease: str) -> None:
-        """As the hooks'."""
+        """A request was acknowledged."""
         self.memory.told(guest, lease)
         self.guests.watched.add(lease)
 
     def follows(self, lease: str, *, redeem: str, join: str, proceeds: bool) -> None:
-        """As the hooks'."""
+        """The lease was requested after others: that after which it is redeemed, and that after which it joins."""
         self.orders.follows(lease, redeem=redeem, join=join, proceeds=proceeds)
 
     def holds(self, guest: str, name: str, hold: int) -> None:
-        """As the hooks'."""
+        """A slice was acknowledged whose leases are redeemed when ``hold`` of them have tickets."""
         self.orders.holds(guest, name, hold)
 
     def may_close(self, lease: str) -> None:
-        """As the hooks'."""
+        """Somebody wants the lease closed, or it may have to close because of another."""
         self.guests.free_to_close.add(lease)
 
     def closed(self, guest: str, lease: str) -> None:
-        """As the hooks'."""
+        """A close was acknowledged."""
         self.closes[lease] = guest
         self.closing.closed(guest, lease)
 
     def disabled(self, site: str, unit: str) -> None:
-        """As the hooks'."""
+        """A unit was taken out of service."""
         self.sites.disabled(site, unit)
 
     def broke(self, site: str, unit: str) -> None:
-        """As the workload's."""
+        """A unit that was up is found to be down."""
         self.units.broke(site, unit)
         self.sites.disabled(site, unit)  # one that fails again and again goes out of service
 
     def mended(self, site: str, unit: str) -> None:
-        """As the hooks'."""
+        """A unit was put into service again."""
         self.sites.mended(site, unit)
 
     def windowed(self, site: str, window: Mapping[str, Any]) -> None:
-        """As the hooks'."""
+        """A maintenance window was acknowledged: its ``window``, ``units``, ``start``, ``end``, and whether leases
+        ``close`` for it.
+        """
         self.sites.windowed(site, window)
         self.ends.windowed(site, window)
 
     def unwindowed(self, site: str, window: str) -> None:
-        """As the hooks'."""
+        """A window is called off, if its site hears that."""
         self.sites.unwindowed(site, window)
 
     def stepped(self, actor: str) -> None:
-        """As the hooks'."""
+        """An actor's clock goes wrong by more than is allowed."""
         self.sites.stepped(actor)
         self.grants.stepped.add(actor)
         self.reasons.stepped.add(actor)

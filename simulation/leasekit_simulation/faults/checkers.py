@@ -1,17 +1,17 @@
 """Checkers keep their own books, from what crosses the wire, what is committed and what drivers are told; they trust
 no actor.
 
-Each raises :class:`Violated` at the step at which something is wrong. This module has what all of them share, and the
-two that look at states; the others are in :mod:`.unit_book`, :mod:`.kept_book`, :mod:`.end_book`,
-:mod:`.close_book`, :mod:`.claim_book`, :mod:`.grant_book`, :mod:`.message_book`, :mod:`.order_book`,
-:mod:`.refusals` and :mod:`.reason_book`.
+Each raises :class:`Violated` at the step at which something is wrong. This module has what all of them share, the two
+that look at states, and the one of mappers; the others are in :mod:`.unit_book`, :mod:`.end_book`, :mod:`.claim_book`,
+:mod:`.message_book`, :mod:`.refusals` and :mod:`.reason_book`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
+from leasekit.actors.turns import FAILED, NOT_CARRIED_OUT
 from leasekit.core.claims.claim import decode_ticket, split_tickets
 from leasekit.core.leases import authority, broker, delegation, outage, plans, power, returns, saved, service_manager
 from leasekit.core.leases.machine import TransitionTable
@@ -26,9 +26,7 @@ SLACK: Final[Duration] = 11 * MINUTE
 
 
 class Violated(AssertionError):
-    """An invariant does not hold. ``checker`` says who found it."""
-
-    checker = ""
+    """An invariant does not hold."""
 
 
 def unit_of(why: str) -> str:
@@ -52,6 +50,9 @@ class Listening:
     A subclass that minds some kinds of messages names its handlers in :attr:`sends` (a message left an actor) and
     :attr:`receives` (it reached one that was up): each is called with the instant, sender, receiver and message.
     """
+
+    kind: ClassVar[str] = ""
+    """What a failure is called that it finds."""
 
     def __init__(self) -> None:
         self.sends: dict[type[Any], Heard] = {}
@@ -85,6 +86,8 @@ class MemoryChecker(Listening):
     What a broker has granted is there, until it has said so or the claim is over. What was acknowledged to a guest's
     operator is there.
     """
+
+    kind = "states and memory"
 
     def __init__(self) -> None:
         super().__init__()
@@ -152,6 +155,8 @@ class MemoryChecker(Listening):
 
 class StateChecker(Listening):
     """Every transition that is logged is one of the tables', and starts where the last one ended."""
+
+    kind = "states and memory"
 
     TABLES: Mapping[str, Sequence[Any]] = {
         "guest": (service_manager.TABLE, returns.TABLE, plans.TOPOLOGY_TABLE),
@@ -224,3 +229,25 @@ class StateChecker(Listening):
         found = table.get((before, "-"), {}).get(event)
         must(found == (after, "-"), f"a unit's {what} {event}: {before} -> {after} is not in its table")
         self.met.add((what, before, event))
+
+
+BAD_DAY: Final = "a mapper's bad day"
+"""What a mapper says that raises on purpose."""
+
+
+class MapperChecker(Listening):
+    """No mapper raises, and what it decides is carried out: but for those that do wrong on purpose."""
+
+    kind = "mappers"
+
+    def __init__(self, wilful: frozenset[str] = frozenset()) -> None:
+        """``wilful`` are the actors whose mappers do."""
+        super().__init__()
+        self._wilful = wilful
+
+    def committed(self, at: Instant, actor: str, rows: Sequence[Row]) -> None:
+        """Check what actors say of their mappers."""
+        for _, _, event, _, after, why in rows:
+            if event == "mapper":
+                must(BAD_DAY in why or after != FAILED, f"{actor}: {why}")
+                must(actor in self._wilful or after != NOT_CARRIED_OUT, f"{actor}: {why}")

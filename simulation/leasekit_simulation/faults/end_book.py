@@ -1,9 +1,11 @@
-"""The book of early ends: what a site has agreed to end before its time, and whether it did."""
+"""The book of ends: what a site has agreed to end before its time, and whether it did; and what a guest and a site
+still do for a lease that is being closed.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import attrs
 
@@ -45,6 +47,8 @@ class EndChecker(Listening):
     A site that is down, or whose disk is full, is late with everything: so what counts is the time in its own log. By
     the first line of a later time the unit is to be in teardown.
     """
+
+    kind = "early ends"
 
     def __init__(self, units: UnitChecker, sites: Sequence[str], clock: Callable[[str], Instant]) -> None:
         super().__init__()
@@ -176,3 +180,52 @@ class EndChecker(Listening):
             if one.term.start <= now <= one.term.end
         ]
         return max(cuts) if cuts and max(cuts) < now else -1
+
+
+ENDING: Final = ("/closing", "/close_wait", "closed/-", "failed/-")
+"""How the states of a lease end that only gets rid of what it has."""
+
+
+class CloseChecker(Listening):
+    """A close is never held back, not by a set-up either. A guest that has agreed to close a lease goes on to nothing
+    but its end. A site that ends a lease tears down in the same step all that was set up for it, ready or not, and
+    sets nothing up for it any more.
+    """
+
+    kind = "closes"
+
+    def __init__(self, sites: Sequence[str]) -> None:
+        super().__init__()
+        self._sites = frozenset(sites)
+        self._agreed: set[tuple[str, str]] = set()
+        self._ended: set[tuple[str, str]] = set()
+        self._has: dict[tuple[str, str], dict[str, None]] = {}
+
+    def closed(self, guest: str, lease: str) -> None:
+        """A guest has answered that a lease is being closed."""
+        self._agreed.add((guest, lease))
+
+    def committed(self, at: Instant, actor: str, rows: Sequence[Row]) -> None:
+        """Check what has become of leases that are being closed."""
+        ends = []
+        for _, subject, event, _, after, why in rows:
+            lease = actor, subject
+            if event.startswith("unit "):
+                self._unit(lease, unit_of(why), after)
+            elif actor not in self._sites:
+                over = "/" not in after or after.endswith(ENDING)
+                must(over or lease not in self._agreed, f"{actor}: {subject} is being closed, and becomes {after}")
+            elif after.endswith(ENDING):
+                ends.append(lease)
+                self._ended.add(lease)
+            elif event == "redeem":
+                self._ended.discard(lease)  # it has forgotten the lease of that name
+        for lease in ends:
+            must(not self._has.get(lease), f"{actor} ends {lease[1]}, and keeps {sorted(self._has.get(lease, ()))}")
+
+    def _unit(self, lease: tuple[str, str], name: str, after: str) -> None:
+        if after == authority.SETUP:
+            must(lease not in self._ended, f"{lease[0]}: {name} is set up for {lease[1]}, which is being closed")
+            self._has.setdefault(lease, {})[name] = None
+        elif after in (authority.TEARDOWN, authority.OUT):
+            self._has.get(lease, {}).pop(name, None)

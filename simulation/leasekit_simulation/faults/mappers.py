@@ -34,7 +34,7 @@ from leasekit.policies.broker.fcfs import Fcfs, FcfsSettings
 from leasekit.policies.broker.priority import Priority, PrioritySettings
 from leasekit.policies.broker.quotas import QuotaSettings
 from leasekit.policies.guest.manual import Manual
-from leasekit_simulation.faults.mapper_book import BAD_DAY
+from leasekit_simulation.faults.checkers import BAD_DAY
 
 WILFUL: Final = frozenset({"mischief", "preempting", "restless", "switching", "wrong_site"})
 """Kinds of mappers whose decisions can't all be carried out."""

@@ -56,6 +56,8 @@ class ReasonChecker(Listening):
     leases that it has called active.
     """
 
+    kind = "refusals"
+
     def __init__(
         self,
         claims: ClaimChecker,

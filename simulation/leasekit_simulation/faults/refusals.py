@@ -54,6 +54,8 @@ def _is_none_free(reason: Reason | None) -> bool:
 class BrokerRefusals(Listening):
     """A broker whose mapper grants whatever fits does not refuse what fits."""
 
+    kind = "refusals"
+
     def __init__(
         self,
         claims: ClaimChecker,
@@ -157,6 +159,8 @@ class SiteRefusals(Listening):
     """A site does not refuse a ticket for want of units that it has, nor fail a lease while units are free; and it
     takes no ticket for which it has none.
     """
+
+    kind = "refusals"
 
     def __init__(
         self,

@@ -11,6 +11,7 @@ import re
 import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import attrs
@@ -28,11 +29,10 @@ from leasekit.core.time import HOUR, MINUTE, SECOND, Duration, Instant
 from leasekit_simulation.faults.all_checkers import AGAIN, WAITED, Checkers
 from leasekit_simulation.faults.checkers import Listening, Violated, must
 from leasekit_simulation.faults.hostile import HostileGuest
-from leasekit_simulation.faults.left_over import collections, left_over
 from leasekit_simulation.faults.mappers import WILFUL
 from leasekit_simulation.faults.scenario import HOSTILE, ROGUE, Scenario
 from leasekit_simulation.faults.topology_book import TopologyChecker
-from leasekit_simulation.faults.twins import RedoneChecker, check_twin
+from leasekit_simulation.faults.twins import RedoneChecker, check_twin, collections, left_over
 from leasekit_simulation.faults.workload import Workload
 from leasekit_simulation.faults.world import FaultyWorld, LivelockError
 
@@ -399,12 +399,7 @@ def _failure(scenario: Scenario, run: Run | None, error: Exception) -> Failure:
     if isinstance(error, LivelockError):
         kind = "livelock"
     elif isinstance(error, Violated):
-        kind = "liveness"
-        for frame in reversed(frames[:-1]):
-            found = _CHECKERS.get(frame.filename.rpartition("/")[2].removesuffix(".py"))
-            if found:
-                kind = found
-                break
+        kind = _found_by(error)
     text = str(error) if isinstance(error, Violated | LivelockError) else f"{type(error).__name__}: {error}"
     named = LEASE.search(text)
     last = frames[-1] if frames else None
@@ -415,13 +410,18 @@ def _failure(scenario: Scenario, run: Run | None, error: Exception) -> Failure:
     )  # fmt: skip
 
 
-_CHECKERS: Final = {
-    "unit_book": "units", "claim_book": "claims", "message_book": "messages", "refusals": "refusals",
-    "reason_book": "refusals", "end_book": "early ends", "close_book": "closes", "kept_book": "units kept",
-    "grant_book": "grants", "blame_book": "blame", "order_book": "order", "mapper_book": "mappers",
-    "checkers": "states and memory",
-    "stores": "disk", "twins": "restarts", "run": "liveness",
-}  # fmt: skip
+_BY_FILE: Final = {"stores": "disk", "twins": "restarts"}
+"""What a failure is called that no checker's method finds."""
+
+
+def _found_by(error: Violated) -> str:
+    """What the failure is called: by the innermost checker that was asked."""
+    for frame, _ in reversed(list(traceback.walk_tb(error.__traceback__))):
+        asked = frame.f_locals.get("self")
+        kind = asked.kind if isinstance(asked, Listening) else ""
+        if found := kind or _BY_FILE.get(Path(frame.f_code.co_filename).stem):
+            return found
+    return "liveness"
 
 
 # -- telling what happened ---------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from leasekit.core.leases import service_manager as sm
 from leasekit.core.leases.plans import ASKING
 from leasekit.core.steps import Reply
 from leasekit.core.time import HOUR, MINUTE, SECOND, Duration, Instant
+from leasekit_simulation.faults.all_checkers import Checkers
 from leasekit_simulation.faults.checkers import must
 from leasekit_simulation.faults.hostile import HostileGuest
 from leasekit_simulation.faults.scenario import ROGUE, Deed, Do
@@ -22,52 +23,13 @@ LONG: Final[tuple[Duration, ...]] = (HOUR, 3 * HOUR)
 STARTS: Final[tuple[Duration, ...]] = (0, 0, 10 * SECOND, 100 * SECOND)
 
 
-class Hooks:
-    """What the checkers want to be told of an operator's hand."""
-
-    def told(self, guest: str, lease: str) -> None:
-        """A request was acknowledged."""
-
-    def follows(self, lease: str, *, redeem: str, join: str, proceeds: bool) -> None:
-        """The lease was requested after others: that after which it is redeemed, and that after which it joins."""
-
-    def holds(self, guest: str, name: str, hold: int) -> None:
-        """A slice was acknowledged whose leases are redeemed when ``hold`` of them have tickets."""
-
-    def may_close(self, lease: str) -> None:
-        """Somebody wants the lease closed, or it may have to close because of another."""
-
-    def closed(self, guest: str, lease: str) -> None:
-        """A close was acknowledged."""
-
-    def disabled(self, site: str, unit: str) -> None:
-        """A unit was taken out of service."""
-
-    def broke(self, site: str, unit: str) -> None:
-        """A unit that was up is found to be down."""
-
-    def mended(self, site: str, unit: str) -> None:
-        """A unit was put into service again."""
-
-    def windowed(self, site: str, window: Mapping[str, Any]) -> None:
-        """A maintenance window was acknowledged: its ``window``, ``units``, ``start``, ``end``, and whether leases
-        ``close`` for it.
-        """
-
-    def unwindowed(self, site: str, window: str) -> None:
-        """A window is called off, if its site hears that."""
-
-    def stepped(self, actor: str) -> None:
-        """An actor's clock goes wrong by more than is allowed."""
-
-
 class Workload:
     """Carries out deeds."""
 
-    def __init__(self, world: FaultyWorld, hostile: HostileGuest, hooks: Hooks) -> None:
+    def __init__(self, world: FaultyWorld, hostile: HostileGuest, checkers: Checkers) -> None:
         self.world = world
         self.hostile = hostile
-        self.hooks = hooks
+        self.checkers = checkers
         self.asked: list[tuple[str, str]] = []
         self.requests = 0
         self._names = 0
@@ -130,8 +92,8 @@ class Workload:
 
         def told(result: Any) -> None:
             self.asked.append((guest, result["id"]))
-            self.hooks.told(guest, result["id"])
-            self.hooks.follows(
+            self.checkers.told(guest, result["id"])
+            self.checkers.follows(
                 result["id"], redeem=arguments.get("redeem_predecessor", ""),
                 join=arguments.get("join_predecessor", ""),
                 proceeds=arguments.get("if_predecessor_fails") == "proceed",
@@ -139,7 +101,7 @@ class Workload:
             # A lease that follows another, or that is one of a slice's, may have to close because of them; of one whose
             # request was never answered nobody knows whether it does.
             if "join_predecessor" in arguments or "redeem_predecessor" in arguments or "slice" in arguments:
-                self.hooks.may_close(result["id"])
+                self.checkers.may_close(result["id"])
 
         made = self._command(guest, "lease.request", told, **arguments)
         return "" if made is None else str(made["id"])
@@ -252,8 +214,8 @@ class Workload:
             self._close_lease(guest, lease.id)
 
     def _close_lease(self, guest: str, lease: str) -> None:
-        self.hooks.may_close(lease)
-        self._command(guest, "lease.close", lambda result: self.hooks.closed(guest, lease), lease=lease)
+        self.checkers.may_close(lease)
+        self._command(guest, "lease.close", lambda result: self.checkers.closed(guest, lease), lease=lease)
 
     def _hurry(self, deed: Deed, rng: Random) -> None:
         """Change a lease, and close it while that is on its way."""
@@ -286,7 +248,7 @@ class Workload:
         guest, members = deed.who, rng.randint(2, 3)
         self._names += 1
         name = f"slice-{self._names}"
-        held = partial(self.hooks.holds, guest, name, members)
+        held = partial(self.checkers.holds, guest, name, members)
         if self._command(guest, "slice.create", lambda made: held(), name=name, hold=members) is None:
             return
         term = self._term(rng)
@@ -301,7 +263,7 @@ class Workload:
             name = rng.choice(names)
             for lease in self.world.actor(deed.who).leases.values():
                 if lease.slice == name:
-                    self.hooks.may_close(lease.id)
+                    self.checkers.may_close(lease.id)
             self._command(deed.who, "slice.close", None, name=name)
 
     def _slice_key(self, deed: Deed, rng: Random) -> None:
@@ -390,10 +352,10 @@ class Workload:
         by = rng.choice((-10 * MINUTE, -MINUTE, -10 * SECOND, 10 * SECOND, MINUTE, 10 * MINUTE))
         name = self._actor(deed, rng)
         self.world.mark("clock beyond the skew")
-        self.hooks.stepped(name)
+        self.checkers.stepped(name)
         if name in self.world.scenario.guests and by > 0:
             for lease in self.world.actor(name).leases:
-                self.hooks.may_close(lease)
+                self.checkers.may_close(lease)
         self._step(name, by, deed.span)
 
     def _step(self, name: str, by: Duration, span: Duration) -> None:
@@ -406,14 +368,14 @@ class Workload:
         unit = rng.choice(self.world.query(site, "units"))
         name = unit["unit"]
         if unit["state"] == "out":
-            self.hooks.mended(site, name)
+            self.checkers.mended(site, name)
             self._command(site, "unit.enable", None, unit=name)
         elif unit["state"] == "active" and rng.random() < 0.5:
             self.world.mark("unit found down")
-            self.hooks.broke(site, name)
+            self.checkers.broke(site, name)
             self._command(site, "unit.fail", None, unit=name, reason="it does not answer")
         else:
-            self.hooks.disabled(site, name)
+            self.checkers.disabled(site, name)
             self._command(site, "unit.disable", None, unit=name)
 
     def _maintain(self, deed: Deed, rng: Random) -> None:
@@ -426,7 +388,7 @@ class Workload:
         if windows and rng.random() < 0.3:
             world.mark("maintenance called off")
             window = rng.choice(windows)
-            self.hooks.unwindowed(site, window)
+            self.checkers.unwindowed(site, window)
             self._command(site, "maintenance.remove", None, window=window)
             return
         names = [row["unit"] for row in world.query(site, "units")]
@@ -437,11 +399,11 @@ class Workload:
         start = world.clock(site) + rng.choice((0, 30 * SECOND, 3 * MINUTE))
         end = start + rng.choice((10 * SECOND, MINUTE, 5 * MINUTE))
         for name in chosen["units"]:
-            self.hooks.disabled(site, name)
+            self.checkers.disabled(site, name)
         world.mark("maintenance announced")
         close = rng.random() < 0.5
         self._command(
-            site, "maintenance.add", lambda made: self.hooks.windowed(site, {**made, "close": close}), start=start,
+            site, "maintenance.add", lambda made: self.checkers.windowed(site, {**made, "close": close}), start=start,
             end=end, close=close, **chosen,
         )  # fmt: skip
 
@@ -496,7 +458,7 @@ class Workload:
         if world.node(site).up_at <= world.now:
             count = world.sizes[site, type_] = rng.randint(1, most)
             for number in range(count, most):
-                self.hooks.disabled(site, f"{type_}-{number}")
+                self.checkers.disabled(site, f"{type_}-{number}")
             world.mark("inventory changed")
             world.crash(site, world.now)
 
