@@ -39,7 +39,6 @@ from leasekit.actors.site.redeems import (
     ClaimAccounts,
     ClaimVoids,
     Closes,
-    DoubleUse,
     EarlyEnds,
     RedeemedTickets,
     Redemptions,
@@ -201,8 +200,8 @@ class Site:
         tickets = RedeemedTickets(keyring, claims, checks, admission, terms)
         self.redemptions = Redemptions(self.served, leases, terms, tickets)
         self.closes = Closes(kernel, self.served, updates, ends, claims)
-        voids, double_use = ClaimVoids(kernel, claims, leases, ends), DoubleUse(leases, accusations, updates, ends)
-        self.relinquishments = Relinquishments(kernel, keyring, claims, voids, double_use)
+        voids = ClaimVoids(claims, leases, ends, accusations, updates.contract)
+        self.relinquishments = Relinquishments(kernel, keyring, claims, voids)
         self.early_ends = EarlyEnds(kernel, keyring, claims, leases, ends)
 
     def redeem(self, id_: str, ticket: Ticket) -> SiteLease:

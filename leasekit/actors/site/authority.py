@@ -36,7 +36,6 @@ from leasekit.actors.site.redeems import (
     ClaimAccounts,
     ClaimVoids,
     Closes,
-    DoubleUse,
     EarlyEnds,
     RedeemedTickets,
     Redemptions,
@@ -112,13 +111,13 @@ class Authority(Server[SiteLease]):
         tickets = RedeemedTickets(keyring, claims, checks, admission, terms)
         self.closes = Closes(kernel, served, updates, ends, claims)
         early_ends = EarlyEnds(kernel, keyring, claims, leases, ends)
-        double_use = DoubleUse(leases, accusations, updates, ends)
+        voids = ClaimVoids(claims, leases, ends, accusations, updates.contract)
         for part in (
             saved, claims, self.incidents, outages, failures, calendars, self.closes, early_ends,
             UnitCommands(leases, units, calendars, demands, saved.context),
             Maintenance(kernel, self.leases, leases.notice, calendars, withheld),
             Redemptions(served, leases, terms, tickets),
-            Relinquishments(kernel, keyring, claims, ClaimVoids(kernel, claims, leases, ends), double_use),
+            Relinquishments(kernel, keyring, claims, voids),
         ):  # fmt: skip
             self.dispatch.add(part)
         units.moved += (outages.unit_moved, saved.unit_moved)

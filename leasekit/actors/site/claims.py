@@ -183,6 +183,10 @@ class SiteClaims:
         self.refresh(digest)
         return at
 
+    def end_from_now(self, digest: bytes, at: Instant) -> Instant:
+        """As :meth:`end_claim`; nothing that is past is given back."""
+        return self.end_claim(digest, max(self._kernel.now, at))
+
     @staticmethod
     def dated(record: SiteClaim | None, at: Instant) -> Instant:
         """When a claim ends that is to end at ``at``: not before the site last gave its word that it stands."""
@@ -203,8 +207,7 @@ class SiteClaims:
         known = self.get(note.subject)
         if note.subject != lease.claim if lease is not None else known is None or known.lease != message.lease:
             return b""
-        end = self.end_claim(note.subject, max(self._kernel.now, note.at))
-        return self.receipt(note.subject, end, message.lease)
+        return self.receipt(note.subject, self.end_from_now(note.subject, note.at), message.lease)
 
     # -- the site's word ---------------------------------------------------------------------------------------
 

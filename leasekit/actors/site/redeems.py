@@ -542,12 +542,13 @@ class Closes:
 
 @attrs.define(eq=False)
 class ClaimVoids:
-    """Claims that become void."""
+    """Claims that become void, or were redeemed all the same. ``contract`` is the site's word on a lease."""
 
-    _kernel: Kernel
     _claims: SiteClaims
     _leases: SiteLeases
     _ends: LeaseEnds
+    _accusations: Accusations
+    _contract: Callable[[SiteLease, Instant | None], Statement]
 
     def void(self, leaf: Claim, known: SiteClaim | None, number: int) -> tuple[SiteClaim, Reason | None]:
         """Void a claim. Returns what is known of it then, and why it can't be if it is in use."""
@@ -555,7 +556,6 @@ class ClaimVoids:
             record = self._claims.remember_unused(leaf, VOID, leaf.term.start)
             record.at = self._claims.end_claim(leaf.digest, leaf.term.start)
             return record, None
-        at = max(self._kernel.now, leaf.term.start)
         lease = self._leases.by_id.get(known.lease)
         if lease is not None and lease.ended < 0:
             later = lease.extension
@@ -567,25 +567,15 @@ class ClaimVoids:
                 self._ends.close(lease, "close", Reason(Code.GIVEN_BACK))
             elif leaf.digest in (lease.claim, *(one.claim for one in lease.accepted)) and lease.pending != au.CLOSING:
                 return known, Reason(Code.CLAIM_IN_USE, lease.id)
-        known.state, known.at = VOID, self._claims.end_claim(leaf.digest, at)
+        known.state, known.at = VOID, self._claims.end_from_now(leaf.digest, leaf.term.start)
         return known, None
-
-
-@attrs.define(eq=False)
-class DoubleUse:
-    """Claims that their holders gave back, and redeemed all the same."""
-
-    _leases: SiteLeases
-    _accusations: Accusations
-    _updates: LeaseUpdates
-    _ends: LeaseEnds
 
     def settle(self, ticket: Ticket, known: SiteClaim, note: Statement) -> None:
         """A claim that its holder had given back was redeemed: keep evidence, and end the lease."""
         lease = self._leases.by_id.get(known.lease)
         if lease is None or lease.ended >= 0 or lease.claim != ticket.leaf.digest or lease.pending == au.CLOSING:
             return
-        self._accusations.returned(ticket, known, note, self._updates.contract(lease, known.at or None))
+        self._accusations.returned(ticket, known, note, self._contract(lease, known.at or None))
         self._ends.close(lease, "close", Reason(Code.GIVEN_BACK_BEFORE))
 
 
@@ -597,7 +587,6 @@ class Relinquishments:
     _keyring: Keyring
     _claims: SiteClaims
     _voids: ClaimVoids
-    _double_use: DoubleUse
 
     @takes(Relinquish)
     def _on_relinquish(self, peer: str, message: Relinquish) -> None:
@@ -620,7 +609,7 @@ class Relinquishments:
                 self._keyring.scheme, message.relinquishment, RELINQUISHMENT, signer=signer, subject=digest
             )
             if by_issuer and known is not None:
-                self._double_use.settle(ticket, known, note)
+                self._voids.settle(ticket, known, note)
             known, reason = self._voids.void(leaf, known, message.number)
             if reason:
                 self._kernel.send(peer, Relinquished(message.lease, message.number, b"", reason))
