@@ -34,7 +34,7 @@ def share(part: float) -> str:
     return f"{100 * part:.1f} %" if part else "0"
 
 
-@pytest.mark.parametrize(("log", "place"), [("kth-sp2", 1), ("hpc2n", 2)])
+@pytest.mark.parametrize(("log", "place"), [("kth-sp2", 1), pytest.param("hpc2n", 2, marks=pytest.mark.soak)])
 def test_figures_of_job_logs(log: str, place: int) -> None:
     """Each strategy's row is what `leasekit experiment energy` finds."""
     data = data_file(LOGS[log]).parents[1]

@@ -83,6 +83,7 @@ def test_runs_on_several_processes_are_the_same(testbed: Paper) -> None:
     assert told == [0.25, 0.5, 0.75, 1.0]
 
 
+@pytest.mark.soak
 def test_a_full_day_comes_out_as_the_paper_says(testbed: Paper) -> None:
     """All succeed while load is low, far fewer at the end; half of what is free is worse than all of it."""
     tallies, _ = actors.run_all(testbed, ("normal", "service_levels", "preference_size"), (1,), CoallocationSetup())

@@ -31,9 +31,11 @@ from leasekit_simulation.explore.legal import LEGAL
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "states.md"
 TWICE = "plain"
 """The flow that is gone through with two faults here; ``python -m leasekit_simulation.explore`` does it with all."""
+LONG = {"further": pytest.mark.soak}
+"""Flows with many states, which `make soak` goes through."""
 
 
-@pytest.mark.parametrize("flow", [name for name in FLOWS if name != TWICE])
+@pytest.mark.parametrize("flow", [pytest.param(name, marks=LONG.get(name, ())) for name in FLOWS if name != TWICE])
 def test_one_fault_leads_nowhere_else(flow: str) -> None:
     """With one fault outstanding each flow stays in declared states, keeps every invariant, and comes to its end."""
     report = explore(flow, 1, audit=100)
@@ -41,6 +43,7 @@ def test_one_fault_leads_nowhere_else(flow: str) -> None:
     assert report.audited, "some joint states were compared with those they count as"
 
 
+@pytest.mark.soak
 def test_two_faults_lead_nowhere_else() -> None:
     """With two faults outstanding the plain lease stays in declared states, and comes to its end."""
     report = explore(TWICE, 2, audit=1000)

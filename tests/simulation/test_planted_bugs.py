@@ -4,11 +4,19 @@ it.
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 from planted_bugs import BEGIN, BUGS, END, PAGE, SEEDS_MAX, known, planted, table
 
 from leasekit_simulation.faults.run import simulate
 from leasekit_simulation.faults.scenario import draw
+
+
+@cache
+def fails_without(seed: int) -> bool:
+    """Whether a seed fails by itself; several bugs have the same one."""
+    return simulate(draw(seed)).failure is not None
 
 
 @pytest.mark.parametrize("name", BUGS)
@@ -18,7 +26,7 @@ def test_planted_bug_is_found(name: str) -> None:
     assert seed < SEEDS_MAX
     with planted(BUGS[name]):
         assert simulate(draw(seed)).failure is not None
-    assert simulate(draw(seed)).failure is None
+    assert not fails_without(seed)
 
 
 def test_there_are_enough() -> None:

@@ -285,6 +285,7 @@ def test_an_extended_lease_is_changed_while_daemons_are_killed(tmp_path: Path) -
         wait_until("the close", lambda: None if world.lease("web")["state"] == "closed" else world.lease("web"))
 
 
+@pytest.mark.soak
 def test_a_lease_is_changed_when_its_site_goes_on_by_the_extension_already(tmp_path: Path) -> None:
     """The ticket of an extension is redeemed as soon as it comes (``extend_lead`` is half an hour): the lease is
     modified and extended further all the same, with a SIGKILL of each daemon in between, and goes on as granted.
