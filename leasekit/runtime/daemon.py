@@ -40,7 +40,7 @@ from leasekit.config.build import BoundDriver, BuiltActor, build, make_drivers, 
 from leasekit.config.deployment import Deployment, out_of_reach
 from leasekit.config.identities import KeySource, prepare
 from leasekit.config.instants import dated
-from leasekit.config.shell import ShellSettings
+from leasekit.config.shell import ShellSettings, TransportSettings
 from leasekit.core.claims.keys import Scheme, Signer
 from leasekit.core.errors import LeasekitError
 from leasekit.core.schema import Store
@@ -52,10 +52,11 @@ from leasekit.runtime.clock import RealClock
 from leasekit.runtime.control import Control
 from leasekit.runtime.logs import UnitLogs
 from leasekit.runtime.mapper_turns import apart
+from leasekit.runtime.peers import PeerAddress
 from leasekit.runtime.shell import EXIT_BUG, ActorShell, ActorStoppedError, only_leaf
 from leasekit.runtime.sockets import Endpoint, Sockets, parse_endpoint
 from leasekit.runtime.tending import Tending
-from leasekit.runtime.transport import PeerAddress, Transport, TransportSettings
+from leasekit.runtime.transport import Transport
 
 EXIT_START: Final = 1
 """Exit status: an actor could not be started."""

@@ -38,24 +38,12 @@ from leasekit.runtime.sockets import (
     Endpoint,
     Sockets,
     Stalls,
-    TransportError,
     Wire,
     bound,
     broken,
     connect,
-    parse_endpoint,
 )
 from leasekit.runtime.tls import Tls, TlsError, explain
-
-__all__ = [
-    "Endpoint",
-    "PeerAddress",
-    "PeerStatus",
-    "Transport",
-    "TransportError",
-    "TransportSettings",
-    "parse_endpoint",
-]
 
 CLOCK_SKEW: Final[Duration] = 2 * SECOND
 LOOKS_EVERY: Final[Duration] = 100

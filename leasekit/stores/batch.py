@@ -49,7 +49,7 @@ def make_batch(changes: Sequence[Change]) -> Batch:
         elif table in last:
             last[table][key] = row
         else:
-            last[_known_table(table)] = {key: row}
+            last[plain_table(table)] = {key: row}
     writes: dict[str, dict[str, Row]] = {}
     deletes: dict[str, list[str]] = {}
     for table, rows in last.items():
@@ -70,11 +70,6 @@ def archived_table(table: str) -> int:
     return LIVE[table]
 
 
-def plain_table(table: str) -> str:
-    """``table``, if it is one whose rows have keys. Raises ``StoreError`` otherwise."""
-    return _known_table(table)
-
-
 def _checked(table: str, rows: dict[str, Row]) -> dict[str, Row]:
     _check_all(table, list(rows.values()))
     if list(map(_key, rows.values())) != list(rows):
@@ -91,7 +86,8 @@ def _log_rows(log: list[Row | None]) -> list[Row]:
     return rows
 
 
-def _known_table(table: str) -> str:
+def plain_table(table: str) -> str:
+    """``table``, if it is one whose rows have keys. Raises ``StoreError`` otherwise."""
     if table not in TABLES:
         raise StoreError(f"found a table {table!r}, the tables are: {', '.join(TABLES)}")
     return table
@@ -111,7 +107,7 @@ def _check_all(table: str, rows: Sequence[Row]) -> None:
 
 def _check(table: str, row: Row) -> None:
     if table != LOG:
-        _known_table(table)
+        plain_table(table)
     names, types = _NAMES[table], _TYPES[table]
     if len(row) != len(types):
         raise StoreError(f"table {table}: found {len(row)} values, expected {len(types)} ({', '.join(names)})")

@@ -31,9 +31,9 @@ from leasekit.core.schema import Store
 from leasekit.drivers.null import NullDriver, NullSettings
 from leasekit.runtime.daemon import Job
 from leasekit.runtime.logs import UnitLogs
+from leasekit.runtime.peers import PeerAddress
 from leasekit.runtime.shell import ActorShell
 from leasekit.runtime.sockets import Endpoint
-from leasekit.runtime.transport import PeerAddress
 from leasekit.stores.memory import MemoryStore
 from leasekit.stores.sqlite import SqliteStore
 

@@ -12,8 +12,8 @@ import trio
 from transport_nodes import KEYS, PLAIN, TCP, Node, Raw, poll
 
 from leasekit.core.protocol.messages import BATCH_MAX, Ack
+from leasekit.runtime.sockets import Endpoint
 from leasekit.runtime.tls import Tls, TlsError
-from leasekit.runtime.transport import Endpoint
 
 
 class Middle:

@@ -19,15 +19,9 @@ from leasekit.core.protocol import codec
 from leasekit.core.protocol.channel import Heartbeat
 from leasekit.core.protocol.messages import BATCH_MAX, Accepted, Ack, ErrorReply, Message, OfferAnswer
 from leasekit.core.reasons import Code, Reason, said
-from leasekit.runtime.peers import ENVELOPE_FULL
-from leasekit.runtime.sockets import Stalls
-from leasekit.runtime.transport import (
-    Endpoint,
-    PeerAddress,
-    Transport,
-    TransportError,
-    parse_endpoint,
-)
+from leasekit.runtime.peers import ENVELOPE_FULL, PeerAddress
+from leasekit.runtime.sockets import Endpoint, Stalls, TransportError, parse_endpoint
+from leasekit.runtime.transport import Transport
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ from transport_nodes import KEYS, TCP, Node, Raw, couple, poll, unix
 from leasekit.core.claims.keys import Keypair
 from leasekit.core.protocol import codec
 from leasekit.core.protocol.messages import Ack
-from leasekit.runtime.sockets import parse_endpoint
+from leasekit.runtime.peers import PeerAddress
+from leasekit.runtime.sockets import Endpoint, parse_endpoint
 from leasekit.runtime.tls import Tls
-from leasekit.runtime.transport import Endpoint, PeerAddress
 
 
 def address(name: str, where: Endpoint | None = None, key: str = "") -> PeerAddress:

@@ -9,12 +9,14 @@ from typing import Any
 
 import trio
 
+from leasekit.config.shell import TransportSettings
 from leasekit.core.claims.keys import ED25519, Keypair
 from leasekit.core.protocol.channel import Channel, Closed, Event, State
 from leasekit.core.protocol.messages import Message
-from leasekit.runtime.sockets import Stalls
+from leasekit.runtime.peers import PeerAddress
+from leasekit.runtime.sockets import Endpoint, Stalls
 from leasekit.runtime.tls import Tls
-from leasekit.runtime.transport import Endpoint, PeerAddress, Transport, TransportSettings
+from leasekit.runtime.transport import Transport
 
 KEYS = {
     name: Keypair(bytes([number]) * 32) for number, name in enumerate(("alice", "bob", "carol", "mallory"), start=1)

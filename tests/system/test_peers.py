@@ -22,8 +22,9 @@ from leasekit.core.claims.statements import endorse
 from leasekit.core.protocol.messages import Accepted, ErrorReply, Introduce, Message
 from leasekit.runtime.client import ControlClient
 from leasekit.runtime.clock import RealClock
+from leasekit.runtime.peers import PeerAddress
 from leasekit.runtime.sockets import parse_endpoint
-from leasekit.runtime.transport import PeerAddress, Transport
+from leasekit.runtime.transport import Transport
 
 SITE = """
 [deployment]

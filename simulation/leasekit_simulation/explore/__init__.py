@@ -2,11 +2,10 @@
 
 :mod:`.flows` says what the guest wants, :mod:`.rig` holds the actors, :mod:`.joint` is a joint state, :mod:`.moves`
 says what can happen next, :mod:`.canonical` when two joint states are the same; :mod:`.search` walks through all of
-them breadth first, :mod:`.legal` declares which are legal, :mod:`.report` and :mod:`.page` say what came of it.
+them breadth first, :mod:`.legal` declares which are legal, :mod:`.report` says what came of it.
 """
 
 from leasekit_simulation.explore.flows import FLOWS, Flow
-from leasekit_simulation.explore.page import page
-from leasekit_simulation.explore.report import Report, explore, never_reached
+from leasekit_simulation.explore.report import Report, explore, never_reached, page
 
 __all__ = ["FLOWS", "Flow", "Report", "explore", "never_reached", "page"]
