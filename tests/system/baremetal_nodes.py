@@ -75,7 +75,7 @@ folder=$1
 cd "$folder"
 rm -f lease boot.ipxe script
 if [ "$(cat device)" = network ]; then
-    udhcpc -i eth0 -n -q -f -t 20 -T 1 -s "$folder/leased" || exit 1
+    udhcpc -i eth0 -n -q -f -t 300 -T 1 -s "$folder/leased" || exit 1
     . ./lease
     tftp -g -r "$boot_file" -l boot.ipxe "$server" || exit 1
     url=$(sed -n 's/^chain .* \\(http:.*\\)\\/mac-.*/\\1/p' boot.ipxe)
@@ -233,9 +233,9 @@ class Nodes:
                 },
             },
             "image": "disk",
-            "boot_timeout": "60s",
-            "silence": "30s",
-            "start_timeout": "60s",
+            "boot_timeout": "5m",
+            "silence": "2m",
+            "start_timeout": "5m",
             **changes,
         }  # fmt: skip
 
@@ -243,7 +243,7 @@ class Nodes:
         """One node's."""
         command = [str(node.folder / "control"), str(node.folder), node.namespace]
         orders = {order: [*command, order] for order in ("on", "off", "status", "boot")}
-        power = {"kind": "script", **orders, "order_timeout": "20s"}
+        power = {"kind": "script", **orders, "order_timeout": "1m"}
         return {"mac": node.mac, "disk": str(node.disk), "power": power, **changes}
 
     def artifact(self, name: str, content: bytes) -> dict[str, str]:
