@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import trio
 from driver_harnesses import LibvirtHarness
+from polling import PATIENCE, poll
 
 from leasekit.core.drivers import DriverError, Orphan, PartlyToldError
 from leasekit.core.settings import SettingsError
@@ -84,14 +85,12 @@ async def test_a_domain_that_stops_while_it_is_waited_for_fails_at_once(virtual,
     driver = driver_of(virtual, ready="ssh", start_timeout="1h")
 
     async def stop() -> None:
-        while not (names := [n for n in virtual.leftovers() if n == f"{PREFIX}vm-1"]):
-            await trio.sleep(0.005)
-        domain = virtual.connection.lookupByName(names[0])
-        while not domain.isActive():
-            await trio.sleep(0.005)
+        await poll(lambda: f"{PREFIX}vm-1" in virtual.leftovers())
+        domain = virtual.connection.lookupByName(f"{PREFIX}vm-1")
+        await poll(domain.isActive)
         domain.destroy()
 
-    with trio.fail_after(20):
+    with trio.fail_after(PATIENCE):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(stop)
             with pytest.raises(DriverError, match="the guest was not up when its domain stopped: it was destroyed"):

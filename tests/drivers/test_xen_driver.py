@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import trio
+from polling import poll
 from xen_control import HOST_KEY, KERNEL, XenHarness
 
 from leasekit.cli import main
@@ -268,8 +269,7 @@ async def test_a_guest_that_is_not_up_in_time_is_told_with_its_last_words(far, m
     image = {"ready": "console", "marker": "I am up"}
 
     async def writes(unit: str, text: str) -> None:
-        while f"contract-{unit}" not in far.domains():
-            await trio.sleep(0.01)
+        await poll(lambda: f"contract-{unit}" in far.domains())
         (far.console / f"guest-contract-{unit}.log").write_text(text)
 
     async with trio.open_nursery() as nursery:
@@ -289,8 +289,7 @@ async def test_a_guest_that_is_not_up_yet_is_not_ready(far, make_unit):
     """While setup waits for its guest the unit is not up; setup by a restarted daemon goes on waiting."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(far.slow().setup, make_unit("u1"))
-        while U1 not in far.domains():
-            await trio.sleep(0.01)
+        await poll(lambda: U1 in far.domains())
         assert (await far.driver.probe(make_unit("u1", "probe"))).detail == "not ready yet"
         was = far.domains()[U1]["id"]
         await far.reopen().setup(make_unit("u1"))
@@ -525,8 +524,7 @@ async def test_a_record_of_which_nothing_came_is_not_kept(far, make_unit):
     driver = far.make({"ready": "console", "marker": "up"})
 
     async def breaks() -> None:
-        while U1 not in far.domains():
-            await trio.sleep(0.01)
+        await poll(lambda: U1 in far.domains())
         far.program("ssh", cut)
         (far.console / f"guest-{U1}.log").write_text("up\n")
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import trio
+from polling import poll
 from xen_control import XenHarness
 
 U1 = "contract-u1"
@@ -40,14 +41,11 @@ async def test_units_do_not_wait_for_each_other(far, make_unit):
             # All that a daemon has sent which is killed then.
             nursery.start_soon(far.driver._places["here"].restore, "u1")
             try:
-                with trio.fail_after(60):
-                    while not Path(f"{fifo}.came").exists():
-                        await trio.sleep(0.01)
-                    await other.setup(make_unit("u2"))
-                    await other.teardown(make_unit("u2", "teardown", 2))
-                    nursery.start_soon(other.teardown, make_unit("u1", "teardown", 2))
-                    while waiting(far.folder / "units" / U1) != 1:
-                        await trio.sleep(0.01)
+                await poll(Path(f"{fifo}.came").exists)
+                await other.setup(make_unit("u2"))
+                await other.teardown(make_unit("u2", "teardown", 2))
+                nursery.start_soon(other.teardown, make_unit("u1", "teardown", 2))
+                await poll(lambda: waiting(far.folder / "units" / U1) == 1)
                 assert (far.folder / "units" / U1 / "domain.cfg").exists()
             finally:
                 go.write(b"\n")
@@ -70,13 +68,11 @@ async def test_what_waits_too_long_is_too_late(far, make_unit, verb):
     fcntl.flock(lock, fcntl.LOCK_EX)
     with subprocess.Popen([far.ssh, line[line.index("sh -c") :]], stderr=subprocess.PIPE, text=True) as late:
         try:
-            with trio.fail_after(60):
-                while waiting(unit) != 1:
-                    await trio.sleep(0.01)
-                unit.rename(far.directory / "gone")
-                subprocess.run([far.xl, "destroy", U1], check=True, capture_output=True)
-                await far.reopen().setup(make_unit("u1", number=2))
-                before = far.calls()
+            await poll(lambda: waiting(unit) == 1)
+            unit.rename(far.directory / "gone")
+            subprocess.run([far.xl, "destroy", U1], check=True, capture_output=True)
+            await far.reopen().setup(make_unit("u1", number=2))
+            before = far.calls()
         finally:
             os.close(lock)
         _, said = late.communicate()

@@ -10,6 +10,7 @@ from typing import Any
 
 import trio
 from limited_drivers import limited
+from polling import PATIENCE
 
 from leasekit.actors.base import Actor
 from leasekit.actors.broker.broker import Broker
@@ -177,7 +178,7 @@ def _carrier(nursery: trio.Nursery, sender: str, by_name: Mapping[str, ActorShel
     return send
 
 
-async def until(shell: ActorShell, check: Callable[[], bool], seconds: float = 10) -> None:
+async def until(shell: ActorShell, check: Callable[[], bool], seconds: float = PATIENCE) -> None:
     """Wait until ``check`` holds, looking again whenever the actor has written a transition."""
     with trio.fail_after(seconds), shell.transitions.watch() as watcher:
         while not check():

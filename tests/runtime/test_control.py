@@ -16,6 +16,7 @@ import pytest
 import trio
 from hypothesis import given
 from hypothesis import strategies as st
+from polling import PATIENCE, poll
 from runtime_world import make_shell, request, running
 
 from leasekit.core.drivers import UnitContext
@@ -83,7 +84,7 @@ async def test_the_past_is_in_the_archive(tmp_path: Path) -> None:
     async with served(make_shell("guest", tmp_path, store=store), tmp_path / "c") as path:
         wish = request(1, properties={"request_timeout": "1ms"})
         lease = (await ask(path, lambda client: client.command("lease.request", **wish)))["id"]
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE):
             while not (rows := await ask(path, lambda client: client.archived())):
                 await trio.sleep(0.005)
     assert [(row["id"], row["state"]) for row in rows] == [(lease, "failed")]
@@ -216,7 +217,7 @@ async def test_a_units_log_is_shown_and_followed(tmp_path: Path) -> None:
         came = trio.Event()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(trio.to_thread.run_sync, follow)
-            with trio.fail_after(5):
+            with trio.fail_after(PATIENCE):
                 await came.wait()
             log("second")
         assert lines == ["first", "second"]
@@ -240,9 +241,7 @@ async def test_who_hangs_up_stops_nothing(tmp_path: Path) -> None:
 
         await trio.to_thread.run_sync(rude)
         assert len(await ask(path, lambda client: client.query("leases"))) == 1
-        with trio.fail_after(5):
-            while shell.transitions:
-                await trio.sleep(0.001)
+        await poll(lambda: not shell.transitions)
 
 
 def raw(path: Path, data: bytes) -> bytes:
@@ -328,7 +327,7 @@ async def test_too_many_clients_are_told(tmp_path: Path, monkeypatch: pytest.Mon
                 return str(caught.value)
 
         assert "2 clients" in await trio.to_thread.run_sync(run)
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE):
             while True:
                 try:
                     assert await ask(path, lambda client: client.query("leases")) == []

@@ -10,7 +10,8 @@ import pytest
 import trio
 from hypothesis import given
 from hypothesis import strategies as st
-from transport_nodes import KEYS, NOW, TCP, Node, Raw, couple, poll, unix
+from polling import PATIENCE, poll
+from transport_nodes import KEYS, NOW, TCP, Node, Raw, couple, unix
 
 from leasekit.config.shell import TransportSettings
 from leasekit.core.protocol import codec
@@ -343,6 +344,6 @@ async def test_a_certificate_is_not_enough(nursery: trio.Nursery) -> None:
     stream = await trio.open_tcp_stream("127.0.0.1", bob.transport.bound[0].port)
     tls = Tls(KEYS["alice"], "alice")
     secured = await tls.handshake(stream, tls.client(KEYS["bob"].public), dialled=True)
-    with trio.fail_after(10), pytest.raises(trio.BrokenResourceError):
+    with trio.fail_after(PATIENCE), pytest.raises(trio.BrokenResourceError):
         await secured.receive_some(1)
     assert bob.connects == []

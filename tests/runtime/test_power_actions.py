@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import trio
 from limited_drivers import limited
+from polling import PATIENCE
 
 from leasekit.core.drivers import DriverError, UnitContext
 from leasekit.core.leases.power import power_driver
@@ -52,7 +53,7 @@ async def done_by(driver: NullDriver | None, tmp_path: Path, *ops: str) -> list[
         for number, op in enumerate(ops, 1):
             ended = trio.Event()
             executor.start([Action(number, op, "node-0", "node", "", {})])
-            with trio.fail_after(5):
+            with trio.fail_after(PATIENCE):
                 await ended.wait()
         nursery.cancel_scope.cancel()
     return ends

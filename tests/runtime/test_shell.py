@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
+from polling import PATIENCE, poll
 from runtime_world import GrantAll, delegated, make_actor, make_shell, request, running, until
 
 from leasekit.actors.base import Actor
@@ -21,6 +21,7 @@ from leasekit.core.schema import Change, StoreError
 from leasekit.core.steps import Input, Outgoing, Ready, Reply, Tick, Turn, TurnDone
 from leasekit.core.time import Instant, Term
 from leasekit.drivers.null import NullDriver, NullSettings
+from leasekit.runtime.clock import RealClock
 from leasekit.runtime.shell import EXIT_BUG, EXIT_STORE, FAILED, RUNNING, STOPPED, STORE_TROUBLE, ActorShell
 from leasekit.runtime.shell import ActorStoppedError as Stopped
 from leasekit.stores.memory import MemoryStore
@@ -117,9 +118,7 @@ async def test_a_batch_is_one_commit(tmp_path: Path) -> None:
     messages = [Ack("l", number) for number in range(1, 6)]
     async with running(shell):
         await shell.receive("peer", messages)
-        with trio.fail_after(5):
-            while len(notes) < 2:
-                await trio.lowlevel.checkpoint()
+        await poll(lambda: len(notes) >= 2)
     assert notes == ["committed", "committed"]
     received = [one.message for one in actor.seen if hasattr(one, "message")]
     assert received == messages
@@ -154,9 +153,7 @@ async def test_readers_wait_while_the_inbox_is_full(tmp_path: Path) -> None:
         assert done == [1, 2]
         assert (await shell_status_is(shell))["inbox"] == 2
         hold.set()
-        with trio.fail_after(5):
-            while len([one for one in actor.seen if hasattr(one, "message")]) < 5:
-                await trio.sleep(0.001)
+        await poll(lambda: len([one for one in actor.seen if hasattr(one, "message")]) >= 5)
     assert done == [1, 2, 3, 4, 5]
 
 
@@ -166,9 +163,27 @@ async def shell_status_is(shell: ActorShell) -> dict[str, Any]:
     return shell.describe()
 
 
-async def test_ticks_at_the_deadline_and_not_before(tmp_path: Path) -> None:
+@pytest.fixture
+def mocked(autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch) -> RealClock:
+    """A shell's clock on trio's mock clock; what a shell does in threads it does in line, since threads take no time
+    of that clock.
+    """
+
+    async def run_sync(call: Callable[..., Any], *arguments: Any) -> Any:
+        return call(*arguments)
+
+    def nanoseconds() -> int:
+        return int((1_700_000_000 + autojump_clock.current_time()) * 1_000_000_000)
+
+    monkeypatch.setattr(trio.to_thread, "run_sync", run_sync)
+    return RealClock(system=nanoseconds, elapsed=nanoseconds, boot=1)
+
+
+async def test_ticks_at_the_deadline_and_not_before(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock, mocked: RealClock
+) -> None:
     """A timer is ticked once its instant has come, within milliseconds, and nothing is ticked in between."""
-    due: list[Instant] = [int(time.time() * 1000) + 150]
+    due: list[Instant] = [mocked.now() + 150]
 
     def react(actor: Scripted, one: Input) -> None:
         if isinstance(one, Tick) and due and one.now >= due[0]:
@@ -178,23 +193,23 @@ async def test_ticks_at_the_deadline_and_not_before(tmp_path: Path) -> None:
     rung: list[Instant] = []
     at = due[0]
     actor = Scripted(react, lambda actor: due[0] if due else None)
-    async with running(scripted(tmp_path, actor)):
-        with trio.fail_after(5):
-            while not rung:
-                await trio.sleep(0.01)
-        assert rung[0] - at < 100
-        ticks = len(actor.given(Tick))
+    async with running(scripted(tmp_path, actor, clock=mocked)):
         await trio.sleep(0.2)
+        assert at <= rung[0] <= at + 2
+        ticks = len(actor.given(Tick))
+        await trio.sleep(60)
         assert len(actor.given(Tick)) == ticks, "an actor with nothing due is left alone"
     assert ticks <= 4
 
 
-async def test_an_actor_that_is_always_due_does_not_spin(tmp_path: Path) -> None:
+async def test_an_actor_that_is_always_due_does_not_spin(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock, mocked: RealClock
+) -> None:
     """One that wants to be woken for nothing again and again gets a tick per tick period, not a processor."""
     actor = Scripted(wake=lambda actor: 1)
-    async with running(scripted(tmp_path, actor, settings={"tick": 50})):
-        await trio.sleep(0.3)
-    assert 3 <= len(actor.given(Tick)) <= 12
+    async with running(scripted(tmp_path, actor, clock=mocked, settings={"tick": 50})):
+        await trio.sleep(3)
+    assert 58 <= len(actor.given(Tick)) <= 64
 
 
 async def test_turns_that_yield_let_others_in_and_are_not_waited_for(tmp_path: Path) -> None:
@@ -214,7 +229,7 @@ async def test_turns_that_yield_let_others_in_and_are_not_waited_for(tmp_path: P
     async with running(shell):
         await shell.command("x", {})
         assert actor.turns
-        with trio.fail_after(10):
+        with trio.fail_after(PATIENCE):
             await taken.wait()
     assert len(actor.given(TurnDone)) == shell.counts.turns == 250
 
@@ -334,10 +349,8 @@ async def test_a_slow_mapper_does_not_stop_the_actor(tmp_path: Path) -> None:
         await delegated(site)
         lease = (await guest.command("lease.request", request(1, properties={"deferrable": "true"})))["id"]
         await until(broker, lambda: lease in broker.actor.leases)
-        with trio.fail_after(5):
-            while not mapper.calls:
-                await trio.sleep(0.001)
-            assert (await broker.query("status", {}))["waiting"] == 1
+        await poll(lambda: mapper.calls)
+        assert (await broker.query("status", {}))["waiting"] == 1
         think.set()
         await until(guest, lambda: guest.actor.leases[lease].join == "joined")
 
@@ -363,9 +376,7 @@ async def test_a_mapper_that_never_ends_loses_its_turn(tmp_path: Path) -> None:
         assert "took longer than 100ms" in (await broker.query("status", {}))["mapper_errors"][0]
         second = (await guest.command("lease.request", request(1, properties={"deferrable": "true"})))["id"]
         await until(guest, lambda: guest.actor.leases[second].join == "joined")
-        with trio.fail_after(5):
-            while broker.describe()["runaway_turns"]:
-                await trio.sleep(0.01)
+        await poll(lambda: not broker.describe()["runaway_turns"])
 
 
 async def test_a_mapper_that_calls_exit_loses_its_turn(tmp_path: Path) -> None:
@@ -406,9 +417,7 @@ async def test_a_full_store_stops_everything_until_it_is_freed(tmp_path: Path) -
         shell.send = lambda peer, messages: notes.append("sent")
         store.broken = "site.db: can't write the store: database or disk is full"
         nursery.start_soon(command)
-        with trio.fail_after(5):
-            while notes.count("refused") < 3:
-                await trio.sleep(0.005)
+        await poll(lambda: notes.count("refused") >= 3)
         status = await shell.query("status", {})
         assert status["shell"]["state"] == STORE_TROUBLE
         assert "disk is full" in status["shell"]["problem"]
@@ -443,9 +452,7 @@ async def test_a_sqlite_file_without_room_recovers(tmp_path: Path) -> None:
         connection.execute(f"PRAGMA max_page_count = {pages}")
         for _ in range(40):
             nursery.start_soon(ask)
-        with trio.fail_after(10):
-            while shell.state != STORE_TROUBLE:
-                await trio.sleep(0.005)
+        await poll(lambda: shell.state == STORE_TROUBLE)
         assert answers == []
         assert "full" in (await shell.query("status", {}))["shell"]["problem"]
         connection.execute("PRAGMA max_page_count = 1000000")
@@ -466,7 +473,7 @@ async def test_a_store_that_stays_full_stops_the_actor(tmp_path: Path) -> None:
         errors.append(str(caught.value))
 
     store.broken = "the disk is gone"
-    with trio.fail_after(5):
+    with trio.fail_after(PATIENCE):
         with pytest.RaisesGroup(Stopped) as stopped:
             async with running(shell), trio.open_nursery() as nursery:
                 nursery.start_soon(command)
@@ -507,7 +514,7 @@ async def test_bugs_without_end_stop_the_actor(tmp_path: Path) -> None:
     def react(actor: Scripted, one: Input) -> None:
         raise RuntimeError("broken")
 
-    with trio.fail_after(5), pytest.RaisesGroup(Stopped) as stopped:
+    with trio.fail_after(PATIENCE), pytest.RaisesGroup(Stopped) as stopped:
         async with running(scripted(tmp_path, Scripted(react, lambda actor: 1))):
             await trio.sleep_forever()
     assert stopped.value.exceptions[0].status == EXIT_BUG
@@ -521,9 +528,7 @@ async def test_a_hostile_message_does_not_stop_the_actor(tmp_path: Path) -> None
     async with running(broker):
         broker.send = lambda peer, messages: sent.extend(messages)
         await broker.receive("guest", [RequestTicket("l", 1, "steal", "", "vm", 1, Term(1, 2), "", EMPTY, b"")])
-        with trio.fail_after(5):
-            while not sent:
-                await trio.sleep(0.001)
+        await poll(lambda: sent)
         assert (await broker.query("status", {}))["shell"]["bugs"] == 0
     assert "op: found 'steal'" in sent[0].reason.detail
 
@@ -568,7 +573,7 @@ async def test_a_stop_lets_what_runs_finish(tmp_path: Path) -> None:
     async with running(*shells):
         await delegated(site)
         await shells[0].command("lease.request", request(1))
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE):
             await driver.begun.wait()
         site.stop()
         await trio.testing.wait_all_tasks_blocked()
@@ -586,7 +591,7 @@ async def test_what_a_stop_cancels_is_done_again(tmp_path: Path) -> None:
     async with running(*shells):
         await delegated(site)
         await shells[0].command("lease.request", request(1))
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE):
             await driver.begun.wait()
     assert driver.notes == ["setup #1"]
     driver.gate.set()

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import trio
+from polling import PATIENCE, poll
 from runtime_world import GrantAll, delegated, make_actor, make_shell, request, running, until
 
 from leasekit.actors.base import Actor
@@ -124,9 +125,7 @@ async def test_starts_no_action_before_the_commit(tmp_path: Path) -> None:
         await site.query("units", {})
         store.full = True
         lease = (await guest.command("lease.request", request(1)))["id"]
-        with trio.fail_after(10):
-            while site.state != STORE_TROUBLE:
-                await trio.sleep(0.005)
+        await poll(lambda: site.state == STORE_TROUBLE)
         assert [unit.state for unit in site.actor.units if unit.lease] == ["setup"], "it is decided, and not durable"
         await trio.testing.wait_all_tasks_blocked()
         assert driver.starts == []
@@ -145,7 +144,7 @@ async def test_the_turn_of_an_actor_that_was_made_anew_is_dropped(tmp_path: Path
     async with running(guest, broker, site):
         await delegated(site)
         lease = (await guest.command("lease.request", request(1, properties={"deferrable": "true"})))["id"]
-        with trio.fail_after(10):
+        with trio.fail_after(PATIENCE):
             await mapper.begun[0].wait()
             await meet_the_bug(broker)
             await mapper.begun[1].wait()
@@ -168,12 +167,10 @@ async def test_what_runs_is_not_started_again_by_a_recovery(tmp_path: Path) -> N
     async with running(guest, broker, site):
         await delegated(site)
         lease = (await guest.command("lease.request", request(1)))["id"]
-        with trio.fail_after(10):
+        with trio.fail_after(PATIENCE):
             await driver.begun.wait()
         await meet_the_bug(site)
-        with trio.fail_after(10):
-            while site.counts.actions_started < 2:
-                await trio.lowlevel.checkpoint()
+        await poll(lambda: site.counts.actions_started >= 2)
         assert len(driver.starts) == 1
         assert site.executor.counts() == {"running": 1, "waiting": 0}, "it was not cancelled either"
         driver.gate.set()

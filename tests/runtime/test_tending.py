@@ -11,6 +11,7 @@ import attrs
 import pytest
 import trio
 from limited_drivers import limited
+from polling import PATIENCE
 from runtime.runtime_world import delegated, make_shell, request, running, until
 
 from leasekit.core.drivers import DriverError, Orphan, PartlyToldError, ProbeResult, UnitContext
@@ -38,7 +39,7 @@ class Frail(NullDriver):
 
     async def until_probed(self, count: int) -> None:
         """Wait until there were so many probes in all."""
-        with trio.fail_after(10):
+        with trio.fail_after(PATIENCE):
             while len(self.probed) < count:
                 await self._changed.wait()
 
@@ -252,7 +253,7 @@ async def test_a_driver_that_cannot_say_what_is_left_harms_nobody(tmp_path, capl
     site = make_shell("site", tmp_path / "site", driver_of=lambda type_: bound[0])
     async with running(site):
         tending = Tending(site, lambda type_: bound[0], [*bound, slow, limited(sound, name="sound")])
-        with trio.fail_after(10):
+        with trio.fail_after(PATIENCE):
             await tending.run()
         listed = await tending.requests["orphans.list"]({})
         removed = await tending.requests["orphans.remove"]({})

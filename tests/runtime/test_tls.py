@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 import trio
-from transport_nodes import KEYS, PLAIN, TCP, Node, Raw, poll
+from polling import PATIENCE, poll
+from transport_nodes import KEYS, PLAIN, TCP, Node, Raw
 
 from leasekit.core.protocol.messages import BATCH_MAX, Ack
 from leasekit.runtime.sockets import Endpoint
@@ -123,7 +124,7 @@ async def test_one_in_the_middle_is_refused_by_who_listens(nursery: trio.Nursery
     tls = mallory()
     stream = await trio.open_tcp_stream("127.0.0.1", bob.transport.bound[0].port)
     secured = await tls.handshake(stream, tls.client(KEYS["bob"].public), dialled=True)
-    with trio.fail_after(10), pytest.raises(trio.BrokenResourceError) as caught:
+    with trio.fail_after(PATIENCE), pytest.raises(trio.BrokenResourceError) as caught:
         await secured.receive_some(100)
     assert "unknown ca" in str(caught.value.__cause__)
     assert "connection refused: its TLS certificate was not made with a key that is pinned here" in caplog.text
@@ -235,7 +236,7 @@ async def test_a_recorded_tls_connection_is_worth_nothing(nursery: trio.Nursery)
     await alice.stop()
     stream = await trio.open_tcp_stream("127.0.0.1", bob.transport.bound[0].port)
     await stream.send_all(b"".join(sent))
-    with trio.fail_after(10):
+    with trio.fail_after(PATIENCE):
         try:
             while await stream.receive_some(65_536):
                 pass
@@ -267,7 +268,7 @@ async def test_one_who_gets_no_further_than_tls(nursery: trio.Nursery, words: by
     secured = await tls.handshake(stream, tls.client(KEYS["bob"].public), dialled=True)
     if words:
         await secured.send_all(words)
-    with trio.fail_after(10):
+    with trio.fail_after(PATIENCE):
         try:
             while await stream.receive_some():
                 pass

@@ -12,7 +12,8 @@ from typing import Any
 import msgpack
 import pytest
 import trio
-from transport_nodes import KEYS, NOW, TCP, Node, Raw, couple, poll, unix
+from polling import PATIENCE, poll
+from transport_nodes import KEYS, NOW, TCP, Node, Raw, couple, unix
 
 from leasekit.core.claims.keys import ED25519
 from leasekit.core.protocol import codec
@@ -378,7 +379,7 @@ async def test_a_handshake_that_never_ends(nursery: trio.Nursery, tmp_path: Path
     """A connection that says nothing is closed without a word when its time is up."""
     await Node("bob", {"alice": None}, [unix(tmp_path / "bob.sock")], handshake=30).start(nursery)
     stream = await trio.open_unix_socket(str(tmp_path / "bob.sock"))
-    with trio.fail_after(10):
+    with trio.fail_after(PATIENCE):
         assert await stream.receive_some(100) == b""
     assert "the handshake was not complete within 30 ms" in caplog.text
 
@@ -387,7 +388,7 @@ async def test_a_flood_of_strangers(nursery: trio.Nursery, tmp_path: Path) -> No
     """Beyond the limit the oldest unproven connection goes, so that a peer still gets in."""
     bob = await Node("bob", {"alice": None}, [unix(tmp_path / "bob.sock")], strangers_max=4).start(nursery)
     strangers = [await trio.open_unix_socket(str(tmp_path / "bob.sock")) for _ in range(7)]
-    with trio.fail_after(10):
+    with trio.fail_after(PATIENCE):
         for stream in strangers[:3]:
             assert await stream.receive_some(1) == b""
     assert len(bob.transport._strangers) == 4
@@ -403,7 +404,7 @@ async def test_garbage_is_hung_up_on(nursery: trio.Nursery, tmp_path: Path, data
     bob = await Node("bob", {"alice": None}, [unix(tmp_path / "bob.sock")]).start(nursery)
     stream = await trio.open_unix_socket(str(tmp_path / "bob.sock"))
     await stream.send_all(data)
-    with trio.fail_after(10):
+    with trio.fail_after(PATIENCE):
         with suppress(trio.BrokenResourceError):  # closed before all was read: a reset, which is as good
             assert await stream.receive_some(100) == b""
     assert "connection refused: found" in caplog.text
@@ -476,7 +477,7 @@ async def test_a_newer_connection_replaces_the_older(nursery: trio.Nursery, tmp_
 async def refusal(endpoint: Endpoint, run: Callable[[Transport], Awaitable[None]] = Transport.run) -> str:
     """Why a transport can't listen on ``endpoint``."""
     node = Node("carol", {}, [endpoint])
-    with pytest.raises(TransportError) as caught, trio.fail_after(10):
+    with pytest.raises(TransportError) as caught, trio.fail_after(PATIENCE):
         await run(node.transport)
     return str(caught.value)
 

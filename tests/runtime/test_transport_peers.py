@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 import trio
-from transport_nodes import KEYS, TCP, Node, Raw, couple, poll, unix
+from polling import poll
+from transport_nodes import KEYS, TCP, Node, Raw, couple, unix
 
 from leasekit.core.claims.keys import Keypair
 from leasekit.core.protocol import codec

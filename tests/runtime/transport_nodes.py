@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import trio
+from polling import PATIENCE
 
 from leasekit.config.shell import TransportSettings
 from leasekit.core.claims.keys import ED25519, Keypair
@@ -84,7 +85,7 @@ class Node:
 
     async def until(self, true: Callable[[], bool]) -> None:
         """Wait until ``true``, looked at whenever something was heard."""
-        with trio.fail_after(10):
+        with trio.fail_after(PATIENCE):
             while not true():
                 await self._pulse.wait()
 
@@ -92,13 +93,6 @@ class Node:
     def heard(self) -> list[Message]:
         """Every message so far."""
         return [message for _, batch in self.batches for message in batch]
-
-
-async def poll(true: Callable[[], bool]) -> None:
-    """Wait for a state that nothing reports."""
-    with trio.fail_after(10):
-        while not true():
-            await trio.sleep(0.001)
 
 
 class Raw:
@@ -137,7 +131,7 @@ class Raw:
 
     async def receive(self) -> None:
         """Wait for something to come."""
-        with trio.fail_after(10):
+        with trio.fail_after(PATIENCE):
             data = await self.stream.receive_some(65_536)
         assert data, "the connection was closed"
         self.events += self.channel.receive_bytes(data)
@@ -155,7 +149,7 @@ class Raw:
 
     async def closing(self) -> str:
         """Wait until the other side hangs up; what it said."""
-        with trio.fail_after(10):
+        with trio.fail_after(PATIENCE):
             while not any(isinstance(event, Closed) for event in self.events):
                 data = await self.stream.receive_some(65_536)
                 if not data:
