@@ -215,9 +215,10 @@ async def test_what_a_doctor_says(book):
         ({"hosts": {"here": {"uri": "test:///default"}}}, "leased: found a table, but each of the hosts has a uri"),
         ({"leased": {"book": "b", "key": "k", "uri": "qemu+ssh://far/system"}}, "expected one by ssh without a host"),
         ({"leased": {"book": "b", "key": "k", "uri": "qemu:///system"}}, "expected one by ssh without a host"),
+        ({"leased": {"book": "b", "key": "k", "uri": "xen+ssh:///"}}, "for Xen there is the driver of kind 'xen'"),
         ({"leased": {"book": "b"}}, "key"),
     ],
-    ids=["no table", "no host", "with a host", "not by ssh", "no key"],
+    ids=["no table", "no host", "with a host", "not by ssh", "Xen", "no key"],
 )
 def test_settings_that_are_wrong(book, changes, reason):
     """A host without a uri needs the table, and the table such a host."""

@@ -172,7 +172,7 @@ def test_a_domain_that_goes_on_is_described_for_its_new_lease(make_unit):
         "<domain type='qemu'><name>leasekit-vm-1</name><metadata><unit xmlns='urn:leasekit:libvirt:1'/></metadata>"
         "<cputune><global_quota>90000</global_quota></cputune><devices><emulator>/bin/qemu</emulator></devices></domain>"
     )
-    changed = resumed_xml(xml, record, plan, DomainMachine(kind="qemu", os_type="hvm", qemu=True))
+    changed = resumed_xml(xml, record, plan, DomainMachine("qemu"))
     assert find_record(changed) == record
     assert changed.count("<global_quota>") == 1 and "<global_quota>30000</global_quota>" in changed
     assert "<emulator>/bin/qemu</emulator>" in changed and "new &amp; &lt;lease&gt;" in changed

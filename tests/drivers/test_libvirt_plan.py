@@ -32,7 +32,7 @@ GIVEN: dict[str, Any] = {
     "choices": {"vcpus": [1, 4], "cap": [0, 400]},
 }
 KEY = "ssh-ed25519 " + base64.b64encode(b"\0\0\0\x0bssh-ed25519\0\0\0\x20" + bytes(32)).decode()
-QEMU = DomainMachine(kind="qemu", os_type="hvm", qemu=True)
+QEMU = DomainMachine("qemu")
 HOSTILE = [
     "../../etc/passwd", "$(touch /tmp/x)", "`id`", "a;b", "</name><name>x", "&lt;", '"', "'", "]]>", "<!--", "\n",
     "a\0b", "\x1b[2J", "\u202e", "é", "\ud83d\ude00", " ", "-rf", "%s", "{}",
@@ -59,6 +59,8 @@ def plan(name: str = "vm-1", **properties: str) -> UnitPlan:
         ({"hosts": {}}, "vms.hosts: .*"),
         ({"hosts": {"a/b": {"uri": "x"}}}, "hosts: found 'a/b'"),
         ({"hosts": {"a": {"uri": "x\ny"}}}, "vms.hosts.a.uri: .*one line"),
+        ({"hosts": {"a": {"uri": "xen:///system"}}}, "vms.hosts.a.uri: found 'xen:///system', .*kind 'xen', by xl"),
+        ({"hosts": {"a": {"uri": "xen+ssh://b/"}}}, "expected a uri of QEMU's, as qemu:///system; for Xen"),
         ({"hosts": {"a": {"uri": "x", "acceleration": "hvf"}}}, "acceleration: found 'hvf', expected one of"),
         ({"image": ""}, "image: found nothing, expected the default among: debian, tiny"),
         ({"image": "fedora"}, "image: found 'fedora', expected one of: debian, tiny"),
@@ -206,13 +208,13 @@ def test_a_domain_has_what_its_plan_says():
         "fd00:1::b",
     ]
     assert root.find("devices/interface/mac[@address='%s']" % made.mac) is not None  # noqa: UP031
-    xen = DomainMachine(kind="xen", os_type="linux", qemu=False)
+    test = DomainMachine("test")
     root = ElementTree.fromstring(
-        domain_xml("x", made, make_record(made, ""), xen, Paths(disk="/d", seed="/s", kernel="/k"), network)
+        domain_xml("x", made, make_record(made, ""), test, Paths(disk="/d", seed="/s", kernel="/k"), network)
     )
-    assert [target.get("bus") for target in root.iterfind("devices/disk/target")] == ["xen", "xen"]
+    assert [target.get("bus") for target in root.iterfind("devices/disk/target")] == ["virtio", "virtio"]
     assert root.find("cputune") is None
-    assert root.find("devices/interface/model") is None
+    assert root.find("devices/memballoon") is None
 
 
 def test_a_plan_is_of_one_incarnation():

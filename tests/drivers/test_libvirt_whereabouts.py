@@ -59,7 +59,7 @@ async def put(world: World, host: str, make_unit: Any, *, domain: bool = True) -
     await place.volumes.create(f"{BASE}.disk", 1)
     if domain:
         record = make_record(make_plan(make_unit("vm-1"), world.settings), "")
-        await place.domains.define(kept_xml(BASE, record, DomainMachine(kind="test", os_type="hvm", qemu=False)))
+        await place.domains.define(kept_xml(BASE, record, DomainMachine("test")))
         await place.domains.start(BASE)
 
 

@@ -21,7 +21,7 @@ from leasekit.core.time import MINUTE, SECOND, Duration, format_duration
 from leasekit.drivers.libvirt import documents
 from leasekit.drivers.libvirt.calls import GivenUpError, LibvirtCalls
 from leasekit.drivers.libvirt.leased import LeasedHost
-from leasekit.drivers.libvirt.settings import LeasedHosts, LibvirtHost
+from leasekit.drivers.libvirt.settings import FOR_XEN, LeasedHosts, LibvirtHost
 from leasekit.drivers.names import FULL, one_line
 
 P = ParamSpec("P")
@@ -140,11 +140,10 @@ class HostConnection:
         """What kind of domains the host has; QEMU's without KVM, which is for others to decide."""
         if self._machine is None:
             kind = await self.look("can't ask for the hypervisor's kind", lambda connection: connection.getType())
-            names = {"QEMU": "qemu", "Xen": "xen", "TEST": "test"}
-            if kind not in names:
-                text = f"host {self.name}: found a hypervisor of kind {kind!r}, expected QEMU, Xen or TEST"
+            if kind not in ("QEMU", "TEST"):
+                text = f"host {self.name}: found a hypervisor of kind {kind!r}, expected QEMU; {FOR_XEN}"
                 raise DriverError(text, retry=False)
-            self._machine = documents.DomainMachine(kind=names[kind], os_type=self.host.os_type, qemu=kind == "QEMU")
+            self._machine = documents.DomainMachine(kind.lower())
         return self._machine
 
     @contextmanager

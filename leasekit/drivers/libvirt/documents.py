@@ -32,13 +32,16 @@ class Paths:
     console: str = ""
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen
 class DomainMachine:
-    """What a host offers: libvirt's names for its kind of domain, and whether QEMU is behind it."""
+    """What a host offers: libvirt's name for its kind of domain, ``qemu``, ``kvm`` or ``test``."""
 
     kind: str
-    os_type: str
-    qemu: bool
+
+    @property
+    def qemu(self) -> bool:
+        """Whether QEMU is behind it: there is none behind libvirt's own test driver."""
+        return self.kind != "test"
 
 
 def _text(element: Element) -> str:
@@ -69,9 +72,9 @@ def domain_xml(
     _child(root, "currentMemory", plan.size.memory_mb, {"unit": "MiB"})
     _child(root, "vcpu", plan.most.vcpus, {"placement": "static", "current": plan.size.vcpus})
     _tune(root, plan, machine)
-    _boot(root, plan, machine, paths)
+    _boot(root, plan, paths)
     features = _child(root, "features")
-    for feature in ("acpi", "apic", "pae") if machine.os_type == "hvm" else ():
+    for feature in ("acpi", "apic", "pae"):
         _child(features, feature)
     if machine.kind == "kvm":
         _child(root, "cpu", None, {"mode": "host-model"})
@@ -97,9 +100,9 @@ def cap_quota(cap: int) -> int:
     return max(1000, cap * CAP_PERIOD // 100) if cap else -1
 
 
-def _boot(root: Element, plan: UnitPlan, machine: DomainMachine, paths: Paths) -> None:
+def _boot(root: Element, plan: UnitPlan, paths: Paths) -> None:
     os = _child(root, "os")
-    _child(os, "type", machine.os_type)
+    _child(os, "type", "hvm")
     if paths.kernel:
         _child(os, "kernel", paths.kernel)
         if paths.initrd:
@@ -112,25 +115,22 @@ def _boot(root: Element, plan: UnitPlan, machine: DomainMachine, paths: Paths) -
 def _devices(
     devices: Element, plan: UnitPlan, machine: DomainMachine, paths: Paths, network: NetworkSettings | None
 ) -> None:
-    xen = machine.kind == "xen"
     if paths.disk:
         disk = _child(devices, "disk", None, {"type": "file", "device": "disk"})
         _child(disk, "driver", None, {"name": "qemu", "type": "qcow2"})
         _child(disk, "source", None, {"file": paths.disk})
-        _child(disk, "target", None, {"dev": "xvda" if xen else "vda", "bus": "xen" if xen else "virtio"})
+        _child(disk, "target", None, {"dev": "vda", "bus": "virtio"})
     if paths.seed:
         # Not as a CD-ROM drive: a guest that can reach its root disk can reach this as well, whatever else it lacks.
         seed = _child(devices, "disk", None, {"type": "file", "device": "disk"})
         _child(seed, "driver", None, {"name": "qemu", "type": "raw"})
         _child(seed, "source", None, {"file": paths.seed})
-        _child(seed, "target", None, {"dev": "xvdb" if xen else "vdb", "bus": "xen" if xen else "virtio"})
+        _child(seed, "target", None, {"dev": "vdb", "bus": "virtio"})
         _child(seed, "readonly")
     if network is not None:
-        _interface(devices, plan, machine, network)
+        _interface(devices, plan, network)
     if machine.qemu:
         _qemu_devices(devices, plan, paths)
-    else:
-        _child(devices, "console", None, {"type": "pty"})
 
 
 def _qemu_devices(devices: Element, plan: UnitPlan, paths: Paths) -> None:
@@ -147,13 +147,12 @@ def _qemu_devices(devices: Element, plan: UnitPlan, paths: Paths) -> None:
     _child(rng, "backend", "/dev/urandom", {"model": "random"})
 
 
-def _interface(devices: Element, plan: UnitPlan, machine: DomainMachine, network: NetworkSettings) -> None:
+def _interface(devices: Element, plan: UnitPlan, network: NetworkSettings) -> None:
     kind, name = ("bridge", network.bridge) if network.bridge else ("network", network.network)
     interface = _child(devices, "interface", None, {"type": kind})
     _child(interface, "mac", None, {"address": plan.mac})
     _child(interface, "source", None, {kind: name})
-    if machine.qemu:
-        _child(interface, "model", None, {"type": "virtio"})
+    _child(interface, "model", None, {"type": "virtio"})
     if network.filter:
         reference = _child(interface, "filterref", None, {"filter": network.filter})
         for address in plan.addresses:

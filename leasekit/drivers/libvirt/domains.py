@@ -20,7 +20,6 @@ AGENT_TIMEOUT: Final = 5
 """Seconds within which a guest agent has to answer."""
 LOOK: Final = 1
 """Seconds between looks at a domain whose events should tell."""
-XEN_WEIGHT: Final = 256
 GROUPS_V1_SHARES: Final = 1024
 GROUPS_V2_SHARES: Final = 100
 
@@ -426,26 +425,17 @@ class Domains:
         return names.get(state, "running")
 
     def _set_cpu(self, domain: Any, size: Size) -> None:
-        """Each hypervisor has names of its own for it; only QEMU's can be set for now and for later, one by one."""
         libvirt = self._libvirt
         known = domain.schedulerParameters()
         wanted: dict[str, int] = {}
         if "global_quota" in known:
             wanted |= {"global_period": CAP_PERIOD, "global_quota": cap_quota(size.cap)}
-        elif "cap" in known:
-            wanted["cap"] = size.cap
         elif size.cap:
             raise DriverError("the hypervisor, or the rights that it has on its host, allow no CPU caps", retry=False)
-        key = next((key for key in ("cpu_shares", "weight") if key in known), "")
-        if key:
-            wanted[key] = size.shares or default_shares(known)
-        if not wanted:
-            return
         if "cpu_shares" in known:
-            for flag in (libvirt.VIR_DOMAIN_AFFECT_LIVE, libvirt.VIR_DOMAIN_AFFECT_CONFIG):
-                domain.setSchedulerParametersFlags(wanted, flag)
-        else:
-            domain.setSchedulerParameters(wanted)
+            wanted["cpu_shares"] = size.shares or default_shares(known)
+        for flag in (libvirt.VIR_DOMAIN_AFFECT_LIVE, libvirt.VIR_DOMAIN_AFFECT_CONFIG) if wanted else ():
+            domain.setSchedulerParametersFlags(wanted, flag)
 
 
 def default_shares(known: Mapping[str, int]) -> int:
@@ -454,6 +444,4 @@ def default_shares(known: Mapping[str, int]) -> int:
     Linux counts weights from 1 to 10,000 in control groups of version 2, and up to 262,144 in those of version 1. What
     tells them apart is how libvirt writes that the emulator has no cap, which this driver never gives it.
     """
-    if "cpu_shares" not in known:
-        return XEN_WEIGHT
     return GROUPS_V1_SHARES if known.get("emulator_quota", -1) < 0 else GROUPS_V2_SHARES

@@ -326,8 +326,6 @@ class LibvirtDriver(SiteOnly):
         unit.log(f"starts as {base} on host {place.name} with {machine.kind}, from image {plan.image_name}")
         await place.domains.define(domain_xml(base, plan, record, machine, paths, self._settings.network))
         await place.domains.start(base)
-        if not machine.qemu and (plan.size.cap or plan.size.shares):
-            await place.domains.set_cpu(base, plan.size)
         return record
 
     async def _make_volumes(self, place: LibvirtPlace, plan: UnitPlan, key: HostKey | None, kept: Kept | None) -> Paths:

@@ -43,6 +43,14 @@ def _filled_line(_: object, __: attrs.Attribute[str], value: str) -> None:
         raise ValueError("expected one line of printable text")
 
 
+FOR_XEN: Final = "for Xen there is the driver of kind 'xen', by xl"
+
+
+def _not_xen(_: object, __: attrs.Attribute[str], value: str) -> None:
+    if value.startswith(("xen:", "xen+")):
+        raise ValueError(f"found {value[:60]!r}, expected a uri of QEMU's, as qemu:///system; {FOR_XEN}")
+
+
 _POSITIVE: Final = attrs.validators.ge(1)
 HOME: Final = "home (units of a host)"
 """What a unit does not have that no host takes."""
@@ -55,16 +63,14 @@ class LibvirtHost:
 
     ``pool`` is the storage pool for disks; with ``pool_path``, a folder on that host, it is made if it is missing.
     ``acceleration`` may be left to a probe that boots a tiny guest, for a KVM that is there need not run guests.
-    ``os_type`` is libvirt's (``xenpvh`` or ``linux`` on Xen). ``migration`` is the URI at which other hosts hand over
-    running units, where it is not the host's own name.
+    ``migration`` is the URI at which other hosts hand over running units, where it is not the host's own name.
     """
 
-    uri: str = attrs.field(default="", validator=_one_line)
+    uri: str = attrs.field(default="", validator=[_one_line, _not_xen])
     units: tuple[str, ...] = ("*",)
     pool: str = attrs.field(default="default", validator=attrs.validators.matches_re(_NAME))
     pool_path: str = attrs.field(default="", validator=_one_line)
     acceleration: Acceleration = "probe"
-    os_type: Literal["hvm", "linux", "xenpvh"] = "hvm"
     migration: str = attrs.field(default="", validator=_one_line)
 
     def takes(self, unit: str) -> bool:
@@ -82,7 +88,7 @@ class LeasedHosts:
 
     book: Path
     key: Path
-    uri: str = attrs.field(default="qemu+ssh:///system", validator=_filled_line)
+    uri: str = attrs.field(default="qemu+ssh:///system", validator=[_filled_line, _not_xen])
 
     def __attrs_post_init__(self) -> None:
         if _LEASED_URI.fullmatch(self.uri) is None:
