@@ -23,10 +23,9 @@ from leasekit.cli.output import (
     print_json,
     print_table,
     properties_of,
-    report,
 )
 from leasekit.cli.peer import add_delegation_commands, state_of
-from leasekit.cli.places import BROKER, DeployPlace, daemon_options
+from leasekit.cli.places import BROKER, DeployPlace, Shown, asks, daemon_options
 from leasekit.cli.ticket import key_words, known_names, stored_rows
 from leasekit.cli.times import SPAN, WHEN, at, term_columns, to_second
 from leasekit.core.claims.statements import decode_statement
@@ -384,20 +383,16 @@ def broker() -> None:
     """Look into a broker."""
 
 
-@broker.command(epilog=example("leasekit broker sources"))
-@daemon_options
-@json_option
-def sources(place: DeployPlace, as_json: bool) -> None:
+@asks(broker, "leasekit broker sources")
+def sources(place: DeployPlace) -> Shown:
     """List the delegations that the broker holds, what is free of them, and until when it can grant of them."""
     found = place.query(BROKER, "sources")
-    report(found, SOURCES, as_json=as_json)
+    return found, SOURCES
 
 
-@broker.command(epilog=example("leasekit broker release site/vm@broker"))
+@asks(broker, "leasekit broker release site/vm@broker")
 @click.argument("source")
-@daemon_options
-@json_option
-def release(place: DeployPlace, source: str, as_json: bool) -> None:
+def release(place: DeployPlace, source: str) -> Shown:
     """Let go of what a site or broker has delegated and is not there any more to take back.
 
     Nothing is granted of it from now on; leases that have not begun are off, the others run out. When its giver is
@@ -405,16 +400,14 @@ def release(place: DeployPlace, source: str, as_json: bool) -> None:
     """
     released = place.command(BROKER, "source.release", source=source)
     words = f"{', '.join(released['sources'])}: nothing more is granted of it, leases run out"
-    report(released, words, as_json=as_json)
+    return released, words
 
 
-@broker.command(epilog=example("leasekit broker requests"))
-@daemon_options
-@json_option
-def requests(place: DeployPlace, as_json: bool) -> None:
+@asks(broker, "leasekit broker requests")
+def requests(place: DeployPlace) -> Shown:
     """List the requests that wait for the broker's mapper, and why."""
     waiting = [lease for lease in place.query(BROKER, "leases") if lease["pending"] != NONE]
-    report(waiting, REQUESTS, as_json=as_json)
+    return waiting, REQUESTS
 
 
 @broker.command(

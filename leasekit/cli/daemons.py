@@ -43,11 +43,9 @@ def status(place: DeployPlace, name: str, as_json: bool) -> int:
 def _sockets(place: DeployPlace, name: str) -> list[tuple[str, str, Path]]:
     if place.control is not None:
         return [("", "", place.control)]
-    deployment = place.deployment()
     wanted = name or place.actor
-    if wanted and wanted not in deployment.actors:
-        raise LeasekitError(f"{deployment.file}: no actor {wanted!r}; it has {', '.join(deployment.actors)}")
-    return [(a.name, a.role, a.control) for a in deployment.actors.values() if not wanted or a.name == wanted]
+    actors = place.deployment_with([wanted] if wanted else ()).actors.values()
+    return [(a.name, a.role, a.control) for a in actors if not wanted or a.name == wanted]
 
 
 def _ask(name: str, role: str, path: Path) -> dict[str, Any]:
@@ -150,10 +148,7 @@ def accept(place: DeployPlace, actors: tuple[str, ...], as_json: bool) -> int:
     """
     from leasekit.runtime.client import ControlClient, ControlError, RequestError
 
-    deployment = place.deployment()
-    for name in actors:
-        if name not in deployment.actors:
-            raise LeasekitError(f"{deployment.file}: no actor {name!r}; it has {', '.join(deployment.actors)}")
+    deployment = place.deployment_with(actors)
     user = os.environ.get("SUDO_USER") or os.environ.get("USER") or f"user {os.getuid()}"
     answers, wanted = [], actors or tuple(deployment.actors)
     for name in wanted:
@@ -218,10 +213,7 @@ def down(place: DeployPlace, actors: tuple[str, ...]) -> None:
     """
     from leasekit.runtime.client import ControlClient, ControlError
 
-    deployment = place.deployment()
-    for name in actors:
-        if name not in deployment.actors:
-            raise LeasekitError(f"{deployment.file}: no actor {name!r}; it has {', '.join(deployment.actors)}")
+    deployment = place.deployment_with(actors)
     with ExitStack() as stack:
         running = {}
         for name in actors or deployment.actors:

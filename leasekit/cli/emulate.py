@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -115,8 +114,8 @@ def _say_how_to_go_on(arguments: Sequence[str], out: Path | None, summary: Mappi
 
 
 @contextmanager
-def progress_bars() -> Iterator[Progress | None]:
-    """A bar for each run on standard error, where that is a terminal."""
+def progress_bars(one: str = "") -> Iterator[Progress | None]:
+    """A bar for each run on standard error, where that is a terminal; or ``one`` for all, called so at first."""
     from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
     where = console(stderr=True)
@@ -128,9 +127,10 @@ def progress_bars() -> Iterator[Progress | None]:
         tasks: dict[str, TaskID] = {}
 
         def show(run: str, share: float) -> None:
-            if run not in tasks:
-                tasks[run] = bars.add_task(run or "emulating", total=1.0)
-            bars.update(tasks[run], completed=share)
+            key = one or run
+            if key not in tasks:
+                tasks[key] = bars.add_task(one or run or "emulating", total=1.0)
+            bars.update(tasks[key], completed=share, description=run if one else None)
 
         yield show
 
@@ -299,6 +299,7 @@ def coallocation(
     """
     from leasekit.emulation.coallocation import actors as coallocation_actors
     from leasekit.emulation.coallocation import experiment as simulation
+    from leasekit.emulation.compare.engines import cpus
     from leasekit.emulation.outputs import make_folder
 
     testbed = simulation.read_testbed(data)
@@ -306,9 +307,9 @@ def coallocation(
         make_folder(out)
     setup = simulation.CoallocationSetup(pmax=pmax or None, starts=starts, frames=frames, sort=sort, load=load)
     wanted = [name for name in SCENARIOS if name in (scenarios or SCENARIOS)]
-    with _bar() as progress:
+    with progress_bars("simulating") as progress:
         tallies, leases = coallocation_actors.run_all(
-            testbed, wanted, range(1, seeds + 1), setup, redeem=actors, jobs=jobs or _cpus(), progress=progress
+            testbed, wanted, range(1, seeds + 1), setup, redeem=actors, jobs=jobs or cpus(), progress=progress
         )
     summary, times = simulation.summarize(testbed, tallies, setup), simulation.measured(tallies)
     pictures = [] if out is None else simulation.write(out, summary, times, tallies)
@@ -320,26 +321,6 @@ def coallocation(
             _print_leases(leases)
     if out is not None:
         note(f"written to {out}; pictures: {', '.join(path.name for path in pictures)}")
-
-
-def _cpus() -> int:
-    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return cpus or 1
-
-
-@contextmanager
-def _bar() -> Iterator[Callable[[str, float], None] | None]:
-    """A progress bar on standard error, where that is a terminal."""
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-
-    where = console(stderr=True)
-    if not where.is_terminal:
-        yield None
-        return
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=where, transient=True) as bar:
-        task = bar.add_task("simulating", total=1.0)
-        yield lambda what, share: bar.update(task, description=what, completed=share)
 
 
 def _print_leases(leases: Mapping[str, Mapping[str, int]]) -> None:
@@ -421,6 +402,7 @@ def energy(
     The site, its energy manager (the mapper `energy`), the broker and the guest are those of a deployment, in virtual
     time. The same log gives the same figures.
     """
+    from leasekit.emulation.compare.engines import cpus
     from leasekit.emulation.energy import experiment as simulation
     from leasekit.emulation.energy.drive import Latencies
     from leasekit.emulation.outputs import make_folder
@@ -436,8 +418,8 @@ def energy(
     if out is not None:
         make_folder(out)
     workloads = simulation.read_workloads(log, setup, data)
-    with _bar() as progress:
-        found = simulation.run_all(workloads, setup, jobs=jobs or _cpus(), progress=progress)
+    with progress_bars("simulating") as progress:
+        found = simulation.run_all(workloads, setup, jobs=jobs or cpus(), progress=progress)
     summary, times = simulation.summarize(workloads, found, setup), simulation.measured(found)
     pictures = [] if out is None else simulation.write(out, summary, times, found)
     if as_json:

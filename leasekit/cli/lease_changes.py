@@ -15,7 +15,7 @@ from leasekit.cli.output import clean, example, json_option, print_json, report
 from leasekit.cli.places import GUEST, DeployPlace, daemon_options
 from leasekit.cli.times import PAIR, SPAN, WHEN, Count, now, to_second
 from leasekit.cli.topology import request_topology
-from leasekit.cli.watching import Following, WatchOutcome
+from leasekit.cli.watching import Following, WatchOutcome, followed
 from leasekit.config.instants import dated, shown
 from leasekit.core.errors import LeasekitError
 from leasekit.core.reasons import counted
@@ -363,22 +363,14 @@ def _change(
 
     ``arguments`` may be a function, which is given how to look at the lease first. Returns the exit status.
     """
-    from leasekit.runtime.client import ControlClient
-
-    socket = place.socket(GUEST)
-    following = Following(socket) if wait else None
     outcome: WatchOutcome | None = None
-    try:
-        with ControlClient(socket) as client:
-            if callable(arguments):
-                arguments = arguments(lambda: _query(client, name))
-            changed = client.request("command", command, arguments)
-            if following is not None:
-                outcome = _follow_change(following, command, arguments, changed["id"])
-                changed = client.query("lease", lease=changed["id"])
-    finally:
+    with followed(place.socket(GUEST), wait) as (client, following):
+        if callable(arguments):
+            arguments = arguments(lambda: _query(client, name))
+        changed = client.request("command", command, arguments)
         if following is not None:
-            following.close()
+            outcome = _follow_change(following, command, arguments, changed["id"])
+            changed = client.query("lease", lease=changed["id"])
     report(changed, show_lease, as_json=as_json)
     if outcome is not None and not outcome.ok:
         raise LeasekitError(f"lease {changed['id']}: {outcome.reason}")

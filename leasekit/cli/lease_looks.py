@@ -22,10 +22,10 @@ from leasekit.cli.output import (
     print_fields,
     print_json,
     print_json_line,
+    print_lines,
     print_table,
-    report,
 )
-from leasekit.cli.places import GUEST, DeployPlace, daemon_options
+from leasekit.cli.places import GUEST, DeployPlace, Shown, asks, daemon_options
 from leasekit.cli.times import Count, now, show_when, to_second
 from leasekit.config.instants import dated, shown
 from leasekit.core.errors import LeasekitError
@@ -172,49 +172,44 @@ def transition_line(event: Mapping[str, Any]) -> str:
     return f"{shown(event['at'])} {event['lease']} {event['event']} {arrow}{dated(why)}"
 
 
-@click.command("list", epilog=example("leasekit lease list --slice web", "leasekit lease list --actor site --json"))
+@asks(None, "leasekit lease list --slice web", "leasekit lease list --actor site --json", name="list")
 @click.option("--slice", "slice_", default="", metavar="NAME", help="Only leases of this slice.")
 @click.option(
     "--all", "every", is_flag=True, help="Leases that are over as well, as long as the daemon remembers them."
 )
-@daemon_options
-@json_option
-def list_(place: DeployPlace, slice_: str, every: bool, as_json: bool) -> None:
+def list_(place: DeployPlace, slice_: str, every: bool) -> Shown:
     """List leases. A guest's by default; with --actor those that a broker or site knows."""
     with place.connect(GUEST, or_only=True) as client:
         leases = with_topologies(client, client.query("leases", all=every, slice=slice_), every=every)
     leases = [found for found in leases if not slice_ or found["slice"] == slice_]
-    report(leases, list_leases, as_json=as_json)
+    return leases, list_leases
 
 
-@click.command(epilog=example("leasekit lease show web"))
+@asks(None, "leasekit lease show web")
 @click.argument("name", metavar="LEASE")
-@daemon_options
-@json_option
-def show(place: DeployPlace, name: str, as_json: bool) -> None:
+def show(place: DeployPlace, name: str) -> Shown:
     """Show a lease: its state and why, what was asked and granted, its units."""
     with place.connect(GUEST, or_only=True) as client:
         found = client.query("lease", lease=name)
-    report(found, show_lease, as_json=as_json)
+    return found, show_lease
 
 
-@click.command(epilog=example("leasekit lease history web"))
+@asks(None, "leasekit lease history web")
 @click.argument("name", metavar="LEASE")
-@daemon_options
-@json_option
-def history(place: DeployPlace, name: str, as_json: bool) -> None:
+def history(place: DeployPlace, name: str) -> Shown:
     """List the transitions of a lease: when, from what, to what, why.
 
     A lease that was over long ago is found by its id.
     """
     with place.connect(GUEST, or_only=True) as client:
         rows = client.history(_id(client, name))
-    if as_json:
-        print_json(rows)
-    elif not rows:
-        raise LeasekitError(f"no lease {name!r} was ever here; `leasekit lease list --all` shows those there are")
-    else:
+
+    def told(_: object) -> None:
+        if not rows:
+            raise LeasekitError(f"no lease {name!r} was ever here; `leasekit lease list --all` shows those there are")
         show_history(rows)
+
+    return rows, told
 
 
 def _id(client: Any, name: str) -> str:
@@ -286,8 +281,7 @@ def logs(place: DeployPlace, name: str, unit: str, lines: int, follow: bool, as_
         return
     for which, logs_of in found_lines.items():
         for each, text in logs_of.items():
-            for line in text:
-                click.echo(clean(f"{which} {each}: {line}"))
+            print_lines(f"{which} {each}: {line}" for line in text)
 
 
 def _site_socket(place: DeployPlace, found: Mapping[str, Any]) -> dict[str, Path]:
@@ -309,8 +303,7 @@ def _follow(path: Path, unit: str, lines: int) -> None:
     from leasekit.runtime.client import ControlClient
 
     with ControlClient(path) as client:
-        for line in client.unit_log(unit, lines, follow=True):
-            click.echo(clean(line))
+        print_lines(client.unit_log(unit, lines, follow=True))
 
 
 def with_topologies(
@@ -388,11 +381,9 @@ def ssh(place: DeployPlace, unit: str, command: Sequence[str], identity: Path | 
     return done.returncode
 
 
-@click.command(epilog=example("leasekit lease console vm-0"))
+@asks(None, "leasekit lease console vm-0")
 @click.argument("unit")
-@daemon_options
-@json_option
-def console(place: DeployPlace, unit: str, as_json: bool) -> None:
+def console(place: DeployPlace, unit: str) -> Shown:
     """Print the last lines of a unit's console.
 
     A console is its site's: the site's daemon must be one of the deploy file's, and run as the same user. Elsewhere ask
@@ -407,5 +398,4 @@ def console(place: DeployPlace, unit: str, as_json: bool) -> None:
         raise LeasekitError(
             f"unit {found['unit']} is at {lease['site']}, which is not in {place.deploy_file()}: ask its operator"
         )
-    site = place._replace(actor=lease["site"])
-    show_console(site, found["unit"], as_json=as_json)
+    return show_console(place._replace(actor=lease["site"]), found["unit"])

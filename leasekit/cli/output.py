@@ -154,6 +154,12 @@ def _print(table: Table) -> None:
     click.echo("\n".join(line.rstrip() for line in printed.get().splitlines()))
 
 
+def print_lines(lines: Iterable[str]) -> None:
+    """Lines that others wrote, as they are safe on a terminal."""
+    for line in lines:
+        click.echo(clean(line))
+
+
 def note(text: str) -> None:
     """Something for the person at the terminal, not for a program that reads the output."""
     click.echo(dated(clean(text)), err=True)

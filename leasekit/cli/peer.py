@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import click
 
-from leasekit.cli.output import example, json_option, listing, report
-from leasekit.cli.places import DeployPlace, daemon_options
+from leasekit.cli.output import listing
+from leasekit.cli.places import DeployPlace, Shown, asks
 from leasekit.cli.times import TERM, WHEN, Count, at, to_second
 from leasekit.core.errors import LeasekitError
 from leasekit.core.time import Instant
@@ -20,26 +20,18 @@ def add_delegation_commands(group: click.Group, role: str) -> None:
     """Give ``group`` the commands ``delegations``, ``delegate`` and ``reclaim`` for an actor of ``role``."""
     noun = group.name
 
-    @group.command(epilog=example(f"leasekit {noun} delegations"))
-    @daemon_options
-    @json_option
-    def delegations(place: DeployPlace, as_json: bool) -> None:
+    @asks(group, f"leasekit {noun} delegations")
+    def delegations(place: DeployPlace) -> Shown:
         """List what it has given to brokers."""
-        report(place.query(role, "delegations"), DELEGATIONS, as_json=as_json)
+        return place.query(role, "delegations"), DELEGATIONS
 
-    @group.command(
-        epilog=example(f"leasekit {noun} delegate broker vm 3", f"leasekit {noun} delegate broker vm --until +30d")
-    )
+    @asks(group, f"leasekit {noun} delegate broker vm 3", f"leasekit {noun} delegate broker vm --until +30d")
     @click.argument("to", metavar="BROKER")
     @click.argument("type_", metavar="TYPE")
     @click.argument("units", type=click.IntRange(min=1), required=False)
     @click.option("--until", type=WHEN, metavar="TIME", help="Until when [as the deploy file says].")
     @click.option("--site", default="", metavar="SITE", help="Whose units, if a broker gives them [any site's].")
-    @daemon_options
-    @json_option
-    def delegate(
-        place: DeployPlace, to: str, type_: str, units: int | None, until: Instant | None, site: str, as_json: bool
-    ) -> None:
+    def delegate(place: DeployPlace, to: str, type_: str, units: int | None, until: Instant | None, site: str) -> Shown:
         """Give units to a broker: again after a reclaim, more than it has, or fewer, or until another time.
 
         Without UNITS as many as the deploy file says. It stands, also over restarts, until it is said otherwise or
@@ -52,15 +44,13 @@ def add_delegation_commands(group: click.Group, role: str) -> None:
         given = place.command(role, "delegation.give", **arguments)
         found = given["difference"]
         words = f"{given['line']} is held so already" if found is None else difference_in_words(found)
-        report(given, words, as_json=as_json)
+        return given, words
 
-    @group.command(epilog=example(f"leasekit {noun} reclaim site/vm@broker --deadline +2h"))
+    @asks(group, f"leasekit {noun} reclaim site/vm@broker --deadline +2h")
     @click.argument("delegation")
     @click.option("--at", type=WHEN, default="now", metavar="TIME", help="Until when new terms may go at most [now].")
     @click.option("--deadline", type=WHEN, metavar="TIME", help="When leases that exist are closed [they run out].")
-    @daemon_options
-    @json_option
-    def reclaim(place: DeployPlace, delegation: str, at: Instant, deadline: Instant | None, as_json: bool) -> None:
+    def reclaim(place: DeployPlace, delegation: str, at: Instant, deadline: Instant | None) -> Shown:
         """Take a delegation back from its broker.
 
         As soon as the broker has heard of it, it grants only what ends by --at. Leases that have begun by then run
@@ -73,7 +63,7 @@ def add_delegation_commands(group: click.Group, role: str) -> None:
         what = f"leases end by {to_second(taken['deadline'])}" if taken["deadline"] >= 0 else "leases run out"
         begin = to_second(taken["at"])
         words = f"{taken['delegation']} is taken back from {begin} on: what is granted from now on ends by then, {what}"
-        report(taken, words, as_json=as_json)
+        return taken, words
 
 
 def difference_in_words(row: Mapping[str, Any]) -> str:
@@ -121,34 +111,23 @@ def peer() -> None:
     """Look after whom an actor knows."""
 
 
-@peer.command("list", epilog=example("leasekit peer list --actor site"))
-@daemon_options
-@json_option
-def list_(place: DeployPlace, as_json: bool) -> None:
+@asks(peer, "leasekit peer list --actor site", name="list")
+def list_(place: DeployPlace) -> Shown:
     """List peers: their keys, what they may do, and who made them known."""
     peers = place.query("", "peers")
-    report(peers, PEERS, as_json=as_json)
+    return peers, PEERS
 
 
-@peer.command(epilog=example("leasekit peer add lab --role guest --key keys/lab.pub --actor site"))
+@asks(peer, "leasekit peer add lab --role guest --key keys/lab.pub --actor site")
 @click.argument("name")
 @click.option("--role", type=click.Choice(ROLES), required=True, help="What it is.")
 @click.option("--key", required=True, metavar="KEY", help="Its public key: 64 hex digits, or a .pub file.")
 @click.option("--address", default="", metavar="ADDRESS", help="Where it is dialled; without, it dials this actor.")
 @click.option("--may", multiple=True, type=click.Choice(PERMISSIONS), help="What it may do [what its role may].")
 @click.option("--open-requests", type=Count(min=1), metavar="N", help="Its requests that may be open at once.")
-@daemon_options
-@json_option
 def add(
-    place: DeployPlace,
-    name: str,
-    role: str,
-    key: str,
-    address: str,
-    may: tuple[str, ...],
-    open_requests: int | None,
-    as_json: bool,
-) -> None:
+    place: DeployPlace, name: str, role: str, key: str, address: str, may: tuple[str, ...], open_requests: int | None
+) -> Shown:
     """Make a peer known, from now on and after restarts. The deploy file stays as it is."""
     from leasekit.config.keys import load_public
 
@@ -158,25 +137,21 @@ def add(
     if open_requests is not None:
         arguments["open_requests"] = open_requests
     added = place.command("", "peer.add", **arguments)
-    report(added, f"{name} is known; it may {', '.join(added['may']) or 'do nothing'}", as_json=as_json)
+    return added, f"{name} is known; it may {', '.join(added['may']) or 'do nothing'}"
 
 
-@peer.command(epilog=example("leasekit peer remove lab --actor site"))
+@asks(peer, "leasekit peer remove lab --actor site")
 @click.argument("name")
-@daemon_options
-@json_option
-def remove(place: DeployPlace, name: str, as_json: bool) -> None:
+def remove(place: DeployPlace, name: str) -> Shown:
     """Forget a peer: its connection is closed, and no broker brings it back. Leases that it has stay as they are."""
     removed = place.command("", "peer.remove", name=name)
-    report(removed, f"{name} is not known any more", as_json=as_json)
+    return removed, f"{name} is not known any more"
 
 
-@peer.command(epilog=example("leasekit peer succeed lab lab.succession --actor site"))
+@asks(peer, "leasekit peer succeed lab lab.succession --actor site")
 @click.argument("name")
 @click.argument("statement", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False))
-@daemon_options
-@json_option
-def succeed(place: DeployPlace, name: str, statement: Path, as_json: bool) -> None:
+def succeed(place: DeployPlace, name: str, statement: Path) -> Shown:
     """Know a peer by its next key: FILE is the succession that `leasekit keys rotate` made, signed by both keys.
 
     Until the instant that it names, the peer may still use tickets that its old key holds.
@@ -185,16 +160,14 @@ def succeed(place: DeployPlace, name: str, statement: Path, as_json: bool) -> No
 
     text = load_succession(statement).encode().hex()
     done = place.command("", "peer.succeed", name=name, succession=text)
-    report(done, f"{name} has the key {done['key']} from now on", as_json=as_json)
+    return done, f"{name} has the key {done['key']} from now on"
 
 
-@peer.command(epilog=example("leasekit peer command site unit.disable unit=vm-3 --actor broker"))
+@asks(peer, "leasekit peer command site unit.disable unit=vm-3 --actor broker")
 @click.argument("name")
 @click.argument("command")
 @click.argument("arguments", nargs=-1, metavar="[KEY=VALUE]...")
-@daemon_options
-@json_option
-def command(place: DeployPlace, name: str, command: str, arguments: tuple[str, ...], as_json: bool) -> None:
+def command(place: DeployPlace, name: str, command: str, arguments: tuple[str, ...]) -> Shown:
     """Have another actor carry out a command: it must allow this one to administer it."""
     given = {}
     for text in arguments:
@@ -203,4 +176,4 @@ def command(place: DeployPlace, name: str, command: str, arguments: tuple[str, .
             raise LeasekitError(f"argument: found {text!r}, expected KEY=VALUE")
         given[key] = value
     done = place.command("", "peer.command", peer=name, command=command, arguments=given)
-    report(done, f"{name}: {json.dumps(done)}", as_json=as_json)
+    return done, f"{name}: {json.dumps(done)}"

@@ -7,10 +7,11 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import click
 
+from leasekit.cli.output import example, json_option, report
 from leasekit.core.errors import LeasekitError
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ FILE_VARIABLE: Final = "LEASEKIT_FILE"
 PLURALS: Final = {"guest": "guests", "broker": "brokers", "authority": "site authorities"}
 
 T = TypeVar("T")
+Shown: TypeAlias = tuple[Any, str | Callable[[Any], object]]
+"""What a command has found or done, and a note of it for a person, or what prints it."""
 A = TypeVar("A", "ActorSpec", "Door")
 
 
@@ -45,6 +48,14 @@ class DeployPlace(NamedTuple):
         from leasekit.config.load import load
 
         return load(self.deploy_file(), self.state)
+
+    def deployment_with(self, actors: Iterable[str]) -> Deployment:
+        """The same, where it has these actors. Raises ``LeasekitError`` for one that it has not."""
+        deployment = self.deployment()
+        for name in actors:
+            if name not in deployment.actors:
+                raise LeasekitError(f"{deployment.file}: no actor {name!r}; it has {', '.join(deployment.actors)}")
+        return deployment
 
     def deploy_file(self) -> Path:
         """Which deploy file it is."""
@@ -157,6 +168,32 @@ daemon_options = _place_options("file", "state", "actor", "control")
 """Options of commands that talk to one daemon, which get a :class:`DeployPlace` as ``place``."""
 file_options = _place_options("file", "state")
 """Options of commands that need a deploy file, and perhaps several of its daemons."""
+
+
+def asks(
+    group: click.Group | None, *examples: str, name: str | None = None
+) -> Callable[[Callable[..., Shown]], click.Command]:
+    """Makes a command that asks one daemon, of ``group`` if there is one, with ``examples`` for its help.
+
+    The function gets a :class:`DeployPlace`, and what the command's own options say. What it returns is
+    printed as JSON, or told to a person, as :func:`~.output.report` does.
+    """
+
+    def decorate(function: Callable[..., Shown]) -> click.Command:
+        own = vars(function).pop("__click_params__", [])
+
+        @daemon_options
+        @json_option
+        @functools.wraps(function)
+        def command(place: DeployPlace, as_json: bool, **arguments: Any) -> None:
+            value, told = function(place, **arguments)
+            report(value, told, as_json=as_json)
+
+        vars(command)["__click_params__"].extend(own)
+        make = click.command if group is None else group.command
+        return make(name, epilog=example(*examples))(command)
+
+    return decorate
 
 
 def file_and_actors(function: Callable[..., T]) -> Callable[..., T]:

@@ -177,9 +177,6 @@ def plan() -> None:
     """See what a mapper would decide, without daemons."""
 
 
-plan.add_command(coallocate)
-
-
 @plan.command(epilog=example("leasekit plan timetable workload.csv --nodes 64 --policy fcfs --out answers.csv"))
 @click.argument("file", type=click.Path(path_type=Path, allow_dash=True), required=False)
 @click.option(
@@ -284,3 +281,6 @@ def _workload_schema() -> dict[str, Any]:
         "required": list(COLUMNS),
         "additionalProperties": False,
     }
+
+
+plan.add_command(coallocate)

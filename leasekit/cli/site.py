@@ -9,19 +9,18 @@ from typing import Any, Final
 import click
 
 from leasekit.cli.output import (
-    clean,
     example,
     json_option,
     listing,
     note,
     print_fields,
     print_json,
+    print_lines,
     print_table,
     properties_of,
-    report,
 )
 from leasekit.cli.peer import add_delegation_commands
-from leasekit.cli.places import SITE, DeployPlace, daemon_options
+from leasekit.cli.places import SITE, DeployPlace, Shown, asks, daemon_options
 from leasekit.cli.site_hosts import doctor, host
 from leasekit.cli.ticket import name_words
 from leasekit.cli.times import PAIR, TERM, WHEN, Count, at, now, show_when, to_second
@@ -33,10 +32,9 @@ PATIENCE: Final = 900.0
 """How long an operation on a unit may take, in seconds, before the command gives up waiting for it."""
 
 
-def add_unit_commands(group: click.Group) -> None:
-    """Add these commands to ``leasekit site``."""
-    for command in (fail, probe, operate, console, caps, orphans, saved):
-        group.add_command(command)
+@click.group()
+def site() -> None:
+    """Look after a site's units."""
 
 
 def ask_site(place: DeployPlace, command: str, **arguments: Any) -> Any:
@@ -45,140 +43,6 @@ def ask_site(place: DeployPlace, command: str, **arguments: Any) -> Any:
 
     with ControlClient(place.socket(SITE), timeout=PATIENCE) as client:
         return client.request("command", command, arguments)
-
-
-@click.command(epilog=example('leasekit site fail vm-3 --reason "its power supply is dead"'))
-@click.argument("unit")
-@click.option("--reason", default="", help="Why, for its lease's holder.")
-@daemon_options
-@json_option
-def fail(place: DeployPlace, unit: str, reason: str, as_json: bool) -> None:
-    """Say that a unit which is up has failed: its lease gets another in its place, or goes on with fewer."""
-    told = ask_site(place, "unit.fail", unit=unit, reason=reason)
-    report(told, f"unit {unit} is {told['state']}: {told['reason']}", as_json=as_json)
-
-
-@click.command(epilog=example("leasekit site probe vm-3"))
-@click.argument("unit")
-@daemon_options
-@json_option
-def probe(place: DeployPlace, unit: str, as_json: bool) -> None:
-    """Have the driver look at a unit that is up, now."""
-    found = ask_site(place, "unit.probe", unit=unit)
-    if as_json:
-        print_json(found)
-        return
-    measured = ((name, _number(value)) for name, value in found["measured"].items())
-    print_fields([("state", found["state"]), ("detail", found["detail"]), *measured])
-
-
-def _number(value: float) -> str:
-    """A measured number: whole where it is, else to three places."""
-    return f"{value:,.0f}" if value == int(value) else f"{value:,.3f}"
-
-
-@click.command(epilog=example("leasekit site operate vm-3 restart", "leasekit site operate vm-3 migrate host=two"))
-@click.argument("unit")
-@click.argument("operation")
-@click.argument("arguments", type=PAIR, nargs=-1, metavar="[KEY=VALUE]...")
-@daemon_options
-@json_option
-def operate(place: DeployPlace, unit: str, operation: str, arguments: Sequence[tuple[str, str]], as_json: bool) -> None:
-    """Have the driver do something with a unit that is up, such as restart it; each driver's page says what it can."""
-    told = ask_site(place, "unit.operate", unit=unit, operation=operation, arguments=dict(arguments))
-    report(told, lambda done: print_fields(done.items()), as_json=as_json)
-
-
-@click.command(epilog=example("leasekit site console vm-3"))
-@click.argument("unit")
-@daemon_options
-@json_option
-def console(place: DeployPlace, unit: str, as_json: bool) -> None:
-    """Print the last lines of a unit's console."""
-    show_console(place, unit, as_json=as_json)
-
-
-def show_console(place: DeployPlace, unit: str, *, as_json: bool) -> None:
-    """Ask a site's daemon for a unit's console and print it, fit for a terminal."""
-    told = ask_site(place, "unit.operate", unit=unit, operation="console", arguments={})
-    lines = told.get("console", "").splitlines()
-    if as_json:
-        print_json(lines)
-        return
-    for line in lines:
-        click.echo(clean(line))
-
-
-@click.command(epilog=example("leasekit site caps vm-3 --seconds 5"))
-@click.argument("unit")
-@click.option("--seconds", type=Count(1, 60), default=2, show_default=True, help="How long each cap is measured.")
-@daemon_options
-@json_option
-def caps(place: DeployPlace, unit: str, seconds: int, as_json: bool) -> None:
-    """Measure how well CPU caps of 10 to 90 % hold on a unit that is up and busy.
-
-    The unit's own cap holds again afterwards.
-    """
-    told = ask_site(place, "unit.operate", unit=unit, operation="caps", arguments={"seconds": str(seconds)})
-    free = float(told.pop("none"))
-    measured = {int(cap): float(used) for cap, used in told.items()}
-    # What a guest does not get without a cap, for want of work or of a CPU, says nothing of the cap.
-    errors = {cap: used - cap for cap, used in measured.items() if cap <= free} or {0: 0.0}
-    mean, worst = sum(map(abs, errors.values())) / len(errors), max(errors.values(), key=abs)
-    if as_json:
-        print_json({"uncapped": free, "measured": measured, "mean_error": mean, "worst_error": worst})
-        return
-    note(f"without a cap the unit uses {free:.1f} % of one CPU")
-    rows = [
-        (f"{cap} %", f"{used:.1f} %", f"{errors[cap]:+.1f}" if cap in errors else "-") for cap, used in measured.items()
-    ]
-    print_table(("cap", "measured", "error"), rows, empty="", right=("cap", "measured", "error"))
-    note(f"mean error {mean:.2f}, worst {worst:+.2f}, in percent of one CPU")
-
-
-@click.command(epilog=example("leasekit site orphans", "leasekit site orphans --remove --unit vm-3"))
-@click.option("--remove", is_flag=True, help="Remove them.")
-@click.option("--unit", default="", metavar="UNIT", help="Only those of this unit.")
-@daemon_options
-@json_option
-def orphans(place: DeployPlace, remove: bool, unit: str, as_json: bool) -> None:
-    """List what is on the site's hosts of units that nobody has, such as guests of a site whose store was lost.
-
-    What was found is printed in any case. The exit status is 1 if a driver could not tell, such as for a host that is
-    down, or something could not be removed.
-    """
-    answer = ask_site(place, "orphans.remove" if remove else "orphans.list", unit=unit)
-    found, troubles = answer["orphans"], answer["troubles"]
-    if as_json:
-        print_json(found)
-    else:
-        rows = [(one["host"], one["unit"], one["kind"], one["name"]) for one in found]
-        nothing = "nothing was found" if troubles else "there is nothing of units that nobody has"
-        print_table(("host", "unit", "what", "name"), rows, empty=nothing)
-        if remove and found:
-            note("removed")
-    if troubles:
-        raise LeasekitError("\n".join(map(_trouble, troubles)))
-
-
-def _trouble(one: Mapping[str, str]) -> str:
-    if one["unit"]:
-        return f"what is left of unit {one['unit']} could not be removed by driver {one['driver']}: {one['reason']}"
-    return f"driver {one['driver']} can't say what is left of old units: {one['reason']}"
-
-
-@click.command(epilog=example("leasekit site saved", "leasekit site saved --json"))
-@daemon_options
-@json_option
-def saved(place: DeployPlace, as_json: bool) -> None:
-    """List what the site keeps of the units of suspended leases, until when, and for whom."""
-    kept = place.query(SITE, "saved")
-    instant = now()
-    told = listing(
-        "lease", "unit", "type", "holder", "state", ("kept until", lambda one: show_when(one["until"], instant)),
-        empty="nothing is kept of any unit",
-    )  # fmt: skip
-    report(kept, told, as_json=as_json)
 
 
 STATES = tuple(dict.fromkeys(state for state, _ in UNIT_TABLE))
@@ -210,48 +74,37 @@ CLAIMS: Final = listing(
 )  # fmt: skip
 
 
-@click.group()
-def site() -> None:
-    """Look after a site's units."""
-
-
-@site.command(epilog=example("leasekit site units --in free"))
+@asks(site, "leasekit site units --in free")
 @click.option("--type", "type_", default="", metavar="TYPE", help="Only units of this type.")
 @click.option(
     "--in", "unit_state", type=click.Choice(STATES), metavar="STATE", help="Only units in this state, such as free."
 )
-@daemon_options
-@json_option
-def units(place: DeployPlace, type_: str, unit_state: str | None, as_json: bool) -> None:
+def units(place: DeployPlace, type_: str, unit_state: str | None) -> Shown:
     """List the units of a site: whose they are, and what is being done to them."""
     found = [
         unit
         for unit in place.query(SITE, "units")
         if (not type_ or unit["type"] == type_) and (not unit_state or unit["state"] == unit_state)
     ]
-    report(found, UNITS, as_json=as_json)
+    return found, UNITS
 
 
-@site.command(epilog=example('leasekit site disable vm-3 --reason "its fan is noisy"'))
+@asks(site, 'leasekit site disable vm-3 --reason "its fan is noisy"')
 @click.argument("unit")
 @click.option("--reason", default="", help="Why, for those who wonder.")
-@daemon_options
-@json_option
-def disable(place: DeployPlace, unit: str, reason: str, as_json: bool) -> None:
+def disable(place: DeployPlace, unit: str, reason: str) -> Shown:
     """Take a unit out of service. A lease that has it keeps it until it gives it up."""
     changed = place.command(SITE, "unit.disable", unit=unit, reason=reason)
     words = f"unit {unit} is {changed['state']}; it is given to nobody until it is enabled again"
-    report(changed, words, as_json=as_json)
+    return changed, words
 
 
-@site.command(epilog=example("leasekit site enable vm-3"))
+@asks(site, "leasekit site enable vm-3")
 @click.argument("unit")
-@daemon_options
-@json_option
-def enable(place: DeployPlace, unit: str, as_json: bool) -> None:
+def enable(place: DeployPlace, unit: str) -> Shown:
     """Bring a unit back into service. One whose teardown had failed is torn down first."""
     changed = place.command(SITE, "unit.enable", unit=unit)
-    report(changed, f"unit {unit} is {changed['state']}", as_json=as_json)
+    return changed, f"unit {unit} is {changed['state']}"
 
 
 @site.command(epilog=example("leasekit site evidence 3f2a9c01-77aa0c1d2e3f4a5b --out evidence.json"))
@@ -280,15 +133,13 @@ def evidence(place: DeployPlace, id_: str, out: Path | None, as_json: bool) -> N
         EVIDENCE(found)
 
 
-@site.command(epilog=example("leasekit site word broker.json --out proven.json"))
+@asks(site, "leasekit site word broker.json --out proven.json")
 @click.argument("source", metavar="FILE", type=click.Path(path_type=Path))
 @click.option(
     "--out", type=click.Path(path_type=Path, dir_okay=False), required=True,
     help="Write the evidence, with the site's word in it, to this file.",
 )  # fmt: skip
-@daemon_options
-@json_option
-def word(place: DeployPlace, source: Path, out: Path, as_json: bool) -> None:
+def word(place: DeployPlace, source: Path, out: Path) -> Shown:
     """Have the site say of evidence of over-delegation that its claims stand: no receipt was given for any of them.
 
     With that word `leasekit evidence verify` finds it proven. The site refuses where it has given a receipt, and for
@@ -301,7 +152,7 @@ def word(place: DeployPlace, source: Path, out: Path, as_json: bool) -> None:
             raise LeasekitError(f"{source}: {error}") from error
     out.write_text(said["file"], "utf-8")
     words = f"the claims stand as of {to_second(said['at'])}: {out} has the site's word"
-    report({"file": str(out), "at": said["at"]}, words, as_json=as_json)
+    return {"file": str(out), "at": said["at"]}, words
 
 
 @site.group()
@@ -309,64 +160,165 @@ def maintenance() -> None:
     """Announce when units are out of service."""
 
 
-@maintenance.command(
-    "add", epilog=example("leasekit site maintenance add --from 2027-01-10T22:00Z --until +6h --unit vm-3 --close")
-)
+@asks(maintenance, "leasekit site maintenance add --from 2027-01-10T22:00Z --until +6h --unit vm-3 --close", name="add")
 @click.option("--from", "start", type=WHEN, required=True, metavar="TIME", help="When it begins.")
 @click.option("--until", "end", type=WHEN, required=True, metavar="TIME", help="When the units are back.")
 @click.option("--unit", "units_", multiple=True, metavar="UNIT", help="A unit that it is about [all].")
 @click.option("--type", "type_", default="", metavar="TYPE", help="Only units of this type.")
 @click.option("--reason", default="", help="Why, for guests and brokers.")
 @click.option("--close", is_flag=True, help="End the leases that have these units when it begins.")
-@daemon_options
-@json_option
 def add_window(
-    place: DeployPlace,
-    start: Instant,
-    end: Instant,
-    units_: tuple[str, ...],
-    type_: str,
-    reason: str,
-    close: bool,
-    as_json: bool,
-) -> None:
+    place: DeployPlace, start: Instant, end: Instant, units_: tuple[str, ...], type_: str, reason: str, close: bool
+) -> Shown:
     """Announce a maintenance window: brokers are asked to grant nothing of these units over it."""
     arguments = {"start": start, "end": end, "units": list(units_), "type": type_, "reason": reason, "close": close}
     window = place.command(SITE, "maintenance.add", **arguments)
     span = f"from {to_second(window['start'])} to {to_second(window['end'])}"
     what = "1 unit is" if len(window["units"]) == 1 else f"{len(window['units'])} units are"
-    report(window, f"{window['window']}: {what} out of service {span}", as_json=as_json)
+    return window, f"{window['window']}: {what} out of service {span}"
 
 
-@maintenance.command("remove", epilog=example("leasekit site maintenance remove window-12"))
+@asks(maintenance, "leasekit site maintenance remove window-12", name="remove")
 @click.argument("window")
-@daemon_options
-@json_option
-def remove_window(place: DeployPlace, window: str, as_json: bool) -> None:
+def remove_window(place: DeployPlace, window: str) -> Shown:
     """Take a maintenance window back, or end it now."""
     removed = place.command(SITE, "maintenance.remove", window=window)
-    report(removed, f"{window} is off", as_json=as_json)
+    return removed, f"{window} is off"
 
 
-@maintenance.command("list", epilog=example("leasekit site maintenance list"))
-@daemon_options
-@json_option
-def list_windows(place: DeployPlace, as_json: bool) -> None:
+@asks(maintenance, "leasekit site maintenance list", name="list")
+def list_windows(place: DeployPlace) -> Shown:
     """List the maintenance windows that are to come or going on."""
-    windows = place.query(SITE, "maintenance")
-    report(windows, WINDOWS, as_json=as_json)
+    return place.query(SITE, "maintenance"), WINDOWS
 
 
-@site.command(epilog=example("leasekit site claims"))
-@daemon_options
-@json_option
-def claims(place: DeployPlace, as_json: bool) -> None:
+@asks(site, "leasekit site claims")
+def claims(place: DeployPlace) -> Shown:
     """List the claims that the site has seen: who gave what to whom, and which leases came of it."""
-    seen = place.query(SITE, "claims")
-    report(seen, CLAIMS, as_json=as_json)
+    return place.query(SITE, "claims"), CLAIMS
 
 
 add_delegation_commands(site, SITE)
-add_unit_commands(site)
+
+
+# -- units that are up, and what is left of those that are not -------------------------------------------------------
+
+
+@asks(site, 'leasekit site fail vm-3 --reason "its power supply is dead"')
+@click.argument("unit")
+@click.option("--reason", default="", help="Why, for its lease's holder.")
+def fail(place: DeployPlace, unit: str, reason: str) -> Shown:
+    """Say that a unit which is up has failed: its lease gets another in its place, or goes on with fewer."""
+    told = ask_site(place, "unit.fail", unit=unit, reason=reason)
+    return told, f"unit {unit} is {told['state']}: {told['reason']}"
+
+
+@asks(site, "leasekit site probe vm-3")
+@click.argument("unit")
+def probe(place: DeployPlace, unit: str) -> Shown:
+    """Have the driver look at a unit that is up, now."""
+    found = ask_site(place, "unit.probe", unit=unit)
+    measured = ((name, _number(value)) for name, value in found["measured"].items())
+    fields = [("state", found["state"]), ("detail", found["detail"]), *measured]
+    return found, lambda _: print_fields(fields)
+
+
+def _number(value: float) -> str:
+    """A measured number: whole where it is, else to three places."""
+    return f"{value:,.0f}" if value == int(value) else f"{value:,.3f}"
+
+
+@asks(site, "leasekit site operate vm-3 restart", "leasekit site operate vm-3 migrate host=two")
+@click.argument("unit")
+@click.argument("operation")
+@click.argument("arguments", type=PAIR, nargs=-1, metavar="[KEY=VALUE]...")
+def operate(place: DeployPlace, unit: str, operation: str, arguments: Sequence[tuple[str, str]]) -> Shown:
+    """Have the driver do something with a unit that is up, such as restart it; each driver's page says what it can."""
+    told = ask_site(place, "unit.operate", unit=unit, operation=operation, arguments=dict(arguments))
+    return told, lambda done: print_fields(done.items())
+
+
+@asks(site, "leasekit site console vm-3")
+@click.argument("unit")
+def console(place: DeployPlace, unit: str) -> Shown:
+    """Print the last lines of a unit's console."""
+    return show_console(place, unit)
+
+
+def show_console(place: DeployPlace, unit: str) -> Shown:
+    """What a site's daemon knows of a unit's console, and how it is printed, fit for a terminal."""
+    told = ask_site(place, "unit.operate", unit=unit, operation="console", arguments={})
+    return told.get("console", "").splitlines(), print_lines
+
+
+@asks(site, "leasekit site caps vm-3 --seconds 5")
+@click.argument("unit")
+@click.option("--seconds", type=Count(1, 60), default=2, show_default=True, help="How long each cap is measured.")
+def caps(place: DeployPlace, unit: str, seconds: int) -> Shown:
+    """Measure how well CPU caps of 10 to 90 % hold on a unit that is up and busy.
+
+    The unit's own cap holds again afterwards.
+    """
+    answer = ask_site(place, "unit.operate", unit=unit, operation="caps", arguments={"seconds": str(seconds)})
+    free = float(answer.pop("none"))
+    measured = {int(cap): float(used) for cap, used in answer.items()}
+    # What a guest does not get without a cap, for want of work or of a CPU, says nothing of the cap.
+    errors = {cap: used - cap for cap, used in measured.items() if cap <= free} or {0: 0.0}
+    mean, worst = sum(map(abs, errors.values())) / len(errors), max(errors.values(), key=abs)
+
+    def told(_: object) -> None:
+        note(f"without a cap the unit uses {free:.1f} % of one CPU")
+        rows = [
+            (f"{c} %", f"{used:.1f} %", f"{errors[c]:+.1f}" if c in errors else "-") for c, used in measured.items()
+        ]
+        print_table(("cap", "measured", "error"), rows, empty="", right=("cap", "measured", "error"))
+        note(f"mean error {mean:.2f}, worst {worst:+.2f}, in percent of one CPU")
+
+    return {"uncapped": free, "measured": measured, "mean_error": mean, "worst_error": worst}, told
+
+
+@site.command(epilog=example("leasekit site orphans", "leasekit site orphans --remove --unit vm-3"))
+@click.option("--remove", is_flag=True, help="Remove them.")
+@click.option("--unit", default="", metavar="UNIT", help="Only those of this unit.")
+@daemon_options
+@json_option
+def orphans(place: DeployPlace, remove: bool, unit: str, as_json: bool) -> None:
+    """List what is on the site's hosts of units that nobody has, such as guests of a site whose store was lost.
+
+    What was found is printed in any case. The exit status is 1 if a driver could not tell, such as for a host that is
+    down, or something could not be removed.
+    """
+    answer = ask_site(place, "orphans.remove" if remove else "orphans.list", unit=unit)
+    found, troubles = answer["orphans"], answer["troubles"]
+    if as_json:
+        print_json(found)
+    else:
+        rows = [(one["host"], one["unit"], one["kind"], one["name"]) for one in found]
+        nothing = "nothing was found" if troubles else "there is nothing of units that nobody has"
+        print_table(("host", "unit", "what", "name"), rows, empty=nothing)
+        if remove and found:
+            note("removed")
+    if troubles:
+        raise LeasekitError("\n".join(map(_trouble, troubles)))
+
+
+def _trouble(one: Mapping[str, str]) -> str:
+    if one["unit"]:
+        return f"what is left of unit {one['unit']} could not be removed by driver {one['driver']}: {one['reason']}"
+    return f"driver {one['driver']} can't say what is left of old units: {one['reason']}"
+
+
+@asks(site, "leasekit site saved", "leasekit site saved --json")
+def saved(place: DeployPlace) -> Shown:
+    """List what the site keeps of the units of suspended leases, until when, and for whom."""
+    kept = place.query(SITE, "saved")
+    instant = now()
+    told = listing(
+        "lease", "unit", "type", "holder", "state", ("kept until", lambda one: show_when(one["until"], instant)),
+        empty="nothing is kept of any unit",
+    )  # fmt: skip
+    return kept, told
+
+
 site.add_command(doctor)
 site.add_command(host)

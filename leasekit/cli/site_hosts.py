@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 import click
 
-from leasekit.cli.output import example, json_option, listing, note, print_json, print_table, report
-from leasekit.cli.places import SITE, DeployPlace, daemon_options, file_and_actors
+from leasekit.cli.output import example, json_option, listing, note, print_json, print_table
+from leasekit.cli.places import SITE, DeployPlace, Shown, asks, file_and_actors
 from leasekit.cli.times import SPAN, WHEN, now, to_second
 from leasekit.core.errors import LeasekitError
 from leasekit.core.reasons import counted
@@ -43,12 +43,7 @@ def doctor(place: DeployPlace, actors: tuple[str, ...], as_json: bool) -> int:
     """
     import trio
 
-    deployment = place.deployment()
-    for name in actors:
-        if name not in deployment.actors:
-            raise LeasekitError(
-                f"{deployment.file}: found no actor {name!r}, expected one of: {', '.join(deployment.actors)}"
-            )
+    deployment = place.deployment_with(actors)
     found = trio.run(_all, deployment, actors or tuple(deployment.actors))
     if as_json:
         print_json([{"at": one.where, **attrs.asdict(one.finding)} for one in found])
@@ -105,7 +100,7 @@ def host() -> None:
     """Say which leased machines are hosts of virtual machines."""
 
 
-@host.command(epilog=example("leasekit site host add node-7 --address 10.78.0.12 --host-key 'ssh-ed25519 AAAA...'"))
+@asks(host, "leasekit site host add node-7 --address 10.78.0.12 --host-key 'ssh-ed25519 AAAA...'")
 @click.argument("machine")
 @click.option("--address", required=True, metavar="HOST", help="Where its ssh server is.")
 @click.option("--port", default="22", show_default=True, help="And at which port.")
@@ -113,19 +108,9 @@ def host() -> None:
 @click.option("--host-key", required=True, metavar="KEY", help="The host key that it must show.")
 @click.option("--until", type=WHEN, default=0, metavar="TIME", help="When it goes back at the latest.")
 @driver_option
-@daemon_options
-@json_option
 def add(
-    place: DeployPlace,
-    machine: str,
-    address: str,
-    port: str,
-    user: str,
-    host_key: str,
-    until: Instant,
-    driver: str,
-    as_json: bool,
-) -> None:
+    place: DeployPlace, machine: str, address: str, port: str, user: str, host_key: str, until: Instant, driver: str
+) -> Shown:
     """Have a machine be a host: its units are in service until then. With a later --until it stays longer."""
     from leasekit.drivers.libvirt.leased import machine_of
 
@@ -135,19 +120,17 @@ def add(
     with place.connect(SITE) as client:
         _follow(hosts, client)
     words = f"{machine} is host {slot}" + (f" until {to_second(until)}" if until else "")
-    report({"host": slot, "machine": machine}, words, as_json=as_json)
+    return {"host": slot, "machine": machine}, words
 
 
-@host.command(epilog=example("leasekit site host remove node-7"))
+@asks(host, "leasekit site host remove node-7")
 @click.argument("machine")
 @click.option(
     "--patience", type=SPAN, default=PATIENCE, metavar="DURATION",
     help=f"How long its units may take to end [{format_duration(PATIENCE)}].",
 )  # fmt: skip
 @driver_option
-@daemon_options
-@json_option
-def remove(place: DeployPlace, machine: str, patience: Duration, driver: str, as_json: bool) -> None:
+def remove(place: DeployPlace, machine: str, patience: Duration, driver: str) -> Shown:
     """Have a machine be a host no longer: leases with units on it end, and it is let go when the last unit is gone.
 
     Units that have not ended after a while end with the machine.
@@ -163,27 +146,23 @@ def remove(place: DeployPlace, machine: str, patience: Duration, driver: str, as
         hosts.book.remove(machine)
     words = f"{machine} is no host" + (" any more" if slot else "")
     words += f"; {counted(left)} of it had not ended" if left else ""
-    report({"host": slot, "machine": machine, "left": left}, words, as_json=as_json)
+    return {"host": slot, "machine": machine, "left": left}, words
 
 
-@host.command(epilog=example("leasekit site host sync"))
+@asks(host, "leasekit site host sync")
 @driver_option
-@daemon_options
-@json_option
-def sync(place: DeployPlace, driver: str, as_json: bool) -> None:
+def sync(place: DeployPlace, driver: str) -> Shown:
     """Have units be in service while their host has a machine, and at no other time; after a first start, too."""
     hosts = _hosts(place, driver)
     with place.connect(SITE) as client:
         changed = _follow(hosts, client)
     words = f"{len(changed)} hosts changed: {', '.join(changed)}" if changed else "all is as it should be"
-    report(changed, words, as_json=as_json)
+    return changed, words
 
 
-@host.command("list", epilog=example("leasekit site host list"))
+@asks(host, "leasekit site host list", name="list")
 @driver_option
-@daemon_options
-@json_option
-def list_hosts(place: DeployPlace, driver: str, as_json: bool) -> None:
+def list_hosts(place: DeployPlace, driver: str) -> Shown:
     """List the hosts that are leased machines, and which machine each is."""
     hosts = _hosts(place, driver)
     machines = hosts.book.all()
@@ -195,7 +174,7 @@ def list_hosts(place: DeployPlace, driver: str, as_json: bool) -> None:
         if slot in machines:
             row |= {"machine": machines[slot].name, "address": machines[slot].login.host, "until": machines[slot].until}
         rows.append(row)
-    report(rows, HOSTS, as_json=as_json)
+    return rows, HOSTS
 
 
 def _hosts(place: DeployPlace, name: str) -> Hosts:

@@ -10,7 +10,6 @@ import sys
 import time
 import tomllib
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, closing
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TextIO
@@ -21,17 +20,15 @@ from leasekit.actors.settings import GuestSettings
 from leasekit.cli.output import (
     clean,
     console,
-    example,
-    json_option,
     listing,
     print_fields,
     print_json,
     print_table,
     report,
 )
-from leasekit.cli.places import GUEST, DeployPlace, daemon_options
+from leasekit.cli.places import GUEST, DeployPlace, Shown, asks
 from leasekit.cli.times import Count, now, parse_when, term_columns, to_second
-from leasekit.cli.watching import Following
+from leasekit.cli.watching import followed
 from leasekit.config.instants import parse_instant
 from leasekit.core.errors import LeasekitError
 from leasekit.core.json_text import JsonError, read_json
@@ -136,7 +133,7 @@ def slice_() -> None:
     """Group leases into slices."""
 
 
-@slice_.command(epilog=example("leasekit slice create web --hold 3"))
+@asks(slice_, "leasekit slice create web --hold 3")
 @click.argument("name")
 @click.option(
     "--hold",
@@ -145,27 +142,23 @@ def slice_() -> None:
     metavar="N",
     help="Redeem nothing before N leases of the slice have their tickets; if one is refused, close them all.",
 )
-@daemon_options
-@json_option
-def create(place: DeployPlace, name: str, hold: int, as_json: bool) -> None:
+def create(place: DeployPlace, name: str, hold: int) -> Shown:
     """Make a slice. One that is only named by a lease request is made by itself, and holds nothing back."""
     made = place.command(GUEST, "slice.create", name=name, hold=hold)
-    report(made, f"slice {name} is made" + (f"; it waits for {hold} tickets" if hold else ""), as_json=as_json)
+    return made, f"slice {name} is made" + (f"; it waits for {hold} tickets" if hold else "")
 
 
-@slice_.command(epilog=example("leasekit slice key web id_ed25519.pub"))
+@asks(slice_, "leasekit slice key web id_ed25519.pub")
 @click.argument("name")
 @click.argument("keys", metavar="FILE", type=click.File("r"))
-@daemon_options
-@json_option
-def key(place: DeployPlace, name: str, keys: TextIO, as_json: bool) -> None:
+def key(place: DeployPlace, name: str, keys: TextIO) -> Shown:
     """Have a slice's users log in with other keys: FILE holds OpenSSH public keys, a line each (`-`: stdin).
 
     Units that are up are told at once; leases that are still to come get the keys when they are set up.
     """
     text = _checked(keys)
     changed = place.command(GUEST, "slice.key", name=name, key=text)
-    report(changed, f"slice {name} has another key; {len(changed['leases'])} open leases get it", as_json=as_json)
+    return changed, f"slice {name} has another key; {len(changed['leases'])} open leases get it"
 
 
 def _checked(file: TextIO) -> str:
@@ -182,40 +175,29 @@ def _checked(file: TextIO) -> str:
     return text
 
 
-@slice_.command("list", epilog=example("leasekit slice list"))
-@daemon_options
-@json_option
-def list_(place: DeployPlace, as_json: bool) -> None:
+@asks(slice_, "leasekit slice list", name="list")
+def list_(place: DeployPlace) -> Shown:
     """List slices and how much is in them."""
-    slices = place.query(GUEST, "slices")
-    report(slices, SLICES, as_json=as_json)
+    return place.query(GUEST, "slices"), SLICES
 
 
-@slice_.command(epilog=example("leasekit slice close web --wait"))
+@asks(slice_, "leasekit slice close web --wait")
 @click.argument("name")
 @click.option("--reason", default="", help="Why, for the leases' history.")
 @click.option("--wait", is_flag=True, help="Follow the leases until all are closed.")
-@daemon_options
-@json_option
-def close(place: DeployPlace, name: str, reason: str, wait: bool, as_json: bool) -> None:
+def close(place: DeployPlace, name: str, reason: str, wait: bool) -> Shown:
     """Close every open lease of a slice."""
-    from leasekit.runtime.client import ControlClient
-
-    socket = place.socket(GUEST)
-    with ExitStack() as stack:
-        following = stack.enter_context(closing(Following(socket))) if wait else None
-        client = stack.enter_context(ControlClient(socket))
+    with followed(place.socket(GUEST), wait) as (client, following):
         closed = client.request("command", "slice.close", {"name": name, "reason": reason})
         if following is not None:
             following.until_all_closed(closed["closed"])
     words = f"slice {name}: {len(closed['closed'])} leases are {'closed' if wait else 'being closed'}"
-    report(closed, words, as_json=as_json)
+    return closed, words
 
 
 PLANNED: Final = "planned"
 COMMITTED: Final = "committed"
 OVER: Final = ("failed", "closed")
-"""Milliseconds between the years 2001 and 2033."""
 PAUSE_FIRST, PAUSE_MOST = 0.05, 0.5
 """Seconds between looks at a topology that is on its way."""
 
@@ -350,45 +332,33 @@ TOPOLOGIES: Final = listing(
 )  # fmt: skip
 
 
-@click.command(epilog=example("leasekit lease topologies", "leasekit lease topologies --all --json"))
+@asks(None, "leasekit lease topologies", "leasekit lease topologies --all --json")
 @click.option("--all", "every", is_flag=True, help="Those that are over as well.")
-@daemon_options
-@json_option
-def topologies(place: DeployPlace, every: bool, as_json: bool) -> None:
+def topologies(place: DeployPlace, every: bool) -> Shown:
     """List the topologies that were asked for with `leasekit lease request --topology`."""
     found = place.query(GUEST, "topologies", all=every)
-    report(found, TOPOLOGIES, as_json=as_json)
+    return found, TOPOLOGIES
 
 
-@click.command(epilog=example("leasekit lease topology guest-t1"))
+@asks(None, "leasekit lease topology guest-t1")
 @click.argument("name", metavar="TOPOLOGY")
-@daemon_options
-@json_option
-def topology(place: DeployPlace, name: str, as_json: bool) -> None:
+def topology(place: DeployPlace, name: str) -> Shown:
     """Show a topology: its plan, and its leases."""
     found = place.query(GUEST, "topology", topology=name)
-    report(found, show_topology, as_json=as_json)
+    return found, show_topology
 
 
-@click.command("close-topology", epilog=example("leasekit lease close-topology guest-t1 --wait"))
+@asks(None, "leasekit lease close-topology guest-t1 --wait", name="close-topology")
 @click.argument("name", metavar="TOPOLOGY")
 @click.option("--reason", default="", help="Why, for the history of its leases.")
 @click.option("--wait", is_flag=True, help="Until all of its leases are closed.")
-@daemon_options
-@json_option
-def close_topology(place: DeployPlace, name: str, reason: str, wait: bool, as_json: bool) -> None:
+def close_topology(place: DeployPlace, name: str, reason: str, wait: bool) -> Shown:
     """End all leases of a topology early, or give it up while it is planned."""
-    socket = place.socket(GUEST)
-    following = Following(socket) if wait else None
-    try:
-        with place.connect(GUEST) as client:
-            leases = [part["lease"] for part in client.query("topology", topology=name)["parts"]]
-            client.command("topology.close", topology=name, reason=reason)
-            if following is not None:
-                open_ = {each["id"] for each in client.query("leases", all=False, slice="")}
-                following.until_all_closed(each for each in leases if each in open_)
-            found = client.query("topology", topology=name)
-    finally:
+    with followed(place.socket(GUEST), wait) as (client, following):
+        leases = [part["lease"] for part in client.query("topology", topology=name)["parts"]]
+        client.command("topology.close", topology=name, reason=reason)
         if following is not None:
-            following.close()
-    report(found, f"{name}: {found['state']}", as_json=as_json)
+            open_ = {each["id"] for each in client.query("leases", all=False, slice="")}
+            following.until_all_closed(each for each in leases if each in open_)
+        found = client.query("topology", topology=name)
+    return found, f"{name}: {found['state']}"

@@ -6,7 +6,7 @@ A :class:`Following` is opened before the command is sent, so that no transition
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -122,6 +122,16 @@ class Following:
 
     def _is_joining(self, lease: str) -> bool:
         return self._client.query("lease", lease=lease)["join"] in (membership.JOINING, membership.BLOCKED_JOIN)
+
+
+@contextmanager
+def followed(socket: Path, wait: bool) -> Iterator[tuple[ControlClient, Following | None]]:
+    """A connection to a daemon for a command, and with ``wait`` who follows what comes of it, connected before."""
+    from leasekit.runtime.client import ControlClient
+
+    with ExitStack() as stack:
+        following = stack.enter_context(closing(Following(socket))) if wait else None
+        yield stack.enter_context(ControlClient(socket)), following
 
 
 def _judge_event(event: Mapping[str, Any], closing: bool) -> WatchOutcome | None:

@@ -20,27 +20,19 @@ HORIZON_MAX: Final = 36_525 * DAY
 
 
 @attrs.frozen(kw_only=True)
-class RunTable:
+class RunSpec:
     """``[[emulation.run]]``: the file with the keys of ``set`` replaced; with ``each``, once for each of its values.
 
     ``set`` and ``each`` map dotted keys to values and to lists of values; keys with spaces between them get the same.
+    One variant that comes of it has ``changes``, by dotted keys. Runs of one ``series`` are one curve in pictures over
+    runs.
     """
 
     name: str = ""
     series: str = ""
     set: Mapping[str, Any] = attrs.Factory(dict)
     each: Mapping[str, tuple[Any, ...]] = attrs.Factory(dict)
-
-
-@attrs.frozen(kw_only=True)
-class RunSpec:
-    """One variant: the file with ``changes`` (dotted key to value). Runs of one ``series`` are one curve in pictures
-    over runs.
-    """
-
-    name: str = ""
-    series: str = ""
-    changes: Mapping[str, Any] = attrs.Factory(dict)
+    changes: Mapping[str, Any] = resolved(attrs.Factory(dict))
 
 
 @attrs.frozen(kw_only=True)
@@ -98,7 +90,7 @@ class EmulationSpec:
     repair: DurationSetting | None = attrs.field(
         default=None, validator=attrs.validators.optional(attrs.validators.ge(1))
     )
-    run: tuple[RunTable, ...] = ()
+    run: tuple[RunSpec, ...] = ()
     plots: tuple[PlotSpec, ...] = attrs.field(default=(), alias="plot")
     runs: tuple[RunSpec, ...] = resolved(())
 
@@ -161,7 +153,7 @@ def _plots(
     return tuple(plots)
 
 
-def _expand(run: RunTable, where: str, faults: Faults) -> list[RunSpec]:
+def _expand(run: RunSpec, where: str, faults: Faults) -> list[RunSpec]:
     """The runs that one table stands for: one for each combination of the values in ``each``."""
     changes = [(key, text) for text in run.set for key in text.split()]
     variations = [(key, text) for text in run.each for key in text.split()]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import cache, lru_cache
 from hashlib import sha256
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
+
+import attrs
 
 from leasekit.config.deployment import ActorSpec, Deployment
 from leasekit.config.errors import ConfigError, Faults
@@ -44,113 +46,41 @@ class Former(NamedTuple):
     until: Instant
 
 
-class KeySource(Protocol):
-    """Where :func:`~.build.build` gets keys from."""
-
-    @property
-    def scheme(self) -> Scheme:
-        """How signatures are checked."""
-        ...
-
-    def signer(self, name: str) -> Signer:
-        """Signs as the actor ``name``. Raises ``KeyError`` for one that this source can't sign for."""
-        ...
-
-    def public(self, name: str) -> bytes:
-        """The public key of an actor or peer. Raises ``KeyError``."""
-        ...
-
-    def former(self, name: str) -> Sequence[Former]:
-        """The keys that an actor of this source had before."""
-        ...
-
-
-class DerivedKeys:
-    """Real keys made from a seed, for emulations with signatures on: the same seed, the same keys, no files, no
-    secrets.
+@attrs.frozen(eq=False)
+class KeySource:
+    """Where :func:`~.build.build` gets keys from, by the names of actors: what signs as one, the public key of an
+    actor or peer (both raise ``KeyError``), and the keys that an actor had before.
     """
 
-    scheme: Scheme = ED25519
-
-    def __init__(self, seed: int) -> None:
-        self._seed = seed
-        self._pairs: dict[str, Keypair] = {}
-
-    def signer(self, name: str) -> Signer:
-        """As :meth:`KeySource.signer`; every name has a key."""
-        if name not in self._pairs:
-            secret = sha256(f"leasekit emulated key {self._seed}/{name}".encode()).digest()
-            self._pairs[name] = Keypair(secret)
-        return self._pairs[name]
-
-    def public(self, name: str) -> bytes:
-        """As :meth:`KeySource.public`."""
-        return self.signer(name).public
+    scheme: Scheme
+    signer: Callable[[str], Signer]
+    public: Callable[[str], bytes]
+    _former: Mapping[str, Sequence[Former]] = attrs.Factory(dict)
 
     def former(self, name: str) -> Sequence[Former]:
-        """None: nobody changes a key in an emulation."""
-        return ()
-
-
-class UnsignedKeys:
-    """Names in the place of keys, for emulations with signatures off."""
-
-    scheme: Scheme = UNSIGNED
-
-    def signer(self, name: str) -> Signer:
-        """As :meth:`KeySource.signer`; every name has an identity."""
-        return UnsignedIdentity(name)
-
-    def public(self, name: str) -> bytes:
-        """As :meth:`KeySource.public`."""
-        return UnsignedIdentity(name).public
-
-    def former(self, name: str) -> Sequence[Former]:
-        """None."""
-        return ()
-
-
-class FileKeys:
-    """The key files of a deployment: secret ones of the actors that are started, public ones of all others."""
-
-    scheme: Scheme = ED25519
-
-    def __init__(
-        self,
-        signers: dict[str, Keypair],
-        publics: dict[str, bytes],
-        former: Mapping[str, Sequence[Former]] | None = None,
-    ) -> None:
-        self._signers = signers
-        self._publics = publics
-        self._former = former or {}
-
-    def signer(self, name: str) -> Signer:
-        """As :meth:`KeySource.signer`."""
-        return self._signers[name]
-
-    def public(self, name: str) -> bytes:
-        """As :meth:`KeySource.public`."""
-        return self._publics[name]
-
-    def former(self, name: str) -> Sequence[Former]:
-        """As :meth:`KeySource.former`."""
+        """The keys that an actor of this source had before; nobody changes a key in an emulation."""
         return self._former.get(name, ())
 
 
 def emulation_keys(deployment: Deployment) -> KeySource:
-    """The keys of a deployment in virtual time, as its ``signatures`` say."""
+    """The keys of a deployment in virtual time: real ones, made from a seed, or names in the place of keys where its
+    signatures are off. There are no files, and no secrets.
+    """
     if not deployment.signatures:
-        return UnsignedKeys()
+        return KeySource(UNSIGNED, UnsignedIdentity, lambda name: UnsignedIdentity(name).public)
     return _derived(0 if deployment.emulation is None else deployment.emulation.seed)
 
 
 @lru_cache(maxsize=4)
-def _derived(seed: int) -> DerivedKeys:
-    return DerivedKeys(seed)
+def _derived(seed: int) -> KeySource:
+    @cache
+    def pair(name: str) -> Keypair:
+        return Keypair(sha256(f"leasekit emulated key {seed}/{name}".encode()).digest())
+
+    return KeySource(ED25519, pair, lambda name: pair(name).public)
 
 
-def prepare(deployment: Deployment, names: Iterable[str] | None = None, ask: Ask | None = None) -> FileKeys:
+def prepare(deployment: Deployment, names: Iterable[str] | None = None, ask: Ask | None = None) -> KeySource:
     """Make the folders of the actors ``names`` (default: all of the file) and read their keys, making those that may
     be made. The passphrase of a key that is under one comes from the file that the deploy file or the environment
     names, else from ``ask``.
@@ -200,7 +130,7 @@ def _make_folders(deployment: Deployment, names: Sequence[str], faults: Faults) 
             )
 
 
-def _file_keys(deployment: Deployment, names: Sequence[str], faults: Faults, ask: Ask | None) -> FileKeys:
+def _file_keys(deployment: Deployment, names: Sequence[str], faults: Faults, ask: Ask | None) -> KeySource:
     signers: dict[str, Keypair] = {}
     publics: dict[str, bytes] = {}
     former: dict[str, Sequence[Former]] = {}
@@ -227,7 +157,8 @@ def _file_keys(deployment: Deployment, names: Sequence[str], faults: Faults, ask
         by_key.setdefault(public, name)
     for trouble in sorted({folder_trouble(deployment.actors[name].key) for name in names} - {""}):
         LOG.warning("%s: %s", deployment.file, trouble)
-    return FileKeys({name: signers[name] for name in names if name in signers}, publics, former)
+    own = {name: signers[name] for name in names if name in signers}
+    return KeySource(ED25519, own.__getitem__, publics.__getitem__, former)
 
 
 def _former(spec: ActorSpec, now: Keypair, ask: Ask | None) -> list[Former]:

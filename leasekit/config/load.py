@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -196,7 +197,7 @@ class Resolver:
                 self.context.check_reference(f"{where}.priorities.{guest}", guest, "guest")
             for planner in values.get("planners", ()):
                 self.context.check_reference(f"{where}.settings.planners", planner, "broker")
-            given = resolve_given(self.context, name, table)
+            given = resolve_given(self.context, name, table.delegation)
             return BrokerSettings(**values, priorities=dict(table.priorities), delegations=given)
         if values.get("default_broker"):
             self.context.check_reference(f"{where}.settings.default_broker", values["default_broker"], "broker")
@@ -334,24 +335,6 @@ class Resolver:
         return attrs.evolve(table, name=name, key=key, address=address)
 
 
-def make_deployment(
-    file: Path,
-    state: Path | None,
-    document: Mapping[str, Any],
-    faults: Faults,
-    remake: Callable[[Mapping[str, Any]], Deployment],
-) -> Deployment:
-    """The deployment in ``document``. Raises :class:`~.errors.ConfigErrors` with every fault."""
-    try:
-        deployment = Resolver(file, state, document, faults).resolve(remake)
-    except SettingsError as error:
-        faults.add_settings("", error)
-        faults.finish()
-        raise
-    faults.finish()
-    return deployment
-
-
 _PLACE: Final = re.compile(r"(.*) \(at (?:line (\d+), column (\d+)|end of document)\)", re.DOTALL)
 
 
@@ -431,11 +414,9 @@ def _make(path: Path, state: Path | None, document: Mapping[str, Any], changes: 
     faults = Faults(str(path))
     try:
         changed = apply_changes(document, changes)
+        deployment = Resolver(path, state, changed, faults).resolve(partial(_make, path, state, changed))
     except SettingsError as error:
         faults.add_settings("", error)
         raise ConfigErrors(faults.errors) from None
-
-    def remake(further: Mapping[str, Any]) -> Deployment:
-        return _make(path, state, changed, further)
-
-    return make_deployment(path, state, changed, faults, remake)
+    faults.finish()
+    return deployment

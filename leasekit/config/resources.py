@@ -97,7 +97,8 @@ def resolve_site(
         own, power = dict(entry.unit_properties), entry.type in _powered(table)
         properties = {**entry.properties, SAVES: "true"} if _is_saved(table, entry) else dict(entry.properties)
         groups.append(UnitGroup(type=entry.type, names=names, properties=properties, own=own, power=power))
-    return tuple(groups), _delegations(context, where, table, groups)
+    units = {group.type: sum(len(other.names) for other in groups if other.type == group.type) for group in groups}
+    return tuple(groups), resolve_given(context, name, table.delegation, units)
 
 
 def _powered(table: tables.AuthorityTable) -> set[str]:
@@ -136,67 +137,51 @@ def _unit_names(context: Context, entry: tables.InventoryTable, key: str) -> tup
     return names
 
 
-def _delegations(
-    context: Context, where: str, table: tables.AuthorityTable, groups: list[UnitGroup]
+def resolve_given(
+    context: Context, name: str, entries: Sequence[tables.DelegationTable], units: Mapping[str, int] | None = None
 ) -> tuple[DelegationSpec, ...]:
-    units = {group.type: sum(len(other.names) for other in groups if other.type == group.type) for group in groups}
-    made: list[DelegationSpec] = []
-    for index, entry in enumerate(table.delegation):
-        key = f"{where}.delegation[{index}]"
+    """What a site gives to brokers of the ``units`` that it has of each type; or, without ``units``, a broker to other
+    brokers: whether it ever has that much shows when its sites have delegated.
+    """
+    faults, made = context.faults, list[DelegationSpec]()
+    for index, entry in enumerate(entries):
+        key = f"actor.{name}.delegation[{index}]"
         context.check_reference(f"{key}.broker", entry.broker, "broker")
-        if entry.site:
-            context.faults.add(f"{key}.site", repr(entry.site), "no site: a site gives its own units")
-        if entry.type not in units:
-            allowed = one_of(entry.type, units)
-            context.faults.add(f"{key}.type", repr(entry.type), f"a type of the inventory, {allowed}")
-        if any((other.broker, other.type) == (entry.broker, entry.type) for other in made):
-            context.faults.add(
-                key, f"{entry.type!r} for {entry.broker!r} again", "one delegation of a type to a broker"
+        if units is not None:
+            if entry.site:
+                faults.add(f"{key}.site", repr(entry.site), "no site: a site gives its own units")
+            if entry.type not in units:
+                faults.add(f"{key}.type", repr(entry.type), f"a type of the inventory, {one_of(entry.type, units)}")
+        else:
+            if entry.broker == name:
+                faults.add(f"{key}.broker", repr(name), "another broker than itself")
+            if entry.site:
+                context.check_reference(f"{key}.site", entry.site, "authority")
+            if entry.units is None:
+                faults.add(f"{key}.units", "nothing", "how many units it gives")
+        if any((other.broker, other.type, other.site) == (entry.broker, entry.type, entry.site) for other in made):
+            faults.add(key, f"{entry.type!r} for {entry.broker!r} again", "one delegation of a type and site")
+        renew, stretch = entry.renew or 0, entry.renew_for or 0
+        if stretch and not renew:
+            faults.add(f"{key}.renew_for", format_duration(stretch), "renew beside it: how long before the end")
+        if renew >= min(entry.length, stretch or entry.length):
+            allowed = "less than length, and than renew_for: it is before the end of each"
+            faults.add(f"{key}.renew", format_duration(renew), allowed)
+        usual = 1 if units is None else units.get(entry.type, 0)
+        count = usual if entry.units is None else entry.units
+        made.append(
+            DelegationSpec(
+                broker=entry.broker, type=entry.type, units=count, site=entry.site,
+                length=entry.length, degree=round(entry.degree * DEGREE_ONE), renew=renew, renew_for=stretch,
             )
-        made.append(_delegation(context, key, entry, units.get(entry.type, 0)))
-    for type_, there in units.items():
+        )  # fmt: skip
+    for type_, there in (units or {}).items():
         given = [spec for spec in made if spec.type == type_]
         most = there * max((spec.degree for spec in given), default=DEGREE_ONE) // DEGREE_ONE
         if sum(spec.units for spec in given) > most:
-            context.faults.add(
-                f"{where}.delegation",
-                f"{sum(spec.units for spec in given)} units of {type_!r} in all",
-                f"at most {most}: the inventory has {there} (a higher degree allows more)",
-            )
-    return tuple(made)
-
-
-def _delegation(context: Context, key: str, entry: tables.DelegationTable, units: int) -> DelegationSpec:
-    """A delegation for its giver: of so many ``units``, where the table says no number."""
-    renew, stretch = entry.renew or 0, entry.renew_for or 0
-    if stretch and not renew:
-        context.faults.add(f"{key}.renew_for", format_duration(stretch), "renew beside it: how long before the end")
-    if renew >= min(entry.length, stretch or entry.length):
-        context.faults.add(
-            f"{key}.renew", format_duration(renew), "less than length, and than renew_for: it is before the end of each"
-        )
-    return DelegationSpec(
-        broker=entry.broker, type=entry.type, units=units if entry.units is None else entry.units, length=entry.length,
-        degree=round(entry.degree * DEGREE_ONE), site=entry.site, renew=renew, renew_for=stretch,
-    )  # fmt: skip
-
-
-def resolve_given(context: Context, name: str, table: tables.BrokerTable) -> tuple[DelegationSpec, ...]:
-    """What a broker gives to other brokers. Whether it ever has that much shows when its sites have delegated."""
-    where = f"actor.{name}"
-    made: list[DelegationSpec] = []
-    for index, entry in enumerate(table.delegation):
-        key = f"{where}.delegation[{index}]"
-        context.check_reference(f"{key}.broker", entry.broker, "broker")
-        if entry.broker == name:
-            context.faults.add(f"{key}.broker", repr(name), "another broker than itself")
-        if entry.site:
-            context.check_reference(f"{key}.site", entry.site, "authority")
-        if entry.units is None:
-            context.faults.add(f"{key}.units", "nothing", "how many units it gives")
-        if any((other.broker, other.type, other.site) == (entry.broker, entry.type, entry.site) for other in made):
-            context.faults.add(key, f"{entry.type!r} for {entry.broker!r} again", "one delegation of a type and site")
-        made.append(_delegation(context, key, entry, 1))
+            found = f"{sum(spec.units for spec in given)} units of {type_!r} in all"
+            allowed = f"at most {most}: the inventory has {there} (a higher degree allows more)"
+            faults.add(f"actor.{name}.delegation", found, allowed)
     return tuple(made)
 
 

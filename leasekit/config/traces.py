@@ -349,10 +349,11 @@ SWF_FIELDS = (
 """The 18 fields of a job, in order."""
 
 
+_SWF_TIMES = frozenset({2, 3, 5, 8, 17})
 _SWF_DECIMALS = frozenset({1, 2, 3, 5, 6, 8, 9, 17})
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen
 class SwfJob:
     """One job of a log in the Standard Workload Format 2.2. Times are ms; none means that the log doesn't know.
 
@@ -439,26 +440,8 @@ def _swf_job(path: Path, line: int, fields: Sequence[str], origin: Instant) -> S
         raise wrong(path, line, " ".join(fields[:2]), "a job number and a submit time of at least 0")
     known = [None if number == -1 else round(number) for number in numbers]
     times = [None if number == -1 else round(number * SECOND) for number in numbers]
-    return SwfJob(
-        id=round(numbers[0]),
-        submit=origin + round(numbers[1] * SECOND),
-        wait=times[2],
-        run=times[3],
-        procs=known[4],
-        cpu=times[5],
-        memory_kb=known[6],
-        procs_requested=known[7],
-        time_requested=times[8],
-        memory_requested_kb=known[9],
-        status=known[10],
-        user=known[11],
-        group=known[12],
-        executable=known[13],
-        queue=known[14],
-        partition=known[15],
-        previous_job=known[16],
-        think=times[17],
-    )
+    values = [times[index] if index in _SWF_TIMES else known[index] for index in range(2, len(SWF_FIELDS))]
+    return SwfJob(round(numbers[0]), origin + round(numbers[1] * SECOND), *values)
 
 
 def _swf_number(path: Path, line: int, index: int, field: str) -> float:

@@ -24,6 +24,7 @@ assert run(sys.argv[1:]) == 0
 print(*sys.modules, file=sys.stderr)
 """
 TO_LIST_LEASES = {
+    "leasekit.cli.groups",
     "leasekit.cli.lease_looks",
     "leasekit.cli.main",
     "leasekit.cli.output",

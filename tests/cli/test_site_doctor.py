@@ -127,4 +127,4 @@ def test_the_deploy_file_is_found_as_other_commands_find_it(
 def test_an_actor_that_is_not_in_the_file(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """A name that the file doesn't have is refused with those that it has."""
     assert main.run(["site", "doctor", str(written(tmp_path)), "sitr"]) == 1
-    assert "found no actor 'sitr', expected one of: site, broker" in capfd.readouterr().err
+    assert "no actor 'sitr'; it has site, broker" in capfd.readouterr().err

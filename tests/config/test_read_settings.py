@@ -15,7 +15,7 @@ from mypy import api
 from leasekit.actors.settings import AuthoritySettings, BrokerSettings, DelegationSpec, GuestSettings, UnitGroup
 from leasekit.config import tables
 from leasekit.config.deployment import ActorSpec
-from leasekit.config.emulation import EmulationSpec, PlotSpec, RunTable
+from leasekit.config.emulation import EmulationSpec, PlotSpec, RunSpec
 from leasekit.config.shell import ShellSettings, TransportSettings
 from leasekit.config.traces import SignalSpec
 from leasekit.core.settings import setting_fields
@@ -27,7 +27,7 @@ CHECKS: Final = frozenset({"leasekit.config.load", "leasekit.config.resources", 
 MADE_INTO_OTHERS: Final = frozenset(
     {
         tables.DeploymentTable, *tables.ACTORS.values(), tables.KeyTable, tables.ListenTable, tables.InventoryTable,
-        tables.DelegationTable, RunTable,
+        tables.DelegationTable, RunSpec,
     }
 )  # fmt: skip
 """What those modules make into other things, whose attributes are looked at in their place."""

@@ -15,10 +15,10 @@ from runtime_world import request
 from leasekit.cli import main
 from leasekit.config import keys
 from leasekit.config.errors import ConfigErrors
-from leasekit.config.identities import FileKeys
+from leasekit.config.identities import KeySource
 from leasekit.config.keys import load_key, new_key, rotate
 from leasekit.config.load import load
-from leasekit.core.claims.keys import Keypair
+from leasekit.core.claims.keys import ED25519, Keypair
 from leasekit.runtime.daemon import make_job
 from leasekit.runtime.tls import Tls
 
@@ -173,7 +173,8 @@ def test_what_goes_wrong_tells_no_secret(secrets: Secrets, capfd: pytest.Capture
 def test_no_object_shows_its_secret(secrets: Secrets) -> None:
     """Neither repr nor a traceback with all local variables shows what a key, a job or a deployment holds."""
     deployment = load(secrets.file, secrets.state)
-    source = FileKeys(secrets.pairs, {name: pair.public for name, pair in secrets.pairs.items()})
+    publics = {name: pair.public for name, pair in secrets.pairs.items()}
+    source = KeySource(ED25519, secrets.pairs.__getitem__, publics.__getitem__)
     job = make_job(deployment, "guest", source)
     tls = Tls(secrets.pairs["site"], "site")
     made = rotate(secrets.path("guest"), "guest", 0, 1)
