@@ -52,14 +52,6 @@ class Record(Timed, Protocol):
     def row(self) -> Row: ...
 
 
-class StateRecord(Record, Protocol):
-    """A record that a state machine moves."""
-
-    state: str
-    pending: str
-    reason: str
-
-
 R = TypeVar("R", bound=Record)
 T = TypeVar("T", bound=Timed)
 

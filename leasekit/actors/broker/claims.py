@@ -176,29 +176,24 @@ def booked_until(lease: BrokerLease) -> Instant:
     return max(claim.booked_until for claim in lease.claims)
 
 
+@attrs.define(eq=False, slots=False)
 class GrantedClaims:
     """The claims of a broker's leases, which are booked in ``book``."""
 
-    def __init__(
-        self,
-        kernel: Kernel,
-        served: Served[BrokerLease],
-        queue: RequestQueue,
-        book: Book,
-        statements: Statements,
-    ) -> None:
-        self._kernel = kernel
-        self._served = served
-        self._queue = queue
-        self._book = book
-        self._statements = statements
-        self._cut_off: dict[str, str] = {}
-        self._closings = 0
-        self.leases = served.leases
-        self.usage: UsageBook | None = None
-        """What each holder has been granted, if the mapper goes by it."""
-        self.freed: list[Callable[[], None]] = []
-        """What happens, in order, when a lease is over."""
+    _kernel: Kernel
+    _served: Served[BrokerLease]
+    _queue: RequestQueue
+    _book: Book
+    _statements: Statements
+    _cut_off: dict[str, str] = attrs.field(factory=dict, init=False)
+    _closings: int = attrs.field(default=0, init=False)
+    usage: UsageBook | None = attrs.field(default=None, init=False)
+    """What each holder has been granted, if the mapper goes by it."""
+    freed: list[Callable[[], None]] = attrs.field(factory=list, init=False)
+    """What happens, in order, when a lease is over."""
+
+    def __attrs_post_init__(self) -> None:
+        self.leases = self._served.leases
 
     def count_usage(self, usage: UsageBook) -> None:
         """Note in ``usage`` what is granted."""

@@ -51,19 +51,19 @@ def _key(id_: str) -> str:
     return f"given {id_}"
 
 
+@attrs.define(eq=False, slots=False)
 class Subdelegation:
     """What the settings say is given of what is in ``book``: the issuer of :attr:`issued`."""
 
-    def __init__(
-        self, kernel: Kernel, keyring: Keyring, book: Book, notices: Notices, settings: BrokerSettings
-    ) -> None:
-        self._kernel = kernel
-        self._keyring = keyring
-        self._book = book
-        self._notices = notices
-        self._settings = settings
-        self.issued = Issued(kernel, keyring, self)
-        self._begun = False
+    _kernel: Kernel
+    _keyring: Keyring
+    _book: Book
+    _notices: Notices
+    _settings: BrokerSettings
+    _begun: bool = attrs.field(default=False, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.issued = Issued(self._kernel, self._keyring, self)
 
     def begin(self) -> None:
         """It is known what time it is: what the settings say is given, for the first time or again."""

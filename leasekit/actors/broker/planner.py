@@ -502,7 +502,7 @@ class Planner:
         if planning is not None and planning.hold is None and peer in planning.waiting:
             self._on_quoted(peer, Quoted(message.lease, message.number, ()))
             return True
-        if any(one.hold is not None and one.hold.id == message.lease for one in self.plannings.values()):
+        if self._holding(message.lease) is not None:
             self._on_held(peer, PartsHeld(message.lease, message.number, message.reason))
             return True
         return False
@@ -637,11 +637,13 @@ class Planner:
 
     # -- the other brokers' word -------------------------------------------------------------------------------
 
+    def _holding(self, plan: str) -> _Planning | None:
+        """The request of which the plan of that id is being held, if there is one."""
+        return next((one for one in self.plannings.values() if one.hold is not None and one.hold.id == plan), None)
+
     @takes(PartsHeld)
     def _on_held(self, peer: str, message: PartsHeld) -> None:
-        planning = next(
-            (one for one in self.plannings.values() if one.hold is not None and one.hold.id == message.plan), None
-        )
+        planning = self._holding(message.plan)
         if planning is None or planning.hold is None or peer not in planning.waiting:
             if not message.reason and message.plan not in self._holds.held:
                 self._kernel.send(peer, ReleaseParts(message.plan, message.number))
@@ -670,7 +672,7 @@ class Planner:
     def _hold_dropped(self, hold: PlanHold, why: Reason) -> None:
         for name in hold.others:
             self._kernel.send(name, ReleaseParts(hold.id, self._kernel.next("serial")))
-        planning = next((one for one in self.plannings.values() if one.hold is hold), None)
+        planning = self._holding(hold.id)
         if planning is not None:
             planning.hold = None
             self._refuse(planning, -1)
@@ -680,18 +682,9 @@ class Planner:
     def _refuse(self, planning: _Planning, fits: Instant) -> None:
         message, request = planning.message, planning.request
         answer = Planned(
-            message.query,
-            message.number,
-            "refused",
-            "",
-            request.term(request.est),
-            (),
-            "",
-            "",
-            -1,
-            planning.dropped,
+            message.query, message.number, "refused", "", request.term(request.est), (), "", "", -1, planning.dropped,
             fits,
-        )
+        )  # fmt: skip
         self._answer(planning, answer)
 
     def _answer(self, planning: _Planning, answer: Planned) -> None:
