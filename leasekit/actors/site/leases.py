@@ -135,9 +135,9 @@ def _later(lease: SiteLease, op: str | None, is_shown: bool) -> Iterable[Demand]
     if lease.ended >= 0 or lease.pending == au.CLOSING:
         return
     end = lease.goes_to if lease.noticed < 0 else min(lease.goes_to, lease.noticed)
-    if lease.units:
+    held = tuple(lease.units)
+    if held:
         term = Term(lease.term.start, max(end, lease.term.start + 1))
-        held = tuple(lease.units)
         yield Demand(lease.id, lease.holder, HELD, lease.type, 0, held, (), term, lease.properties)
     if is_shown:
         return
@@ -150,10 +150,8 @@ def _later(lease: SiteLease, op: str | None, is_shown: bool) -> Iterable[Demand]
     for later in lease.accepted:
         if later.units > lease.wanted and end > later.term.start:
             term = Term(later.term.start, min(end, later.term.end))
-            yield Demand(
-                lease.id, lease.holder, GROW, lease.type, later.units - lease.wanted, tuple(lease.units), (),
-                term, later.properties,
-            )  # fmt: skip
+            more = later.units - lease.wanted
+            yield Demand(lease.id, lease.holder, GROW, lease.type, more, held, (), term, later.properties)
 
 
 def filters_of(leases: Iterable[SiteLease], field: str) -> Iterator[tuple[str, str]]:

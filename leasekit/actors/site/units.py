@@ -161,7 +161,7 @@ class Units:
     """Who is told, in order, of what happens to a unit."""
     kinds: Kinds = attrs.field(init=False)
     """Their kinds by what mappers see of them, and what filters say of those."""
-    holding: dict[str, int] = attrs.field(init=False)
+    holding: Counter[str] = attrs.field(init=False)
     """How many units each lease has that are to be torn down before it is over."""
     _power: UnitPower = attrs.field(init=False)
     _units: dict[str, SiteUnit] = attrs.field(init=False)
@@ -176,7 +176,7 @@ class Units:
         self._declare()
 
     def _reset(self) -> None:
-        self._units, self._free, self._tearing, self.holding, self.kinds = {}, {}, {}, {}, Kinds()
+        self._units, self._free, self._tearing, self.holding, self.kinds = {}, {}, {}, Counter(), Kinds()
 
     # -- inventory ---------------------------------------------------------------------------------------------
 
@@ -191,12 +191,9 @@ class Units:
                 if unit is None:
                     unit = self._units[name] = SiteUnit(name, group.type, index=len(self._units))
                     self._put_free(unit)
+                    self._sort(unit)
                     new.append(unit)
                 self._inventory.check(name, unit.type, group.type)
-                self._sort(unit)
-        for unit in self._units.values():
-            if unit.id not in self._inventory:
-                self._sort(unit)
         return new
 
     def restore(self, rows: Iterable[Row]) -> None:
@@ -216,7 +213,7 @@ class Units:
             elif unit.state == au.TEARDOWN and not unit.promised:
                 self._tearing[unit.type][unit.id] = unit
             if unit.lease:
-                self.holding[unit.lease] = self.holding.get(unit.lease, 0) + 1
+                self.holding[unit.lease] += 1
         for unit in self._declare():
             self._kernel.touch(unit)
 
@@ -429,11 +426,9 @@ class Units:
         else:
             self._fire(unit, "down", None)
             self._put_free(unit)
-        left = self.holding.get(lease, 1) - 1
-        if left > 0:
-            self.holding[lease] = left
-        else:
-            self.holding.pop(lease, None)
+        self.holding[lease] -= 1
+        if self.holding[lease] <= 0:
+            del self.holding[lease]
         return "down", unit, lease
 
     def switch(self, name: str, to: str, why: Reason | None) -> None:
@@ -499,7 +494,7 @@ class Units:
             reason = Reason(Code.UNIT, unit.id).because(why)
             self._kernel.note(unit.lease or unit.id, f"unit {event}", before, unit.state, reason)
             if event == "setup" or (event == "teardown" and before == au.OUT):
-                self.holding[unit.lease] = self.holding.get(unit.lease, 0) + 1
+                self.holding[unit.lease] += 1
         self._kernel.touch(unit)
         for tell in self.moved:
             tell(unit, event, before, why, self._ending)
@@ -604,8 +599,7 @@ def _fitting(views: Iterable[UnitView], text: str) -> Iterator[UnitView]:
 
 def summary(units: Iterable[SiteUnit]) -> Mapping[str, Mapping[str, int]]:
     """How many units of each type are in each state."""
-    counts: dict[str, dict[str, int]] = {}
+    counts: dict[str, Counter[str]] = {}
     for unit in units:
-        of_type = counts.setdefault(unit.type, {})
-        of_type[unit.state] = of_type.get(unit.state, 0) + 1
+        counts.setdefault(unit.type, Counter())[unit.state] += 1
     return counts
