@@ -25,8 +25,7 @@ from leasekit.core.mappers import BrokerCycle, PendingRequest, Source
 from leasekit.core.time import HOUR, INSTANT_MAX, MINUTE, SECOND, Term
 from leasekit.core.timetable import Timetable
 from leasekit.emulation.compare.works import Work
-from leasekit.emulation.timetable_plan import plan
-from leasekit.emulation.workload_file import read_workload
+from leasekit.emulation.timetable_plan import plan, read_workload
 from leasekit.policies.registry import make_mapper
 
 POLICIES = ("fcfs", "timetable", "backfill", "priority", "fair_share")

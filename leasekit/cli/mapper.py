@@ -442,7 +442,7 @@ def compare(
 
 def _workload(file: Path | None, swf: Path | None) -> Workload:
     from leasekit.emulation.compare.works import from_swf
-    from leasekit.emulation.workload_file import from_file
+    from leasekit.emulation.timetable_plan import from_file
 
     if swf is not None:
         workload = from_swf(swf)

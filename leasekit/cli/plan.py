@@ -209,7 +209,7 @@ def timetable(
     the slowdown up to the end. Utilisation is over the makespan, from the first submission to the last end. Ends with 2
     if the file is wrong, with 1 if the mapper went wrong.
     """
-    from leasekit.emulation import timetable_plan, workload_file
+    from leasekit.emulation import timetable_plan
     from leasekit.emulation.compare.pool import Saving
 
     if schema:
@@ -221,7 +221,7 @@ def timetable(
         check_out_file(out, file)
     try:
         requests = _workload(file)
-    except workload_file.WorkloadError as error:
+    except timetable_plan.WorkloadError as error:
         return wrong_problem(str(error))
     summary, answers = timetable_plan.plan(
         requests, nodes, policy, dict(map(_setting, settings)), Saving(memory=memory, rate=rate), note
@@ -244,7 +244,7 @@ def timetable(
 
 
 def _workload(file: Path) -> list[Work]:
-    from leasekit.emulation.workload_file import parse_workload, read_workload
+    from leasekit.emulation.timetable_plan import parse_workload, read_workload
 
     if is_standard_input(file):
         return parse_workload(sys.stdin, STANDARD_INPUT)
@@ -265,7 +265,7 @@ def _setting(text: str) -> tuple[str, Any]:
 def _workload_schema() -> dict[str, Any]:
     """What a row holds. (That it ends in time, and starts when it is submitted at the earliest, no schema says.)"""
     from leasekit.core.time import INSTANT_MAX, SECOND
-    from leasekit.emulation.workload_file import COLUMNS, KINDS, NODES_MAX
+    from leasekit.emulation.timetable_plan import COLUMNS, KINDS, NODES_MAX
 
     number = {"type": "number", "minimum": 0, "maximum": INSTANT_MAX / SECOND}
     properties: dict[str, Any] = dict.fromkeys(COLUMNS, number)

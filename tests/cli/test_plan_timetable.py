@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from leasekit.cli.main import run
-from leasekit.emulation.workload_file import COLUMNS
+from leasekit.emulation.timetable_plan import COLUMNS
 
 HEADER = ",".join(COLUMNS)
 ROWS = f"{HEADER}\n0,0,,10,2,im\n5,20,30,10,1,ar\n"

@@ -10,8 +10,7 @@ from datafiles import data_file
 
 from leasekit.core.errors import LeasekitError
 from leasekit.emulation.compare.pool import Saving
-from leasekit.emulation.timetable_plan import PlannedAnswer, plan, write_answers
-from leasekit.emulation.workload_file import COLUMNS, WorkloadError, read_workload
+from leasekit.emulation.timetable_plan import COLUMNS, PlannedAnswer, WorkloadError, plan, read_workload, write_answers
 
 HEADER = ",".join(COLUMNS)
 

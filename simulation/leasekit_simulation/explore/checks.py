@@ -20,21 +20,10 @@ TABLES: Final[Mapping[str, Sequence[Any]]] = {
     "broker": (broker.TABLE, delegation.TABLE),
     "site": (authority.TABLE, delegation.TABLE),
 }
-NOTES: Final = frozenset(
-    {
-        "mapper",
-        "complaint",
-        "joined",
-        "blocked_redeem",
-        "give_back",
-        "request",
-        "redeem",
-        "taken",
-        "delegate",
-        "notice",
-        "report",
-    }
-)
+NOTES: Final = frozenset({
+    "mapper", "complaint", "joined", "blocked_redeem", "give_back", "request", "redeem", "taken", "delegate", "notice",
+    "report",
+})  # fmt: skip
 """Lines of the log that are no transitions; what is neither must never be written: the broker is honest."""
 JOINED: Final = frozenset({"joining", "joined", "leaving"})
 

@@ -11,7 +11,7 @@ from leasekit.config.traces import TraceError
 from leasekit.core.errors import LeasekitError
 from leasekit.core.time import HOUR, INSTANT_MAX, SECOND
 from leasekit.emulation.compare.works import WorkShape, from_swf, generate, write_swf
-from leasekit.emulation.workload_file import from_file
+from leasekit.emulation.timetable_plan import from_file
 
 
 def _job(number: int, submit: int, run: int, procs: int, wanted: int, user: int = 7) -> str:
