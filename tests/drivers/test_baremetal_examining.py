@@ -118,8 +118,11 @@ async def test_firmware(tmp_path: Path):
     assert told["firmware undionly.kpxe"].found == f"can't read {tmp_path}/undionly.kpxe"
 
 
-async def test_ports_that_others_have():
-    """A port for nodes, or for DHCP on the boot network's card, that another process has is found."""
+async def test_ports_that_others_have(monkeypatch: pytest.MonkeyPatch):
+    """A port for nodes, or for DHCP on the boot network's card, that another process has is found, though that process
+    never answers.
+    """
+    monkeypatch.setattr("leasekit.drivers.baremetal.examining.SERVED_WITHIN", 0.1)
     with socket.socket() as http, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as dhcp:
         http.bind(("127.0.0.1", 0))
         http.listen()

@@ -7,6 +7,7 @@ import itertools
 import pytest
 import trio
 from cancelling import CancelledAt, Place
+from polling import PATIENCE
 
 from leasekit.core.drivers import LEASE, DriverError
 
@@ -56,7 +57,7 @@ async def test_a_unit_can_be_set_up_again(harness, make_unit):
 async def test_a_cancelled_setup_leaves_nothing(harness, make_unit):
     """Setup that is cancelled in the middle ends soon, with no process and no file left, and can be done again."""
     slow = harness.slow()
-    with trio.fail_after(20), trio.move_on_after(0.3) as scope:
+    with trio.fail_after(PATIENCE), trio.move_on_after(0.3) as scope:
         await slow.setup(make_unit("u1"))
     assert scope.cancelled_caught
     assert harness.leftovers() == []
@@ -95,7 +96,7 @@ async def test_twenty_units_at_once(harness, make_unit):
         await harness.driver.setup(make_unit(unit))
         await harness.driver.teardown(make_unit(unit, "teardown", 2))
 
-    with trio.fail_after(60):
+    with trio.fail_after(PATIENCE):
         async with trio.open_nursery() as nursery:
             for number in range(20):
                 nursery.start_soon(one, f"unit-{number}")

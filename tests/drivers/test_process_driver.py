@@ -15,6 +15,7 @@ from random import Random
 import pytest
 import trio
 from driver_harnesses import FIRST_PORT, session_processes
+from polling import PATIENCE
 
 from leasekit.core.drivers import DriverError
 from leasekit.core.settings import SettingsError
@@ -72,7 +73,7 @@ async def kill(pid: int) -> None:
     state = process_state(pid)
     assert state is not None
     os.kill(pid, signal.SIGKILL)
-    with trio.fail_after(20):
+    with trio.fail_after(PATIENCE):
         await wait_end(state)
 
 
@@ -272,7 +273,7 @@ async def test_a_unit_beyond_its_limit_is_down_with_a_reason(process_harness, ma
     await driver.setup(make_unit("u1"))
     state = process_state(pid_of(process_harness))
     assert state is not None
-    with trio.fail_after(30):
+    with trio.fail_after(PATIENCE):
         await wait_end(state)
     found = await driver.probe(make_unit("u1"))
     assert (found.state, found.detail) == ("down", "its process has ended: spinning")
@@ -308,7 +309,7 @@ async def test_other_ways_to_be_ready(process_harness, make_unit, ready, command
 async def test_a_unit_that_does_not_come_up(process_harness, make_unit, command, settings, words):
     """A unit that ends, hangs, or can't be started at all is a reason, and nothing is left of it."""
     driver = process_harness.make(command=command, **settings)
-    with trio.fail_after(20), pytest.raises(DriverError) as caught:
+    with trio.fail_after(PATIENCE), pytest.raises(DriverError) as caught:
         await driver.setup(make_unit("u1"))
     assert words in str(caught.value)
     assert process_harness.leftovers() == []
@@ -408,7 +409,7 @@ async def test_operator_actions(process_harness, make_unit):
     state = process_state(pid_of(process_harness))
     assert state is not None
     await driver.operate(operate, "signal", {"signal": "KILL"})
-    with trio.fail_after(20):
+    with trio.fail_after(PATIENCE):
         await wait_end(state)
     with pytest.raises(DriverError, match="not running: no suspend"):
         await driver.operate(operate, "suspend", {})

@@ -11,6 +11,7 @@ import time
 import pytest
 import trio
 from driver_harnesses import session_processes
+from polling import PATIENCE
 
 from leasekit.core.drivers import LEASE, SITE, UNIT, DriverError
 from leasekit.core.settings import SettingsError
@@ -134,7 +135,7 @@ async def test_a_failed_command_stops_the_others(script_harness, make_unit):
 async def test_what_is_no_success_is_a_driver_error(script_harness, make_unit, script, words, retry):
     """Exit status, signals and garbage on standard output become a reason in words, retryable as documented."""
     driver = script_harness.make(setup=["sh", "-c", script])
-    with trio.fail_after(20), pytest.raises(DriverError) as caught:
+    with trio.fail_after(PATIENCE), pytest.raises(DriverError) as caught:
         await driver.setup(make_unit("u1"))
     assert words in str(caught.value)
     assert str(caught.value).startswith("setup: sh ")
@@ -211,7 +212,7 @@ async def test_what_a_command_says_goes_to_the_log(script_harness, make_unit):
         if len(make_unit.lines) == 2:
             seen.set()
 
-    with trio.fail_after(20):
+    with trio.fail_after(PATIENCE):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(driver.setup, make_unit("u1", log=log))
             await seen.wait()
@@ -245,7 +246,7 @@ async def test_cancelling_kills_the_whole_group(script_harness, make_unit):
     )
     driver = script_harness.make(setup=["./tree.sh"])
     started = trio.Event()
-    with trio.fail_after(20):
+    with trio.fail_after(PATIENCE):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(driver.setup, make_unit("u1", log=lambda line: started.set()))
             await started.wait()
@@ -259,7 +260,7 @@ async def test_a_command_may_clean_up_when_cancelled(script_harness, make_unit):
     script = "trap 'touch cleaned; exit 1' TERM; echo up >&2; while :; do sleep 0.05; done"
     driver = script_harness.make(setup=["sh", "-c", script], grace="10s")
     started = trio.Event()
-    with trio.fail_after(20):
+    with trio.fail_after(PATIENCE):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(driver.setup, make_unit("u1", log=lambda line: started.set()))
             await started.wait()

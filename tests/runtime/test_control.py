@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,7 +18,7 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 from polling import PATIENCE, poll
-from runtime_world import make_shell, request, running
+from runtime_world import make_actor, make_shell, request, running
 
 from leasekit.core.drivers import UnitContext
 from leasekit.core.properties import Properties
@@ -57,7 +58,7 @@ async def ask(path: Path, call: Callable[[ControlClient], T]) -> T:
     """Call a blocking client in a thread."""
 
     def run() -> T:
-        with ControlClient(path, timeout=5) as client:
+        with ControlClient(path, timeout=PATIENCE) as client:
             return call(client)
 
     return await trio.to_thread.run_sync(run)
@@ -81,14 +82,19 @@ async def test_commands_queries_and_history(tmp_path: Path) -> None:
 async def test_the_past_is_in_the_archive(tmp_path: Path) -> None:
     """A lease that is over is found in the archive, also by a daemon that has been started since."""
     store = MemoryStore()
-    async with served(make_shell("guest", tmp_path, store=store), tmp_path / "c") as path:
+
+    def guest() -> ActorShell:
+        hasty = partial(make_actor, "guest", clock_skew=20, retry_first=20)
+        return make_shell("guest", tmp_path, store=store, make=hasty)
+
+    async with served(guest(), tmp_path / "c") as path:
         wish = request(1, properties={"request_timeout": "1ms"})
         lease = (await ask(path, lambda client: client.command("lease.request", **wish)))["id"]
         with trio.fail_after(PATIENCE):
             while not (rows := await ask(path, lambda client: client.archived())):
                 await trio.sleep(0.005)
     assert [(row["id"], row["state"]) for row in rows] == [(lease, "failed")]
-    async with served(make_shell("guest", tmp_path, store=store), tmp_path / "c") as path:
+    async with served(guest(), tmp_path / "c") as path:
         assert await ask(path, lambda client: client.query("leases", all=True)) == []
         assert await ask(path, lambda client: client.archived()) == rows
 
