@@ -18,8 +18,7 @@ from leasekit.core.drivers import DriverError
 from leasekit.core.settings import structure
 from leasekit.drivers.libvirt.plan import UnitPlan
 from leasekit.drivers.xen import scripts
-from leasekit.drivers.xen.document import Files, document, quoted
-from leasekit.drivers.xen.plan import make_plan
+from leasekit.drivers.xen.document import Files, document, make_plan, quoted
 from leasekit.drivers.xen.settings import XenSettings
 
 KEY = "ssh-ed25519 " + "A" * 68

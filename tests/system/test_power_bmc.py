@@ -23,8 +23,7 @@ from leasekit.core.drivers import DriverError
 from leasekit.core.settings import structure
 from leasekit.drivers.power.base import NoMeter, PowerControl
 from leasekit.drivers.power.driver import SwitchedMachine
-from leasekit.drivers.power.examining import examine_controllers
-from leasekit.drivers.power.make import make_power
+from leasekit.drivers.power.make import examine_controllers, make_power
 from leasekit.drivers.power.settings import ControllerSettings
 
 pytestmark = pytest.mark.xdist_group("libvirt")

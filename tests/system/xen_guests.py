@@ -14,8 +14,7 @@ from system.xen_world import Watch, driver_of, settings, unit
 
 from leasekit.core.drivers import DriverError
 from leasekit.drivers.registry import examine
-from leasekit.drivers.xen.document import Files, document
-from leasekit.drivers.xen.plan import make_plan
+from leasekit.drivers.xen.document import Files, document, make_plan
 
 pytest_plugins = ("system.xen_fixtures",)
 

@@ -38,7 +38,7 @@ from leasekit.drivers.examining import (
     writable,
 )  # fmt: skip
 from leasekit.drivers.names import one_line
-from leasekit.drivers.power.examining import examine_controllers
+from leasekit.drivers.power.make import examine_controllers
 
 SEARCH: Final = "/usr/sbin:/usr/bin:/sbin:/bin"
 PROGRAMS: Final = {"busybox": "busybox-static", "sfdisk": "fdisk", "modprobe": "kmod"}

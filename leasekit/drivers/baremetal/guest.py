@@ -15,12 +15,10 @@ from leasekit.drivers.baremetal.plan import bare_addresses
 from leasekit.drivers.baremetal.records import NodeRecord
 from leasekit.drivers.baremetal.services import Services
 from leasekit.drivers.baremetal.settings import BareMetalSettings
-from leasekit.drivers.libvirt.readiness import SSH_PORT, SSH_TIMEOUT, ssh_answers
+from leasekit.drivers.libvirt.readiness import ssh_missing
 from leasekit.drivers.names import one_line
 from leasekit.drivers.power.base import PowerControl
 
-CONNECT_TIMEOUT: Final = 1.0
-"""Seconds that an ssh server has to say its first line."""
 PAUSE: Final = 0.2
 """Seconds between two attempts at a guest's ssh server."""
 LOOK: Final = 5.0
@@ -89,7 +87,7 @@ class BootWaiting:
         with trio.move_on_after(self.settings.start_timeout / SECOND):
             while True:
                 # When time runs out in the middle of an attempt, what the one before it found is told.
-                missing = await _by_ssh(address, record.host_key)
+                missing = await ssh_missing(address, record.host_key)
                 if not missing:
                     return
                 if trio.current_time() >= looked + LOOK:
@@ -111,27 +109,3 @@ class BootWaiting:
             return
         if state == "off":
             raise DriverError(f"node {self.node}: its power went off before its guest was up")
-
-
-async def _by_ssh(address: str, host_key: str) -> str:
-    """What is missing until the ssh server answers, and shows the key if there is one: nothing in the end."""
-    missing = f"no answer from {address}"
-    with trio.move_on_after(CONNECT_TIMEOUT):
-        missing = await _banner(address)
-    if missing or not host_key:
-        return missing
-    with trio.move_on_after(SSH_TIMEOUT):
-        return await ssh_answers(address, host_key)
-    return f"the ssh server at {address} did not finish its handshake"
-
-
-async def _banner(address: str) -> str:
-    """What is missing until an ssh server says its first line: nothing in the end."""
-    try:
-        async with await trio.open_tcp_stream(address, SSH_PORT) as stream:
-            received = await stream.receive_some(64)
-    except OSError:
-        return f"no ssh server at {address}"
-    except trio.BrokenResourceError:
-        return f"the ssh server at {address} broke off"
-    return "" if received.startswith(b"SSH-") else f"{address} says nothing of ssh"

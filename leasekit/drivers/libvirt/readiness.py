@@ -59,8 +59,13 @@ class Console:
 
     def lines(self) -> list[str]:
         """The last lines, fit for a log or a terminal."""
-        lines = [one_line(line) for line in self.tail.decode("utf-8", "replace").splitlines()]
-        return [line for line in lines if line][-LINES_MAX:]
+        return console_lines(self.tail)
+
+
+def console_lines(content: bytes) -> list[str]:
+    """The last lines of a console, fit for a log or a terminal."""
+    lines = [one_line(line) for line in content.decode("utf-8", "replace").splitlines()]
+    return [line for line in lines if line][-LINES_MAX:]
 
 
 @attrs.define
@@ -173,16 +178,7 @@ class LibvirtWaiting:
     async def _by_ssh(self) -> str:
         if not self.record.addresses:
             raise DriverError("the unit has no address to reach its ssh server at", retry=False)
-        address = bare(self.record.addresses[0])
-        # A guest that boots drops what comes too early, so many short attempts beat a long one.
-        missing = f"no answer from {address}"
-        with trio.move_on_after(CONNECT_TIMEOUT):
-            missing = await _banner(address)
-        if missing or not self.record.host_key:
-            return missing
-        with trio.move_on_after(SSH_TIMEOUT):
-            return await ssh_answers(address, self.record.host_key)
-        return f"the ssh server at {address} did not finish its handshake"
+        return await ssh_missing(bare(self.record.addresses[0]), self.record.host_key)
 
 
 def _end(state: DomainState | None) -> str:
@@ -191,12 +187,23 @@ def _end(state: DomainState | None) -> str:
     return state.why if state.why.startswith("stopped") else f"was {state.why}"
 
 
-async def ssh_answers(address: str, host_key: str, port: int = SSH_PORT) -> str:
-    """What is missing until an ssh server answers at ``address`` and proves to have ``host_key``: nothing in the end.
-
-    It tries to log in with nothing to show: only who holds the key gets as far as to refuse that. Raises
-    ``DriverError`` where there is no ssh.
+async def ssh_missing(address: str, host_key: str) -> str:
+    """What is missing until an ssh server answers at ``address`` and, if there is a ``host_key``, proves to have that:
+    nothing in the end. Raises ``DriverError`` where there is no ssh.
     """
+    # A guest that boots drops what comes too early, so many short attempts beat a long one.
+    missing = f"no answer from {address}"
+    with trio.move_on_after(CONNECT_TIMEOUT):
+        missing = await _banner(address)
+    if missing or not host_key:
+        return missing
+    with trio.move_on_after(SSH_TIMEOUT):
+        return await _handshake(address, host_key)
+    return f"the ssh server at {address} did not finish its handshake"
+
+
+async def _handshake(address: str, host_key: str) -> str:
+    """The same for a login with nothing to show: only who holds the key gets as far as to refuse that."""
     with tempfile.TemporaryDirectory(prefix="leasekit-ssh-") as folder:
         known = Path(folder) / "known_hosts"
         known.write_text(f"unit {' '.join(host_key.split()[:2])}\n")
@@ -213,7 +220,7 @@ async def ssh_answers(address: str, host_key: str, port: int = SSH_PORT) -> str:
             "ConnectTimeout": str(SSH_TIMEOUT),
         }
         settings = [word for key, value in options.items() for word in ("-o", f"{key}={value}")]
-        command = ["ssh", "-F", "/dev/null", "-p", str(port), "-l", "leasekit", *settings, address, "true"]
+        command = ["ssh", "-F", "/dev/null", "-p", str(SSH_PORT), "-l", "leasekit", *settings, address, "true"]
         try:
             done = await trio.run_process(command, capture_stdout=True, capture_stderr=True, check=False)
         except FileNotFoundError as error:

@@ -16,8 +16,7 @@ from leasekit.drivers.names import UNIT_ID, unknown_operation
 from leasekit.drivers.one_sided import SiteOnly
 from leasekit.drivers.power.base import PowerControl
 from leasekit.drivers.power.commands import GRACE
-from leasekit.drivers.power.examining import examine_controllers
-from leasekit.drivers.power.make import make_power
+from leasekit.drivers.power.make import examine_controllers, make_power
 from leasekit.drivers.power.settings import ControllerSettings, Ipmi, Redfish, Script
 
 TIMEOUT: Final = 10 * MINUTE

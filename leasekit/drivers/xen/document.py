@@ -1,4 +1,6 @@
-"""The file from which `xl create` makes a domain, and the quoting of the strings in it.
+"""What a unit is to be, worked out before anything is touched, and the file from which `xl create` makes its domain.
+
+The rules of plans are the libvirt driver's: names of hosts, addresses and files are never taken from properties.
 
 Its syntax is that of tools/libs/util/libxlu_cfg_l.l in Xen: a string stands between quotes, and a backslash begins an
 escape. What a guest may choose never gets here as text: names are checked for what they may be, sizes are numbers.
@@ -7,12 +9,30 @@ escape. What a guest may choose never gets here as text: names are checked for w
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
+from uuid import UUID
 
 import attrs
 
-from leasekit.core.drivers import DriverError
-from leasekit.drivers.libvirt.plan import UnitPlan
-from leasekit.drivers.xen.settings import DomainType
+from leasekit.core.drivers import DriverError, UnitContext
+from leasekit.drivers.libvirt.plan import UnitPlan, plan_of
+from leasekit.drivers.libvirt.settings import Choices, Size
+from leasekit.drivers.names import check_printable
+from leasekit.drivers.xen.settings import DomainType, XenSettings
+
+_NAMESPACE: Final = UUID("3c9a2a52-0a5d-4a86-a1b1-5f0d3b7e6d44")
+
+
+def make_plan(unit: UnitContext, settings: XenSettings) -> UnitPlan:
+    """The plan for a unit. Raises ``DriverError``."""
+    check_printable(unit.lease, unit.type)
+    # In the range of Xen's own.
+    return plan_of(unit, settings, lambda size: _most(size, settings.choices), namespace=_NAMESPACE, vendor="00:16:3e:")
+
+
+def _most(size: Size, choices: Choices) -> Size:
+    allowed = {key: getattr(choices, key) or (0, 0) for key in ("vcpus", "memory_mb")}
+    return attrs.evolve(size, **{key: max(getattr(size, key), most) for key, (_, most) in allowed.items()})
 
 
 @attrs.frozen(kw_only=True)

@@ -13,17 +13,17 @@ from leasekit.core.drivers import DriverError, Finding, OnlyUnits, Orphan, Probe
 from leasekit.core.properties import Properties
 from leasekit.core.settings import expect_one_of
 from leasekit.drivers.libvirt.plan import UnitPlan, keys_digest
+from leasekit.drivers.libvirt.readiness import console_lines
 from leasekit.drivers.libvirt.seed import make_host_key
-from leasekit.drivers.libvirt.settings import HOME
+from leasekit.drivers.libvirt.settings import HOME, Size
 from leasekit.drivers.names import check_unit_id, unknown_operation
 from leasekit.drivers.one_sided import SiteOnly
 from leasekit.drivers.unit_books import AddressBook, CpuSamples, UnitLocks
+from leasekit.drivers.xen.document import make_plan
 from leasekit.drivers.xen.examining import examine
 from leasekit.drivers.xen.listing import ListedDomain, ListedState
-from leasekit.drivers.xen.migration import migrate
 from leasekit.drivers.xen.place import MEBI, XenPlace
-from leasekit.drivers.xen.plan import make_plan
-from leasekit.drivers.xen.readiness import CONSOLE_MAX, XenWaiting, console_lines
+from leasekit.drivers.xen.readiness import CONSOLE_MAX, XenWaiting
 from leasekit.drivers.xen.record import DamagedRecordError, XenRecord, make_record
 from leasekit.drivers.xen.remote import XenHostLostError
 from leasekit.drivers.xen.settings import XenSettings
@@ -308,7 +308,7 @@ class XenDriver(SiteOnly):
         target = self._places[wanted]
         source, _, record = await self._running(unit, "move")
         if source is not target:
-            record = await migrate(source, target, record, make_plan(unit, self._settings).size)
+            record = await _moved(source, target, record, make_plan(unit, self._settings).size)
             unit.log(f"moved from host {source.name} to {target.name}")
         return self._properties(target, record)
 
@@ -323,3 +323,32 @@ class XenDriver(SiteOnly):
         found = {"cpu_seconds": row.cpu, "memory_bytes": float(row.memory_mb * MEBI), "vcpus": float(row.vcpus)}
         percent = self._samples.percent(unit, row.cpu)
         return found if percent is None else {**found, "cpu_percent": percent}
+
+
+async def _moved(source: XenPlace, target: XenPlace, record: XenRecord, size: Size) -> XenRecord:
+    """Moves a unit's domain, which goes on running, and returns its record. The source's control domain has to be able
+    to log in to the target's, by keys of its own. Raises ``DriverError``.
+
+    Before anything moves, the record says which hosts may have something of the unit, so that a daemon that was killed
+    in between finds it, and a teardown leaves nothing on either. A host that has handed a unit over, and keeps nothing
+    of it, is asked no more: it may be away for maintenance, which is what units are moved for.
+    """
+    if not target.host.migration:
+        raise DriverError(f"host {target.name} takes over no units (hosts.{target.name}.migration)", retry=False)
+    unit = record.unit
+    await source.write_record(attrs.evolve(record, hosts=(target.name, source.name)))
+    try:
+        await source.migrate(unit, target.name, target.host.migration)
+    except XenHostLostError:
+        # Which of the two has it is seen when they are back. The same where nobody waits any more: `xl` goes on.
+        raise
+    except DriverError:
+        # Not if an earlier move, which nobody waited for, has brought it there.
+        if (await source.find(unit)).running:
+            await source.write_record(attrs.evolve(record, hosts=(source.name, target.name)))
+        raise
+    await target.set_cpu(unit, size)
+    await source.forget_logs(unit)
+    moved = attrs.evolve(record, hosts=(target.name,))
+    await target.write_record(moved)
+    return moved

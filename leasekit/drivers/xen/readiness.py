@@ -11,8 +11,8 @@ import trio
 from leasekit.core.drivers import DriverError
 from leasekit.core.time import SECOND, Duration, format_duration
 from leasekit.drivers.libvirt.plan import UnitPlan
-from leasekit.drivers.libvirt.readiness import LINES_MAX, SSH_PORT, SSH_TIMEOUT, ssh_answers
-from leasekit.drivers.names import bare, one_line
+from leasekit.drivers.libvirt.readiness import console_lines, ssh_missing
+from leasekit.drivers.names import bare
 from leasekit.drivers.xen.place import XenPlace
 from leasekit.drivers.xen.record import XenRecord
 from leasekit.drivers.xen.remote import XenHostLostError
@@ -21,16 +21,8 @@ PAUSE: Final = 0.3
 """Seconds between looks: `xl` has no events that come through ssh."""
 LOOK: Final = 3.0
 """Seconds between looks at the domain, where the guest itself is looked at too."""
-CONNECT_TIMEOUT: Final = 1.0
-"""Seconds that an ssh server has to say its first line: a guest that boots drops what comes too early."""
 CONSOLE_MAX: Final = 128 * 1024
 """How much of a console's end is read, in bytes."""
-
-
-def console_lines(content: bytes) -> list[str]:
-    """The last lines, fit for a log or a terminal."""
-    lines = [one_line(line) for line in content.decode("utf-8", "replace").splitlines()]
-    return [line for line in lines if line][-LINES_MAX:]
 
 
 @attrs.frozen(kw_only=True)
@@ -96,30 +88,4 @@ class XenWaiting:
     async def _by_ssh(self) -> str:
         if not self.record.addresses:
             raise DriverError("the unit has no address to reach its ssh server at", retry=False)
-        return await _answers(bare(self.record.addresses[0]), self.record.host_key)
-
-
-async def _answers(address: str, host_key: str) -> str:
-    """What is missing until an ssh server answers, with ``host_key`` if there is one."""
-    missing = f"no answer from {address}"
-    with trio.move_on_after(CONNECT_TIMEOUT):
-        missing = await _first_line(address)
-    if host_key and not missing:
-        missing = f"the ssh server at {address} did not finish its handshake"
-        with trio.move_on_after(SSH_TIMEOUT):
-            missing = await ssh_answers(address, host_key)
-    return missing
-
-
-async def _first_line(address: str) -> str:
-    """What is missing until an ssh server says its first line, whoever it is."""
-    try:
-        stream = await trio.open_tcp_stream(address, SSH_PORT)
-    except OSError:
-        return f"nothing answers on port {SSH_PORT} of {address}"
-    async with stream:
-        try:
-            received = await stream.receive_some(64)
-        except trio.BrokenResourceError:
-            received = b""
-    return "" if received.startswith(b"SSH-") else f"{address} says nothing of ssh on port {SSH_PORT}"
+        return await ssh_missing(bare(self.record.addresses[0]), self.record.host_key)
