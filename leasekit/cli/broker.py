@@ -5,7 +5,7 @@ The pictures are in :mod:`.pictures`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
@@ -335,6 +335,17 @@ def topology_of(sources: Iterable[Mapping[str, Any]]) -> NetworkTopology:
     )
 
 
+def _number(key: str) -> Callable[[Mapping[str, Any]], str]:
+    return lambda link: f"{link[key]:g}"
+
+
+LINKS: Final = listing(
+    "link", "a", "b", ("Mbit/s", _number("capacity_mbps")), ("free now", _number("free_now_mbps")),
+    ("latency ms", _number("latency_ms")), ("value", _number("value")), ("leased by", "site"),
+    empty="no network authority has delegated links", right=("Mbit/s", "free now", "latency ms", "value"),
+)  # fmt: skip
+
+
 def print_topology(found: NetworkTopology) -> None:
     """For a person: three tables."""
     rows = [(each.site, each.type, each.units, each.free) for each in found.hostings]
@@ -343,21 +354,7 @@ def print_topology(found: NetworkTopology) -> None:
     )
     if found.exchanges:
         print_table(("exchange point",), [(name,) for name in found.exchanges], empty="")
-    links = [
-        (
-            wire.type,
-            wire.ends.a,
-            wire.ends.b,
-            f"{float(wire.capacity):g}",
-            f"{float(wire.available):g}",
-            f"{float(wire.ends.latency):g}",
-            f"{float(wire.ends.value):g}",
-            wire.site,
-        )
-        for wire in found.wires
-    ]
-    columns = ("link", "a", "b", "Mbit/s", "free now", "latency ms", "value", "leased by")
-    print_table(columns, links, empty="no network authority has delegated links", right=columns[3:7])
+    LINKS(map(_wire, found.wires))
     for fault in found.faults:
         note(fault)
 

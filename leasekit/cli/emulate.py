@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from leasekit.cli.output import console, example, json_option, note, print_json, print_table, report
+from leasekit.cli.output import console, example, json_option, listing, note, print_json, print_table, report
 from leasekit.cli.times import SPAN, Count, Number
 from leasekit.core.errors import LeasekitError
 
@@ -135,73 +135,64 @@ def progress_bars(one: str = "") -> Iterator[Progress | None]:
         yield show
 
 
+def _figure(value: Any) -> str:
+    return "" if value is None else f"{value:.4g}"
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{100 * share:.1f}%"
+
+
+def _span(seconds: float) -> str:
+    return f"{seconds / 3600:.1f}h" if seconds >= 3600 else f"{seconds / 60:.1f}m"
+
+
+def _of(key: str, show: Callable[[Any], str] = _figure) -> tuple[str, Callable[[Mapping[str, Any]], str]]:
+    """The column of a figure, called as its key; nothing where a thing has none."""
+    return key.replace("_", " "), lambda one: show(one.get(key))
+
+
+GUESTS: Final = listing(
+    "run", "guest", ("demand", _of("mean_demand")[1]), ("leased", _of("mean_leased")[1]), _of("rmse"),
+    _of("unserved", _percent), _of("idle_leased", _percent), _of("fidelity"),
+    ("wall s", lambda one: f"{one['wall_s']:.1f}"), ("ms a tick", lambda one: f"{one['alpha_ms']:.4f}"), "events",
+    empty="no runs",
+    right=("demand", "leased", "rmse", "unserved", "idle leased", "fidelity", "wall s", "ms a tick", "events"),
+)  # fmt: skip
+SITES: Final = listing(
+    "run", "site", "type", ("units", "capacity"), ("bought unit-h", lambda one: f"{one['bought_unit_h']:,.0f}"),
+    _of("used", _percent), _of("idle", _percent), _of("out_of_service", _percent), "failed", "asked", "refused",
+    "waited", ("mean wait", lambda one: _span(one["mean_wait_s"]) if one["waited"] else ""), empty="no sites",
+    right=(
+        "units", "bought unit-h", "used", "idle", "out of service", "failed", "asked", "refused", "waited", "mean wait"
+    ),
+)  # fmt: skip
+
+
 def print_summary(summary: Mapping[str, Any]) -> None:
-    """The summary of an experiment as a table, a line for each guest of each run."""
-    rows = []
-    for run in summary["runs"]:
-        measured = run["measured"]
-        for name, guest in run["guests"].items():
-            rows.append(
-                (
-                    run["run"] or summary["deployment"],
-                    name,
-                    _figure(guest.get("mean_demand")),
-                    _figure(guest.get("mean_leased")),
-                    _figure(guest.get("rmse")),
-                    _percent(guest.get("unserved")),
-                    _percent(guest.get("idle_leased")),
-                    _figure(guest["fidelity"]),
-                    f"{measured['wall_s']:.1f}",
-                    f"{measured['alpha_ms']:.4f}",
-                    run["events"],
-                )
-            )
-    columns = (
-        "run",
-        "guest",
-        "demand",
-        "leased",
-        "rmse",
-        "unserved",
-        "idle leased",
-        "fidelity",
-        "wall s",
-        "ms a tick",
-        "events",
+    """The summary of an experiment as tables: a line for each guest of each run, and for what each site has of a type
+    and the requests for it.
+    """
+    runs = [(run["run"] or summary["deployment"], run) for run in summary["runs"]]
+    GUESTS(
+        {**run["measured"], **guest, "events": run["events"], "run": title, "guest": name}
+        for title, run in runs
+        for name, guest in run["guests"].items()
     )
-    print_table(columns, rows, empty="no runs", right=columns[2:])
-    _print_sites(summary)
+    sites = [
+        {**one["requests"], **one, "run": title, "site": name, "type": kind}
+        for title, run in runs
+        for name, site in run["sites"].items()
+        for kind, one in site["types"].items()
+    ]
+    if sites:
+        SITES(sites)
     _print_types(summary)
     _print_topologies(summary)
     parts = [f"seed {summary['seed']}", "signed" if summary["signatures"] else "signatures off"]
     parts += ["generated load"] if summary["synthetic"] else []
     parts += [f"ticks executed: {_ticks(summary['runs'])}"] if summary["runs"] else []
     note("; ".join(parts))
-
-
-def _print_sites(summary: Mapping[str, Any]) -> None:
-    """What became of what each site has of each type, and of the requests for it."""
-    rows = [
-        (
-            run["run"] or summary["deployment"], name, kind, one["capacity"], f"{one['bought_unit_h']:,.0f}",
-            *(_percent(one[share]) for share in ("used", "idle", "out_of_service")), one["failed"],
-            *(one["requests"][count] for count in ("asked", "refused", "waited")),
-            _span(one["requests"]["mean_wait_s"]) if one["requests"]["waited"] else "",
-        )
-        for run in summary["runs"]
-        for name, site in run["sites"].items()
-        for kind, one in site["types"].items()
-    ]  # fmt: skip
-    columns = (
-        "run", "site", "type", "units", "bought unit-h", "used", "idle", "out of service", "failed", "asked", "refused",
-        "waited", "mean wait",
-    )  # fmt: skip
-    if rows:
-        print_table(columns, rows, empty="", right=columns[3:])
-
-
-def _span(seconds: float) -> str:
-    return f"{seconds / 3600:.1f}h" if seconds >= 3600 else f"{seconds / 60:.1f}m"
 
 
 def _print_types(summary: Mapping[str, Any]) -> None:
@@ -236,14 +227,6 @@ def _ticks(runs: Sequence[Mapping[str, Any]]) -> str:
     if len(found) == 1:
         return str(runs[0]["ticks_executed"])
     return ", ".join(f"{which} in {count} runs" if count > 1 else f"{which} in 1 run" for which, count in found.items())
-
-
-def _figure(value: Any) -> str:
-    return "" if value is None else f"{value:.4g}"
-
-
-def _percent(share: float | None) -> str:
-    return "" if share is None else f"{100 * share:.1f}%"
 
 
 SCENARIOS = ("normal", "service_levels", "load_balancing", "preference_domain", "preference_size")

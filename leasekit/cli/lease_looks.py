@@ -18,6 +18,7 @@ from leasekit.cli.output import (
     clean,
     example,
     json_option,
+    listing,
     pairs,
     print_fields,
     print_json,
@@ -106,38 +107,15 @@ def _term(term: Sequence[int]) -> str:
 def list_leases(leases: Sequence[Mapping[str, Any]]) -> None:
     """Leases, one a line."""
     instant = now()
-    theirs = bool(leases) and "holder" in leases[0]
-    groups = [lease.get("group", "") for lease in leases]
-    rows = [
-        (
-            lease["id"],
-            lease["holder"] if theirs else lease["name"],
-            lease["slice"],
-            lease["type"],
-            lease.get("site", ""),
-            _count(lease),
-            lease["state"] if lease["pending"] == NONE else f"{lease['state']} ({lease['pending']})",
-            _not_none(lease.get("join")),
-            show_when(_end(lease), instant),
-            lease["reason"],
-            *((group,) if any(groups) else ()),
-        )
-        for lease, group in zip(leases, groups, strict=True)
-    ]
-    columns = (
-        "id",
-        "holder" if theirs else "name",
-        "slice",
-        "type",
-        "site",
-        "units",
-        "state",
-        "join",
-        "ends",
-        "reason",
-        *(("group",) if any(groups) else ()),
-    )
-    print_table(columns, rows, empty="no leases", right=("units",))
+    whose = "holder" if leases and "holder" in leases[0] else "name"
+    grouped = any(lease.get("group") for lease in leases)
+    listing(
+        "id", whose, "slice", "type", ("site", lambda lease: lease.get("site", "")), ("units", _count),
+        ("state", lambda one: one["state"] if one["pending"] == NONE else f"{one['state']} ({one['pending']})"),
+        ("join", lambda lease: _not_none(lease.get("join"))),
+        ("ends", lambda lease: show_when(_end(lease), instant)), "reason",
+        *([("group", lambda lease: lease.get("group", ""))] if grouped else ()), empty="no leases", right=("units",),
+    )(leases)  # fmt: skip
 
 
 def _count(lease: Mapping[str, Any]) -> int:

@@ -21,7 +21,6 @@ from leasekit.core.errors import LeasekitError
 from leasekit.policies.registry import known_mappers
 
 if TYPE_CHECKING:
-    from leasekit.emulation.compare.pool import Pool
     from leasekit.emulation.compare.works import Workload
     from leasekit.emulation.conformance.kit import Checked, Subject
 
@@ -417,6 +416,7 @@ def compare(
     Guests, a broker and a site do what they do as daemons, in virtual time. What a mapper does wrong is told at once;
     the broker goes on, and the exit status is 1.
     """
+    from leasekit.emulation.compare.engines import cpus, run_dask, run_local
     from leasekit.emulation.compare.pool import Pool, Saving
     from leasekit.emulation.compare.targets import read_target
     from leasekit.emulation.outputs import make_folder
@@ -436,7 +436,13 @@ def compare(
         make_folder(out)
     with progress_bars() as report:
         pool = Pool(nodes, Saving(memory=memory, rate=rate))
-        results = _run(engine, scheduler, chosen, workload.works, pool, jobs, report, patience)
+        if engine == "dask":
+            results = run_dask(chosen, workload.works, pool, scheduler=str(scheduler), report=report)
+        else:
+            results = run_local(
+                chosen, workload.works, pool, jobs=jobs or cpus(), report=report, patience=patience,
+                tell=lambda label, text: note(f"{label}: {text}"),
+            )  # fmt: skip
     return _show(targets, workload, nodes, results, out, as_json)
 
 
@@ -451,27 +457,6 @@ def _workload(file: Path | None, swf: Path | None) -> Workload:
         return workload
     assert file is not None, "one of the two is given"
     return from_file(file)
-
-
-def _run(
-    engine: str,
-    scheduler: str | None,
-    chosen: Any,
-    works: Any,
-    pool: Pool,
-    jobs: int | None,
-    report: Any,
-    patience: float,
-) -> list[Any]:
-    from leasekit.emulation.compare.engines import cpus, run_dask, run_local
-
-    if engine == "dask":
-        return run_dask(chosen, works, pool, scheduler=str(scheduler), report=report)
-    return run_local(chosen, works, pool, jobs=jobs or cpus(), report=report, tell=_tell, patience=patience)
-
-
-def _tell(label: str, text: str) -> None:
-    note(f"{label}: {text}")
 
 
 def _show(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
@@ -136,17 +136,15 @@ def _listed(actors: Iterable[ActorSpec | Door]) -> str:
     return ", ".join(f"{actor.name} ({actor.role})" for actor in actors) or "none"
 
 
-def _options(names: Sequence[str]) -> list[Callable[[Callable[..., Any]], Callable[..., Any]]]:
-    path = click.Path(path_type=Path)
-    known = {
-        "file": click.option(
-            "--file", "-f", type=path, metavar="FILE", help=f"Deploy file [{FILE_VARIABLE}, else {DEFAULT_FILE}]."
-        ),
-        "state": click.option("--state", type=path, metavar="DIR", help="State folder, where it is not the file's."),
-        "actor": click.option("--actor", "-a", default="", metavar="NAME", help="Actor, where the file has several."),
-        "control": click.option("--control", type=path, metavar="PATH", help="Control socket, without a deploy file."),
-    }
-    return [known[name] for name in names]
+_PATH: Final = click.Path(path_type=Path)
+_OPTIONS: Final[Mapping[str, Callable[[Callable[..., Any]], Callable[..., Any]]]] = {
+    "file": click.option(
+        "--file", "-f", type=_PATH, metavar="FILE", help=f"Deploy file [{FILE_VARIABLE}, else {DEFAULT_FILE}]."
+    ),
+    "state": click.option("--state", type=_PATH, metavar="DIR", help="State folder, where it is not the file's."),
+    "actor": click.option("--actor", "-a", default="", metavar="NAME", help="Actor, where the file has several."),
+    "control": click.option("--control", type=_PATH, metavar="PATH", help="Control socket, without a deploy file."),
+}
 
 
 def _place_options(*names: str) -> Callable[[Callable[..., T]], Callable[..., T]]:
@@ -157,8 +155,8 @@ def _place_options(*names: str) -> Callable[[Callable[..., T]], Callable[..., T]
             return function(place=place, **arguments)
 
         wrapped: Callable[..., Any] = command
-        for option in reversed(_options(names)):
-            wrapped = option(wrapped)
+        for name in reversed(names):
+            wrapped = _OPTIONS[name](wrapped)
         return wrapped
 
     return decorate

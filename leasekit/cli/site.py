@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,7 +22,7 @@ from leasekit.cli.output import (
 from leasekit.cli.peer import add_delegation_commands
 from leasekit.cli.places import SITE, DeployPlace, Shown, asks, daemon_options
 from leasekit.cli.site_hosts import doctor, host
-from leasekit.cli.ticket import name_words
+from leasekit.cli.ticket import key_column
 from leasekit.cli.times import PAIR, TERM, WHEN, Count, at, now, show_when, to_second
 from leasekit.core.errors import LeasekitError
 from leasekit.core.leases.authority import UNIT_TABLE
@@ -49,17 +49,13 @@ STATES = tuple(dict.fromkeys(state for state, _ in UNIT_TABLE))
 """The states that a unit can be in."""
 
 
-def _key(field: str) -> Callable[[Mapping[str, Any]], str]:
-    return lambda row: name_words(row[f"{field}_name"], row[f"{field}_fingerprint"])
-
-
 UNITS: Final = listing(
     "unit", "type", "state", ("lease", lambda unit: unit["lease"] or unit["promised"]),
     ("failures", lambda unit: unit["failures"] or ""), ("reason", lambda unit: unit["trouble"] or unit["reason"]),
     ("properties", properties_of), empty="no such units", right=("failures",),
 )  # fmt: skip
 EVIDENCE: Final = listing(
-    "id", ("found", at("at")), "kind", ("guilty", _key("guilty")), "words",
+    "id", ("found", at("at")), "kind", ("guilty", key_column("guilty")), "words",
     empty="there is no evidence against anybody",
 )  # fmt: skip
 WINDOWS: Final = listing(
@@ -69,7 +65,7 @@ WINDOWS: Final = listing(
 )  # fmt: skip
 CLAIMS: Final = listing(
     ("claim", lambda claim: claim["claim"][:16]), ("parent", lambda claim: claim["parent"][:16]),
-    ("issuer", _key("issuer")), ("holder", _key("holder")), "type", "units", *TERM, "state", "lease",
+    ("issuer", key_column("issuer")), ("holder", key_column("holder")), "type", "units", *TERM, "state", "lease",
     empty="no ticket was redeemed yet", right=("units",),
 )  # fmt: skip
 

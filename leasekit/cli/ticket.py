@@ -8,16 +8,16 @@ import os
 import re
 import sqlite3
 import sys
-from collections.abc import Mapping
-from contextlib import closing
+from collections.abc import Callable, Mapping
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from leasekit.cli.output import example, json_option, note, print_fields, print_json, print_table
+from leasekit.cli.output import example, json_option, listing, note, print_fields, print_json, print_table
 from leasekit.cli.places import FILE_VARIABLE, GUEST, DeployPlace, daemon_options
-from leasekit.cli.times import WHEN, Count, now, to_second
+from leasekit.cli.times import TERM, WHEN, Count, now, to_second
 from leasekit.core.claims.claim import DEPTH_DEFAULT, DEPTH_MAX, Ticket, TicketVerifier, decode_ticket
 from leasekit.core.claims.evidence import (
     EVIDENCE_MAX,
@@ -39,7 +39,24 @@ if TYPE_CHECKING:
     from leasekit.config.deployment import ActorSpec
 
 FILE_MAX: Final = 64 * 1024
-COLUMNS: Final = ("#", "issuer", "holder", "type", "units", "from", "until", "degree", "signature", "claim")
+
+
+def name_words(name: str, short: str) -> str:
+    """As :func:`key_words`, of a key's short form."""
+    return f"{name} ({short})" if name else short
+
+
+def key_column(field: str) -> Callable[[Mapping[str, Any]], str]:
+    """The cell of a table that shows whose a key of a row is."""
+    return lambda row: name_words(row[f"{field}_name"], row[f"{field}_fingerprint"])
+
+
+CHAIN: Final = listing(
+    "#", ("issuer", key_column("issuer")), ("holder", key_column("holder")), "type", "units", *TERM,
+    ("degree", lambda claim: f"{claim['degree'] / 1000:g}"),
+    ("signature", lambda claim: "ok" if claim["signature_ok"] else "BAD"), ("claim", lambda claim: claim["claim"][:16]),
+    empty="", right=("#", "units", "degree"),
+)  # fmt: skip
 
 
 @click.group()
@@ -62,7 +79,7 @@ def show(place: DeployPlace, source: str, lease: str, save: Path | None, as_json
     """
     if bool(source) == bool(lease):
         raise click.UsageError("give a FILE, - or --lease")
-    data = _of_lease(place, lease) if lease else _read(source)
+    data = _of_lease(place, lease) if lease else _ticket_bytes(source)
     found = _decoded(data, f"lease {lease}" if lease else source)
     if save is not None:
         save.write_bytes(data)
@@ -72,21 +89,7 @@ def show(place: DeployPlace, source: str, lease: str, save: Path | None, as_json
     if as_json:
         print_json(described)
     else:
-        rows = [
-            (
-                index,
-                name_words(claim["issuer_name"], claim["issuer_fingerprint"]),
-                name_words(claim["holder_name"], claim["holder_fingerprint"]),
-                claim["type"],
-                claim["units"],
-                *map(to_second, claim["term"]),
-                f"{claim['degree'] / 1000:g}",
-                "ok" if claim["signature_ok"] else "BAD",
-                claim["claim"][:16],
-            )
-            for index, claim in enumerate(described["chain"])
-        ]
-        print_table(COLUMNS, rows, empty="", right=("#", "units", "degree"))
+        CHAIN({"#": index, **claim} for index, claim in enumerate(described["chain"]))
         note(f"the chain is wrong: {problem}" if problem else f"the chain is sound; the ticket {described['time']}")
     return 1 if problem else 0
 
@@ -119,7 +122,7 @@ def verify_(source: str, site: str, holder: str, at: Instant | None, depth: int,
     reason = problem = ""
     found: Ticket | None = None
     try:
-        found = _decoded(_read(source), source)
+        found = _decoded(_ticket_bytes(source), source)
         leaf = found.leaf
         TicketVerifier(ED25519, depth_max=depth).check(
             found, root=root, holder=held_by or leaf.holder, now=leaf.term.start if at is None else at, skew=0
@@ -206,15 +209,17 @@ def describe(found: Ticket, names: Mapping[bytes, str], problem: str, instant: I
     }
 
 
-def _read(source: str) -> bytes:
-    if source == "-":
-        data = sys.stdin.buffer.read(FILE_MAX + 1)
-    else:
-        with Path(source).open("rb") as file:
-            data = file.read(FILE_MAX + 1)
-    if len(data) > FILE_MAX:
-        raise LeasekitError(f"{source}: found more than {FILE_MAX} bytes, which no ticket has")
-    return plain_bytes(data)
+def _read(source: str | Path, most: int, what: str) -> bytes:
+    """A file's bytes, or those of standard input. Raises ``LeasekitError`` for more than ``what`` can have."""
+    with nullcontext(sys.stdin.buffer) if source == "-" else Path(source).open("rb") as file:
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise LeasekitError(f"{source}: found more than {most} bytes, which no {what} has")
+    return data
+
+
+def _ticket_bytes(source: str) -> bytes:
+    return plain_bytes(_read(source, FILE_MAX, "ticket"))
 
 
 def _decoded(data: bytes, source: str) -> Ticket:
@@ -276,11 +281,6 @@ def stored_rows(spec: ActorSpec, table: str) -> list[tuple[Any, ...]]:
 def key_words(key: bytes, names: Mapping[bytes, str]) -> str:
     """A key for people, everywhere in one form: its short form, and whose it is, where that is known."""
     return name_words(names.get(key, ""), fingerprint(key))
-
-
-def name_words(name: str, short: str) -> str:
-    """As :func:`key_words`, of a key's short form."""
-    return f"{name} ({short})" if name else short
 
 
 def known_names(place: DeployPlace) -> Mapping[bytes, str]:
@@ -351,7 +351,7 @@ def verify_evidence_file(place: DeployPlace, source: Path, against: tuple[Path, 
     reason = problem = ""
     found: Evidence | None = None
     try:
-        found = decode_evidence(_text(source))
+        found = decode_evidence(_read(source, EVIDENCE_MAX, "evidence"))
         verdict = verify_evidence(ED25519, found, against=answers, site=key, names=names)
     except TicketError as error:
         reason, problem = error.code, str(error)
@@ -402,7 +402,7 @@ def verify_evidence_file(place: DeployPlace, source: Path, against: tuple[Path, 
 def show_evidence(place: DeployPlace, source: Path, as_json: bool) -> int:
     """Show the claims and statements in evidence, by what is signed, without judging them (see `evidence verify`)."""
     try:
-        found = decode_evidence(_text(source))
+        found = decode_evidence(_read(source, EVIDENCE_MAX, "evidence"))
     except TicketError as error:
         raise LeasekitError(f"{source}: {error}") from error
     names = known_names(place)
@@ -469,20 +469,9 @@ def _described(found: Evidence) -> dict[str, Any]:
     }
 
 
-def _text(file: Path) -> bytes:
-    with file.open("rb") as stream:
-        data = stream.read(EVIDENCE_MAX + 1)
-    if len(data) > EVIDENCE_MAX:
-        raise LeasekitError(f"{file}: found more than {EVIDENCE_MAX} bytes, which no evidence has")
-    return data
-
-
 def _statements(file: Path) -> list[Statement]:
     """Statements: one as it travels, in hex or in base64, or several in hex, one on each line."""
-    with file.open("rb") as stream:
-        data = stream.read(STATEMENTS_MAX + 1)
-    if len(data) > STATEMENTS_MAX:
-        raise LeasekitError(f"{file}: found more than {STATEMENTS_MAX} bytes of statements")
+    data = _read(file, STATEMENTS_MAX, "file of statements")
     lines = data.split(b"\n")
     several = [line for line in lines if line.strip()]
     try:

@@ -23,7 +23,6 @@ from leasekit.cli.output import (
     listing,
     print_fields,
     print_json,
-    print_table,
     report,
 )
 from leasekit.cli.places import GUEST, DeployPlace, Shown, asks
@@ -293,20 +292,11 @@ def _plan_fields(found: Mapping[str, Any]) -> list[tuple[str, Any]]:
 
 def _print_parts(parts: Sequence[Mapping[str, Any]]) -> None:
     leased = any("lease" in part for part in parts)
-    rows = [
-        (
-            part["member"],
-            _route(part, parts),
-            part["site"],
-            part["type"],
-            part["units"],
-            part["broker"],
-            *((part.get("lease", ""), _state(part)) if leased else ()),
-        )
-        for part in parts
-    ]
-    columns = ("member", "path", "site", "type", "units", "broker", *(("lease", "state") if leased else ()))
-    print_table(columns, rows, empty="no parts", right=("units",))
+    lease = (("lease", lambda part: part.get("lease", "")), ("state", _state)) if leased else ()
+    listing(
+        "member", ("path", lambda part: _route(part, parts)), "site", "type", "units", "broker", *lease,
+        empty="no parts", right=("units",),
+    )(parts)  # fmt: skip
 
 
 def _route(part: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> str:
