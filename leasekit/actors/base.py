@@ -138,6 +138,10 @@ class Actor:
         self.peering.restore(tables.get("peers", ()))
         self._restore(tables)
 
+    def recall(self, row: Row) -> dict[str, Any]:
+        """A lease that this actor has forgotten, from the row that a store keeps of it, as queries show leases."""
+        return self.dispatch.recall(row)
+
     # -- for the roles to fill in ------------------------------------------------------------------------------
 
     def _restore(self, tables: Mapping[str, Sequence[Row]]) -> None:
@@ -232,9 +236,11 @@ class Server(Actor, Generic[L]):
         peers: Iterable[Peer],
         settings: ActorSettings,
         describe: Callable[[L], dict[str, Any]],
+        read: Callable[[Row], L],
     ) -> None:
         super().__init__(name, signer, scheme, peers, settings)
         self.served: Served[L] = Served(self.kernel, self.keyring, describe)
+        self.dispatch.recall = lambda row: describe(read(row))
         self.notices = Notices(self.kernel)
         self.reports = Reports(self.kernel, name)
         self.dispatch.add(self.served)

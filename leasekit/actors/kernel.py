@@ -369,6 +369,8 @@ class Dispatch:
     commands: dict[str, Answer] = attrs.field(factory=dict, init=False)
     deferred: dict[str, Callable[[Command], None]] = attrs.field(factory=dict, init=False)
     queries: dict[str, Answer] = attrs.field(factory=dict, init=False)
+    recall: Callable[[Row], dict[str, Any]] = attrs.field(init=False)
+    """How a lease is shown of which there is only its row."""
     connected: list[Callable[[str], None]] = attrs.field(factory=list, init=False)
     """What happens, in order, when a connection to a peer comes up."""
     refused: list[Callable[[str, ErrorReply], bool]] = attrs.field(factory=list, init=False)

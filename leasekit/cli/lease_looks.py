@@ -152,9 +152,7 @@ def transition_line(event: Mapping[str, Any]) -> str:
 
 @asks(None, "leasekit lease list --slice web", "leasekit lease list --actor site --json", name="list")
 @click.option("--slice", "slice_", default="", metavar="NAME", help="Only leases of this slice.")
-@click.option(
-    "--all", "every", is_flag=True, help="Leases that are over as well, as long as the daemon remembers them."
-)
+@click.option("--all", "every", is_flag=True, help="Leases that are over as well: the newest 1,000.")
 def list_(place: DeployPlace, slice_: str, every: bool) -> Shown:
     """List leases. A guest's by default; with --actor those that a broker or site knows."""
     with place.connect(GUEST, or_only=True) as client:
@@ -177,7 +175,7 @@ def show(place: DeployPlace, name: str) -> Shown:
 def history(place: DeployPlace, name: str) -> Shown:
     """List the transitions of a lease: when, from what, to what, why.
 
-    A lease that was over long ago is found by its id.
+    Of leases that are over the newest 1,000 are found by name, all by id.
     """
     with place.connect(GUEST, or_only=True) as client:
         rows = client.history(_id(client, name))

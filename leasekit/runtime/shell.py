@@ -53,6 +53,8 @@ from leasekit.runtime.queues import Feed, Inbox
 STARTING, RUNNING, STORE_TROUBLE, STOPPING, STOPPED, FAILED = (
     "starting", "running", "store trouble", "stopping", "stopped", "failed",
 )  # fmt: skip
+PAST_MAX: Final = 1_000
+"""How many leases that the actor has forgotten are listed, and found by name."""
 EXIT_STORE: Final = 4
 """Exit status: the store could not be written."""
 EXIT_BUG: Final = 70
@@ -186,11 +188,36 @@ class ActorShell:
             await self._settled.wait()
         if name != "status":
             self._must_run(stopping=True)
+            if name in ("leases", "lease"):
+                return await self._recall(name, arguments)
             answer = self.actor.query(name, arguments)
             if name == "units":
                 return [{**unit, "trouble": self.executor.trouble(unit["unit"])} for unit in answer]
             return answer
         return {**self.actor.query(name, arguments), "shell": self.describe()}
+
+    async def _recall(self, name: str, arguments: Mapping[str, Any]) -> Any:
+        """The leases that the actor knows, and of those that it has forgotten the newest :data:`PAST_MAX`, which the
+        store keeps: all, or one by its id or name. Raises ``CommandError``.
+        """
+        if name == "leases":
+            known = self.actor.query(name, arguments)
+            if not arguments.get("all"):
+                return known
+            ids, slice_ = {one["id"] for one in known}, arguments.get("slice") or None
+            past = [one for one in await self._past() if one["id"] not in ids and slice_ in (None, one["slice"])]
+            return [*reversed(past), *known]
+        try:
+            return self.actor.query(name, arguments)
+        except CommandError:
+            wanted = arguments.get("lease")
+            for one in await self._past():
+                if wanted in (one["id"], one.get("name") or None, f"{one['slice']}/{one.get('name')}"):
+                    return one
+            raise
+
+    async def _past(self) -> list[dict[str, Any]]:
+        return [self.actor.recall(row) for row in await self.archived("leases", PAST_MAX)]
 
     async def history(self, lease: str) -> list[LogRow]:
         """The transitions of one lease. Raises ``StoreError``."""

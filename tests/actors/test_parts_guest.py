@@ -329,7 +329,10 @@ def test_requests_are_checked_before_anything_happens() -> None:
         guest.requests.request(RequestLease("vm", 2, TERM, site="hub"))
     with pytest.raises(CommandError, match="broker: found 'site', known brokers are hub"):
         guest.requests.request(RequestLease("vm", 2, TERM, broker="site"))
-    assert not guest.records.by_id and not guest.sent()
+    with pytest.raises(CommandError, match="redeem_predecessor: found 'two', expected a lease that was requested"):
+        guest.requests.request(RequestLease("vm", 2, TERM, redeem_predecessor="two"))
+    assert not guest.records.by_id and not guest.records.slices and not guest.sent()
+    assert not guest.kernel.counters["lease"]
     one = guest.requests.request(RequestLease("vm", 2, TERM, "s", "one"))
     assert [type(message) for message in guest.sent()] == [RequestTicket] and "s" in guest.records.slices
     with pytest.raises(CommandError, match=f"has a lease 'one' already .{one.id}, nascent"):

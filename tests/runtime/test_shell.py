@@ -333,6 +333,33 @@ class Thinking(GrantAll):
         return list(super().allocate(cycle))
 
 
+async def test_leases_that_are_over_are_found_after_a_restart(tmp_path: Path) -> None:
+    """Each daemon lists what its actor has forgotten, and finds it by id and name; of others it knows nothing."""
+    stores = {name: MemoryStore() for name in ("guest", "broker", "site")}
+    shells = {name: make_shell(name, tmp_path, store=store) for name, store in stores.items()}
+    guest, site = shells["guest"], shells["site"]
+    async with running(*shells.values()):
+        await delegated(site)
+        id_ = (await guest.command("lease.request", request(1, name="web", slice="lab")))["id"]
+        await until(guest, lambda: guest.actor.leases[id_].join == "joined")
+        await guest.command("lease.close", {"lease": "web"})
+        await until(guest, lambda: guest.actor.leases[id_].state == "closed" and not len(guest.actor.returns))
+        told = await guest.query("lease", {"lease": "web"})
+    again = {name: make_shell(name, tmp_path, store=store) for name, store in stores.items()}
+    async with running(*again.values()):
+        guest = again["guest"]
+        assert id_ not in guest.actor.leases
+        for lease in (id_, "web", "lab/web"):
+            found = await guest.query("lease", {"lease": lease})
+            assert {**found, "units": told["units"]} == told
+        for shell in again.values():
+            assert [one["id"] for one in await shell.query("leases", {"all": True})] == [id_]
+            assert await shell.query("leases", {}) == []
+        assert await guest.query("leases", {"all": True, "slice": "other"}) == []
+        with pytest.raises(CommandError, match="no lease"):
+            await guest.query("lease", {"lease": "mail"})
+
+
 async def test_a_slow_mapper_does_not_stop_the_actor(tmp_path: Path) -> None:
     """While a mapper thinks in its thread the actor answers; then what it decided is done."""
     import threading

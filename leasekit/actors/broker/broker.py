@@ -125,7 +125,7 @@ class Broker(Server[BrokerLease]):
         fresh: Callable[[], BrokerMapper] | None = None,
     ) -> None:
         self.settings = settings or BrokerSettings()
-        super().__init__(name, signer, scheme, peers, self.settings, self._describe)
+        super().__init__(name, signer, scheme, peers, self.settings, self._describe, BrokerLease.from_row)
         self.book = Book()
         self.queue = RequestQueue(self.keyring, self.settings.pending_max)
         statements = Statements(self.kernel, self.keyring, self.book)

@@ -76,6 +76,12 @@ class LeaseRequests:
     def begin(self, wish: RequestLease, deadline: Instant) -> GuestLease:
         """Ask for a lease that was checked, and wait for the answer until ``deadline``."""
         slice_ = wish.slice or "default"
+        broker = self.broker(wish.broker)
+        after = After(
+            self._known_lease("redeem_predecessor", wish.redeem_predecessor, slice_),
+            self._known_lease("join_predecessor", wish.join_predecessor, slice_),
+            wish.if_predecessor_fails == "proceed",
+        )
         if slice_ not in self._records.slices:
             self._records.slices[slice_] = Slice(slice_)
             self._kernel.touch(self._records.slices[slice_])
@@ -84,14 +90,10 @@ class LeaseRequests:
             name=wish.name,
             slice=slice_,
             type=wish.type,
-            broker=self.broker(wish.broker),
+            broker=broker,
             asked=Asked(NEW, wish.units, wish.term, wish.site, dict(wish.properties)),
             configuration=dict(wish.configuration),
-            after=After(
-                self._known_lease("redeem_predecessor", wish.redeem_predecessor, slice_),
-                self._known_lease("join_predecessor", wish.join_predecessor, slice_),
-                wish.if_predecessor_fails == "proceed",
-            ),
+            after=after,
         )
         if "suspend" in wish.properties:
             lease.first_asked = lease.asked

@@ -132,6 +132,7 @@ class ServiceManager(Actor):
         self.settings = settings
         self.records = records = Leases(kernel, settings.keep_closed)
         self.leases = records.by_id
+        self.dispatch.recall = lambda row: records.describe(GuestLease.from_row(row))
         sites = Sites(kernel, keyring, self.peering)
         self.returns = returns = Returns(kernel, keyring, self.leases, sites.name_of)
         tickets = Tickets(keyring, sites, returns)

@@ -71,7 +71,7 @@ class Authority(Server[SiteLease]):
         settings: AuthoritySettings | None = None,
     ) -> None:
         self.settings = settings = settings or AuthoritySettings()
-        super().__init__(name, signer, scheme, peers, settings, _describe)
+        super().__init__(name, signer, scheme, peers, settings, _describe, SiteLease.from_row)
         kernel, keyring, served = self.kernel, self.keyring, self.served
         self.inventory = inventory = Inventory(settings.inventory)
         self.saved = saved = SiteSaved(kernel, keyring, self.leases, inventory, settings)

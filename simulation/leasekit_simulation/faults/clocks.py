@@ -69,6 +69,10 @@ class Clocked:
         """As the actor's."""
         self.actor.restore(tables)
 
+    def recall(self, row: Row) -> dict[str, Any]:
+        """As the actor's."""
+        return self.actor.recall(row)
+
     def query(self, name: str, arguments: Mapping[str, Any]) -> Any:
         """As the actor's."""
         return self.actor.query(name, arguments)
