@@ -238,9 +238,10 @@ async def _banner(address: str) -> str:
     try:
         async with await trio.open_tcp_stream(address, SSH_PORT) as stream:
             received = await stream.receive_some(64)
-    except (OSError, trio.BrokenResourceError) as error:
-        causes = error.__cause__.exceptions if isinstance(error.__cause__, BaseExceptionGroup) else [error]
-        return one_line(", ".join(str(cause) for cause in causes), REPLY_MAX) or f"no answer from {address}"
+    except OSError as error:
+        return f"no ssh server at {address}: {error.strerror or one_line(str(error), REPLY_MAX)}"
+    except trio.BrokenResourceError:
+        return f"the ssh server at {address} broke off"
     if not received:
         return f"{address} closed the connection"
     return "" if received.startswith(b"SSH-") else f"{address} answers on port {SSH_PORT} with something else than ssh"
