@@ -62,6 +62,7 @@ from leasekit.core.time import Instant, format_duration, parse_duration
 _SETTINGS: Mapping[str, type[Any]] = {"guest": GuestSettings, "broker": BrokerSettings, "site": AuthoritySettings}
 _NUMBERS = frozenset({"units", "hold"})
 _INSTANTS = frozenset({"start", "end"})
+_FLAGS = {"all", "close"}
 _NAMES = frozenset({"victims"})
 _TABLES = frozenset({"properties", "configuration"})
 
@@ -183,6 +184,8 @@ class _Script:
             return int(value)
         if key in _NAMES:
             return value.split(",")
+        if key in _FLAGS:
+            return value == "true"
         if key in _TABLES:
             return {k: int(v) if v == "7" else v for k, v in (pair.split(":", 1) for pair in value.split(","))}
         return value

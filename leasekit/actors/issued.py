@@ -21,11 +21,12 @@ from typing import Any, Final, Protocol
 
 import attrs
 
-from leasekit.actors.kernel import Kernel, command, earliest, instant_of, query, takes
+from leasekit.actors.kernel import Kernel, command, earliest, query, takes
 from leasekit.actors.peering import Keyring
 from leasekit.actors.settings import DelegationSpec
 from leasekit.core.claims.claim import UNITS_MAX, Ticket, decode_ticket
 from leasekit.core.claims.statements import reclaim
+from leasekit.core.commands import GiveDelegation, ReclaimDelegation
 from leasekit.core.errors import CommandError
 from leasekit.core.leases import delegation as deleg
 from leasekit.core.leases.relations import Delegation, DelegationWish
@@ -554,13 +555,12 @@ class Issued:
     # -- the operator's ----------------------------------------------------------------------------------------
 
     @command("delegation.give")
-    def _wish(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    def _wish(self, asked: GiveDelegation) -> dict[str, Any]:
         """Give a line again, or more of it, or less, or until another instant; as the settings say, where nothing is
         said of it. Kept, until it is wished for otherwise, or taken back.
         """
-        broker, type_, site = (str(arguments.get(field) or "") for field in ("broker", "type", "site"))
-        units, until = arguments.get("units") or 0, instant_of(arguments, "until")
-        if type(units) is not int or not 0 <= units <= UNITS_MAX:
+        broker, type_, site, units, until = asked.broker, asked.type, asked.site, asked.units, asked.until
+        if not 0 <= units <= UNITS_MAX:
             raise CommandError(f"units: found {units!r:.40}, expected a number from 1 to {UNITS_MAX}")
         if until is not None and until <= self._kernel.now:
             raise CommandError(
@@ -625,16 +625,16 @@ class Issued:
         self.specs = self.wanted_specs()
 
     @command("delegation.reclaim")
-    def _reclaim(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        name = str(arguments.get("delegation", ""))
+    def _reclaim(self, asked: ReclaimDelegation) -> dict[str, Any]:
+        name = asked.delegation
         live = sorted((one for one in self.given.values() if one.base == name and _can_go_back(one)), key=_order)
         record = self.given.get(name)
         if live and (record is None or not _can_go_back(record)):  # the name of a line stands for what is left of it
             record = live[0]
         if record is None:
             known = ", ".join(sorted(self.given)) or "(none)"
-            raise CommandError(f"delegation: found {arguments.get('delegation')!r}, given are {known}")
-        at, deadline = max(instant_of(arguments, "at") or 0, self._kernel.now), instant_of(arguments, "deadline")
+            raise CommandError(f"delegation: found {name!r}, given are {known}")
+        at, deadline = max(asked.at or 0, self._kernel.now), asked.deadline
         if not _can_go_back(record):
             raise CommandError(f"delegation {record.id} is {record.state}: it can't be taken back")
         if deadline is not None and deadline < at:
@@ -717,7 +717,7 @@ class Issued:
                 self._kernel.schedule(record, self._kernel.now if waiting else self._kernel.due_at(record))
 
     @query("delegations")
-    def _query_delegations(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
+    def _query_delegations(self) -> list[dict[str, Any]]:
         return [
             {
                 "delegation": d.id,

@@ -14,19 +14,20 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ClassVar, Final, Protocol, TypeVar
+from functools import cache
+from typing import Any, ClassVar, Final, Protocol, TypeVar, get_type_hints
 
 import attrs
 
 from leasekit.actors.settings import ActorSettings
+from leasekit.core.commands import NoArguments, check_arguments, read_arguments
 from leasekit.core.errors import CommandError
 from leasekit.core.leases.machine import Machine
-from leasekit.core.properties import is_text
 from leasekit.core.protocol.messages import ErrorReply, Message
 from leasekit.core.reasons import Reason, said, to_text, with_article, words
 from leasekit.core.schema import LOG, Change, Row
 from leasekit.core.steps import Action, Command, Outgoing, PeerChange, Ready, Reply
-from leasekit.core.time import INSTANT_MAX, Duration, Instant
+from leasekit.core.time import Duration, Instant
 
 CLOCK: Final = "clock"
 COUNTERS: Final = ("lease", "serial", "action", "turn", "slice")
@@ -382,7 +383,8 @@ class Dispatch:
             for name, method in vars(owner).items():
                 if hasattr(method, _MARK):
                     table, key, need = getattr(method, _MARK)
-                    getattr(self, table)[key] = getattr(part, name)
+                    bound = getattr(part, name)
+                    getattr(self, table)[key] = bound if table == "messages" else _reading(bound, method)
                     if need:
                         self.needs[key] = need
 
@@ -408,28 +410,22 @@ class Dispatch:
         return found
 
 
-def check_arguments(arguments: Mapping[str, Any]) -> None:
-    """What no command takes, since no row or message can hold it: text that is not Unicode. Raises ``CommandError``."""
-    for field, value in arguments.items():
-        if not all(is_text(text) for text in _texts(value)):
-            raise CommandError(f"{field!r:.40}: found {value!r:.80}, which is not Unicode: half of a surrogate pair")
+def _reading(handler: Callable[..., Any], method: Callable[..., Any]) -> Callable[[Any], Any]:
+    """What takes a command's or query's arguments, or a :class:`Command`, as they came: the handler gets an instance of
+    the class that it names, or nothing if it takes none.
+    """
+    kind, is_deferred = _arguments_of(method)
+    if is_deferred:
+        return handler if kind is None else lambda command: handler(command, read_arguments(kind, command.arguments))
+    if kind is NoArguments:
+        return lambda arguments: (read_arguments(NoArguments, arguments), handler())[1]
+    return handler if kind is None else lambda arguments: handler(read_arguments(kind, arguments))
 
 
-def _texts(value: Any) -> Iterable[str]:
-    todo = [value]
-    while todo:
-        one = todo.pop()
-        if isinstance(one, str):
-            yield one
-        elif isinstance(one, Mapping):
-            todo += [*one.keys(), *one.values()]
-        elif isinstance(one, (list, tuple)):
-            todo += one
-
-
-def instant_of(arguments: Mapping[str, Any], field: str) -> Instant | None:
-    """An instant among a command's arguments; None if it isn't given. Raises ``CommandError``."""
-    value = arguments.get(field)
-    if value is None or (type(value) is int and 0 <= value <= INSTANT_MAX):
-        return value
-    raise CommandError(f"{field}: found {value!r:.80}, expected an instant: milliseconds from 0 to {INSTANT_MAX}")
+@cache
+def _arguments_of(method: Callable[..., Any]) -> tuple[type | None, bool]:
+    """The class of a handler's arguments (None: it reads these itself), and whether it takes the command as well."""
+    kinds = [kind for name, kind in get_type_hints(method).items() if name != "return"]
+    is_deferred = Command in kinds
+    kind = next((one for one in kinds if one is not Command and attrs.has(one)), None)
+    return NoArguments if not kinds else kind, is_deferred

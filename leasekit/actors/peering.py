@@ -13,17 +13,18 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import attrs
 
-from leasekit.actors.kernel import Dispatch, Kernel, check_arguments, command, deferred, query, takes
+from leasekit.actors.kernel import Dispatch, Kernel, command, deferred, query, takes
 from leasekit.actors.settings import ADMINISTER, ENDORSE, MAY, OPEN_REQUESTS_MAX, PERMISSIONS, Peer
 from leasekit.core.claims.claim import Claim, Ticket, TicketVerifier
 from leasekit.core.claims.keys import KEY_BYTES, Scheme, Signer, fingerprint, key_tag
 from leasekit.core.claims.statements import ENDORSEMENT, check_statement, decode_statement, endorse, endorsed
 from leasekit.core.claims.succession import check_succession
+from leasekit.core.commands import AddPeer, CommandPeer, RemovePeer, SucceedPeer
 from leasekit.core.errors import CommandError, LeasekitError, RemoteError, TicketError
 from leasekit.core.leases.relations import PeerRecord
 from leasekit.core.protocol.messages import (
@@ -177,13 +178,12 @@ class Calls:
         self._kernel.register_unkept(PendingCall, on_due=self._unheard)
 
     @deferred("peer.command")
-    def _administer(self, command: Command) -> None:
-        peer, name = str(command.arguments.get("peer", "")), str(command.arguments.get("command", ""))
-        check_arguments(command.arguments)
+    def _administer(self, command: Command, asked: CommandPeer) -> None:
+        peer, name = asked.peer, asked.command
         if peer not in self._keyring.peers:
             raise CommandError(f"peer: found {peer!r}, known are {', '.join(sorted(self._keyring.peers)) or '(none)'}")
         try:
-            arguments = json.dumps(command.arguments.get("arguments", {}))
+            arguments = json.dumps(asked.arguments)
         except (TypeError, ValueError, RecursionError) as error:
             raise CommandError(f"arguments: {error}") from error
         if len(arguments) > TEXT_MAX or not 0 < len(name) <= WORD_MAX:
@@ -304,8 +304,8 @@ class Peering:
     # -- peers that come and go --------------------------------------------------------------------------------
 
     @command("peer.add")
-    def _add_peer(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        peer = _peer_from(arguments)
+    def _add_peer(self, asked: AddPeer) -> dict[str, Any]:
+        peer = _peer_from(asked)
         known = self._keyring.peers.get(peer.name)
         if known is not None and known.key != peer.key:
             raise CommandError(
@@ -316,8 +316,8 @@ class Peering:
         return {"peer": peer.name, "key": peer.key.hex(), "may": sorted(peer.may)}
 
     @command("peer.remove")
-    def _remove_peer(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        name = str(arguments.get("name", ""))
+    def _remove_peer(self, asked: RemovePeer) -> dict[str, Any]:
+        name = asked.name
         known = self._keyring.peers.get(name)
         if known is None:
             raise CommandError(f"name: found {name!r}, known are {', '.join(sorted(self._keyring.peers)) or '(none)'}")
@@ -337,9 +337,9 @@ class Peering:
         self._peer_changed(name)
 
     @command("peer.succeed")
-    def _succeed(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    def _succeed(self, asked: SucceedPeer) -> dict[str, Any]:
         """A peer has another key: its succession, which both sign, says so, and how long the old one is honoured."""
-        name, text = str(arguments.get("name", "")), str(arguments.get("succession", ""))
+        name, text = asked.name, asked.succession
         known = self._keyring.peers.get(name)
         if known is None:
             raise CommandError(f"name: found {name!r}, known are {', '.join(sorted(self._keyring.peers)) or '(none)'}")
@@ -420,7 +420,7 @@ class Peering:
         return record.id in self._deployed or any(peer.key == record.key for peer in self._deployed.values())
 
     @query("peers")
-    def _query_peers(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
+    def _query_peers(self) -> list[dict[str, Any]]:
         return [
             {
                 "peer": peer.name,
@@ -528,9 +528,9 @@ class Peering:
         return record.used + self._kernel.settings.introductions_kept if introduced else None
 
 
-def _peer_from(arguments: Mapping[str, Any]) -> Peer:
+def _peer_from(asked: AddPeer) -> Peer:
     """The peer that an operator describes. Raises ``CommandError`` that names the field."""
-    name, role, key = (str(arguments.get(field, "")) for field in ("name", "role", "key"))
+    name, role, key = asked.name, asked.role, asked.key
     if not NAME.fullmatch(name):
         raise CommandError(f"name: found {name!r:.80}, expected {NAME_ALLOWED}")
     if role not in MAY:
@@ -541,16 +541,13 @@ def _peer_from(arguments: Mapping[str, Any]) -> Peer:
         raw = b""
     if len(raw) != KEY_BYTES:
         raise CommandError(f"key: found {key!r:.80}, expected {2 * KEY_BYTES} hex digits")
-    may = arguments.get("may")
-    if may is not None and not isinstance(may, (list, tuple)):
-        raise CommandError(f"may: found {may!r:.80}, expected a list of {', '.join(PERMISSIONS)}")
-    allowed = MAY[role] if may is None else frozenset(map(str, may))
+    allowed = MAY[role] if asked.may is None else frozenset(asked.may)
     if not allowed <= set(PERMISSIONS):
         raise CommandError(f"may: found {sorted(allowed - set(PERMISSIONS))}, allowed are {', '.join(PERMISSIONS)}")
-    most = OPEN_REQUESTS_MAX if arguments.get("open_requests") is None else arguments["open_requests"]
-    if type(most) is not int or not 0 < most < 2**31:
+    most = OPEN_REQUESTS_MAX if asked.open_requests is None else asked.open_requests
+    if not 0 < most < 2**31:
         raise CommandError(f"open_requests: found {most!r:.40}, expected a number from 1 to {2**31 - 1}")
-    address = str(arguments.get("address") or "")
+    address = asked.address
     if len(address) > ADDRESS_MAX:
         raise CommandError(f"address: found {len(address)} characters, at most {ADDRESS_MAX}")
     if not address.isprintable():

@@ -8,7 +8,7 @@ use any more.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
 import attrs
@@ -16,6 +16,7 @@ import attrs
 from leasekit.actors.kernel import Kernel, query, takes
 from leasekit.actors.peering import Keyring
 from leasekit.core.claims.keys import key_tag
+from leasekit.core.commands import ListLeases, ShowLease
 from leasekit.core.errors import CommandError, RemoteError
 from leasekit.core.leases.records import Update
 from leasekit.core.leases.relations import Notice, Report
@@ -236,15 +237,14 @@ class Served(Generic[L]):
         self.send(lease)
 
     @query("leases")
-    def _query_leases(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
-        every = arguments.get("all", False)
-        return [self._describe_lease(lease) for lease in self.leases.values() if every or lease.ended < 0]
+    def _query_leases(self, asked: ListLeases) -> list[dict[str, Any]]:
+        return [self._describe_lease(lease) for lease in self.leases.values() if asked.all or lease.ended < 0]
 
     @query("lease")
-    def _query_lease(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        lease = self.leases.get(str(arguments.get("lease", "")))
+    def _query_lease(self, asked: ShowLease) -> dict[str, Any]:
+        lease = self.leases.get(asked.lease)
         if lease is None:
-            raise CommandError(f"no lease {arguments.get('lease')!r} here")
+            raise CommandError(f"no lease {asked.lease!r} here")
         return self._describe_lease(lease)
 
 

@@ -156,7 +156,7 @@ def test_windows_that_cannot_be(world: DeployedWorld) -> None:
     for arguments, words in (
         ({"start": END, "end": START}, "window: found"),
         ({"start": 0, "end": 1}, "must end after it begins"),
-        ({"start": "soon", "end": END}, "window: found 'soon'"),
+        ({"start": "soon", "end": END}, "start: found 'soon'"),
         ({"start": START, "end": END, "units": ["nothing"]}, "no unit 'nothing'"),
         ({"start": START, "end": END, "type": "gpu"}, "type: found 'gpu', there are vm"),
     ):

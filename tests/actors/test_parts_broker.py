@@ -24,6 +24,7 @@ from leasekit.actors.settings import ActorSettings, BrokerSettings, DelegationSp
 from leasekit.core.claims.claim import delegate_root
 from leasekit.core.claims.keys import ED25519, Keypair, key_tag
 from leasekit.core.claims.statements import RECEIPT, reclaim, state
+from leasekit.core.commands import ReleaseSource
 from leasekit.core.errors import CommandError, RemoteError, TicketError
 from leasekit.core.leases import broker as br
 from leasekit.core.leases import delegation as deleg
@@ -209,9 +210,9 @@ def test_what_is_given_is_reserved_and_ends_with_what_it_was_cut_from() -> None:
     assert parts.free() == 3 and record.source == SOURCE
     released = ReleasedSources(parts.kernel, parts.book, parts.notices, parts.dependents)
     with pytest.raises(CommandError, match=f"found 'none', held are {SOURCE}"):
-        released._release({"source": "none"})
+        released._release(ReleaseSource(source="none"))
     parts.sent()
-    assert released._release({"source": SOURCE}) == {"sources": [SOURCE]}
+    assert released._release(ReleaseSource(source=SOURCE)) == {"sources": [SOURCE]}
     told = {type(message): peer for peer, message in parts.sent()}
     assert told == {Reclaim: "low", LetGo: "site"} and record.state == deleg.RECLAIMING
     parts.issued._on_offer_answer("low", OfferAnswer(record.id, record.number, None, 0))

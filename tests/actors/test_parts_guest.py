@@ -26,6 +26,7 @@ from leasekit.actors.peering import Calls, Keyring, Peering
 from leasekit.actors.settings import ActorSettings, GuestSettings, Peer
 from leasekit.core.claims.claim import delegate, delegate_root
 from leasekit.core.claims.keys import ED25519, Keypair
+from leasekit.core.commands import CloseSlice, CreateSlice, SetSliceKey
 from leasekit.core.errors import CommandError, RemoteError, TicketError
 from leasekit.core.leases import membership as mb
 from leasekit.core.leases import service_manager as sm
@@ -306,9 +307,9 @@ def test_slices_hold_for_all() -> None:
     """A slice goes on when all have tickets, and gives its units another key; no two slices have one name."""
     guest = Guest(redeem_lead=HOUR)
     slices = Slices(guest.kernel, guest.records, guest.endings, guest.transitions())
-    slices._create({"name": "s", "hold": 2})
+    slices._create(CreateSlice(name="s", hold=2))
     with pytest.raises(CommandError, match="expected a name that no slice has yet"):
-        slices._create({"name": "s"})
+        slices._create(CreateSlice(name="s"))
     one, two = guest.lease(1), guest.lease(2, "two")
     for each in (one, two):
         each.state, each.site, each.approved = sm.TICKETED, "site", ticket()
@@ -316,9 +317,9 @@ def test_slices_hold_for_all() -> None:
     assert guest.records.slices["s"].released and (one.pending, two.pending) == (sm.REDEEMING, NONE)
     told: list[Reason] = []
     slices.closing.append(lambda name, reason: told.append(reason))
-    slices._set_key({"name": "s", "key": "ssh-ed25519 AAAA"})
+    slices._set_key(SetSliceKey(name="s", key="ssh-ed25519 AAAA"))
     assert two.configuration == {"slice.key": "ssh-ed25519 AAAA"} and two.pending == sm.REDEEMING
-    assert slices._close({"name": "s"}) == {"slice": "s", "closed": ["w-1", "w-2"]}
+    assert slices._close(CloseSlice(name="s")) == {"slice": "s", "closed": ["w-1", "w-2"]}
     assert told == [Reason(Code.SLICE_CLOSED)]
 
 

@@ -51,6 +51,7 @@ from leasekit.actors.site.units import Inventory, Units
 from leasekit.core.claims.claim import Ticket, delegate, delegate_root
 from leasekit.core.claims.keys import ED25519, Keypair, key_tag
 from leasekit.core.claims.statements import RELINQUISHMENT, TRUNCATION, state
+from leasekit.core.commands import AddMaintenance, DisableUnit, EnableUnit, FailUnit, RemoveMaintenance
 from leasekit.core.drivers import LEASE, SITE, Blame
 from leasekit.core.errors import CommandError, RemoteError, TicketError
 from leasekit.core.leases import authority as au
@@ -285,8 +286,8 @@ def test_units_that_fail_are_replaced() -> None:
     site.done()
     assert (lease.state, lease.units) == (au.ACTIVE, ["b"])
     with pytest.raises(CommandError, match="only one that is active"):
-        site.failures._fail_unit({"unit": "a"})
-    site.failures._fail_unit({"unit": "b"})
+        site.failures._fail_unit(FailUnit(unit="a"))
+    site.failures._fail_unit(FailUnit(unit="b"))
     assert (lease.pending, site.demands.ops) == (au.PRIMING, {ONE: REPLACE})
     other = Site()
     doomed = other.redeem(ONE, ticket(1))
@@ -313,12 +314,12 @@ def test_setups_stop_while_the_site_is_at_fault() -> None:
 def test_operators_take_units_out_of_service() -> None:
     """What is out is missing in the calendar, and is back when the operator says so."""
     site = Site()
-    assert site.commands._disable_unit({"unit": "a", "reason": "broken"})["state"] == au.OUT
+    assert site.commands._disable_unit(DisableUnit(unit="a", reason="broken"))["state"] == au.OUT
     assert site.calendars.of("vm").free_at(HOUR) == 1
-    site.commands._enable_unit({"unit": "a"})
+    site.commands._enable_unit(EnableUnit(unit="a"))
     assert site.calendars.of("vm").free_at(HOUR) == 2
     with pytest.raises(CommandError, match="is in service"):
-        site.commands._enable_unit({"unit": "a"})
+        site.commands._enable_unit(EnableUnit(unit="a"))
 
 
 def test_maintenance_ends_leases_and_is_told_to_brokers() -> None:
@@ -327,13 +328,13 @@ def test_maintenance_ends_leases_and_is_told_to_brokers() -> None:
     assert site.delegations.begin() and not site.delegations.begin()
     lease = site.active(ticket(), "a", "b")
     window = {"units": ["a"], "start": HOUR + 5, "end": 2 * HOUR, "close": True}
-    made = site.maintenance._add(window)
+    made = site.maintenance._add(AddMaintenance(**window))
     assert lease.noticed == HOUR + 5
     (told,) = [message for message in site.ready()[1] if isinstance(message, Withhold)]
     assert (told.units, told.term) == (1, Term(HOUR + 5, 2 * HOUR))
     with pytest.raises(CommandError, match="is in window"):
-        site.maintenance._add(window)
-    site.maintenance._remove({"window": made["window"]})
+        site.maintenance._add(AddMaintenance(**window))
+    site.maintenance._remove(RemoveMaintenance(window=made["window"]))
     assert not site.calendars.windows
 
 

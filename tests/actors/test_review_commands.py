@@ -31,7 +31,7 @@ def world(tmp_path: Path) -> DeployedWorld:
     ("name", "arguments", "words"),
     [
         ("delegation.reclaim", {"delegation": DELEGATION, "at": "soon"}, "at: found 'soon'"),
-        ("delegation.reclaim", {"delegation": DELEGATION, "at": [1]}, "at: found [1]"),
+        ("delegation.reclaim", {"delegation": DELEGATION, "at": [1]}, "at: found a list"),
         ("delegation.reclaim", {"delegation": DELEGATION, "at": 1e400}, "at: found inf"),
         ("delegation.reclaim", {"delegation": DELEGATION, "at": "9" * 5000}, "at: found"),
         ("delegation.reclaim", {"delegation": DELEGATION, "at": INSTANT_MAX + 1}, "at: found"),

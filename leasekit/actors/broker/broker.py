@@ -221,11 +221,11 @@ class Broker(Server[BrokerLease]):
         return max(claim.term.start, min(claim.until, source.deadline))
 
     @query("sources")
-    def _query_sources(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
+    def _query_sources(self) -> list[dict[str, Any]]:
         return self.book.describe(self.kernel.now)
 
     @query("status")
-    def _query_status(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    def _query_status(self) -> dict[str, Any]:
         return {
             **self._status(self.leases.values()),
             "waiting": len(self.queue),

@@ -6,7 +6,7 @@ gives its units free when the site has accepted that the claim ends early: until
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -23,6 +23,7 @@ from leasekit.actors.served import Notices
 from leasekit.actors.settings import DELEGATE, BrokerSettings, DelegationSpec
 from leasekit.core.claims.claim import DEGREE_ONE, UNITS_MAX, Ticket, decode_ticket, delegate
 from leasekit.core.claims.statements import RECLAIM, TRUNCATION, check_statement, reclaim_deadline, state
+from leasekit.core.commands import ReleaseSource
 from leasekit.core.errors import CommandError, RemoteError, TicketError
 from leasekit.core.leases import broker as br
 from leasekit.core.leases import delegation as deleg
@@ -563,9 +564,9 @@ class ReleasedSources:
     _dependents: SourceDependents
 
     @command("source.release")
-    def _release(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    def _release(self, asked: ReleaseSource) -> dict[str, Any]:
         """Let go of what is held, as if its giver had taken it back: for one that is gone."""
-        name = str(arguments.get("source", ""))
+        name = asked.source
         found = [one for one in (self._book.get(name), *self._book.line(name)) if one is not None]
         sources = [one for one in dict.fromkeys(found) if deleg.MACHINE.allows((one.state, one.pending), "let_go")]
         if not found:

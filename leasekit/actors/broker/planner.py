@@ -278,7 +278,7 @@ class Holds:
         self.drop(hold, Reason(Code.HELD_UNTIL, at=hold.expires))
 
     @query("holds")
-    def _query_holds(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
+    def _query_holds(self) -> list[dict[str, Any]]:
         return [
             {
                 "plan": hold.id,

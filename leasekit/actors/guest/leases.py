@@ -14,6 +14,7 @@ from leasekit.actors.guest.tickets import Returns
 from leasekit.actors.kernel import Kernel, earliest, query, takes
 from leasekit.actors.settings import GuestSettings
 from leasekit.actors.turns import check_decision
+from leasekit.core.commands import ListLeases, ShowLease
 from leasekit.core.errors import CommandError
 from leasekit.core.leases import membership as mb
 from leasekit.core.leases import service_manager as sm
@@ -42,14 +43,6 @@ def structure(kind: Callable[..., T], arguments: Mapping[str, Any], *, term: boo
         raise CommandError(re.sub(r"\w+\.__new__\(\)", "arguments", str(error))) from error
     check_decision(decision)
     return decision
-
-
-def text_of(arguments: Mapping[str, Any], field: str) -> str:
-    """A text among a command's arguments; empty if it isn't given. Raises ``CommandError``."""
-    value = arguments.get(field) or ""
-    if not isinstance(value, str):
-        raise CommandError(f"{field}: found {value!r:.80}, expected text")
-    return value
 
 
 def check_name(field: str, value: Any) -> None:
@@ -231,21 +224,19 @@ class Leases:
         }
 
     @query("leases")
-    def _query_leases(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
-        wanted = arguments.get("slice", "")
-        every = arguments.get("all", False)
+    def _query_leases(self, asked: ListLeases) -> list[dict[str, Any]]:
         return [
             _summary(lease)
             for lease in self.by_id.values()
-            if (not wanted or lease.slice == wanted) and (every or lease.state in OPEN)
+            if (not asked.slice or lease.slice == asked.slice) and (asked.all or lease.state in OPEN)
         ]
 
     @query("lease")
-    def _query_lease(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        return self.describe(self.find(str(arguments.get("lease", ""))))
+    def _query_lease(self, asked: ShowLease) -> dict[str, Any]:
+        return self.describe(self.find(asked.lease))
 
     @query("slices")
-    def _query_slices(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
+    def _query_slices(self) -> list[dict[str, Any]]:
         rows = []
         for record in self.slices.values():
             members = self.of_slice(record.id)

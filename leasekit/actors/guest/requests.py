@@ -20,7 +20,6 @@ from leasekit.actors.guest.leases import (
     check_units,
     joint,
     structure,
-    text_of,
 )
 from leasekit.actors.guest.lifecycle import Endings, Redeems, Transitions
 from leasekit.actors.guest.tickets import Tickets
@@ -28,6 +27,7 @@ from leasekit.actors.kernel import Kernel, command, deferred, takes
 from leasekit.actors.peering import Calls, Keyring
 from leasekit.actors.settings import GuestSettings
 from leasekit.core.claims.claim import begin_of, decode_ticket, saving_of
+from leasekit.core.commands import CloseSlice, CreateSlice, SetSliceKey, UndoExtend
 from leasekit.core.errors import CommandError
 from leasekit.core.leases import service_manager as sm
 from leasekit.core.leases.plans import HOLD
@@ -178,8 +178,8 @@ class LeaseChanges:
         return self._records.describe(self.modify(structure(ModifyLease, arguments)))
 
     @command("lease.undo_extend")
-    def _undo(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        lease = self._records.find(str(arguments.get("lease", "")))
+    def _undo(self, asked: UndoExtend) -> dict[str, Any]:
+        lease = self._records.find(asked.lease)
         self._redeems.undo_extend(lease)
         return self._records.describe(lease)
 
@@ -390,23 +390,21 @@ class Slices:
                     self._transitions.advance(other)
 
     @command("slice.create")
-    def _create(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        name, hold = text_of(arguments, "name"), arguments.get("hold", 0)
+    def _create(self, asked: CreateSlice) -> dict[str, Any]:
+        name, hold = asked.name, asked.hold
         check_name("name", name)
         if not name or name in self._records.slices:
             raise CommandError(f"name: found {name!r}, expected a name that no slice has yet")
-        if type(hold) is not int or not 0 <= hold <= 10_000:
-            raise CommandError(f"hold: found {hold!r}, expected how many leases to wait for (0: none)")
-        key = _key_text(arguments)
+        key = _key_text(asked.key)
         record = Slice(name, hold, hold == 0, key=key)
         self._records.slices[name] = record
         self._kernel.touch(record)
         return {"slice": name, "hold": hold}
 
     @command("slice.key")
-    def _set_key(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    def _set_key(self, asked: SetSliceKey) -> dict[str, Any]:
         """The slice's users log in with another key: units that are there are told, those to come get it."""
-        name, key = text_of(arguments, "name"), _key_text(arguments)
+        name, key = asked.name, _key_text(asked.key)
         record = self._find(name)
         record.key = key
         self._kernel.touch(record)
@@ -423,9 +421,9 @@ class Slices:
         return record
 
     @command("slice.close")
-    def _close(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        name, text = text_of(arguments, "name"), text_of(arguments, "reason")
-        reason = said(text) if text else Reason(Code.SLICE_CLOSED)
+    def _close(self, asked: CloseSlice) -> dict[str, Any]:
+        name = asked.name
+        reason = said(asked.reason) if asked.reason else Reason(Code.SLICE_CLOSED)
         for tell in self.closing:
             tell(name, reason)
         self._find(name)
@@ -440,8 +438,8 @@ class Slices:
         return {"slice": name, "closed": closed}
 
 
-def _key_text(arguments: Mapping[str, Any]) -> str:
-    key = text_of(arguments, "key").strip()
+def _key_text(text: str) -> str:
+    key = text.strip()
     if len(key) > KEY_MAX or any(not line.isprintable() for line in key.splitlines()):
         raise CommandError(f"key: expected OpenSSH public keys, a line each, at most {KEY_MAX} characters in all")
     return key

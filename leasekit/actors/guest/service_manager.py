@@ -209,6 +209,6 @@ class ServiceManager(Actor):
         self.membership.done(done)
 
     @query("status")
-    def _query_status(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    def _query_status(self) -> dict[str, Any]:
         units = sum(len(lease.units) for lease in self.records.open.values())
         return {**self._status(self.leases.values()), "units": units, "returns": len(self.returns)}

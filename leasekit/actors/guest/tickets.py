@@ -204,7 +204,7 @@ class Returns:
         return giving.id in self._returns and peer == owed_to
 
     @query("returns")
-    def _query_returns(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
+    def _query_returns(self) -> list[dict[str, Any]]:
         return [
             {
                 "claim": r.id,

@@ -20,6 +20,7 @@ from leasekit.actors.guest.lifecycle import Endings
 from leasekit.actors.guest.requests import LeaseRequests
 from leasekit.actors.kernel import Kernel, command, deferred, earliest, query, takes
 from leasekit.actors.peering import Calls, Keyring
+from leasekit.core.commands import CloseTopology, ListTopologies, ShowTopology
 from leasekit.core.errors import CommandError
 from leasekit.core.leases import service_manager as sm
 from leasekit.core.leases.plans import ASKING, CLOSED, COMMITTED, COMMITTING, FAILED, HOLD, TOPOLOGY_MACHINE, Topology
@@ -336,9 +337,9 @@ class LeasedTopologies:
         return self._describe(self.request(wish))
 
     @command("topology.close")
-    def _close(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        topology, text = self._find(arguments), _text(arguments, "reason")
-        reason = said(text) if text else Reason(Code.CLOSED_BY_GUEST)
+    def _close(self, asked: CloseTopology) -> dict[str, Any]:
+        topology = self._find(asked.topology)
+        reason = said(asked.reason) if asked.reason else Reason(Code.CLOSED_BY_GUEST)
         if topology.state in OVER:
             raise CommandError(f"topology {topology.id} is {topology.state} already: {words(topology.reason)}")
         if topology.state == COMMITTED:
@@ -363,27 +364,25 @@ class LeasedTopologies:
             if topology.state in (ASKING, COMMITTING) and _request(topology).slice == name:
                 self._give_up(topology, reason)
 
-    def _find(self, arguments: Mapping[str, Any]) -> Topology:
-        name = arguments.get("topology")
-        found = self.by_id.get(name) if isinstance(name, str) else None
+    def _find(self, name: str) -> Topology:
+        found = self.by_id.get(name)
         if found is None:
             known = ", ".join(self.by_id) or "(none)"
             raise CommandError(f"topology: found {name!r:.80}, there are {known:.400}")
         return found
 
     @query("topology")
-    def _query(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        topology = self._find(arguments)
+    def _query(self, asked: ShowTopology) -> dict[str, Any]:
+        topology = self._find(asked.topology)
         request = _request(topology)
         return {**self._describe(topology), "request": request.to_dict()}
 
     @query("topologies")
-    def _query_all(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
-        every = arguments.get("all", False)
+    def _query_all(self, asked: ListTopologies) -> list[dict[str, Any]]:
         return [
             {key: value for key, value in self._describe(topology).items() if key != "parts"}
             for topology in self.by_id.values()
-            if every or topology.state not in OVER
+            if asked.all or topology.state not in OVER
         ]
 
     def _describe(self, topology: Topology) -> dict[str, Any]:

@@ -162,7 +162,7 @@ class Authority(Server[SiteLease]):
         self.calendars.restore_windows(tables.get("maintenance", ()))
 
     @query("status")
-    def _query_status(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    def _query_status(self) -> dict[str, Any]:
         return {
             **self._status(self.leases.values()),
             "units": summary(self.units),

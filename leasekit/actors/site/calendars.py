@@ -19,6 +19,7 @@ from leasekit.actors.issued import Issued, withheld_shares
 from leasekit.actors.kernel import Kernel, command, query, shown
 from leasekit.actors.served import Notices
 from leasekit.actors.site.units import Inventory, Units
+from leasekit.core.commands import AddMaintenance, RemoveMaintenance
 from leasekit.core.errors import CommandError
 from leasekit.core.leases import authority as au
 from leasekit.core.leases import delegation as deleg
@@ -239,7 +240,7 @@ class Calendars:
             self.count(type_)
 
     @query("maintenance")
-    def _query_windows(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
+    def _query_windows(self) -> list[dict[str, Any]]:
         fields = ("start", "end", "units", "reason", "begun")
         return [{"window": one.id, **shown(one, *fields)} for one in self.windows.values()]
 
@@ -298,20 +299,15 @@ class Maintenance:
     _withheld: WithheldShares
 
     @command("maintenance.add")
-    def _add(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        named = arguments.get("units") or ()
-        if not isinstance(named, (list, tuple)):
-            raise CommandError(f"units: found {named!r:.80}, expected a list of names")
-        names = tuple(map(str, named))
-        type_, reason = str(arguments.get("type") or ""), str(arguments.get("reason") or "maintenance")
-        start, end = arguments.get("start"), arguments.get("end")
-        if type(start) is not int or type(end) is not int or not max(start, self._kernel.now) < end <= INSTANT_MAX:
+    def _add(self, asked: AddMaintenance) -> dict[str, Any]:
+        start, end = asked.start, asked.end
+        if not max(start, self._kernel.now) < end <= INSTANT_MAX:
             raise CommandError(
                 f"window: found {start!r:.40} to {end!r:.40}, it must end after it begins, later than "
                 f"{mark(self._kernel.now)} and by {INSTANT_MAX}"
             )
-        close = bool(arguments.get("close", False))
-        window = self._calendars.announce(names, type_, start, end, reason=clip(reason), close=close)
+        reason = clip(asked.reason or "maintenance")
+        window = self._calendars.announce(asked.units, asked.type, start, end, reason=reason, close=asked.close)
         self._withheld.tell(window, give_back=False)
         if window.close:
             self._end_leases(window)
@@ -321,8 +317,8 @@ class Maintenance:
         return {"window": window.id, "units": list(window.units), "start": window.start, "end": end}
 
     @command("maintenance.remove")
-    def _remove(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        window = self._calendars.find(str(arguments.get("window", "")))
+    def _remove(self, asked: RemoveMaintenance) -> dict[str, Any]:
+        window = self._calendars.find(asked.window)
         self._withheld.tell(window, give_back=True)
         self._calendars.end_window(window)
         return {"window": window.id}

@@ -45,6 +45,7 @@ from leasekit.core.claims.evidence import (
 from leasekit.core.claims.keys import Signer, fingerprint
 from leasekit.core.claims.statements import RECEIPT, RELINQUISHMENT, Statement, check_statement, standing, state
 from leasekit.core.claims.tree import BY_DELEGATION, BY_USE, ClaimTree, Overdelegation, Standing
+from leasekit.core.commands import GiveWord, ListEvidence
 from leasekit.core.errors import CommandError, LeasekitError, TicketError
 from leasekit.core.leases import authority as au
 from leasekit.core.leases import delegation as deleg
@@ -231,14 +232,13 @@ class SiteClaims:
         return standing(self.root_signer(claims[0].digest), [one.digest for one in claims], self._kernel.now, instant)
 
     @command("evidence.word")
-    def _give_word(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    def _give_word(self, asked: GiveWord) -> dict[str, Any]:
         """The evidence in ``file``, with the site's word on its claims in it."""
-        found = decode_evidence(str(arguments.get("file", "")))
+        found = decode_evidence(asked.file)
         if found.kind != OVERDELEGATION or len(found.claims) < 2:
             raise CommandError(f"file: found evidence of {found.kind}, only {OVERDELEGATION} takes a site's word")
-        words = str(arguments.get("words", ""))
         word = self.vouch(found.claims[1:], found.instant)
-        return {"file": encode_evidence(evolve(found, statements=(word,)), words), "at": word.at}
+        return {"file": encode_evidence(evolve(found, statements=(word,)), asked.words), "at": word.at}
 
     def refresh(self, digest: bytes) -> None:
         """What the tree says of a claim is written down."""
@@ -280,7 +280,7 @@ class SiteClaims:
                 self.tree.end_early(digest, record.until)
 
     @query("claims")
-    def _query_claims(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
+    def _query_claims(self) -> list[dict[str, Any]]:
         names = self._keyring.names()
         return [
             {
@@ -362,8 +362,8 @@ class Incidents:
             self._guilty[incident.guilty] += 1
 
     @query("evidence")
-    def _query_evidence(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
-        wanted, names = str(arguments.get("id", "")), self._keyring.names()
+    def _query_evidence(self, asked: ListEvidence) -> list[dict[str, Any]]:
+        wanted, names = asked.id, self._keyring.names()
         return [
             {
                 **shown(one, "id", "at", "kind"),

@@ -14,7 +14,7 @@ torn down all the same. Each lease finds out for itself: what one guest asks for
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import attrs
@@ -24,6 +24,7 @@ from leasekit.actors.settings import AuthoritySettings
 from leasekit.actors.site.calendars import Calendars
 from leasekit.actors.site.leases import REPLACE, DemandQueue, LeaseUpdates, SiteLeases
 from leasekit.actors.site.units import Units
+from leasekit.core.commands import DisableUnit, EnableUnit, FailUnit
 from leasekit.core.drivers import LEASE, SITE, Blame
 from leasekit.core.errors import CommandError
 from leasekit.core.leases import authority as au
@@ -154,7 +155,7 @@ class SiteOutages:
     # -- queries -----------------------------------------------------------------------------------------------
 
     @query("units")
-    def _query_units(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
+    def _query_units(self) -> list[dict[str, Any]]:
         found = self._units.describe()
         for unit in found:
             outage = self.by_lease.get(self._units[unit["unit"]].promised)
@@ -269,17 +270,17 @@ class UnitFailures:
                 self._replacements.replace(promised, unit)
 
     @command("unit.fail")
-    def _fail_unit(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    def _fail_unit(self, asked: FailUnit) -> dict[str, Any]:
         """``unit`` is down, for ``reason``. With ``lease`` and ``setup``, as ``watched`` told them, only if it is
         still that one's, from that setup.
         """
-        unit = self._units.find(str(arguments.get("unit", "")))
-        name, lease = unit.id, str(arguments.get("lease", unit.lease))
+        unit = self._units.find(asked.unit)
+        name, lease = unit.id, unit.lease if asked.lease is None else asked.lease
         if unit.state != au.UP:
             raise CommandError(f"unit {name} is {unit.state}: only one that is {au.UP} can be said to have failed")
-        if unit.lease != lease or arguments.get("setup", unit.setup) != unit.setup:
+        if unit.lease != lease or asked.setup not in (None, unit.setup):
             raise CommandError(f"unit {name} has another lease by now, or was set up anew")
-        self._units.lose(unit, _reason(arguments, Code.DOWN))
+        self._units.lose(unit, _reason(asked.reason, Code.DOWN))
         if unit.retire:
             self._calendars.count(unit.type)
         self._replacements.go_on_without(self._leases.by_id[lease], unit)
@@ -334,20 +335,20 @@ class UnitCommands:
     _context: Callable[[SiteUnit, SiteLease | None], Properties]
 
     @command("unit.disable")
-    def _disable_unit(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        unit = self._units.retire(str(arguments.get("unit", "")), _reason(arguments, Code.OUT_OF_SERVICE))
+    def _disable_unit(self, asked: DisableUnit) -> dict[str, Any]:
+        unit = self._units.retire(asked.unit, _reason(asked.reason, Code.OUT_OF_SERVICE))
         self._calendars.count(unit.type)
         return {"unit": unit.id, "state": unit.state, **view(unit.retire)}
 
     @command("unit.enable")
-    def _enable_unit(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        unit = self._units.bring_back(str(arguments.get("unit", "")))
+    def _enable_unit(self, asked: EnableUnit) -> dict[str, Any]:
+        unit = self._units.bring_back(asked.unit)
         self._calendars.count(unit.type)
         self._demands.look_again()
         return {"unit": unit.id, "state": unit.state, **view(None)}
 
     @query("watched")
-    def _query_watched(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
+    def _query_watched(self) -> list[dict[str, Any]]:
         """The units that are up, for whoever probes them: whose, from which setup, and what their driver may know."""
         return [
             {
@@ -362,6 +363,5 @@ class UnitCommands:
         ]
 
 
-def _reason(arguments: Mapping[str, Any], otherwise: Code) -> Reason:
-    text = arguments.get("reason")
+def _reason(text: str, otherwise: Code) -> Reason:
     return said(text) if text else Reason(otherwise)

@@ -234,6 +234,6 @@ class SiteSaved:
                 self._send_drop(kept)
 
     @query("saved")
-    def _query_saved(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
+    def _query_saved(self) -> list[dict[str, Any]]:
         fields = ("lease", "unit", "holder", "type", "state", "until")
         return [{"key": one.id, **shown(one, *fields)} for one in self.units.values()]

@@ -1,0 +1,248 @@
+"""What operators command actors, and ask them: a class for each that has arguments.
+
+A handler names the class of its arguments, and gets an instance: what is unknown, missing, or of another type is
+refused before. Leases are commanded by the decisions that mappers take (:mod:`.mappers`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
+
+import attrs
+
+from leasekit.core.errors import CommandError
+from leasekit.core.properties import is_text
+from leasekit.core.settings import SettingsError, structure
+from leasekit.core.time import INSTANT_MAX, Instant
+
+C = TypeVar("C")
+
+
+def read_arguments(kind: type[C], arguments: Mapping[str, Any]) -> C:
+    """An instance of a class below. Raises ``CommandError`` that names each argument that is wrong."""
+    check_arguments(arguments)
+    try:
+        return structure(kind, {name: value for name, value in arguments.items() if value is not None}, "")
+    except SettingsError as error:
+        raise CommandError("; ".join(line.lstrip(".") for line in error.errors)) from None
+
+
+def check_arguments(arguments: Mapping[str, Any]) -> None:
+    """What no command takes, since no row or message can hold it: text that is not Unicode. Raises ``CommandError``."""
+    for field, value in arguments.items():
+        if not all(is_text(text) for text in _texts(value)):
+            raise CommandError(f"{field!r:.40}: found {value!r:.80}, which is not Unicode: half of a surrogate pair")
+
+
+def _texts(value: Any) -> Iterable[str]:
+    todo = [value]
+    while todo:
+        one = todo.pop()
+        if isinstance(one, str):
+            yield one
+        elif isinstance(one, Mapping):
+            todo += [*one.keys(), *one.values()]
+        elif isinstance(one, (list, tuple)):
+            todo += one
+
+
+def _instant(_: object, __: attrs.Attribute[Any], value: Instant | None) -> None:
+    if value is not None and not 0 <= value <= INSTANT_MAX:
+        raise ValueError(f"expected an instant: milliseconds from 0 to {INSTANT_MAX}")
+
+
+@attrs.frozen(kw_only=True)
+class NoArguments:
+    """Of commands and queries that take none."""
+
+
+@attrs.frozen(kw_only=True)
+class AddPeer:
+    """Make a peer known: its ``key`` in hex; ``may`` and ``open_requests`` as its role has them, if nothing is said."""
+
+    name: str = ""
+    role: str = ""
+    key: str = ""
+    may: tuple[str, ...] | None = None
+    open_requests: int | None = None
+    address: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class RemovePeer:
+    """Know a peer no more."""
+
+    name: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class SucceedPeer:
+    """A peer has another key, as its ``succession``, in hex, says."""
+
+    name: str = ""
+    succession: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class CommandPeer:
+    """Have a peer carry out a command."""
+
+    peer: str = ""
+    command: str = ""
+    arguments: Mapping[str, Any] = attrs.Factory(dict)
+
+
+@attrs.frozen(kw_only=True)
+class GiveDelegation:
+    """Give a broker ``units`` of a type (0: as many as the settings say) ``until`` then."""
+
+    broker: str = ""
+    type: str = ""
+    site: str = ""
+    units: int = 0
+    until: Instant | None = attrs.field(default=None, validator=_instant)
+
+
+@attrs.frozen(kw_only=True)
+class ReclaimDelegation:
+    """Take a delegation back as of ``at``; what was granted of it may go on until ``deadline``."""
+
+    delegation: str = ""
+    at: Instant | None = attrs.field(default=None, validator=_instant)
+    deadline: Instant | None = attrs.field(default=None, validator=_instant)
+
+
+@attrs.frozen(kw_only=True)
+class ReleaseSource:
+    """Let go of what a broker holds of one that is gone."""
+
+    source: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class DisableUnit:
+    """Take a unit out of service."""
+
+    unit: str = ""
+    reason: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class EnableUnit:
+    """Put a unit into service again."""
+
+    unit: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class FailUnit:
+    """A unit is down. With ``lease`` and ``setup`` only if it is still that one's, from that setup."""
+
+    unit: str = ""
+    reason: str = ""
+    lease: str | None = None
+    setup: int | None = None
+
+
+@attrs.frozen(kw_only=True)
+class AddMaintenance:
+    """Take units (all, of a ``type``, or named) out of service over a window; ``close`` ends leases for it."""
+
+    units: tuple[str, ...] = ()
+    type: str = ""
+    reason: str = ""
+    start: Instant
+    end: Instant
+    close: bool = False
+
+
+@attrs.frozen(kw_only=True)
+class RemoveMaintenance:
+    """There is to be no such window."""
+
+    window: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class GiveWord:
+    """Put the site's word on the claims of the evidence in ``file``."""
+
+    file: str = ""
+    words: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class UndoExtend:
+    """Take back the last extension of a lease, which has not begun."""
+
+    lease: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class CreateSlice:
+    """Make a slice, whose leases wait for ``hold`` of them to be ticketed; ``key`` are its login keys."""
+
+    name: str = ""
+    hold: int = attrs.field(default=0, validator=[attrs.validators.ge(0), attrs.validators.le(10_000)])
+    key: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class SetSliceKey:
+    """The users of a slice log in with other keys."""
+
+    name: str = ""
+    key: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class CloseSlice:
+    """Close all leases of a slice."""
+
+    name: str = ""
+    reason: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class CloseTopology:
+    """Close all leases of a topology, or give up its plan."""
+
+    topology: str = ""
+    reason: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class ListLeases:
+    """The leases of a slice, or of all; with ``all`` those that are over, too."""
+
+    all: bool = False
+    slice: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class ShowLease:
+    """One lease, by its id, or its name where it is a guest's."""
+
+    lease: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class ListTopologies:
+    """Those that are going on; with ``all`` those that are over, too."""
+
+    all: bool = False
+
+
+@attrs.frozen(kw_only=True)
+class ShowTopology:
+    """One topology."""
+
+    topology: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class ListEvidence:
+    """All evidence, or one with its file."""
+
+    id: str = ""
