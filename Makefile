@@ -78,6 +78,7 @@ size: setup  ## lines of code by room, how large each class of the actors is, an
 soak: setup  ## what takes hours: 20,000 seeds, 1,000 kills of real daemons, all joint states, fuzzing
 	$(BIN)/python -m pytest -q -m soak
 	$(BIN)/leasekit simulate --seeds 0..$${LEASEKIT_SEEDS:-19999} --jobs 2
+	$(BIN)/python tests/branches.py --seeds 0..$${LEASEKIT_BRANCH_SEEDS:-999}
 	LEASEKIT_SHELL_WORLDS=$${LEASEKIT_SHELL_WORLDS:-1000} $(BIN)/python -m pytest -q tests/simulation/test_shell_worlds.py
 	LEASEKIT_KILLS=$${LEASEKIT_KILLS:-1000} $(BIN)/python -m pytest -q tests/system/test_kill.py tests/system/test_chaos.py
 	LEASEKIT_CYCLES=$${LEASEKIT_CYCLES:-20} LEASEKIT_VM_KILLS=$${LEASEKIT_VM_KILLS:-20} \
