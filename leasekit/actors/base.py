@@ -14,6 +14,7 @@ from leasekit.actors.served import Notices, Reports, Served, ServedLease
 from leasekit.actors.settings import ActorSettings, Peer
 from leasekit.actors.turns import MapperTurns, Turning, is_inline
 from leasekit.core.claims.keys import Scheme, Signer
+from leasekit.core.commands import check_arguments
 from leasekit.core.errors import LeasekitError, RemoteError
 from leasekit.core.protocol.messages import ErrorReply, Message
 from leasekit.core.reasons import Code, with_article
@@ -179,6 +180,7 @@ class Actor:
         deferred = self.dispatch.deferred.get(command.name)
         try:
             if deferred is not None:
+                check_arguments(command.arguments)
                 deferred(command)
             else:
                 self.kernel.reply(Reply(command.id, self.dispatch.carry_out(command.name, command.arguments)))

@@ -88,8 +88,9 @@ class Kernel:
     """The clock, the Ready that is being made, the timers and the counters of one actor."""
 
     keeps_records: bool = True
-    """Whether records become rows. An experiment that makes no actor anew, and reads no row, saves making them; the log
-    is written all the same."""
+    """Whether records become rows. An experiment that makes no actor anew, and reads no row, saves making them."""
+    keeps_log: bool = True
+    """Whether the transition log is written, beyond complaints. An experiment saves what nobody observes."""
 
     def __init__(self, settings: ActorSettings) -> None:
         self.settings = settings
@@ -171,19 +172,24 @@ class Kernel:
         before = (record.state, record.pending)
         after = machine.next(before, event)
         record.state, record.pending = after
-        row = (self.now, record.id, event, f"{before[0]}/{before[1]}", f"{after[0]}/{after[1]}", to_text(why))
-        self.changes.append(_new(Change, (LOG, "", row)))
         self.dirty[id(record)] = record
+        if self.keeps_log:
+            row = (self.now, record.id, event, f"{before[0]}/{before[1]}", f"{after[0]}/{after[1]}", to_text(why))
+            self.changes.append(_new(Change, (LOG, "", row)))
 
     def note(self, subject: str, event: str, before: str, after: str, why: Reason | None) -> None:
         """Write a line of the transition log."""
+        if self.keeps_log:
+            self._log(subject, event, before, after, why)
+
+    def _log(self, subject: str, event: str, before: str, after: str, why: Reason | None) -> None:
         self.changes.append(_new(Change, (LOG, "", (self.now, subject, event, before, after, to_text(why)))))
 
     def complain(self, text: str, event: str = "complaint", kind: str = "", *, because: Reason | None = None) -> None:
         """Tell the operator what is wrong."""
         what = said(text).because(because)
         self.errors = [*self.errors[-19:], words(what)]
-        self.note("", event, "", kind, what)
+        self._log("", event, "", kind, what)
 
     def next(self, counter: str) -> int:
         """The next number of a counter, one of :data:`COUNTERS`."""
@@ -400,7 +406,9 @@ class Dispatch:
 
     def ask(self, name: str, arguments: Mapping[str, Any]) -> Any:
         """The answer to a query. Raises ``CommandError``."""
-        return self._named("query", self.queries, name)(arguments)
+        answer = self._named("query", self.queries, name)
+        check_arguments(arguments)
+        return answer(arguments)
 
     def _named(self, what: str, table: Mapping[str, Answer], name: str) -> Answer:
         found = table.get(name)

@@ -21,7 +21,6 @@ C = TypeVar("C")
 
 def read_arguments(kind: type[C], arguments: Mapping[str, Any]) -> C:
     """An instance of a class below. Raises ``CommandError`` that names each argument that is wrong."""
-    check_arguments(arguments)
     try:
         return structure(kind, {name: value for name, value in arguments.items() if value is not None}, "")
     except SettingsError as error:

@@ -273,6 +273,8 @@ class Reason(Struct, frozen=True, omit_defaults=True):
     def because(self, *causes: Reason | None) -> Reason:
         """The same with ``causes`` behind it; those that would stand too deep, or be too many, are left out."""
         found = [cause for cause in causes if cause is not None]
+        if not found and not self.causes:
+            return self
         return msgspec.structs.replace(self, causes=_fitting(found, DEPTH_MAX - 1, REASONS_MAX - 1))
 
     def text(self) -> str:

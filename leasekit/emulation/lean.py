@@ -51,9 +51,11 @@ class LeanWorld(World):
         super().__init__(tick=1, observe=observe, start=start)
         self._due: dict[str, Node] = {}
 
-    def put(self, actor: Actor, model: ActionModel = instant, *, records: bool = False) -> None:
-        """Put an actor into the world. Nothing keeps its records; they are made, for who observes, if ``records``."""
-        actor.kernel.keeps_records = records
+    def put(self, actor: Actor, model: ActionModel = instant, *, records: bool = False, log: bool = True) -> None:
+        """Put an actor into the world. Nothing keeps its records and its log; ``records`` are made, and the ``log`` is,
+        for who observes.
+        """
+        actor.kernel.keeps_records, actor.kernel.keeps_log = records, log
         self.add(actor, Forgetful(), model)
 
     @property
@@ -123,11 +125,12 @@ def lean_world(
     start: Instant = 0,
     asking: GuestSettings | None = None,
     site_records: bool = False,
+    only_guests: bool = False,
 ) -> LeanWorld:
     """One broker with the mapper ``broker``; ``sites``, each with its mapper and settings, which give all of their
     inventories to the broker for ever; and ``guests``, which ask for what they are told to. ``model`` says how long the
     sites' actions take, ``asking`` when guests redeem and extend; ``observe`` hears of all logs, and of the sites'
-    records if ``site_records``.
+    records if ``site_records``; of the servers' logs only complaints if it is for ``only_guests``.
     """
     roles = {BROKER: "broker", **dict.fromkeys(sites, "authority"), **dict.fromkeys(guests, "guest")}
     keys = {name: UnsignedIdentity(name) for name in roles}
@@ -138,7 +141,7 @@ def lean_world(
     servers = [peers[BROKER], *(peers[name] for name in sites)]
     patient = BrokerSettings(defer_max=WHOLE_RUN, pending_max=INSTANT_MAX)
     world = LeanWorld(observe=observe, start=start)
-    world.put(Broker(BROKER, keys[BROKER], UNSIGNED, [*servers[1:], *clients], broker, patient))
+    world.put(Broker(BROKER, keys[BROKER], UNSIGNED, [*servers[1:], *clients], broker, patient), log=not only_guests)
     for name, (mapper, settings) in sites.items():
         given = tuple(
             DelegationSpec(broker=BROKER, type=group.type, units=len(group.names), until=INSTANT_MAX)
@@ -146,7 +149,7 @@ def lean_world(
         )
         owner = attrs.evolve(settings, delegations=given)
         site = Authority(name, keys[name], UNSIGNED, [peers[BROKER], *clients], mapper, owner)
-        world.put(site, model, records=site_records)
+        world.put(site, model, records=site_records, log=not only_guests)
     asking = attrs.evolve(asking or GuestSettings(), defer_max=WHOLE_RUN, retry_max=WHOLE_RUN)
     for peer in clients:
         world.put(ServiceManager(peer.name, keys[peer.name], UNSIGNED, servers, Manual(), asking))

@@ -25,7 +25,7 @@ WORKS = generate(WorkShape(jobs=60, nodes=16, seed=3, load=1.5)).works
 class Wired(lean.LeanWorld):
     """The same world, with the wire encoding and with records."""
 
-    def put(self, actor: Actor, model: ActionModel = instant, *, records: bool = True) -> None:
+    def put(self, actor: Actor, model: ActionModel = instant, *, records: bool = True, log: bool = True) -> None:
         """As a whole world has them."""
         self.add(actor, MemoryStore(), model)
 

@@ -106,9 +106,10 @@ class SiteOutages:
 
     def unit_moved(self, unit: SiteUnit, event: str, before: str, why: Reason | None, done: ActionDone | None) -> None:
         """A unit that is tried was set up, or came to something else."""
-        tried = (one for one in self.by_lease.values() if one.unit == unit.id and one.state == out.TRYING)
-        outage = next(tried, None)
-        if outage is None:
+        for outage in self.by_lease.values():
+            if outage.unit == unit.id and outage.state == out.TRYING:
+                break
+        else:
             return
         if event == "up":
             self._mended(outage)

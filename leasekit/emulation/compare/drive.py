@@ -156,7 +156,7 @@ class _DriveRun:
         site = AuthoritySettings(inventory=(UnitGroup(type=NODE, names=names, properties={SAVES: "true"}),))
         self._world = lean_world(
             dict.fromkeys(work.holder for work in works), self._mapper, {SITE: (FirstFit(), site)},
-            model=self._model, observe=self._observe, start=self._start,
+            model=self._model, observe=self._observe, start=self._start, only_guests=True,
         )  # fmt: skip
 
     def _model(self, action: Action) -> Ended:
