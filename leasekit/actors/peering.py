@@ -40,7 +40,7 @@ from leasekit.core.protocol.messages import (
 from leasekit.core.reasons import Code, clip, mark, said, with_article, words
 from leasekit.core.schema import Change, Row
 from leasekit.core.steps import Command, PeerChange, Reply
-from leasekit.core.time import HOUR, SECOND, Duration, Instant
+from leasekit.core.time import HOUR, INSTANT_MAX, SECOND, Duration, Instant
 
 
 class Keyring:
@@ -371,7 +371,7 @@ class Peering:
     def _make_known(self, peer: Peer, *, removed: bool) -> None:
         record = PeerRecord(
             peer.name, peer.role, peer.key, peer.address, peer.origin, tuple(sorted(peer.may)), peer.open_requests,
-            removed, peer.former, self._kernel.now,
+            peer.priority_max, removed, peer.former, self._kernel.now,
         )  # fmt: skip
         self._keep(record)
         self._kernel.touch(record)
@@ -392,7 +392,8 @@ class Peering:
             return
         self._keyring.peers[record.id] = Peer(
             name=record.id, key=record.key, role=record.role, may=frozenset(record.may),
-            open_requests=record.open_requests, address=record.address, origin=record.origin, former=record.former,
+            open_requests=record.open_requests, priority_max=record.priority_max, address=record.address,
+            origin=record.origin, former=record.former,
         )  # fmt: skip
 
     def _peer_changed(self, name: str) -> None:
@@ -429,6 +430,7 @@ class Peering:
                 "fingerprint": fingerprint(peer.key),
                 "may": sorted(peer.may),
                 "open_requests": peer.open_requests,
+                "priority_max": peer.priority_max,
                 "address": peer.address,
                 "origin": peer.origin or "deploy file",
             }
@@ -547,9 +549,14 @@ def _peer_from(asked: AddPeer) -> Peer:
     most = OPEN_REQUESTS_MAX if asked.open_requests is None else asked.open_requests
     if not 0 < most < 2**31:
         raise CommandError(f"open_requests: found {most!r:.40}, expected a number from 1 to {2**31 - 1}")
+    if abs(asked.priority_max) > INSTANT_MAX:
+        raise CommandError(f"priority_max: found {asked.priority_max}, expected a number of at most {INSTANT_MAX}")
     address = asked.address
     if len(address) > ADDRESS_MAX:
         raise CommandError(f"address: found {len(address)} characters, at most {ADDRESS_MAX}")
     if not address.isprintable():
         raise CommandError(f"address: found {address!r}, expected printable characters")
-    return Peer(name=name, key=raw, role=role, may=allowed, open_requests=most, address=address, origin=OPERATOR)
+    return Peer(
+        name=name, key=raw, role=role, may=allowed, open_requests=most, priority_max=asked.priority_max,
+        address=address, origin=OPERATOR,
+    )  # fmt: skip

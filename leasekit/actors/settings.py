@@ -33,8 +33,9 @@ class Peer:
     """Another actor: its name, its public key (32 bytes), its role (``guest``, ``broker`` or ``authority``).
 
     ``may`` holds what it is allowed (:data:`PERMISSIONS`), ``open_requests`` how many of its requests may be
-    unanswered at once. ``address`` is where it is dialled (empty: it dials us), ``origin`` who made it known: empty
-    for the deploy file, ``operator``, or the broker that endorsed it.
+    unanswered at once, ``priority_max`` the highest priority that counts of what they ask for. ``address`` is where it
+    is dialled (empty: it dials us), ``origin`` who made it known: empty for the deploy file, ``operator``, or the
+    broker that endorsed it.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Peer:
     role: str
     may: frozenset[str] = attrs.field(default=attrs.Factory(lambda self: MAY[self.role], takes_self=True))
     open_requests: int = OPEN_REQUESTS_MAX
+    priority_max: int = 0
     address: str = ""
     origin: str = ""
     former: tuple[tuple[bytes, Instant], ...] = ()

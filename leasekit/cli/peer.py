@@ -101,7 +101,7 @@ PERMISSIONS = ("request", "redeem", "delegate", "endorse", "administer")
 
 PEERS: Final = listing(
     "peer", "role", ("key", "fingerprint"), ("may", lambda known: " ".join(known["may"])),
-    ("open requests", "open_requests"), "address", ("known by", "origin"),
+    ("open requests", "open_requests"), ("priority", "priority_max"), "address", ("known by", "origin"),
     empty="it knows nobody", right=("open requests",),
 )  # fmt: skip
 
@@ -125,13 +125,17 @@ def list_(place: DeployPlace) -> Shown:
 @click.option("--address", default="", metavar="ADDRESS", help="Where it is dialled; without, it dials this actor.")
 @click.option("--may", multiple=True, type=click.Choice(PERMISSIONS), help="What it may do [what its role may].")
 @click.option("--open-requests", type=Count(min=1), metavar="N", help="Its requests that may be open at once.")
+@click.option("--priority-max", type=int, default=0, metavar="N", help="The highest priority that it may ask for [0].")
 def add(
-    place: DeployPlace, name: str, role: str, key: str, address: str, may: tuple[str, ...], open_requests: int | None
-) -> Shown:
+    place: DeployPlace, name: str, role: str, key: str, address: str, may: tuple[str, ...], open_requests: int | None,
+    priority_max: int,
+) -> Shown:  # fmt: skip
     """Make a peer known, from now on and after restarts. The deploy file stays as it is."""
     from leasekit.config.keys import load_public
 
     arguments: dict[str, Any] = {"name": name, "role": role, "key": load_public(key).hex(), "address": address}
+    if priority_max:
+        arguments["priority_max"] = priority_max
     if may:
         arguments["may"] = list(may)
     if open_requests is not None:

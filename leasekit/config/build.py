@@ -142,7 +142,7 @@ def _peers(deployment: Deployment, spec: ActorSpec, keys: KeySource) -> list[Pee
         said = spec.permissions.get(other.name, Permission())
         may = peer.may if said.may is None else said.may
         most = peer.open_requests if said.open_requests is None else said.open_requests
-        made.append(attrs.evolve(peer, may=may, open_requests=most))
+        made.append(attrs.evolve(peer, may=may, open_requests=most, priority_max=said.priority_max))
     return made
 
 

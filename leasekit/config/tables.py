@@ -109,12 +109,13 @@ class ListenTable:
 
 @attrs.frozen(kw_only=True)
 class Permission:
-    """``[actor.NAME.permissions.PEER]``: what a peer may do here (None: what its role may), and how many of its
-    requests may be unanswered at once (None: as many as anybody's).
+    """``[actor.NAME.permissions.PEER]``: what a peer may do here (None: what its role may), how many of its requests
+    may be unanswered at once (None: as many as anybody's), and the highest priority that counts of what they ask for.
     """
 
     may: frozenset[str] | None = attrs.field(default=None, validator=_permissions)
     open_requests: int | None = attrs.field(default=None, validator=attrs.validators.optional(_at_least(1)))
+    priority_max: int = 0
 
 
 @attrs.frozen(kw_only=True)

@@ -65,6 +65,7 @@ class AddPeer:
     key: str = ""
     may: tuple[str, ...] | None = None
     open_requests: int | None = None
+    priority_max: int = 0
     address: str = ""
 
 

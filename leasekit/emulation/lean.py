@@ -135,7 +135,8 @@ def lean_world(
     roles = {BROKER: "broker", **dict.fromkeys(sites, "authority"), **dict.fromkeys(guests, "guest")}
     keys = {name: UnsignedIdentity(name) for name in roles}
     peers = {
-        name: Peer(name=name, key=key.public, role=roles[name], open_requests=INSTANT_MAX) for name, key in keys.items()
+        name: Peer(name=name, key=key.public, role=roles[name], open_requests=INSTANT_MAX, priority_max=INSTANT_MAX)
+        for name, key in keys.items()
     }
     clients = [peer for peer in peers.values() if peer.role == "guest"]
     servers = [peers[BROKER], *(peers[name] for name in sites)]

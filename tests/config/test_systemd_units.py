@@ -9,6 +9,7 @@ import subprocess
 from configparser import ConfigParser
 from pathlib import Path
 
+import click
 import pytest
 
 from leasekit.cli import main
@@ -44,7 +45,9 @@ def test_what_is_done_before_the_start_can_be_done(tmp_path: Path, capfd: pytest
 def test_the_start_takes_one_actor_of_the_file(tmp_path: Path) -> None:
     """The start's command line is one that `leasekit up` takes: the file, the instance's actor and the state folder."""
     command, *arguments = words(unit("leasekit@.service")["Service"]["ExecStart"], tmp_path)
-    context = main.cli.commands[command].make_context("up", arguments)
+    found = main.cli.get_command(click.Context(main.cli), command)
+    assert found is not None, command
+    context = found.make_context(command, arguments)
     assert context.params["words"] == (str(QUICKSTART), "site")
     assert context.params["state"] == tmp_path
 

@@ -25,7 +25,7 @@ from leasekit.core.claims.claim import (
     delegate_root,
     issue,
 )
-from leasekit.core.claims.keys import UNSIGNED, Keypair, UnsignedIdentity, fingerprint
+from leasekit.core.claims.keys import ED25519, LARGE, UNSIGNED, Keypair, UnsignedIdentity, fingerprint
 from leasekit.core.errors import TicketError
 from leasekit.core.properties import is_plain
 from leasekit.core.time import INSTANT_MAX, Term
@@ -165,6 +165,26 @@ def test_one_claim_has_one_encoding() -> None:
     assert longer != claim.body and msgpack.unpackb(longer) == msgpack.unpackb(claim.body)
     with pytest.raises(TicketError, match="not in its shortest encoding"):
         decode_claim(longer, claim.signature)
+
+
+@pytest.mark.parametrize("empty", [b"", "", None, {}], ids=repr)
+def test_no_constraints_have_one_encoding(empty: Any) -> None:
+    """Whatever else is empty stands for no constraints: a claim that says so has another digest."""
+    claim = example(constraints={})
+    fields = list(msgpack.unpackb(claim.body, use_list=False))
+    assert fields[-1] == () and decode_claim(claim.body, claim.signature).digest == claim.digest
+    with pytest.raises(TicketError, match="constraints"):
+        decode_claim(msgpack.packb([*fields[:-1], empty]), claim.signature)
+
+
+@pytest.mark.parametrize("size", [0, LARGE, LARGE + 1])
+def test_keys_and_points_of_small_order(size: int) -> None:
+    """What no honest signer makes is refused, however long that is which was signed."""
+    data, honest = b"x" * size, Keypair(b"k" * 32)
+    assert ED25519.verify(honest.public, honest.sign(data), data)
+    identity = bytes([1, *bytes(31)])  # with it as key and as point, any text has a signature: S = 0
+    assert not ED25519.verify(identity, identity + bytes(32), data)
+    assert not ED25519.verify(honest.public, identity + honest.sign(data)[32:], data)
 
 
 def test_sizes_are_bounded() -> None:

@@ -141,7 +141,7 @@ RECORDS: dict[type[Any], st.SearchStrategy[Any]] = {
     Notice: st.builds(Notice, names, names, names, numbers, instants, statements, names),
     PeerRecord: st.builds(
         PeerRecord, names, names, st.binary(min_size=32, max_size=32), names, names, st.lists(names).map(tuple), units,
-        maybe, st.lists(st.tuples(digests, instants), max_size=2).map(tuple), instants,
+        numbers, maybe, st.lists(st.tuples(digests, instants), max_size=2).map(tuple), instants,
     ),
     Window: st.builds(Window, names, instants, instants, st.lists(names).map(tuple), texts_of_people, maybe, maybe),
     DelegationWish: st.builds(DelegationWish, names, names, names, numbers, endings, names),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import attrs
 import pytest
 
 from leasekit.actors.broker.broker import Broker
@@ -138,6 +139,19 @@ def test_priority_decides_between_requests_of_a_round(gather: int, batch: int, w
     assert (town.held("batch"), town.held("web")) == (10, 0)
     town.run_until(40 * MINUTE)
     assert (town.held("batch"), town.held("web")) == (batch, web)
+
+
+@pytest.mark.parametrize(("most", "first"), [(0, "batch"), (4, "batch"), (5, "web")])
+def test_a_priority_counts_as_far_as_its_holder_may(most: int, first: str) -> None:
+    """Batch asks first, for a class of 4; web for one of 9, of which counts what the broker lets it."""
+    town = Town({"batch": Manual(), "web": Manual()}, sites=("east",), gather=SECOND)
+    broker: Any = town.nodes["broker"].actor
+    for guest, may, asked in (("batch", 5, 4), ("web", most, 9)):
+        broker.keyring.peers[guest] = attrs.evolve(broker.keyring.peers[guest], priority_max=may)
+        properties = {"priority": str(asked)}
+        town.command(guest, "lease.request", type="vm", units=10, term=term(town.now, 1), properties=properties)
+    town.run_until(town.now + 10 * SECOND)
+    assert [guest for guest in ("batch", "web") if town.held(guest)] == [first]
 
 
 def term(start: Instant, hours: float) -> list[int]:

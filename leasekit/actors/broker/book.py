@@ -181,6 +181,11 @@ class RequestQueue:
             raise CommandError(f"no request of lease {lease!r} is waiting (any more)")
         return waiting
 
+    def priority(self, lease: BrokerLease) -> int:
+        """The priority that a request asks for, as far as its holder may."""
+        peer = self._keyring.peers.get(lease.holder)
+        return min(self.options[lease.id].priority, peer.priority_max if peer is not None else 0)
+
     def check_room(self, peer: str) -> None:
         """Raises ``RemoteError`` if ``peer`` has to wait until it may ask for more.
 

@@ -98,7 +98,7 @@ class LeaseViews:
             source=self._book.base(last.source) if last is not None and asked.op != NEW else "",
             held=last.units if last is not None else 0,
             group=lease.group,
-            priority=self._settings.priorities.get(lease.holder, 0) + options.priority,
+            priority=self._settings.priorities.get(lease.holder, 0) + self._queue.priority(lease),
             preemptible=options.preemptible or _stays_preemptible(lease),
             properties=asked.properties,
             held_until=last.until if last is not None else 0,

@@ -176,12 +176,14 @@ def _fault(fields: tuple[Any, ...]) -> TicketError:
 
 
 def _constraints(found: Any) -> Properties:
+    if type(found) is not tuple:
+        raise _outside("constraints", found)
     try:
         pairs = check_properties(dict(found), "constraints")
         check_plain(pairs, "constraints")
     except (ValueError, TypeError) as error:
         raise TicketError(Code.MALFORMED, f"claim: {error}") from error
-    if list(found) != sorted(pairs.items()):
+    if found != tuple(sorted(pairs.items())):
         raise _outside("constraints", found)
     return pairs
 

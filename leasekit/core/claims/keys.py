@@ -13,7 +13,12 @@ from typing import Final, Protocol
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-from nacl.bindings import crypto_sign, crypto_sign_open, crypto_sign_seed_keypair
+from nacl.bindings import (
+    crypto_core_ed25519_is_valid_point,
+    crypto_sign,
+    crypto_sign_open,
+    crypto_sign_seed_keypair,
+)
 from nacl.exceptions import BadSignatureError
 
 KEY_BYTES: Final = 32
@@ -42,6 +47,9 @@ class Scheme(Protocol):
 
 
 def _verify_large(key: bytes, signature: bytes, data: bytes) -> bool:
+    """As libsodium checks what is smaller: OpenSSL alone accepts keys and points of small order."""
+    if not (crypto_core_ed25519_is_valid_point(key) and crypto_core_ed25519_is_valid_point(signature[:KEY_BYTES])):
+        return False
     try:
         Ed25519PublicKey.from_public_bytes(key).verify(signature, data)
     except InvalidSignature:

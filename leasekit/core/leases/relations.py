@@ -163,6 +163,7 @@ class PeerRecord(KeptRecord):
     origin: str
     may: tuple[str, ...]
     open_requests: int
+    priority_max: int
     removed: bool
     former: tuple[tuple[bytes, Instant], ...]
     used: Instant
